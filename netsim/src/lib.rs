@@ -1,0 +1,1 @@
+//! Simulated Ethernet in virtual time.

@@ -1,0 +1,243 @@
+//! The numbers that name things on the wire and at the verbs interface, one type each, so that
+//! none can be taken for another.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Mask of the 24-bit fields of the base transport header.
+const MASK_24: u32 = 0x00FF_FFFF;
+
+/// Queue pair number, 24 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The queue pair number in the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Qpn(value & MASK_24)
+    }
+
+    /// The number, below 2^24.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:06x}", self.0)
+    }
+}
+
+/// Message sequence number, 24 bits: messages a responder completed, from 0 (IBA 9.7.7.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Msn(u32);
+
+impl Msn {
+    /// The message sequence number in the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Msn(value & MASK_24)
+    }
+
+    /// The number, below 2^24.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// The number after this one, modulo 2^24.
+    pub const fn next(self) -> Self {
+        Msn((self.0 + 1) & MASK_24)
+    }
+}
+
+/// Local key of a memory region: names it in the scatter/gather entries of this side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LKey(pub u32);
+
+/// Remote key of a memory region: names it in a peer's RDMA requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RKey(pub u32);
+
+/// Queue key of a datagram queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QKey(pub u32);
+
+/// Partition key. Bit 15 is full membership, the low 15 bits the partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PKey(pub u16);
+
+impl PKey {
+    /// The default partition, full member: the only entry of a RoCE P_Key table.
+    pub const DEFAULT: PKey = PKey(0xFFFF);
+
+    /// Whether a packet carrying `other` may be received by a queue pair of this key: the same
+    /// partition, and at least one of the two a full member (IBA 10.9.3).
+    pub const fn accepts(self, other: PKey) -> bool {
+        (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
+    }
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// The broadcast address.
+    pub const BROADCAST: Mac = Mac([0xFF; 6]);
+
+    /// Whether the group bit is set (multicast or broadcast).
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// The IPv6 link-local address that RoCE derives from this address (modified EUI-64, RFC 4291).
+    pub const fn link_local(self) -> Ipv6Addr {
+        let m = self.0;
+        Ipv6Addr::from_octets([
+            0xFE,
+            0x80,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            m[0] ^ 0x02,
+            m[1],
+            m[2],
+            0xFF,
+            0xFE,
+            m[3],
+            m[4],
+            m[5],
+        ])
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// What is wrong with a text that should be an Ethernet address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an Ethernet address; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
+pub struct ParseMacError(String);
+
+impl std::str::FromStr for Mac {
+    type Err = ParseMacError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseMacError(text.to_owned());
+        let mut bytes = [0u8; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().ok_or_else(wrong)?;
+            if part.is_empty() || part.len() > 2 || !part.bytes().all(|c| c.is_ascii_hexdigit()) {
+                return Err(wrong());
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+        }
+        if parts.next().is_some() {
+            return Err(wrong());
+        }
+        Ok(Mac(bytes))
+    }
+}
+
+/// Global identifier, 128 bits. In RoCE v2 it is an IP address: IPv6 as it is, IPv4 as ::ffff:a.b.c.d.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The unspecified GID.
+    pub const ZERO: Gid = Gid([0; 16]);
+
+    /// The IP address that this GID is.
+    pub const fn ip(self) -> IpAddr {
+        let v6 = Ipv6Addr::from_octets(self.0);
+        match v6.to_ipv4_mapped() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(v6),
+        }
+    }
+
+    /// Whether packets to this GID are IPv4.
+    pub const fn is_ipv4(self) -> bool {
+        matches!(self.ip(), IpAddr::V4(_))
+    }
+
+    /// Whether this is an IPv6 link-local address (fe80::/10).
+    pub const fn is_link_local(self) -> bool {
+        self.0[0] == 0xFE && self.0[1] & 0xC0 == 0x80
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(ip: Ipv4Addr) -> Self {
+        Gid(ip.to_ipv6_mapped().octets())
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(ip: Ipv6Addr) -> Self {
+        Gid(ip.octets())
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => ip.into(),
+            IpAddr::V6(ip) => ip.into(),
+        }
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from_octets(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gid_of_an_ipv4_address_is_mapped_and_back() {
+        let gid = Gid::from(Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(gid.to_string(), "::ffff:10.0.0.1");
+        assert_eq!(gid.ip(), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    }
+
+    #[test]
+    fn link_local_address_is_the_modified_eui_64() {
+        let mac: Mac = "52:54:00:12:34:56".parse().unwrap();
+        assert_eq!(mac.link_local().to_string(), "fe80::5054:ff:fe12:3456");
+        assert!(Gid::from(mac.link_local()).is_link_local());
+    }
+
+    #[test]
+    fn mac_text_is_refused_unless_six_hex_bytes() {
+        for text in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:+1", "g2:00:00:00:00:01", "2::0:0:0:1"] {
+            assert!(text.parse::<Mac>().is_err(), "{text}");
+        }
+        assert_eq!("2:0:0:0:0:a".parse::<Mac>().unwrap().to_string(), "02:00:00:00:00:0a");
+    }
+
+    #[test]
+    fn pkey_needs_the_same_partition_and_one_full_member() {
+        assert!(PKey::DEFAULT.accepts(PKey(0x7FFF)));
+        assert!(!PKey(0x7FFF).accepts(PKey(0x7FFF)));
+        assert!(!PKey::DEFAULT.accepts(PKey(0x8001)));
+    }
+}

@@ -1,0 +1,16 @@
+//! A RoCEv2 transport engine without I/O, clock or threads of its own.
+//!
+//! [`engine::Engine`] owns a [`port::Port`] and is driven by whoever has time to spare:
+//! `engine.poll(now)` does one burst of receive, a bounded number of timers, a bounded amount of
+//! transmit and one flush. The same engine runs over DPDK, over a simulated fabric in virtual time,
+//! and under a fuzzer.
+//!
+//! Modules are listed lowest first; a module may name only those above it.
+
+pub mod time;
+
+pub mod id;
+
+pub mod psn;
+
+pub mod port;

@@ -1,0 +1,39 @@
+//! What the engine asks of an Ethernet port.
+
+use crate::id::Mac;
+
+/// Facts of a port that do not change while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortCaps {
+    /// The port's own Ethernet address.
+    pub mac: Mac,
+    /// The largest IP packet it carries, in bytes (the interface's MTU).
+    pub mtu_bytes: usize,
+}
+
+/// An Ethernet port: bursts of whole frames, without FCS, in and out.
+///
+/// Contract:
+/// * One thread at a time. No method blocks.
+/// * A received frame is one contiguous run of bytes and belongs to the caller until dropped.
+/// * Every buffer that `tx_reserve` hands out is sent, in order, by the next `tx_flush`; there is
+///   no taking it back, so a caller reserves only what it then fills completely. What was in the
+///   buffer before is unspecified.
+/// * A port may lose frames, as networks do; it never changes or duplicates them.
+pub trait Port {
+    /// A received frame, from destination address to the end of the payload.
+    type Frame: AsRef<[u8]>;
+
+    /// The port's address and limits.
+    fn caps(&self) -> PortCaps;
+
+    /// Appends frames that have arrived to `frames`, at most `max`; returns how many.
+    fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize;
+
+    /// A transmit buffer of exactly `len_bytes` bytes, or `None` where the port is full for now
+    /// (the caller tries again at a later poll, after a flush).
+    fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
+
+    /// Sends everything reserved since the last flush.
+    fn tx_flush(&mut self);
+}
