@@ -1,6 +1,15 @@
-//! What the engine asks of an Ethernet port.
+//! What the engine asks of an Ethernet port, a port without hardware, and decorators for any port.
 
 use crate::id::Mac;
+use crate::time::Instant;
+
+pub mod fault;
+pub mod loopback;
+pub mod pcap;
+mod staging;
+
+/// Ethernet header with one VLAN tag, in bytes: what a frame carries besides its IP packet.
+const ETHERNET_OVERHEAD_BYTES: usize = 14 + 4;
 
 /// Facts of a port that do not change while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +18,13 @@ pub struct PortCaps {
     pub mac: Mac,
     /// The largest IP packet it carries, in bytes (the interface's MTU).
     pub mtu_bytes: usize,
+}
+
+impl PortCaps {
+    /// The longest frame of this port in bytes: its MTU, an Ethernet header and one VLAN tag.
+    pub const fn frame_bytes_max(&self) -> usize {
+        self.mtu_bytes + ETHERNET_OVERHEAD_BYTES
+    }
 }
 
 /// An Ethernet port: bursts of whole frames, without FCS, in and out.
@@ -36,4 +52,8 @@ pub trait Port {
 
     /// Sends everything reserved since the last flush.
     fn tx_flush(&mut self);
+
+    /// Tells the port the time, once per poll and before its other calls. Only ports that stamp
+    /// or delay frames care; a decorator hands it on.
+    fn set_now(&mut self, _now: Instant) {}
 }

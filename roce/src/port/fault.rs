@@ -1,0 +1,509 @@
+//! A port that loses, delays, damages and doubles frames: the network's bad days, on demand.
+//!
+//! ```text
+//!   frame --drop?--> --corrupt?--> --duplicate?--> --reorder?--> on its way
+//!             |                         |               |            ^
+//!             x                     a copy goes now   held until a few frames
+//!                                                     or polls have passed
+//! ```
+//!
+//! What happens depends on the seed and the sequence of frames alone, and each direction draws from
+//! its own stream, so a run repeats however its polls fall.
+
+use std::collections::VecDeque;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::staging::Staging;
+use super::{Port, PortCaps};
+use crate::time::Instant;
+
+/// A held frame lets at most this many frames pass it.
+const REORDER_FRAMES_MAX: u32 = 8;
+/// A held frame goes at the latest after this many polls, so that the last of a burst is not lost.
+const REORDER_POLLS_MAX: u32 = 64;
+/// Frames held at once, per direction.
+const HELD_FRAMES_MAX: usize = 64;
+
+/// A probability, kept as the number of 32-bit draws out of 2^32 that hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chance(u32);
+
+/// What is wrong with a probability.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("a chance of `{0}` cannot be; give a number from 0 (never) to 1 (always), as in 0.05 for 5 %")]
+pub struct ChanceError(String);
+
+impl Chance {
+    /// Never.
+    pub const NEVER: Chance = Chance(0);
+    /// Always.
+    pub const ALWAYS: Chance = Chance(u32::MAX);
+
+    /// The chance of `probability`, from 0 to 1; other numbers are refused.
+    pub fn from_probability(probability: f64) -> Result<Self, ChanceError> {
+        if !(0.0..=1.0).contains(&probability) {
+            return Err(ChanceError(probability.to_string()));
+        }
+        // A float-to-integer cast saturates: a probability of 1 becomes ALWAYS.
+        Ok(Chance((probability * (f64::from(u32::MAX) + 1.0)) as u32))
+    }
+
+    fn hits(self, rng: &mut ChaCha8Rng) -> bool {
+        self != Chance::NEVER && (self == Chance::ALWAYS || rng.next_u32() < self.0)
+    }
+}
+
+impl std::str::FromStr for Chance {
+    type Err = ChanceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let probability = text.trim().parse::<f64>().map_err(|_| ChanceError(text.to_owned()))?;
+        Chance::from_probability(probability)
+    }
+}
+
+/// Which way frames go that a [`Fault`] port meddles with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultDirection {
+    /// Frames from the wire.
+    Rx,
+    /// Frames to the wire.
+    #[default]
+    Tx,
+    /// Frames both ways, each with its own draws.
+    Both,
+}
+
+/// What a [`Fault`] port does, how often, and the seed that its draws come from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultConfig {
+    /// A frame vanishes.
+    pub drop_chance: Chance,
+    /// A frame is held back while up to eight later ones pass it.
+    pub reorder_chance: Chance,
+    /// One random bit of a frame is flipped.
+    pub corrupt_chance: Chance,
+    /// A frame arrives twice.
+    pub duplicate_chance: Chance,
+    /// The same seed over the same frames does the same things.
+    pub seed: u64,
+    /// Which frames are meddled with.
+    pub direction: FaultDirection,
+}
+
+impl FaultConfig {
+    /// Whether this does anything at all.
+    pub fn is_active(&self) -> bool {
+        [self.drop_chance, self.reorder_chance, self.corrupt_chance, self.duplicate_chance]
+            .iter()
+            .any(|&chance| chance != Chance::NEVER)
+    }
+}
+
+/// What was done to the frames of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultTally {
+    /// Frames that came by.
+    pub frames: u64,
+    /// Frames that vanished.
+    pub dropped: u64,
+    /// Frames that were held back.
+    pub reordered: u64,
+    /// Frames with a bit flipped.
+    pub corrupted: u64,
+    /// Frames sent on twice.
+    pub duplicated: u64,
+}
+
+/// What a [`Fault`] port did, each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounters {
+    /// Frames from the wire.
+    pub rx: FaultTally,
+    /// Frames to the wire.
+    pub tx: FaultTally,
+}
+
+/// A frame received through a [`Fault`] port.
+pub enum FaultFrame<F> {
+    /// The port's own frame, untouched.
+    Intact(F),
+    /// A damaged frame or a copy.
+    Copied(Vec<u8>),
+}
+
+impl<F: AsRef<[u8]>> AsRef<[u8]> for FaultFrame<F> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            FaultFrame::Intact(frame) => frame.as_ref(),
+            FaultFrame::Copied(bytes) => bytes,
+        }
+    }
+}
+
+struct Held<F> {
+    frame: FaultFrame<F>,
+    frames_left: u32,
+    polls_left: u32,
+}
+
+/// The faults of one direction.
+struct Lane<F> {
+    config: FaultConfig,
+    active: bool,
+    rng: ChaCha8Rng,
+    held: VecDeque<Held<F>>,
+    /// Frames that are through, in the order in which they go on.
+    passed: VecDeque<FaultFrame<F>>,
+    tally: FaultTally,
+}
+
+impl<F: AsRef<[u8]>> Lane<F> {
+    fn new(config: FaultConfig, active: bool, stream: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        rng.set_stream(stream);
+        Lane {
+            config,
+            active: active && config.is_active(),
+            rng,
+            held: VecDeque::new(),
+            passed: VecDeque::new(),
+            tally: FaultTally::default(),
+        }
+    }
+
+    /// Lets one frame meet its fate.
+    fn admit(&mut self, frame: F) {
+        self.tally.frames += 1;
+        if self.config.drop_chance.hits(&mut self.rng) {
+            self.tally.dropped += 1;
+            return;
+        }
+        let mut frame = FaultFrame::Intact(frame);
+        if self.config.corrupt_chance.hits(&mut self.rng) {
+            self.tally.corrupted += 1;
+            frame = FaultFrame::Copied(flip_one_bit(frame.as_ref(), self.rng.next_u64()));
+        }
+        if self.config.duplicate_chance.hits(&mut self.rng) {
+            self.tally.duplicated += 1;
+            self.pass(FaultFrame::Copied(frame.as_ref().to_vec()));
+        }
+        if self.held.len() < HELD_FRAMES_MAX && self.config.reorder_chance.hits(&mut self.rng) {
+            self.tally.reordered += 1;
+            let frames_left = 1 + self.rng.next_u32() % REORDER_FRAMES_MAX;
+            self.held.push_back(Held { frame, frames_left, polls_left: REORDER_POLLS_MAX });
+        } else {
+            self.pass(frame);
+        }
+    }
+
+    fn pass(&mut self, frame: FaultFrame<F>) {
+        self.passed.push_back(frame);
+        for held in &mut self.held {
+            held.frames_left = held.frames_left.saturating_sub(1);
+        }
+        self.release();
+    }
+
+    /// Counts a poll for the held frames.
+    fn tick(&mut self) {
+        for held in &mut self.held {
+            held.polls_left = held.polls_left.saturating_sub(1);
+        }
+        self.release();
+    }
+
+    fn release(&mut self) {
+        let due = |held: &Held<F>| held.frames_left == 0 || held.polls_left == 0;
+        while let Some(at) = self.held.iter().position(due) {
+            self.passed.extend(self.held.remove(at).map(|held| held.frame));
+        }
+    }
+}
+
+/// `frame` with one bit, chosen by `draw`, the other way.
+fn flip_one_bit(frame: &[u8], draw: u64) -> Vec<u8> {
+    let mut bytes = frame.to_vec();
+    let bits = (bytes.len() as u64 * 8).max(1);
+    let bit = draw % bits;
+    if let Some(byte) = usize::try_from(bit / 8).ok().and_then(|at| bytes.get_mut(at)) {
+        *byte ^= 1 << (bit % 8);
+    }
+    bytes
+}
+
+/// A port whose frames meet the faults of a [`FaultConfig`]. With every chance 0 it costs a branch
+/// per call on the way out and one per frame on the way in.
+pub struct Fault<P: Port> {
+    port: P,
+    rx: Lane<P::Frame>,
+    tx: Lane<Vec<u8>>,
+    /// Frames from the port beneath, on their way through a call of `rx_burst`.
+    arrived: Vec<P::Frame>,
+    /// Frames the caller reserved since its last flush.
+    reserved: Staging,
+    /// Frames that are through the faults and that the port beneath had no room for.
+    outgoing: Staging,
+}
+
+impl<P: Port> Fault<P> {
+    /// Puts the faults of `config` on `port`.
+    pub fn new(port: P, config: FaultConfig) -> Self {
+        let (rx, tx) = match config.direction {
+            FaultDirection::Rx => (true, false),
+            FaultDirection::Tx => (false, true),
+            FaultDirection::Both => (true, true),
+        };
+        Fault {
+            port,
+            rx: Lane::new(config, rx, 0),
+            tx: Lane::new(config, tx, 1),
+            arrived: Vec::new(),
+            reserved: Staging::default(),
+            outgoing: Staging::default(),
+        }
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> FaultCounters {
+        FaultCounters { rx: self.rx.tally, tx: self.tx.tally }
+    }
+
+    /// The port beneath.
+    pub fn inner(&self) -> &P {
+        &self.port
+    }
+
+    /// The port beneath.
+    pub fn inner_mut(&mut self) -> &mut P {
+        &mut self.port
+    }
+}
+
+impl<P: Port> Port for Fault<P> {
+    type Frame = FaultFrame<P::Frame>;
+
+    fn caps(&self) -> PortCaps {
+        self.port.caps()
+    }
+
+    fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize {
+        if !self.rx.active {
+            let count = self.port.rx_burst(&mut self.arrived, max);
+            frames.extend(self.arrived.drain(..).map(FaultFrame::Intact));
+            return count;
+        }
+        self.rx.tick();
+        self.port.rx_burst(&mut self.arrived, max.saturating_sub(self.rx.passed.len()));
+        for frame in self.arrived.drain(..) {
+            self.rx.admit(frame);
+        }
+        let count = self.rx.passed.len().min(max);
+        frames.extend(self.rx.passed.drain(..count));
+        count
+    }
+
+    fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        if !self.tx.active {
+            return self.port.tx_reserve(len_bytes);
+        }
+        // A backlog means that the port beneath is full, and the caller shall see that.
+        if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
+    }
+
+    fn tx_flush(&mut self) {
+        if !self.tx.active {
+            return self.port.tx_flush();
+        }
+        self.tx.tick();
+        while let Some(frame) = self.reserved.pop() {
+            self.tx.admit(frame);
+        }
+        for frame in self.tx.passed.drain(..) {
+            self.outgoing.push(match frame {
+                FaultFrame::Intact(bytes) | FaultFrame::Copied(bytes) => bytes,
+            });
+        }
+        self.outgoing.drain_into(&mut self.port, |_| {});
+        // Buffers come from `reserved` and end in `outgoing`: bring the used ones back.
+        self.outgoing.return_spares(&mut self.reserved);
+    }
+
+    fn set_now(&mut self, now: Instant) {
+        self.port.set_now(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Mac;
+    use crate::port::loopback::{Loopback, LoopbackPort};
+
+    const CAPS: PortCaps = PortCaps { mac: Mac([2, 0, 0, 0, 0, 1]), mtu_bytes: 1500 };
+    const SOME: Chance = Chance(1 << 30);
+
+    fn tx_fault(config: FaultConfig, depth_frames: usize) -> (Fault<LoopbackPort>, LoopbackPort) {
+        let (a, b) = Loopback::pair(CAPS, CAPS, depth_frames);
+        (Fault::new(a, config), b)
+    }
+
+    fn send(port: &mut impl Port, n: u32) -> bool {
+        let Some(buffer) = port.tx_reserve(4) else { return false };
+        buffer.copy_from_slice(&n.to_be_bytes());
+        port.tx_flush();
+        true
+    }
+
+    fn receive(port: &mut impl Port) -> Vec<u32> {
+        let mut frames = Vec::new();
+        assert_eq!(port.rx_burst(&mut frames, 4096), frames.len());
+        frames.iter().map(|f| u32::from_be_bytes(f.as_ref().try_into().unwrap())).collect()
+    }
+
+    /// What arrives of 1000 frames sent one by one, and enough polls after them.
+    fn run_tx(config: FaultConfig) -> (Vec<u32>, FaultTally) {
+        let (mut a, mut b) = tx_fault(config, 4096);
+        (0..1000).for_each(|n| assert!(send(&mut a, n)));
+        (0..REORDER_POLLS_MAX).for_each(|_| a.tx_flush());
+        (receive(&mut b), a.counters().tx)
+    }
+
+    /// The same with the faults at the receiver.
+    fn run_rx(config: FaultConfig) -> (Vec<u32>, FaultTally) {
+        let (mut a, b) = Loopback::pair(CAPS, CAPS, 4096);
+        let mut b = Fault::new(b, FaultConfig { direction: FaultDirection::Rx, ..config });
+        (0..1000).for_each(|n| assert!(send(&mut a, n)));
+        let mut got = Vec::new();
+        for _ in 0..=REORDER_POLLS_MAX + 2 {
+            got.extend(receive(&mut b));
+        }
+        (got, b.counters().rx)
+    }
+
+    #[test]
+    fn without_faults_everything_passes_in_order() {
+        let all: Vec<u32> = (0..1000).collect();
+        assert_eq!(run_tx(FaultConfig::default()), (all.clone(), FaultTally::default()));
+        assert_eq!(run_rx(FaultConfig::default()), (all, FaultTally::default()));
+    }
+
+    #[test]
+    fn dropped_frames_are_missing_and_the_rest_in_order() {
+        for run in [run_tx, run_rx] {
+            let (got, tally) = run(FaultConfig { drop_chance: SOME, ..FaultConfig::default() });
+            assert_eq!(got.len() as u64 + tally.dropped, tally.frames);
+            assert!((150..350).contains(&tally.dropped), "{tally:?}");
+            assert!(got.is_sorted());
+            let (got, _) = run(FaultConfig { drop_chance: Chance::ALWAYS, ..FaultConfig::default() });
+            assert!(got.is_empty());
+        }
+    }
+
+    #[test]
+    fn corrupted_frames_differ_in_one_bit() {
+        for run in [run_tx, run_rx] {
+            let (got, tally) = run(FaultConfig { corrupt_chance: SOME, ..FaultConfig::default() });
+            let flipped: Vec<u32> = (0..1000).zip(got).map(|(sent, got)| (sent ^ got).count_ones()).collect();
+            assert!(flipped.iter().all(|&bits| bits <= 1));
+            assert_eq!(flipped.iter().sum::<u32>() as u64, tally.corrupted);
+            assert!((150..350).contains(&tally.corrupted), "{tally:?}");
+        }
+    }
+
+    #[test]
+    fn duplicated_frames_come_twice_in_a_row() {
+        for run in [run_tx, run_rx] {
+            let (mut got, tally) = run(FaultConfig { duplicate_chance: SOME, ..FaultConfig::default() });
+            assert_eq!(got.len() as u64, 1000 + tally.duplicated);
+            assert!((150..350).contains(&tally.duplicated), "{tally:?}");
+            got.dedup();
+            assert_eq!(got, (0..1000).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn reordered_frames_all_arrive_and_are_late_by_no_more_than_the_limits() {
+        for run in [run_tx, run_rx] {
+            let (mut got, tally) = run(FaultConfig { reorder_chance: SOME, ..FaultConfig::default() });
+            assert!((150..350).contains(&tally.reordered), "{tally:?}");
+            assert!(!got.is_sorted());
+            // Where frames before it were held back too, more than REORDER_FRAMES_MAX numbers lie between.
+            let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
+            assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
+            got.sort_unstable();
+            assert_eq!(got, (0..1000).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_held_last_frame_goes_after_some_polls() {
+        let (mut a, mut b) =
+            tx_fault(FaultConfig { reorder_chance: Chance::ALWAYS, ..FaultConfig::default() }, 8);
+        assert!(send(&mut a, 7));
+        (1..REORDER_POLLS_MAX).for_each(|_| a.tx_flush());
+        assert!(receive(&mut b).is_empty());
+        a.tx_flush();
+        assert_eq!(receive(&mut b), [7]);
+    }
+
+    #[test]
+    fn the_same_seed_does_the_same_and_another_does_not() {
+        let config = FaultConfig {
+            drop_chance: SOME,
+            reorder_chance: SOME,
+            corrupt_chance: SOME,
+            duplicate_chance: SOME,
+            seed: 42,
+            direction: FaultDirection::Tx,
+        };
+        assert_eq!(run_tx(config), run_tx(config));
+        assert_ne!(run_tx(config).0, run_tx(FaultConfig { seed: 43, ..config }).0);
+    }
+
+    #[test]
+    fn a_full_port_beneath_loses_nothing_and_refuses_new_frames() {
+        let config = FaultConfig { duplicate_chance: Chance::ALWAYS, ..FaultConfig::default() };
+        let (mut a, mut b) = tx_fault(config, 3);
+        assert!(send(&mut a, 1));
+        assert!(send(&mut a, 2));
+        assert!(!send(&mut a, 3), "three of four copies fill the port beneath");
+        assert_eq!(receive(&mut b), [1, 1, 2]);
+        a.tx_flush();
+        assert!(send(&mut a, 3));
+        assert_eq!(receive(&mut b), [2, 3, 3]);
+    }
+
+    #[test]
+    fn a_receive_burst_keeps_to_its_maximum() {
+        let (mut a, b) = Loopback::pair(CAPS, CAPS, 64);
+        let config = FaultConfig {
+            duplicate_chance: Chance::ALWAYS,
+            direction: FaultDirection::Both,
+            ..FaultConfig::default()
+        };
+        let mut b = Fault::new(b, config);
+        (0..10).for_each(|n| assert!(send(&mut a, n)));
+        let mut frames = Vec::new();
+        let mut total = 0;
+        while b.rx_burst(&mut frames, 3) > 0 {
+            assert!(frames.len() <= 3);
+            total += frames.len();
+            frames.clear();
+        }
+        assert_eq!(total, 20);
+    }
+
+    #[test]
+    fn chances_are_read_from_text() {
+        assert_eq!("0".parse(), Ok(Chance::NEVER));
+        assert_eq!("1".parse(), Ok(Chance::ALWAYS));
+        assert_eq!("0.5".parse(), Ok(Chance(1 << 31)));
+        for text in ["", "-0.1", "1.5", "NaN", "5%"] {
+            let refused = text.parse::<Chance>().unwrap_err().to_string();
+            assert!(refused.contains(text) && refused.contains("0.05"), "{refused}");
+        }
+    }
+}
