@@ -13,4 +13,14 @@ pub mod id;
 
 pub mod psn;
 
+pub mod wire;
+
+pub mod random;
+
+pub mod table;
+
 pub mod port;
+
+pub mod mem;
+
+pub mod queue;

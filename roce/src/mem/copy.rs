@@ -1,0 +1,192 @@
+//! The only place that touches registered memory.
+//!
+//! Registered memory belongs to the application, which may read and write it while packets move:
+//! so there is never a Rust slice over it, only copies between it and a frame.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of memory that [`Memory::alloc`] gives: a page.
+const ALLOC_ALIGN_BYTES: usize = 4096;
+
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: plain bytes on the heap; all access goes through the copies of this module.
+unsafe impl Send for Allocation {}
+// SAFETY: as above; concurrent copies race as the application's own accesses do.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from alloc_zeroed with this layout and is freed once, here.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// A run of bytes that can be registered: either owned (and freed with the last clone) or lent by
+/// the application. Clones name the same bytes.
+#[derive(Clone)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len_bytes: usize,
+    _owner: Option<Arc<Allocation>>,
+}
+
+// SAFETY: bytes are reached only by the copies here, which assume concurrent access.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({:#x}, {} B)", self.addr(), self.len_bytes)
+    }
+}
+
+/// A range that does not lie inside a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {offset}..+{len_bytes} lie outside a memory of {memory_bytes} bytes")]
+pub struct OutOfRange {
+    /// First byte asked for.
+    pub offset: usize,
+    /// Bytes asked for.
+    pub len_bytes: usize,
+    /// Bytes there are.
+    pub memory_bytes: usize,
+}
+
+impl Memory {
+    /// `len_bytes` zero bytes, page-aligned.
+    pub fn alloc(len_bytes: usize) -> Self {
+        let layout = Layout::from_size_align(len_bytes.max(1), ALLOC_ALIGN_BYTES)
+            .expect("a length below isize::MAX minus a page");
+        // SAFETY: the size is at least 1.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        Memory { base, len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
+    }
+
+    /// The application's own bytes. `None` where `base` is null and `len_bytes` is not 0.
+    ///
+    /// # Safety
+    /// `base..base+len_bytes` stays mapped, readable and (where it is registered with a write
+    /// right) writable until the last clone of this value and of every region registered from it
+    /// is gone. The application accepts that its accesses race with the engine's copies.
+    pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
+        match NonNull::new(base) {
+            Some(base) => Some(Memory { base, len_bytes, _owner: None }),
+            None if len_bytes == 0 => Some(Memory { base: NonNull::dangling(), len_bytes, _owner: None }),
+            None => None,
+        }
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// The part of `len_bytes` at `offset`, if it lies inside.
+    #[inline]
+    pub fn span(&self, offset: usize, len_bytes: usize) -> Option<Span<'_>> {
+        if offset > self.len_bytes || len_bytes > self.len_bytes - offset {
+            return None;
+        }
+        // SAFETY: offset <= len_bytes of one allocation: inside it or one past its end.
+        let base = unsafe { self.base.add(offset) };
+        Some(Span { base, len_bytes, _memory: PhantomData })
+    }
+
+    fn checked(&self, offset: usize, len_bytes: usize) -> Result<Span<'_>, OutOfRange> {
+        self.span(offset, len_bytes).ok_or(OutOfRange { offset, len_bytes, memory_bytes: self.len_bytes })
+    }
+
+    /// Copies the bytes at `offset` into `out`.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
+        self.checked(offset, out.len())?.copy_to(out);
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.checked(offset, bytes.len())?.copy_from(bytes);
+        Ok(())
+    }
+}
+
+/// A part of registered memory that a copy may touch. It borrows the memory, so it cannot outlive
+/// a poll, nor a deregistration.
+#[derive(Clone, Copy)]
+pub struct Span<'a> {
+    base: NonNull<u8>,
+    len_bytes: usize,
+    _memory: PhantomData<&'a Memory>,
+}
+
+impl Span<'_> {
+    /// The span of no bytes.
+    pub const EMPTY: Span<'static> =
+        Span { base: NonNull::dangling(), len_bytes: 0, _memory: PhantomData };
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Copies memory to `out`: as many bytes as the shorter of the two.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [u8]) {
+        let count = self.len_bytes.min(out.len());
+        // SAFETY: `count` bytes are inside the memory this span was cut from and inside `out`; a
+        // frame buffer is never registered memory, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), out.as_mut_ptr(), count) }
+    }
+
+    /// Copies `bytes` into memory: as many as the shorter of the two.
+    #[inline]
+    pub fn copy_from(&self, bytes: &[u8]) {
+        let count = self.len_bytes.min(bytes.len());
+        // SAFETY: as in copy_to, in the other direction.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_never_leaves_its_memory() {
+        let memory = Memory::alloc(10);
+        assert!(memory.span(10, 0).is_some());
+        assert!(memory.span(11, 0).is_none());
+        assert!(memory.span(3, 8).is_none());
+        assert!(memory.span(1, usize::MAX).is_none());
+        memory.write(2, b"abc").unwrap();
+        let mut out = [0; 4];
+        memory.read(1, &mut out).unwrap();
+        assert_eq!(&out, b"\0abc");
+        assert!(memory.read(8, &mut out).is_err());
+    }
+
+    #[test]
+    fn bytes_lent_by_the_caller_are_the_callers() {
+        let mut bytes = vec![0u8; 4];
+        // SAFETY: `bytes` outlives `memory`.
+        let memory = unsafe { Memory::from_raw(bytes.as_mut_ptr(), 4) }.unwrap();
+        memory.write(1, &[9]).unwrap();
+        assert_eq!(bytes, [0, 9, 0, 0]);
+        // SAFETY: refused before any use.
+        assert!(unsafe { Memory::from_raw(std::ptr::null_mut(), 1) }.is_none());
+    }
+}

@@ -1,0 +1,7 @@
+//! Protection domains, memory regions and the one place that touches registered memory.
+
+pub mod copy;
+pub mod mr;
+
+pub use copy::{Memory, OutOfRange, Span};
+pub use mr::{Access, MemoryError, MemoryRegion, MemoryTable, PdId, RegisterError};

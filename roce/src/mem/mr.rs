@@ -1,0 +1,239 @@
+//! Memory regions: which bytes a key opens, to whom, for what (IBA 10.6).
+
+use super::copy::{Memory, Span};
+use crate::id::{LKey, RKey};
+use crate::random::Random;
+use crate::table::{Layout, Table};
+
+/// A protection domain of one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PdId(pub u32);
+
+/// Rights of a memory region or a queue pair: the bits of `enum ibv_access_flags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// Read by local work requests only.
+    pub const NONE: Access = Access(0);
+    /// Written by local work requests (receives, RDMA READ responses).
+    pub const LOCAL_WRITE: Access = Access(1);
+    /// Written by a peer's RDMA WRITE.
+    pub const REMOTE_WRITE: Access = Access(1 << 1);
+    /// Read by a peer's RDMA READ.
+    pub const REMOTE_READ: Access = Access(1 << 2);
+    /// Changed by a peer's atomic operations.
+    pub const REMOTE_ATOMIC: Access = Access(1 << 3);
+    /// Every right this engine knows.
+    pub const ALL: Access = Access(0xF);
+
+    /// Whether all rights of `other` are in this set.
+    pub const fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Access;
+
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// Why a key does not open the bytes asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryError {
+    /// No region has this key.
+    UnknownKey,
+    /// The region belongs to another protection domain.
+    WrongPd,
+    /// The range leaves the region.
+    OutOfBounds,
+    /// The region lacks the right.
+    NoAccess,
+}
+
+/// Why a region was not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// A remote write or atomic right without local write (IBA 10.6.3.1).
+    #[error("remote write and remote atomic rights need local write too: add Access::LOCAL_WRITE")]
+    NeedsLocalWrite,
+    /// A bit that this engine does not know.
+    #[error("access bits {0:#x} are not supported (known: local write, remote write, remote read, remote atomic)")]
+    UnknownAccess(u32),
+    /// The address range wraps around.
+    #[error("a region of {len_bytes} bytes at {addr:#x} runs past the end of the address space")]
+    Wraps {
+        /// First address.
+        addr: u64,
+        /// Length.
+        len_bytes: usize,
+    },
+    /// The table is full.
+    #[error("all {0} memory regions of the device are in use: deregister one, or raise max_mr")]
+    TooMany(usize),
+}
+
+/// A registered run of memory.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    pd: PdId,
+    addr: u64,
+    memory: Memory,
+    access: Access,
+}
+
+impl MemoryRegion {
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    #[inline]
+    fn open(&self, pd: PdId, addr: u64, len_bytes: u32, access: Access) -> Result<Span<'_>, MemoryError> {
+        if self.pd != pd {
+            return Err(MemoryError::WrongPd);
+        }
+        if !self.access.contains(access) {
+            return Err(MemoryError::NoAccess);
+        }
+        let offset = addr.checked_sub(self.addr).ok_or(MemoryError::OutOfBounds)?;
+        let offset = usize::try_from(offset).map_err(|_| MemoryError::OutOfBounds)?;
+        self.memory.span(offset, len_bytes as usize).ok_or(MemoryError::OutOfBounds)
+    }
+}
+
+/// Keys: the region's index in the middle, eight random bits on either side. The low eight are
+/// the part that a memory window's owner may choose.
+const KEY_LAYOUT: Layout = Layout { number_bits: 32, index_shift: 8, index_bits: 16 };
+
+/// All memory regions of a device, by key. A region's lkey and rkey are the same number.
+#[derive(Debug)]
+pub struct MemoryTable {
+    regions: Table<MemoryRegion>,
+}
+
+impl MemoryTable {
+    /// An empty table of at most `max_regions`.
+    pub fn new(max_regions: usize) -> Self {
+        MemoryTable { regions: Table::new(KEY_LAYOUT, max_regions) }
+    }
+
+    /// Registers `memory` at addresses from `addr` on (the first byte's own address, unless the
+    /// application chose another).
+    pub fn register(
+        &mut self,
+        random: &mut Random,
+        pd: PdId,
+        memory: Memory,
+        addr: u64,
+        access: Access,
+    ) -> Result<(LKey, RKey), RegisterError> {
+        if !Access::ALL.contains(access) {
+            return Err(RegisterError::UnknownAccess(access.0 & !Access::ALL.0));
+        }
+        let needs_local = access.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
+        if needs_local && !access.contains(Access::LOCAL_WRITE) {
+            return Err(RegisterError::NeedsLocalWrite);
+        }
+        let len_bytes = memory.len_bytes();
+        if addr.checked_add(len_bytes as u64).is_none() {
+            return Err(RegisterError::Wraps { addr, len_bytes });
+        }
+        let region = MemoryRegion { pd, addr, memory, access };
+        let full = RegisterError::TooMany(self.regions.max_len());
+        let key = self.regions.insert_with(random, |key| key == 0, |_| region).ok_or(full)?;
+        Ok((LKey(key), RKey(key)))
+    }
+
+    /// Takes a region out; its memory is not touched any more.
+    pub fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
+        self.regions.remove(lkey.0)
+    }
+
+    /// Regions of protection domain `pd`.
+    pub fn count_of(&self, pd: PdId) -> usize {
+        self.regions.iter().filter(|(_, region)| region.pd == pd).count()
+    }
+
+    /// The bytes that a local work request of `pd` names, for reading or (with
+    /// [`Access::LOCAL_WRITE`]) writing.
+    #[inline]
+    pub fn open_local(
+        &self,
+        pd: PdId,
+        lkey: LKey,
+        addr: u64,
+        len_bytes: u32,
+        access: Access,
+    ) -> Result<Span<'_>, MemoryError> {
+        if len_bytes == 0 {
+            return Ok(Span::EMPTY);
+        }
+        self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
+    }
+
+    /// The bytes that a peer's request names. A length of 0 opens nothing and checks nothing
+    /// (IBA C9-88).
+    #[inline]
+    pub fn open_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        len_bytes: u32,
+        access: Access,
+    ) -> Result<Span<'_>, MemoryError> {
+        self.open_local(pd, LKey(rkey.0), addr, len_bytes, access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> (MemoryTable, Memory, LKey, RKey) {
+        let mut table = MemoryTable::new(8);
+        let memory = Memory::alloc(100);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let keys = table.register(&mut Random::new([1; 32]), PdId(1), memory.clone(), 0x1000, access).unwrap();
+        (table, memory, keys.0, keys.1)
+    }
+
+    #[test]
+    fn a_key_opens_its_range_to_its_domain_for_its_rights() {
+        let (table, _, lkey, rkey) = table();
+        let open = |pd, addr, len, access| table.open_remote(PdId(pd), rkey, addr, len, access).map(|s| s.len_bytes());
+        assert_eq!(open(1, 0x1000, 100, Access::REMOTE_WRITE), Ok(100));
+        assert_eq!(open(1, 0x1001, 100, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
+        assert_eq!(open(1, 0xFFF, 1, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
+        assert_eq!(open(1, u64::MAX, 2, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
+        assert_eq!(open(1, 0x1000, 1, Access::REMOTE_READ), Err(MemoryError::NoAccess));
+        assert_eq!(open(2, 0x1000, 1, Access::REMOTE_WRITE), Err(MemoryError::WrongPd));
+        assert_eq!(open(2, 5, 0, Access::REMOTE_READ), Ok(0), "no bytes, no check");
+        let wrong = LKey(lkey.0 ^ 1);
+        assert!(matches!(
+            table.open_local(PdId(1), wrong, 0x1000, 1, Access::NONE),
+            Err(MemoryError::UnknownKey)
+        ));
+    }
+
+    #[test]
+    fn registration_refuses_what_the_standard_refuses() {
+        let (mut table, memory, lkey, _) = table();
+        let mut random = Random::new([2; 32]);
+        let mut register = |addr, access| table.register(&mut random, PdId(1), memory.clone(), addr, access);
+        assert_eq!(register(0, Access::REMOTE_WRITE), Err(RegisterError::NeedsLocalWrite));
+        assert_eq!(register(0, Access(1 << 6)), Err(RegisterError::UnknownAccess(1 << 6)));
+        assert!(matches!(register(u64::MAX - 10, Access::NONE), Err(RegisterError::Wraps { .. })));
+        for _ in 0..7 {
+            register(0, Access::REMOTE_READ).unwrap();
+        }
+        assert_eq!(register(0, Access::NONE), Err(RegisterError::TooMany(8)));
+        assert!(table.deregister(lkey).is_some());
+        assert!(table.deregister(lkey).is_none());
+        assert_eq!(table.count_of(PdId(1)), 7);
+    }
+}

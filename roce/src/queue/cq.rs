@@ -1,0 +1,115 @@
+//! The completion queue.
+
+use super::cqe::{Cqe, WcStatus};
+use super::ring::{Consumer, Producer, ring};
+
+/// Number of a completion queue in its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CqId(pub u32);
+
+/// The application's end: takes completions, oldest first.
+pub type CqPoller = Consumer<Cqe>;
+
+/// For which completions the application wants to be woken (`ibv_req_notify_cq`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next solicited one, or one in error.
+    Solicited,
+    /// The next one.
+    Any,
+}
+
+/// What became of a completion that the engine wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Queued; nobody waits.
+    Quietly,
+    /// Queued, and the application asked to be woken: notification is now off.
+    Notify,
+    /// Lost: the queue was full. It takes no more completions.
+    Overflow,
+}
+
+/// The engine's end.
+pub struct CompletionQueue {
+    entries: Producer<Cqe>,
+    notify: Option<Notify>,
+    overflowed: bool,
+}
+
+impl CompletionQueue {
+    /// A queue of at most `depth` completions, and the application's end of it.
+    pub fn new(depth: u32) -> (CompletionQueue, CqPoller) {
+        let (entries, poller) = ring(depth);
+        (CompletionQueue { entries, notify: None, overflowed: false }, poller)
+    }
+
+    /// Asks for one notification. A solicited request does not weaken an earlier one for any.
+    pub fn request_notify(&mut self, notify: Notify) {
+        if self.notify != Some(Notify::Any) {
+            self.notify = Some(notify);
+        }
+    }
+
+    /// Whether completions were lost.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Writes a completion. `solicited`: the sender asked for an event.
+    #[inline]
+    pub fn write(&mut self, cqe: Cqe, solicited: bool) -> Written {
+        if self.overflowed || self.entries.push(cqe).is_err() {
+            self.overflowed = true;
+            return Written::Overflow;
+        }
+        let wanted = match self.notify {
+            None => false,
+            Some(Notify::Any) => true,
+            Some(Notify::Solicited) => solicited || cqe.status != WcStatus::Success,
+        };
+        if wanted {
+            self.notify = None;
+            return Written::Notify;
+        }
+        Written::Quietly
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cqe::WcOpcode;
+    use super::*;
+    use crate::id::Qpn;
+
+    fn cqe(wr_id: u64, status: WcStatus) -> Cqe {
+        Cqe { wr_id, status, opcode: WcOpcode::Send, len_bytes: 0, imm: None, qpn: Qpn::new(1) }
+    }
+
+    #[test]
+    fn an_overflow_is_final() {
+        let (mut cq, mut poller) = CompletionQueue::new(2);
+        assert_eq!(cq.write(cqe(1, WcStatus::Success), false), Written::Quietly);
+        assert_eq!(cq.write(cqe(2, WcStatus::Success), false), Written::Quietly);
+        assert_eq!(cq.write(cqe(3, WcStatus::Success), false), Written::Overflow);
+        assert_eq!(poller.pop().map(|c| c.wr_id), Some(1));
+        assert_eq!(cq.write(cqe(4, WcStatus::Success), false), Written::Overflow);
+        assert!(cq.overflowed());
+        assert_eq!(poller.pop().map(|c| c.wr_id), Some(2));
+        assert_eq!(poller.pop(), None);
+    }
+
+    #[test]
+    fn notification_is_one_shot_and_solicited_waits_for_its_kind() {
+        let (mut cq, _poller) = CompletionQueue::new(8);
+        cq.request_notify(Notify::Solicited);
+        assert_eq!(cq.write(cqe(1, WcStatus::Success), false), Written::Quietly);
+        assert_eq!(cq.write(cqe(2, WcStatus::Success), true), Written::Notify);
+        assert_eq!(cq.write(cqe(3, WcStatus::Success), true), Written::Quietly);
+        cq.request_notify(Notify::Solicited);
+        assert_eq!(cq.write(cqe(4, WcStatus::WrFlushErr), false), Written::Notify);
+        cq.request_notify(Notify::Any);
+        cq.request_notify(Notify::Solicited);
+        assert_eq!(cq.write(cqe(5, WcStatus::Success), false), Written::Notify);
+    }
+}

@@ -1,0 +1,94 @@
+//! Doorbells: how posting threads tell the engine which send queues have news.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// One bit per queue pair slot, and one bit per word of them, so that a look at an idle device
+/// reads a few words.
+#[derive(Debug)]
+pub struct Doorbells {
+    words: Box<[AtomicU64]>,
+    summary: Box<[AtomicU64]>,
+}
+
+impl Doorbells {
+    /// Doorbells of `slots` queue pairs, none rung.
+    pub fn new(slots: usize) -> Self {
+        let zeroed = |bits: usize| (0..bits.div_ceil(WORD_BITS)).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64]> = zeroed(slots);
+        let summary = zeroed(words.len());
+        Doorbells { words, summary }
+    }
+
+    /// Rings `slot`'s. What the ringing thread wrote before is seen by the engine after.
+    #[inline]
+    pub fn ring(&self, slot: usize) {
+        let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
+        if let Some(bits) = self.words.get(word)
+            && bits.fetch_or(bit, Ordering::AcqRel) == 0
+            && let Some(bits) = self.summary.get(word / WORD_BITS)
+        {
+            bits.fetch_or(1 << (word % WORD_BITS), Ordering::Release);
+        }
+    }
+
+    /// Whether any is rung.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.summary.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Calls `rung` for each slot whose bell was rung since the last call, and silences it.
+    #[inline]
+    pub fn drain(&self, mut rung: impl FnMut(usize)) {
+        for (index, summary) in self.summary.iter().enumerate() {
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            for word in ones(summary.swap(0, Ordering::Acquire)).map(|bit| index * WORD_BITS + bit) {
+                let bits = self.words.get(word).map_or(0, |bits| bits.swap(0, Ordering::AcqRel));
+                ones(bits).for_each(|bit| rung(word * WORD_BITS + bit));
+            }
+        }
+    }
+}
+
+fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = bits.trailing_zeros() as usize;
+        (bits != 0).then(|| {
+            bits &= bits - 1;
+            bit
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ring_is_heard_once() {
+        let bells = Doorbells::new(5000);
+        for slot in [0, 63, 64, 4999, 63] {
+            bells.ring(slot);
+        }
+        let mut heard = Vec::new();
+        bells.drain(|slot| heard.push(slot));
+        assert_eq!(heard, [0, 63, 64, 4999]);
+        assert!(!bells.any());
+        bells.ring(64);
+        assert!(bells.any());
+        heard.clear();
+        bells.drain(|slot| heard.push(slot));
+        assert_eq!(heard, [64]);
+    }
+
+    #[test]
+    fn a_slot_out_of_range_rings_nothing() {
+        let bells = Doorbells::new(64);
+        bells.ring(6400);
+        bells.drain(|slot| panic!("{slot} rang"));
+    }
+}

@@ -1,0 +1,17 @@
+//! Work queues and completion queues: each a ring whose one end the application holds and whose
+//! other end the engine holds.
+
+pub mod cq;
+pub mod cqe;
+pub mod doorbell;
+pub mod ring;
+pub mod rq;
+pub mod sq;
+pub mod wqe;
+
+pub use cq::{CompletionQueue, CqId, CqPoller, Notify};
+pub use cqe::{Cqe, WcOpcode, WcStatus};
+pub use doorbell::Doorbells;
+pub use rq::{RecvPoster, RecvQueue, recv_queue};
+pub use sq::{SendPoster, SendQueue, send_queue};
+pub use wqe::{PostError, RecvRequest, RecvWqe, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};

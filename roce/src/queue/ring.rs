@@ -1,0 +1,206 @@
+//! A bounded ring between one producing and one consuming thread, without locks.
+//!
+//! ```text
+//!            head (consumer owns)            tail (producer owns)
+//!             |                                |
+//!   [ free ][ published, not yet released ][ free ]
+//!             ^ get(0)          get(len-1) ^
+//! ```
+//!
+//! The consumer may read any published element in place and release them in order: a send queue
+//! keeps its work requests here until they are acknowledged.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Keeps the two ends' indices off each other's cache line (two lines: the prefetcher pairs them).
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
+struct Shared<T> {
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    depth: u32,
+    head: OwnLine<AtomicU32>,
+    tail: OwnLine<AtomicU32>,
+}
+
+// SAFETY: a slot is written only by the producer while it is outside head..tail and read only by
+// the consumer while it is inside; the index stores (Release) and loads (Acquire) order the two.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    fn slot(&self, position: u32) -> *mut MaybeUninit<T> {
+        let mask = self.slots.len() - 1;
+        self.slots[position as usize & mask].get()
+    }
+}
+
+/// The writing end.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    tail: u32,
+    head_seen: u32,
+}
+
+/// The reading end.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: u32,
+    tail_seen: u32,
+}
+
+/// A ring of at most `depth` elements (1 to 2^30).
+///
+/// # Panics
+/// Where `depth` is outside that range: the callers' own limits are far smaller.
+pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
+    assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
+    let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let shared = Arc::new(Shared {
+        slots,
+        depth,
+        head: OwnLine(AtomicU32::new(0)),
+        tail: OwnLine(AtomicU32::new(0)),
+    });
+    (Producer { shared: shared.clone(), tail: 0, head_seen: 0 }, Consumer { shared, head: 0, tail_seen: 0 })
+}
+
+impl<T: Copy + Send> Producer<T> {
+    /// Elements the ring holds at most.
+    pub fn depth(&self) -> u32 {
+        self.shared.depth
+    }
+
+    /// Whether `count` more elements fit now.
+    #[inline]
+    pub fn has_room(&mut self, count: u32) -> bool {
+        if self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth {
+            return true;
+        }
+        self.head_seen = self.shared.head.0.load(Ordering::Acquire);
+        self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
+    }
+
+    /// Elements published so far, modulo 2^32: the position the next one gets.
+    pub fn position(&self) -> u32 {
+        self.tail
+    }
+
+    /// Publishes `value`; gives it back where the ring is full.
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        if !self.has_room(1) {
+            return Err(value);
+        }
+        // SAFETY: has_room: the slot at `tail` is outside head..tail, so the consumer does not read
+        // it, and this is the only producer (&mut self of a type that is not Clone).
+        unsafe { (*self.shared.slot(self.tail)).write(value) };
+        self.tail = self.tail.wrapping_add(1);
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<T: Copy + Send> Consumer<T> {
+    /// Published elements not yet released.
+    #[inline]
+    pub fn len(&mut self) -> u32 {
+        self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
+        self.tail_seen.wrapping_sub(self.head)
+    }
+
+    /// Whether nothing is published.
+    pub fn is_empty(&mut self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements released so far, modulo 2^32: the position of `get(0)`.
+    pub fn position(&self) -> u32 {
+        self.head
+    }
+
+    /// The element `index` places after the oldest, if it is published.
+    #[inline]
+    pub fn get(&mut self, index: u32) -> Option<&T> {
+        if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
+            return None;
+        }
+        // SAFETY: head <= position < tail: the slot was written before `tail` was stored with
+        // Release and loaded with Acquire, and the producer leaves it alone until it is released,
+        // which needs &mut self.
+        Some(unsafe { (*self.shared.slot(self.head.wrapping_add(index))).assume_init_ref() })
+    }
+
+    /// Gives the `count` oldest elements' places back (at most those that are published).
+    #[inline]
+    pub fn release(&mut self, count: u32) {
+        let published = self.tail_seen.wrapping_sub(self.head);
+        let count = if count <= published { count } else { count.min(self.len()) };
+        self.head = self.head.wrapping_add(count);
+        self.shared.head.0.store(self.head, Ordering::Release);
+    }
+
+    /// Takes the oldest element.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let value = *self.get(0)?;
+        self.release(1);
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn two_threads_pass_every_element_in_order() {
+        const COUNT: u32 = 200_000;
+        let (mut producer, mut consumer) = ring::<u32>(48);
+        let writer = std::thread::spawn(move || {
+            for value in 0..COUNT {
+                while producer.push(value).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for expected in 0..COUNT {
+            let got = loop {
+                match consumer.pop() {
+                    Some(value) => break value,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(got, expected);
+        }
+        writer.join().unwrap();
+        assert!(consumer.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_bounded_queue(depth in 1u32..9, steps in proptest::collection::vec(0u32..12, 0..200)) {
+            let (mut producer, mut consumer) = ring::<u32>(depth);
+            let mut model = VecDeque::new();
+            for (value, step) in steps.into_iter().enumerate() {
+                let value = value as u32;
+                if step < 6 {
+                    let fits = (model.len() as u32) < depth;
+                    prop_assert_eq!(producer.push(value).is_ok(), fits);
+                    if fits { model.push_back(value); }
+                } else if step < 9 {
+                    prop_assert_eq!(consumer.pop(), model.pop_front());
+                } else {
+                    let index = step - 9;
+                    prop_assert_eq!(consumer.get(index), model.get(index as usize));
+                    prop_assert_eq!(consumer.len() as usize, model.len());
+                }
+            }
+        }
+    }
+}

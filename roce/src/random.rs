@@ -1,0 +1,27 @@
+//! Unpredictable numbers, repeatable from a seed.
+
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// A cryptographic generator. A live device seeds it from the operating system, a simulation from
+/// its own seed.
+#[derive(Debug)]
+pub struct Random(ChaCha12Rng);
+
+impl Random {
+    /// A generator that always gives the same numbers for the same `seed`.
+    pub fn new(seed: [u8; 32]) -> Self {
+        Random(ChaCha12Rng::from_seed(seed))
+    }
+
+    /// 32 random bits.
+    pub fn bits(&mut self) -> u32 {
+        self.0.next_u32()
+    }
+
+    /// A number below `bound`, 0 where `bound` is 0. Uniform to within `bound` / 2^32.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        let scaled = (u64::from(self.bits()) * u64::from(bound)) >> 32;
+        scaled as u32 // below `bound`: fits
+    }
+}
