@@ -1,0 +1,181 @@
+//! Acknowledge extended transport header (IBA 9.3.5), its syndromes and the RNR timer codes.
+
+use crate::id::Msn;
+
+/// Why a responder refuses (IBA table 46).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NakCode {
+    /// A packet is missing; the acknowledge's PSN is the one expected.
+    PsnSequenceError,
+    /// The request is malformed, or the queue pair does not allow it.
+    InvalidRequest,
+    /// The request names memory that it may not touch.
+    RemoteAccessError,
+    /// The responder failed in itself.
+    RemoteOperationalError,
+    /// Reliable datagram only.
+    InvalidRdRequest,
+    /// A code (5 bits, from 5) that the standard keeps for later.
+    Reserved(u8),
+}
+
+impl NakCode {
+    const fn from_bits(bits: u8) -> Self {
+        match bits {
+            0 => NakCode::PsnSequenceError,
+            1 => NakCode::InvalidRequest,
+            2 => NakCode::RemoteAccessError,
+            3 => NakCode::RemoteOperationalError,
+            4 => NakCode::InvalidRdRequest,
+            other => NakCode::Reserved(other),
+        }
+    }
+
+    const fn bits(self) -> u8 {
+        match self {
+            NakCode::PsnSequenceError => 0,
+            NakCode::InvalidRequest => 1,
+            NakCode::RemoteAccessError => 2,
+            NakCode::RemoteOperationalError => 3,
+            NakCode::InvalidRdRequest => 4,
+            NakCode::Reserved(bits) => bits & VALUE,
+        }
+    }
+}
+
+/// The low five bits of a syndrome: credits, timer code or NAK code.
+const VALUE: u8 = 0x1F;
+/// The three bits above them, for each kind.
+const ACK: u8 = 0x00;
+const RNR_NAK: u8 = 0x20;
+const NAK: u8 = 0x60;
+
+/// What an acknowledge says (IBA table 44). Every byte value is one of these, and comes back the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Acknowledged. `credits` is the 5-bit credit count code, [`Syndrome::CREDITS_UNLIMITED`] for none.
+    Ack {
+        /// End-to-end flow control credit code.
+        credits: u8,
+    },
+    /// No receive request is posted; try again after `rnr_timer_nanos(timer)`.
+    RnrNak {
+        /// RNR timer code, 5 bits.
+        timer: u8,
+    },
+    /// Refused.
+    Nak(NakCode),
+    /// A byte (0x40 to 0x5F, or from 0x80) that the standard keeps for later.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// The credit code of a responder that does not count credits.
+    pub const CREDITS_UNLIMITED: u8 = 0x1F;
+
+    /// The syndrome in a byte.
+    pub const fn from_byte(byte: u8) -> Self {
+        match byte & !VALUE {
+            ACK => Syndrome::Ack { credits: byte & VALUE },
+            RNR_NAK => Syndrome::RnrNak { timer: byte & VALUE },
+            NAK => Syndrome::Nak(NakCode::from_bits(byte & VALUE)),
+            _ => Syndrome::Reserved(byte),
+        }
+    }
+
+    /// The byte of the syndrome.
+    pub const fn byte(self) -> u8 {
+        match self {
+            Syndrome::Ack { credits } => ACK | (credits & VALUE),
+            Syndrome::RnrNak { timer } => RNR_NAK | (timer & VALUE),
+            Syndrome::Nak(code) => NAK | code.bits(),
+            Syndrome::Reserved(byte) => byte,
+        }
+    }
+}
+
+/// Acknowledge extended transport header, 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// What it says.
+    pub syndrome: Syndrome,
+    /// Messages that the responder has completed.
+    pub msn: Msn,
+}
+
+impl Aeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [syndrome, m0, m1, m2] = *bytes;
+        Aeth { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(u32::from_be_bytes([0, m0, m1, m2])) }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        let [_, m0, m1, m2] = self.msn.value().to_be_bytes();
+        *bytes = [self.syndrome.byte(), m0, m1, m2];
+    }
+}
+
+/// RNR NAK timer by code, in units of 10 microseconds (IBA table 45).
+const RNR_TIMER_10_MICROS: [u16; 32] = [
+    65_535, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// How long to wait after an RNR NAK with this timer code, in nanoseconds (IBA table 45): 10 us for
+/// code 1 up to 491.52 ms for 31, and 655.36 ms for 0. Only the low five bits of `code` count.
+pub const fn rnr_timer_nanos(code: u8) -> u64 {
+    let index = (code & VALUE) as usize;
+    // Code 0 is 65,536 units, one more than its table entry can hold.
+    let units = RNR_TIMER_10_MICROS[index] as u64 + if index == 0 { 1 } else { 0 };
+    units * 10_000
+}
+
+/// The code of the shortest RNR timer that waits at least `nanos` nanoseconds; 0 (655.36 ms, the
+/// longest) where none does.
+pub const fn rnr_timer_code(nanos: u64) -> u8 {
+    let mut code = 1;
+    while code < 32 {
+        if rnr_timer_nanos(code) >= nanos {
+            return code;
+        }
+        code += 1;
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_syndrome_byte_comes_back_the_same() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(Syndrome::from_byte(byte).byte(), byte);
+        }
+        assert_eq!(Syndrome::from_byte(0x1F), Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED });
+        assert_eq!(Syndrome::from_byte(0x2E), Syndrome::RnrNak { timer: 14 });
+        assert_eq!(Syndrome::from_byte(0x60), Syndrome::Nak(NakCode::PsnSequenceError));
+        assert_eq!(Syndrome::from_byte(0x62), Syndrome::Nak(NakCode::RemoteAccessError));
+        assert_eq!(Syndrome::from_byte(0x65), Syndrome::Nak(NakCode::Reserved(5)));
+        assert_eq!(Syndrome::from_byte(0xFF), Syndrome::Reserved(0xFF));
+    }
+
+    #[test]
+    fn rnr_timer_codes_and_times_are_inverse() {
+        assert_eq!(rnr_timer_nanos(0), 655_360_000);
+        assert_eq!(rnr_timer_nanos(1), 10_000);
+        assert_eq!(rnr_timer_nanos(12), 640_000);
+        assert_eq!(rnr_timer_nanos(31), 491_520_000);
+        for code in 0..32 {
+            assert_eq!(rnr_timer_code(rnr_timer_nanos(code)), code);
+        }
+        assert_eq!(rnr_timer_code(0), 1);
+        assert_eq!(rnr_timer_code(10_001), 2);
+        assert_eq!(rnr_timer_code(u64::MAX), 0);
+    }
+}

@@ -1,0 +1,61 @@
+//! Atomic extended transport header and the atomic acknowledge header (IBA 9.3.4, 9.3.5.3).
+
+use crate::id::RKey;
+
+/// Atomic extended transport header, 28 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicEth {
+    /// Virtual address of the 8 bytes, a multiple of 8.
+    pub va: u64,
+    /// Key of the region.
+    pub rkey: RKey,
+    /// The value to swap in, or the value to add.
+    pub swap_or_add: u64,
+    /// The value to compare with; not used by FETCH ADD.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Self {
+        AtomicEth {
+            va: u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
+            rkey: RKey(u32::from_be_bytes([b[8], b[9], b[10], b[11]])),
+            swap_or_add: u64::from_be_bytes([b[12], b[13], b[14], b[15], b[16], b[17], b[18], b[19]]),
+            compare: u64::from_be_bytes([b[20], b[21], b[22], b[23], b[24], b[25], b[26], b[27]]),
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, b: &mut [u8; Self::LEN]) {
+        b[..8].copy_from_slice(&self.va.to_be_bytes());
+        b[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
+        b[12..20].copy_from_slice(&self.swap_or_add.to_be_bytes());
+        b[20..].copy_from_slice(&self.compare.to_be_bytes());
+    }
+}
+
+/// Atomic acknowledge extended transport header, 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicAckEth {
+    /// What the memory held before the operation.
+    pub original: u64,
+}
+
+impl AtomicAckEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        AtomicAckEth { original: u64::from_be_bytes(*bytes) }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        *bytes = self.original.to_be_bytes();
+    }
+}

@@ -1,0 +1,86 @@
+//! Base transport header (IBA 9.2).
+
+use super::Opcode;
+use crate::id::{PKey, Qpn};
+use crate::psn::Psn;
+
+const SOLICITED: u8 = 0x80;
+const MIG_REQ: u8 = 0x40;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const ACK_REQ: u8 = 0x80;
+
+/// Base transport header, 12 bytes. The reserved bits are sent as zero and ignored when received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// What this packet is.
+    pub opcode: Opcode,
+    /// Solicited event: the responder's completion wakes a waiter.
+    pub solicited: bool,
+    /// Migration state: set by a peer whose path is migrated, or that knows no migration.
+    pub mig_req: bool,
+    /// Pad bytes after the payload, 0 to 3.
+    pub pad_bytes: u8,
+    /// Transport header version, 4 bits; 0 is the only one.
+    pub tver: u8,
+    /// Partition.
+    pub pkey: PKey,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification.
+    pub becn: bool,
+    /// Queue pair that receives the packet.
+    pub dest_qp: Qpn,
+    /// The requester asks for an acknowledge.
+    pub ack_req: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [opcode, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
+        Bth {
+            opcode: Opcode::new(opcode),
+            solicited: flags & SOLICITED != 0,
+            mig_req: flags & MIG_REQ != 0,
+            pad_bytes: (flags >> 4) & 3,
+            tver: flags & 0x0F,
+            pkey: PKey(u16::from_be_bytes([p0, p1])),
+            fecn: ecn & FECN != 0,
+            becn: ecn & BECN != 0,
+            dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
+            ack_req: ack & ACK_REQ != 0,
+            psn: Psn::new(u32::from_be_bytes([0, n0, n1, n2])),
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        let [p0, p1] = self.pkey.0.to_be_bytes();
+        let [_, q0, q1, q2] = self.dest_qp.value().to_be_bytes();
+        let [_, n0, n1, n2] = self.psn.value().to_be_bytes();
+        let flags = flags_byte(self.solicited, self.mig_req, self.pad_bytes) | (self.tver & 0x0F);
+        let ecn = ecn_byte(self.fecn, self.becn);
+        *bytes = [self.opcode.value(), flags, p0, p1, ecn, q0, q1, q2, ack_byte(self.ack_req), n0, n1, n2];
+    }
+}
+
+/// The second byte, for transport header version 0.
+pub(super) const fn flags_byte(solicited: bool, mig_req: bool, pad_bytes: u8) -> u8 {
+    (if solicited { SOLICITED } else { 0 }) | (if mig_req { MIG_REQ } else { 0 }) | ((pad_bytes & 3) << 4)
+}
+
+/// The fifth byte: the congestion notification bits. The ICRC does not cover it.
+pub(super) const fn ecn_byte(fecn: bool, becn: bool) -> u8 {
+    (if fecn { FECN } else { 0 }) | (if becn { BECN } else { 0 })
+}
+
+/// The ninth byte.
+pub(super) const fn ack_byte(ack_req: bool) -> u8 {
+    if ack_req { ACK_REQ } else { 0 }
+}

@@ -1,0 +1,71 @@
+//! Ethernet II header and the 802.1Q tag.
+
+use crate::id::Mac;
+
+/// EtherType of IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86DD;
+/// EtherType of an 802.1Q tag.
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
+/// EtherType of the outer tag of 802.1ad (QinQ).
+pub const ETHERTYPE_QINQ: u16 = 0x88A8;
+
+/// Ethernet II header, 14 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EthHeader {
+    /// Destination address.
+    pub dst: Mac,
+    /// Source address.
+    pub src: Mac,
+    /// What follows.
+    pub ethertype: u16,
+}
+
+impl EthHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 14;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *bytes;
+        EthHeader {
+            dst: Mac([d0, d1, d2, d3, d4, d5]),
+            src: Mac([s0, s1, s2, s3, s4, s5]),
+            ethertype: u16::from_be_bytes([t0, t1]),
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        bytes[..6].copy_from_slice(&self.dst.0);
+        bytes[6..12].copy_from_slice(&self.src.0);
+        bytes[12..].copy_from_slice(&self.ethertype.to_be_bytes());
+    }
+}
+
+/// What follows an EtherType of [`ETHERTYPE_VLAN`]: tag control information and the next EtherType.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Priority (3 bits), drop eligible (1), VLAN identifier (12).
+    pub tci: u16,
+    /// What follows.
+    pub ethertype: u16,
+}
+
+impl VlanTag {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the tag.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [c0, c1, t0, t1] = *bytes;
+        VlanTag { tci: u16::from_be_bytes([c0, c1]), ethertype: u16::from_be_bytes([t0, t1]) }
+    }
+
+    /// Writes the tag.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        bytes[..2].copy_from_slice(&self.tci.to_be_bytes());
+        bytes[2..].copy_from_slice(&self.ethertype.to_be_bytes());
+    }
+}

@@ -1,0 +1,89 @@
+//! IPv4 header without options (RFC 791).
+
+/// IP protocol number of UDP, also the IPv6 next-header value.
+pub const PROTOCOL_UDP: u8 = 17;
+/// First byte of a header of version 4 without options.
+pub const VERSION_IHL: u8 = 0x45;
+/// The "don't fragment" bit of `flags_fragment`.
+pub const DONT_FRAGMENT: u16 = 0x4000;
+/// The bits of `flags_fragment` that a whole datagram leaves clear: "more fragments" and the offset.
+pub const FRAGMENT_BITS: u16 = 0x3FFF;
+
+/// IPv4 header, 20 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Header {
+    /// Version (4 bits) and header length in 4-byte words (4 bits).
+    pub version_ihl: u8,
+    /// Type of service: DSCP (6 bits) and ECN (2 bits).
+    pub tos: u8,
+    /// Bytes of header and payload.
+    pub total_len_bytes: u16,
+    /// Identification.
+    pub id: u16,
+    /// Reserved, "don't fragment", "more fragments" (3 bits), fragment offset in 8-byte units (13).
+    pub flags_fragment: u16,
+    /// Time to live.
+    pub ttl: u8,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Header checksum.
+    pub checksum: u16,
+    /// Source address.
+    pub src: [u8; 4],
+    /// Destination address.
+    pub dst: [u8; 4],
+}
+
+impl Ipv4Header {
+    /// Bytes on the wire.
+    pub const LEN: usize = 20;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Self {
+        Ipv4Header {
+            version_ihl: b[0],
+            tos: b[1],
+            total_len_bytes: u16::from_be_bytes([b[2], b[3]]),
+            id: u16::from_be_bytes([b[4], b[5]]),
+            flags_fragment: u16::from_be_bytes([b[6], b[7]]),
+            ttl: b[8],
+            protocol: b[9],
+            checksum: u16::from_be_bytes([b[10], b[11]]),
+            src: [b[12], b[13], b[14], b[15]],
+            dst: [b[16], b[17], b[18], b[19]],
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, b: &mut [u8; Self::LEN]) {
+        b[0] = self.version_ihl;
+        b[1] = self.tos;
+        b[2..4].copy_from_slice(&self.total_len_bytes.to_be_bytes());
+        b[4..6].copy_from_slice(&self.id.to_be_bytes());
+        b[6..8].copy_from_slice(&self.flags_fragment.to_be_bytes());
+        b[8] = self.ttl;
+        b[9] = self.protocol;
+        b[10..12].copy_from_slice(&self.checksum.to_be_bytes());
+        b[12..16].copy_from_slice(&self.src);
+        b[16..].copy_from_slice(&self.dst);
+    }
+}
+
+/// The sum of the header's ten 16-bit words, not folded (RFC 1071). Over a correct header it folds to
+/// 0xFFFF.
+pub fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
+    header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
+}
+
+/// A sum of 16-bit words folded to one of them, with end-around carry. `sum` is below 2^32.
+pub const fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xFFFF) + (sum >> 16);
+    let twice = (once & 0xFFFF) + (once >> 16);
+    // The second fold leaves at most 0xFFFF, so the cast loses nothing.
+    twice as u16
+}
+
+/// Whether the header's checksum is right.
+pub fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
+    fold(word_sum(header)) == 0xFFFF
+}

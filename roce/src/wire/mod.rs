@@ -1,0 +1,48 @@
+//! What is on the wire: headers, opcodes, the invariant CRC, and whole frames in and out.
+//!
+//! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`, so a
+//! length is checked once, where a slice becomes an array, and nothing after that can fail.
+//! [`Packet::parse`] reads a frame in one pass; [`HeaderTemplate`] writes one.
+//!
+//! ```text
+//!   Eth [VLAN] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
+//!              '------------------- covered by the ICRC -------------------------'
+//! ```
+
+pub mod aeth;
+pub mod atomiceth;
+pub mod bth;
+pub mod deth;
+pub mod eth;
+pub mod feth;
+pub mod icrc;
+pub mod ieth;
+pub mod immdt;
+pub mod ipv4;
+pub mod ipv6;
+pub mod opcode;
+pub mod packet;
+pub mod reth;
+pub mod template;
+pub mod udp;
+pub mod xrceth;
+
+pub use aeth::{Aeth, NakCode, Syndrome, rnr_timer_code, rnr_timer_nanos};
+pub use atomiceth::{AtomicAckEth, AtomicEth};
+pub use bth::Bth;
+pub use deth::Deth;
+pub use eth::{EthHeader, VlanTag};
+pub use feth::Feth;
+pub use ieth::Ieth;
+pub use immdt::ImmDt;
+pub use ipv4::Ipv4Header;
+pub use ipv6::Ipv6Header;
+pub use opcode::{ExtHeader, Opcode, OpcodeInfo, Operation, Position, Transport};
+pub use packet::{IpInfo, Packet, ParseError};
+pub use reth::Reth;
+pub use template::{FrameParts, HeaderSpec, HeaderTemplate, MixedFamilies, PacketSpec};
+pub use udp::{UdpHeader, flow_label_from_qpns, udp_source_port};
+pub use xrceth::XrcEth;
+
+/// Bytes of the invariant CRC at the end of every packet.
+pub const ICRC_LEN: usize = 4;

@@ -1,0 +1,431 @@
+//! What an opcode means: one table (IBA 9.2.1 table 38, annexes A14, A16, A17, A19), and nothing else
+//! in the crate decides by a number.
+
+use std::fmt;
+
+/// Transport service of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Reliable datagram. Named, never spoken.
+    Rd,
+    /// Unreliable datagram.
+    Ud,
+    /// Extended reliable connection.
+    Xrc,
+    /// Congestion notification, of no transport.
+    Cnp,
+}
+
+/// What a packet asks, or answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// SEND, into a receive request.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response; also answers FLUSH and ATOMIC WRITE.
+    ReadResponse,
+    /// Acknowledge, positive or negative.
+    Acknowledge,
+    /// Acknowledge of COMPARE SWAP and FETCH ADD.
+    AtomicAcknowledge,
+    /// Compare with a value and swap if equal.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// Make earlier writes visible or persistent.
+    Flush,
+    /// Write 8 bytes at once.
+    AtomicWrite,
+    /// Reliable datagram's resynchronisation.
+    Resync,
+    /// Congestion notification.
+    CongestionNotification,
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The whole message.
+    Only,
+}
+
+/// An extension header: what may stand between the base transport header and the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExtHeader {
+    /// RDMA: address, key, length.
+    Reth,
+    /// Acknowledge: syndrome, message sequence number.
+    Aeth,
+    /// Atomic: address, key, operands.
+    AtomicEth,
+    /// Atomic acknowledge: the original value.
+    AtomicAckEth,
+    /// Immediate data.
+    ImmDt,
+    /// Invalidate: key.
+    Ieth,
+    /// Datagram: queue key, source queue pair.
+    Deth,
+    /// Reliable datagram: end-to-end context.
+    Rdeth,
+    /// Extended reliable connection: shared receive queue.
+    XrcEth,
+    /// Flush: placement, selectivity.
+    Feth,
+    /// The 16 reserved bytes of a congestion notification packet.
+    CnpReserved,
+}
+
+impl ExtHeader {
+    const COUNT: usize = 11;
+
+    /// Bytes on the wire, a multiple of 4.
+    pub const fn len_bytes(self) -> usize {
+        match self {
+            ExtHeader::Reth => super::Reth::LEN,
+            ExtHeader::Aeth => super::Aeth::LEN,
+            ExtHeader::AtomicEth => super::AtomicEth::LEN,
+            ExtHeader::AtomicAckEth => super::AtomicAckEth::LEN,
+            ExtHeader::ImmDt => super::ImmDt::LEN,
+            ExtHeader::Ieth => super::Ieth::LEN,
+            ExtHeader::Deth => super::Deth::LEN,
+            ExtHeader::Rdeth => 4,
+            ExtHeader::XrcEth => super::XrcEth::LEN,
+            ExtHeader::Feth => super::Feth::LEN,
+            ExtHeader::CnpReserved => 16,
+        }
+    }
+}
+
+/// Whether packets of an opcode carry payload; spelled out in the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Payload {
+    None,
+    Data,
+}
+
+/// What an opcode means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpcodeInfo {
+    /// The opcode.
+    pub opcode: Opcode,
+    /// Its name as the standard writes it, with its transport in front: "RC SEND ONLY".
+    pub name: &'static str,
+    /// Transport service.
+    pub transport: Transport,
+    /// What it asks or answers.
+    pub operation: Operation,
+    /// Where the packet stands in its message.
+    pub position: Position,
+    /// Extension headers in the order in which they follow the base transport header.
+    pub headers: &'static [ExtHeader],
+    /// Bytes of all extension headers.
+    pub ext_len_bytes: usize,
+    /// Whether it may carry payload.
+    pub has_payload: bool,
+    /// Whether it carries immediate data.
+    pub has_immediate: bool,
+    /// Whether it goes from a requester to a responder.
+    pub is_request: bool,
+    /// Whether it goes from a responder to a requester.
+    pub is_response: bool,
+    /// Where each extension header starts, counted from the end of the base transport header.
+    offsets: [u8; ExtHeader::COUNT],
+}
+
+/// The offset of a header that an opcode does not have.
+const ABSENT: u8 = u8::MAX;
+
+impl OpcodeInfo {
+    const fn new(
+        opcode: Opcode,
+        name: &'static str,
+        transport: Transport,
+        operation: Operation,
+        position: Position,
+        headers: &'static [ExtHeader],
+        payload: Payload,
+    ) -> Self {
+        use Operation::*;
+        let mut offsets = [ABSENT; ExtHeader::COUNT];
+        let mut ext_len_bytes = 0;
+        let mut i = 0;
+        while i < headers.len() {
+            offsets[headers[i] as usize] = ext_len_bytes as u8;
+            ext_len_bytes += headers[i].len_bytes();
+            i += 1;
+        }
+        let is_response = matches!(operation, ReadResponse | Acknowledge | AtomicAcknowledge);
+        OpcodeInfo {
+            opcode,
+            name,
+            transport,
+            operation,
+            position,
+            headers,
+            ext_len_bytes,
+            has_payload: matches!(payload, Payload::Data),
+            has_immediate: offsets[ExtHeader::ImmDt as usize] != ABSENT,
+            is_request: !is_response && !matches!(operation, CongestionNotification),
+            is_response,
+            offsets,
+        }
+    }
+
+    /// Where the header starts, counted in bytes from the end of the base transport header; `None`
+    /// where packets of this opcode do not have it.
+    pub const fn offset_of(&self, header: ExtHeader) -> Option<usize> {
+        match self.offsets[header as usize] {
+            ABSENT => None,
+            offset => Some(offset as usize),
+        }
+    }
+
+    /// Whether a packet of this opcode begins a message.
+    pub const fn starts_message(&self) -> bool {
+        matches!(self.position, Position::First | Position::Only)
+    }
+
+    /// Whether a packet of this opcode ends a message.
+    pub const fn ends_message(&self) -> bool {
+        matches!(self.position, Position::Last | Position::Only)
+    }
+}
+
+/// The operation code of a base transport header. Every byte is one; those the table lists are known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Opcode(u8);
+
+impl Opcode {
+    /// The opcode with this value.
+    pub const fn new(value: u8) -> Self {
+        Opcode(value)
+    }
+
+    /// The value on the wire.
+    pub const fn value(self) -> u8 {
+        self.0
+    }
+
+    /// What it means, `None` where the table does not list it.
+    pub const fn info(self) -> Option<&'static OpcodeInfo> {
+        TABLE[self.0 as usize].as_ref()
+    }
+
+    /// Every opcode of the table, in the order of values.
+    pub fn known() -> impl Iterator<Item = &'static OpcodeInfo> {
+        TABLE.iter().flatten()
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.info() {
+            Some(info) => f.write_str(info.name),
+            None => write!(f, "opcode 0x{:02x}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opcode({self})")
+    }
+}
+
+/// Turns the rows below into one constant each and the table indexed by value.
+macro_rules! opcodes {
+    ($($value:literal $constant:ident $name:literal $transport:ident $operation:ident $position:ident
+       [$($header:ident)*] $payload:ident)*) => {
+        impl Opcode {
+            $(#[doc = $name] pub const $constant: Opcode = Opcode($value);)*
+        }
+
+        static TABLE: [Option<OpcodeInfo>; 256] = {
+            let mut table = [None; 256];
+            $(
+                assert!(table[$value].is_none(), "two rows for one opcode");
+                table[$value] = Some(OpcodeInfo::new(
+                    Opcode::$constant,
+                    $name,
+                    Transport::$transport,
+                    Operation::$operation,
+                    Position::$position,
+                    &[$(ExtHeader::$header),*],
+                    Payload::$payload,
+                ));
+            )*
+            table
+        };
+    };
+}
+
+opcodes! {
+//  value constant                         name                                     transp. operation    position  extension headers  payload
+    0x00 RC_SEND_FIRST                     "RC SEND FIRST"                          Rc  Send              First   []                  Data
+    0x01 RC_SEND_MIDDLE                    "RC SEND MIDDLE"                         Rc  Send              Middle  []                  Data
+    0x02 RC_SEND_LAST                      "RC SEND LAST"                           Rc  Send              Last    []                  Data
+    0x03 RC_SEND_LAST_WITH_IMMEDIATE       "RC SEND LAST WITH IMMEDIATE"            Rc  Send              Last    [ImmDt]             Data
+    0x04 RC_SEND_ONLY                      "RC SEND ONLY"                           Rc  Send              Only    []                  Data
+    0x05 RC_SEND_ONLY_WITH_IMMEDIATE       "RC SEND ONLY WITH IMMEDIATE"            Rc  Send              Only    [ImmDt]             Data
+    0x06 RC_RDMA_WRITE_FIRST               "RC RDMA WRITE FIRST"                    Rc  Write             First   [Reth]              Data
+    0x07 RC_RDMA_WRITE_MIDDLE              "RC RDMA WRITE MIDDLE"                   Rc  Write             Middle  []                  Data
+    0x08 RC_RDMA_WRITE_LAST                "RC RDMA WRITE LAST"                     Rc  Write             Last    []                  Data
+    0x09 RC_RDMA_WRITE_LAST_WITH_IMMEDIATE "RC RDMA WRITE LAST WITH IMMEDIATE"      Rc  Write             Last    [ImmDt]             Data
+    0x0A RC_RDMA_WRITE_ONLY                "RC RDMA WRITE ONLY"                     Rc  Write             Only    [Reth]              Data
+    0x0B RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE "RC RDMA WRITE ONLY WITH IMMEDIATE"      Rc  Write             Only    [Reth ImmDt]        Data
+    0x0C RC_RDMA_READ_REQUEST              "RC RDMA READ REQUEST"                   Rc  ReadRequest       Only    [Reth]              None
+    0x0D RC_RDMA_READ_RESPONSE_FIRST       "RC RDMA READ RESPONSE FIRST"            Rc  ReadResponse      First   [Aeth]              Data
+    0x0E RC_RDMA_READ_RESPONSE_MIDDLE      "RC RDMA READ RESPONSE MIDDLE"           Rc  ReadResponse      Middle  []                  Data
+    0x0F RC_RDMA_READ_RESPONSE_LAST        "RC RDMA READ RESPONSE LAST"             Rc  ReadResponse      Last    [Aeth]              Data
+    0x10 RC_RDMA_READ_RESPONSE_ONLY        "RC RDMA READ RESPONSE ONLY"             Rc  ReadResponse      Only    [Aeth]              Data
+    0x11 RC_ACKNOWLEDGE                    "RC ACKNOWLEDGE"                         Rc  Acknowledge       Only    [Aeth]              None
+    0x12 RC_ATOMIC_ACKNOWLEDGE             "RC ATOMIC ACKNOWLEDGE"                  Rc  AtomicAcknowledge Only    [Aeth AtomicAckEth] None
+    0x13 RC_COMPARE_SWAP                   "RC COMPARE SWAP"                        Rc  CompareSwap       Only    [AtomicEth]         None
+    0x14 RC_FETCH_ADD                      "RC FETCH ADD"                           Rc  FetchAdd          Only    [AtomicEth]         None
+    0x16 RC_SEND_LAST_WITH_INVALIDATE      "RC SEND LAST WITH INVALIDATE"           Rc  Send              Last    [Ieth]              Data
+    0x17 RC_SEND_ONLY_WITH_INVALIDATE      "RC SEND ONLY WITH INVALIDATE"           Rc  Send              Only    [Ieth]              Data
+    0x1C RC_FLUSH                          "RC FLUSH"                               Rc  Flush             Only    [Feth Reth]         None
+    0x1D RC_ATOMIC_WRITE                   "RC ATOMIC WRITE"                        Rc  AtomicWrite       Only    [Reth]              Data
+
+    0x20 UC_SEND_FIRST                     "UC SEND FIRST"                          Uc  Send              First   []                  Data
+    0x21 UC_SEND_MIDDLE                    "UC SEND MIDDLE"                         Uc  Send              Middle  []                  Data
+    0x22 UC_SEND_LAST                      "UC SEND LAST"                           Uc  Send              Last    []                  Data
+    0x23 UC_SEND_LAST_WITH_IMMEDIATE       "UC SEND LAST WITH IMMEDIATE"            Uc  Send              Last    [ImmDt]             Data
+    0x24 UC_SEND_ONLY                      "UC SEND ONLY"                           Uc  Send              Only    []                  Data
+    0x25 UC_SEND_ONLY_WITH_IMMEDIATE       "UC SEND ONLY WITH IMMEDIATE"            Uc  Send              Only    [ImmDt]             Data
+    0x26 UC_RDMA_WRITE_FIRST               "UC RDMA WRITE FIRST"                    Uc  Write             First   [Reth]              Data
+    0x27 UC_RDMA_WRITE_MIDDLE              "UC RDMA WRITE MIDDLE"                   Uc  Write             Middle  []                  Data
+    0x28 UC_RDMA_WRITE_LAST                "UC RDMA WRITE LAST"                     Uc  Write             Last    []                  Data
+    0x29 UC_RDMA_WRITE_LAST_WITH_IMMEDIATE "UC RDMA WRITE LAST WITH IMMEDIATE"      Uc  Write             Last    [ImmDt]             Data
+    0x2A UC_RDMA_WRITE_ONLY                "UC RDMA WRITE ONLY"                     Uc  Write             Only    [Reth]              Data
+    0x2B UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE "UC RDMA WRITE ONLY WITH IMMEDIATE"      Uc  Write             Only    [Reth ImmDt]        Data
+
+    0x40 RD_SEND_FIRST                     "RD SEND FIRST"                          Rd  Send              First   [Rdeth Deth]        Data
+    0x41 RD_SEND_MIDDLE                    "RD SEND MIDDLE"                         Rd  Send              Middle  [Rdeth Deth]        Data
+    0x42 RD_SEND_LAST                      "RD SEND LAST"                           Rd  Send              Last    [Rdeth Deth]        Data
+    0x43 RD_SEND_LAST_WITH_IMMEDIATE       "RD SEND LAST WITH IMMEDIATE"            Rd  Send              Last    [Rdeth Deth ImmDt]  Data
+    0x44 RD_SEND_ONLY                      "RD SEND ONLY"                           Rd  Send              Only    [Rdeth Deth]        Data
+    0x45 RD_SEND_ONLY_WITH_IMMEDIATE       "RD SEND ONLY WITH IMMEDIATE"            Rd  Send              Only    [Rdeth Deth ImmDt]  Data
+    0x46 RD_RDMA_WRITE_FIRST               "RD RDMA WRITE FIRST"                    Rd  Write             First   [Rdeth Deth Reth]   Data
+    0x47 RD_RDMA_WRITE_MIDDLE              "RD RDMA WRITE MIDDLE"                   Rd  Write             Middle  [Rdeth Deth]        Data
+    0x48 RD_RDMA_WRITE_LAST                "RD RDMA WRITE LAST"                     Rd  Write             Last    [Rdeth Deth]        Data
+    0x49 RD_RDMA_WRITE_LAST_WITH_IMMEDIATE "RD RDMA WRITE LAST WITH IMMEDIATE"      Rd  Write             Last    [Rdeth Deth ImmDt]  Data
+    0x4A RD_RDMA_WRITE_ONLY                "RD RDMA WRITE ONLY"                     Rd  Write             Only    [Rdeth Deth Reth]   Data
+    0x4B RD_RDMA_WRITE_ONLY_WITH_IMMEDIATE "RD RDMA WRITE ONLY WITH IMMEDIATE"      Rd  Write             Only    [Rdeth Deth Reth ImmDt] Data
+    0x4C RD_RDMA_READ_REQUEST              "RD RDMA READ REQUEST"                   Rd  ReadRequest       Only    [Rdeth Deth Reth]   None
+    0x4D RD_RDMA_READ_RESPONSE_FIRST       "RD RDMA READ RESPONSE FIRST"            Rd  ReadResponse      First   [Rdeth Aeth]        Data
+    0x4E RD_RDMA_READ_RESPONSE_MIDDLE      "RD RDMA READ RESPONSE MIDDLE"           Rd  ReadResponse      Middle  [Rdeth]             Data
+    0x4F RD_RDMA_READ_RESPONSE_LAST        "RD RDMA READ RESPONSE LAST"             Rd  ReadResponse      Last    [Rdeth Aeth]        Data
+    0x50 RD_RDMA_READ_RESPONSE_ONLY        "RD RDMA READ RESPONSE ONLY"             Rd  ReadResponse      Only    [Rdeth Aeth]        Data
+    0x51 RD_ACKNOWLEDGE                    "RD ACKNOWLEDGE"                         Rd  Acknowledge       Only    [Rdeth Aeth]        None
+    0x52 RD_ATOMIC_ACKNOWLEDGE             "RD ATOMIC ACKNOWLEDGE"                  Rd  AtomicAcknowledge Only    [Rdeth Aeth AtomicAckEth] None
+    0x53 RD_COMPARE_SWAP                   "RD COMPARE SWAP"                        Rd  CompareSwap       Only    [Rdeth Deth AtomicEth] None
+    0x54 RD_FETCH_ADD                      "RD FETCH ADD"                           Rd  FetchAdd          Only    [Rdeth Deth AtomicEth] None
+    0x55 RD_RESYNC                         "RD RESYNC"                              Rd  Resync            Only    [Rdeth Deth]        None
+
+    0x64 UD_SEND_ONLY                      "UD SEND ONLY"                           Ud  Send              Only    [Deth]              Data
+    0x65 UD_SEND_ONLY_WITH_IMMEDIATE       "UD SEND ONLY WITH IMMEDIATE"            Ud  Send              Only    [Deth ImmDt]        Data
+
+    0x81 CNP                               "CNP"                                    Cnp CongestionNotification Only [CnpReserved]     None
+
+    0xA0 XRC_SEND_FIRST                    "XRC SEND FIRST"                         Xrc Send              First   [XrcEth]            Data
+    0xA1 XRC_SEND_MIDDLE                   "XRC SEND MIDDLE"                        Xrc Send              Middle  [XrcEth]            Data
+    0xA2 XRC_SEND_LAST                     "XRC SEND LAST"                          Xrc Send              Last    [XrcEth]            Data
+    0xA3 XRC_SEND_LAST_WITH_IMMEDIATE      "XRC SEND LAST WITH IMMEDIATE"           Xrc Send              Last    [XrcEth ImmDt]      Data
+    0xA4 XRC_SEND_ONLY                     "XRC SEND ONLY"                          Xrc Send              Only    [XrcEth]            Data
+    0xA5 XRC_SEND_ONLY_WITH_IMMEDIATE      "XRC SEND ONLY WITH IMMEDIATE"           Xrc Send              Only    [XrcEth ImmDt]      Data
+    0xA6 XRC_RDMA_WRITE_FIRST              "XRC RDMA WRITE FIRST"                   Xrc Write             First   [XrcEth Reth]       Data
+    0xA7 XRC_RDMA_WRITE_MIDDLE             "XRC RDMA WRITE MIDDLE"                  Xrc Write             Middle  [XrcEth]            Data
+    0xA8 XRC_RDMA_WRITE_LAST               "XRC RDMA WRITE LAST"                    Xrc Write             Last    [XrcEth]            Data
+    0xA9 XRC_RDMA_WRITE_LAST_WITH_IMMEDIATE "XRC RDMA WRITE LAST WITH IMMEDIATE"    Xrc Write             Last    [XrcEth ImmDt]      Data
+    0xAA XRC_RDMA_WRITE_ONLY               "XRC RDMA WRITE ONLY"                    Xrc Write             Only    [XrcEth Reth]       Data
+    0xAB XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE "XRC RDMA WRITE ONLY WITH IMMEDIATE"    Xrc Write             Only    [XrcEth Reth ImmDt] Data
+    0xAC XRC_RDMA_READ_REQUEST             "XRC RDMA READ REQUEST"                  Xrc ReadRequest       Only    [XrcEth Reth]       None
+    0xAD XRC_RDMA_READ_RESPONSE_FIRST      "XRC RDMA READ RESPONSE FIRST"           Xrc ReadResponse      First   [Aeth]              Data
+    0xAE XRC_RDMA_READ_RESPONSE_MIDDLE     "XRC RDMA READ RESPONSE MIDDLE"          Xrc ReadResponse      Middle  []                  Data
+    0xAF XRC_RDMA_READ_RESPONSE_LAST       "XRC RDMA READ RESPONSE LAST"            Xrc ReadResponse      Last    [Aeth]              Data
+    0xB0 XRC_RDMA_READ_RESPONSE_ONLY       "XRC RDMA READ RESPONSE ONLY"            Xrc ReadResponse      Only    [Aeth]              Data
+    0xB1 XRC_ACKNOWLEDGE                   "XRC ACKNOWLEDGE"                        Xrc Acknowledge       Only    [Aeth]              None
+    0xB2 XRC_ATOMIC_ACKNOWLEDGE            "XRC ATOMIC ACKNOWLEDGE"                 Xrc AtomicAcknowledge Only    [Aeth AtomicAckEth] None
+    0xB3 XRC_COMPARE_SWAP                  "XRC COMPARE SWAP"                       Xrc CompareSwap       Only    [XrcEth AtomicEth]  None
+    0xB4 XRC_FETCH_ADD                     "XRC FETCH ADD"                          Xrc FetchAdd          Only    [XrcEth AtomicEth]  None
+    0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
+    0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_agrees_with_itself() {
+        for info in Opcode::known() {
+            let name = info.name;
+            assert_eq!(info.opcode.info(), Some(info));
+            assert_eq!(
+                info.headers.iter().map(|h| h.len_bytes()).sum::<usize>(),
+                info.ext_len_bytes,
+                "{name}"
+            );
+            assert_eq!(info.has_immediate, name.ends_with("WITH IMMEDIATE"), "{name}");
+            assert_eq!(info.headers.contains(&ExtHeader::Ieth), name.ends_with("WITH INVALIDATE"), "{name}");
+            let position = match info.position {
+                Position::First => " FIRST",
+                Position::Middle => " MIDDLE",
+                Position::Last => " LAST",
+                Position::Only => "",
+            };
+            assert!(name.contains(position), "{name}");
+            let transport = match info.opcode.value() >> 5 {
+                0 => Transport::Rc,
+                1 => Transport::Uc,
+                2 => Transport::Rd,
+                3 => Transport::Ud,
+                4 => Transport::Cnp,
+                _ => Transport::Xrc,
+            };
+            assert_eq!(info.transport, transport, "{name}");
+            assert!(!(info.is_request && info.is_response), "{name}");
+        }
+    }
+
+    #[test]
+    fn transports_share_their_low_five_bits() {
+        for info in Opcode::known().filter(|info| matches!(info.transport, Transport::Uc | Transport::Xrc)) {
+            let rc = Opcode::new(info.opcode.value() & 0x1F).info().unwrap();
+            assert_eq!(
+                (rc.operation, rc.position, rc.has_payload),
+                (info.operation, info.position, info.has_payload)
+            );
+            assert_eq!(rc.name.split_once(' ').unwrap().1, info.name.split_once(' ').unwrap().1);
+            let without_xrceth: Vec<_> = info.headers.iter().filter(|h| **h != ExtHeader::XrcEth).collect();
+            assert_eq!(rc.headers.iter().collect::<Vec<_>>(), without_xrceth, "{}", info.name);
+        }
+    }
+
+    #[test]
+    fn offsets_follow_the_order_of_the_headers() {
+        let info = Opcode::XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE.info().unwrap();
+        assert_eq!(info.offset_of(ExtHeader::XrcEth), Some(0));
+        assert_eq!(info.offset_of(ExtHeader::Reth), Some(4));
+        assert_eq!(info.offset_of(ExtHeader::ImmDt), Some(20));
+        assert_eq!(info.offset_of(ExtHeader::Aeth), None);
+        assert_eq!(Opcode::new(0x15).info(), None);
+        assert_eq!(Opcode::new(0xC0).info(), None);
+    }
+}

@@ -1,0 +1,339 @@
+//! A received frame, read in one pass.
+
+use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use super::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
+use super::udp::ROCE_PORT;
+use super::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthHeader, ExtHeader, Feth, ICRC_LEN, Ieth, ImmDt, Ipv4Header,
+    Ipv6Header, OpcodeInfo, Reth, UdpHeader, VlanTag, XrcEth, icrc, ipv4, ipv6,
+};
+use crate::id::{Gid, Mac};
+
+/// Why a frame is not a RoCE v2 packet that can be taken in. Counted by [`ParseError::index`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ParseError {
+    /// Another protocol: ARP, ICMP, neighbour discovery, another UDP port. No fault of the frame.
+    #[error("not a RoCE v2 packet")]
+    NotRoce,
+    /// The frame ends before its headers or its stated length do.
+    #[error("truncated")]
+    Truncated,
+    /// More than one VLAN tag.
+    #[error("stacked VLAN tags")]
+    StackedVlan,
+    /// The IP version does not match the EtherType.
+    #[error("bad IP version")]
+    BadIpVersion,
+    /// IPv4 with options.
+    #[error("IPv4 options")]
+    Ipv4Options,
+    /// A fragment of an IP datagram.
+    #[error("IP fragment")]
+    Fragment,
+    /// The IPv4 header checksum is wrong.
+    #[error("bad IPv4 header checksum")]
+    BadIpChecksum,
+    /// The UDP length is not the length of the IP payload.
+    #[error("UDP and IP lengths differ")]
+    LengthMismatch,
+    /// The base transport header's version is not 0.
+    #[error("unknown transport header version")]
+    BadTver,
+    /// An opcode that the table does not list.
+    #[error("unknown opcode")]
+    UnknownOpcode,
+    /// More pad bytes than bytes, or payload and pad are not a multiple of four.
+    #[error("bad pad count")]
+    BadPad,
+    /// Payload in a packet whose opcode has none.
+    #[error("unexpected payload")]
+    UnexpectedPayload,
+}
+
+impl ParseError {
+    /// Every reason, in the order of [`ParseError::index`].
+    pub const ALL: [ParseError; 12] = [
+        ParseError::NotRoce,
+        ParseError::Truncated,
+        ParseError::StackedVlan,
+        ParseError::BadIpVersion,
+        ParseError::Ipv4Options,
+        ParseError::Fragment,
+        ParseError::BadIpChecksum,
+        ParseError::LengthMismatch,
+        ParseError::BadTver,
+        ParseError::UnknownOpcode,
+        ParseError::BadPad,
+        ParseError::UnexpectedPayload,
+    ];
+
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// A number below [`ParseError::COUNT`], for a counter per reason.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What matters of an IP header besides the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpInfo {
+    /// IPv6 or IPv4.
+    pub is_ipv6: bool,
+    /// Traffic class or type of service: DSCP (6 bits) and ECN (2 bits).
+    pub tclass: u8,
+    /// Hop limit or time to live.
+    pub ttl: u8,
+    /// Flow label, 20 bits; 0 in IPv4.
+    pub flow_label: u32,
+}
+
+impl IpInfo {
+    /// Whether a router on the way marked the packet "congestion experienced" (RFC 3168).
+    pub const fn congestion_experienced(&self) -> bool {
+        self.tclass & 3 == 3
+    }
+}
+
+/// A RoCE v2 packet inside a received frame: consistent lengths, a known opcode. Its ICRC is not yet
+/// checked; see [`Packet::icrc_ok`].
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Ethernet destination.
+    pub dst_mac: Mac,
+    /// Ethernet source.
+    pub src_mac: Mac,
+    /// Tag control information of the VLAN tag.
+    pub vlan: Option<u16>,
+    /// The IP header without its addresses.
+    pub ip: IpInfo,
+    /// UDP source port.
+    pub udp_source_port: u16,
+    /// Base transport header.
+    pub bth: Bth,
+    /// What its opcode means.
+    pub info: &'static OpcodeInfo,
+    /// Payload without pad.
+    pub payload: &'a [u8],
+    /// Extension headers, as many bytes as `info.ext_len_bytes`.
+    ext: &'a [u8],
+    /// IP header to pad, what the ICRC covers.
+    l3: &'a [u8],
+    /// The ICRC that came with the packet.
+    icrc: u32,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a frame, from the Ethernet header on; bytes after the IP packet are Ethernet padding.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
+        let (bytes, rest) = take::<{ EthHeader::LEN }>(frame)?;
+        let eth = EthHeader::parse(bytes);
+        let (vlan, ethertype, l3) = match eth.ethertype {
+            ETHERTYPE_VLAN => {
+                let (bytes, rest) = take::<{ VlanTag::LEN }>(rest)?;
+                let tag = VlanTag::parse(bytes);
+                (Some(tag.tci), tag.ethertype, rest)
+            }
+            ethertype => (None, ethertype, rest),
+        };
+        let (ip, l3, l4) = match ethertype {
+            ETHERTYPE_IPV4 => parse_ipv4(l3)?,
+            ETHERTYPE_IPV6 => parse_ipv6(l3)?,
+            ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Err(ParseError::StackedVlan),
+            _ => return Err(ParseError::NotRoce),
+        };
+        let (bytes, transport) = take::<{ UdpHeader::LEN }>(l4)?;
+        let udp = UdpHeader::parse(bytes);
+        if usize::from(udp.len_bytes) != l4.len() {
+            return Err(ParseError::LengthMismatch);
+        }
+        let (l3, _) = l3.split_last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
+        let body = parse_transport(transport)?;
+        Ok(Packet {
+            dst_mac: eth.dst,
+            src_mac: eth.src,
+            vlan,
+            ip,
+            udp_source_port: udp.source_port,
+            bth: body.bth,
+            info: body.info,
+            payload: body.payload,
+            ext: body.ext,
+            l3,
+            icrc: body.icrc,
+        })
+    }
+
+    /// Whether the ICRC is right.
+    pub fn icrc_ok(&self) -> bool {
+        icrc::compute(self.l3) == Some(self.icrc)
+    }
+
+    /// The ICRC that came with the packet.
+    pub const fn icrc(&self) -> u32 {
+        self.icrc
+    }
+
+    /// The packet from its IP header to its pad bytes: what the ICRC covers.
+    pub const fn l3(&self) -> &'a [u8] {
+        self.l3
+    }
+
+    /// Source address.
+    pub fn src_gid(&self) -> Gid {
+        self.gid(12, 8)
+    }
+
+    /// Destination address.
+    pub fn dst_gid(&self) -> Gid {
+        self.gid(16, 24)
+    }
+
+    /// The address at `v4_at` or `v6_at` of the IP header, which `parse` has seen to be whole.
+    fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
+        if self.ip.is_ipv6 {
+            self.l3.get(v6_at..).and_then(|b| b.first_chunk()).map_or(Gid::ZERO, |ip| Gid(*ip))
+        } else {
+            let v4: Option<&[u8; 4]> = self.l3.get(v4_at..).and_then(|b| b.first_chunk());
+            v4.map_or(Gid::ZERO, |ip| Gid::from(std::net::Ipv4Addr::from(*ip)))
+        }
+    }
+
+    /// The bytes of an extension header, where the opcode has it.
+    fn ext<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
+        self.ext.get(self.info.offset_of(header)?..)?.first_chunk()
+    }
+
+    /// RDMA extended transport header.
+    pub fn reth(&self) -> Option<Reth> {
+        self.ext(ExtHeader::Reth).map(Reth::parse)
+    }
+
+    /// Acknowledge extended transport header.
+    pub fn aeth(&self) -> Option<Aeth> {
+        self.ext(ExtHeader::Aeth).map(Aeth::parse)
+    }
+
+    /// Atomic extended transport header.
+    pub fn atomiceth(&self) -> Option<AtomicEth> {
+        self.ext(ExtHeader::AtomicEth).map(AtomicEth::parse)
+    }
+
+    /// Original value of an atomic acknowledge.
+    pub fn atomicacketh(&self) -> Option<AtomicAckEth> {
+        self.ext(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
+    }
+
+    /// Immediate data, read as big-endian; see [`ImmDt`].
+    pub fn immdt(&self) -> Option<u32> {
+        self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
+    }
+
+    /// Invalidate extended transport header.
+    pub fn ieth(&self) -> Option<Ieth> {
+        self.ext(ExtHeader::Ieth).map(Ieth::parse)
+    }
+
+    /// Datagram extended transport header.
+    pub fn deth(&self) -> Option<Deth> {
+        self.ext(ExtHeader::Deth).map(Deth::parse)
+    }
+
+    /// Extended reliable connection header.
+    pub fn xrceth(&self) -> Option<XrcEth> {
+        self.ext(ExtHeader::XrcEth).map(XrcEth::parse)
+    }
+
+    /// Flush extended transport header.
+    pub fn feth(&self) -> Option<Feth> {
+        self.ext(ExtHeader::Feth).map(Feth::parse)
+    }
+}
+
+/// The first `N` bytes as an array, and the rest.
+fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
+    bytes.split_first_chunk().ok_or(ParseError::Truncated)
+}
+
+/// An IP header's facts, the IP packet without Ethernet padding, and its payload.
+type IpParts<'a> = (IpInfo, &'a [u8], &'a [u8]);
+
+/// Whether the bytes after an IP header are not for us. Told before any fault of the header, for
+/// faults in other protocols' packets are not ours to count.
+fn is_other_udp(rest: &[u8]) -> bool {
+    matches!(rest, [_, _, d0, d1, ..] if u16::from_be_bytes([*d0, *d1]) != ROCE_PORT)
+}
+
+fn parse_ipv4(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
+    let (bytes, rest) = take::<{ Ipv4Header::LEN }>(l3)?;
+    let header = Ipv4Header::parse(bytes);
+    if header.version_ihl != VERSION_IHL || header.protocol != PROTOCOL_UDP {
+        return Err(match header.version_ihl >> 4 {
+            4 if header.protocol != PROTOCOL_UDP => ParseError::NotRoce,
+            4 => ParseError::Ipv4Options,
+            _ => ParseError::BadIpVersion,
+        });
+    }
+    if header.flags_fragment & FRAGMENT_BITS != 0 {
+        return Err(ParseError::Fragment);
+    }
+    if is_other_udp(rest) {
+        return Err(ParseError::NotRoce);
+    }
+    if !ipv4::checksum_ok(bytes) {
+        return Err(ParseError::BadIpChecksum);
+    }
+    let packet = l3.get(..usize::from(header.total_len_bytes)).ok_or(ParseError::Truncated)?;
+    let payload = packet.get(Ipv4Header::LEN..).ok_or(ParseError::LengthMismatch)?;
+    let ip = IpInfo { is_ipv6: false, tclass: header.tos, ttl: header.ttl, flow_label: 0 };
+    Ok((ip, packet, payload))
+}
+
+fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
+    let (bytes, rest) = take::<{ Ipv6Header::LEN }>(l3)?;
+    let header = Ipv6Header::parse(bytes);
+    if header.version != 6 {
+        return Err(ParseError::BadIpVersion);
+    }
+    match header.next_header {
+        PROTOCOL_UDP if is_other_udp(rest) => return Err(ParseError::NotRoce),
+        PROTOCOL_UDP => {}
+        ipv6::NEXT_HEADER_FRAGMENT => return Err(ParseError::Fragment),
+        _ => return Err(ParseError::NotRoce),
+    }
+    let payload = rest.get(..usize::from(header.payload_len_bytes)).ok_or(ParseError::Truncated)?;
+    let packet = l3.get(..Ipv6Header::LEN + payload.len()).ok_or(ParseError::Truncated)?;
+    let ip =
+        IpInfo { is_ipv6: true, tclass: header.tclass, ttl: header.hop_limit, flow_label: header.flow_label };
+    Ok((ip, packet, payload))
+}
+
+/// The parts of a UDP payload.
+struct Transport<'a> {
+    bth: Bth,
+    info: &'static OpcodeInfo,
+    ext: &'a [u8],
+    payload: &'a [u8],
+    icrc: u32,
+}
+
+fn parse_transport(bytes: &[u8]) -> Result<Transport<'_>, ParseError> {
+    let (header, rest) = take::<{ Bth::LEN }>(bytes)?;
+    let bth = Bth::parse(header);
+    if bth.tver != 0 {
+        return Err(ParseError::BadTver);
+    }
+    let info = bth.opcode.info().ok_or(ParseError::UnknownOpcode)?;
+    let (rest, icrc) = rest.split_last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
+    let (ext, padded) = rest.split_at_checked(info.ext_len_bytes).ok_or(ParseError::Truncated)?;
+    let payload_len = padded.len().checked_sub(usize::from(bth.pad_bytes)).ok_or(ParseError::BadPad)?;
+    if padded.len() % 4 != 0 {
+        return Err(ParseError::BadPad);
+    }
+    let (payload, _) = padded.split_at_checked(payload_len).ok_or(ParseError::BadPad)?;
+    if !info.has_payload && !padded.is_empty() {
+        return Err(ParseError::UnexpectedPayload);
+    }
+    Ok(Transport { bth, info, ext, payload, icrc: u32::from_le_bytes(*icrc) })
+}

@@ -1,0 +1,36 @@
+//! RDMA extended transport header (IBA 9.3.3).
+
+use crate::id::RKey;
+
+/// RDMA extended transport header, 16 bytes: the remote memory that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reth {
+    /// Virtual address of the first byte.
+    pub va: u64,
+    /// Key of the region.
+    pub rkey: RKey,
+    /// Length of the whole message in bytes.
+    pub len_bytes: u32,
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = *bytes;
+        Reth {
+            va: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            rkey: RKey(u32::from_be_bytes([k0, k1, k2, k3])),
+            len_bytes: u32::from_be_bytes([l0, l1, l2, l3]),
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        bytes[..8].copy_from_slice(&self.va.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.len_bytes.to_be_bytes());
+    }
+}

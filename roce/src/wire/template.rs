@@ -1,0 +1,375 @@
+//! Frames to send: everything that stays the same for a destination, written once.
+
+use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
+use super::ipv4::{DONT_FRAGMENT, PROTOCOL_UDP, VERSION_IHL};
+use super::udp::ROCE_PORT;
+use super::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthHeader, ExtHeader, Feth, ICRC_LEN, Ieth, ImmDt, Ipv4Header,
+    Ipv6Header, Opcode, OpcodeInfo, Reth, UdpHeader, VlanTag, XrcEth, bth, icrc, ipv4,
+};
+use crate::id::{Gid, Mac, PKey, Qpn};
+use crate::psn::Psn;
+use std::net::IpAddr;
+
+/// IP, UDP and base transport header.
+const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
+const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
+/// Ethernet header, without and with a VLAN tag.
+const ETH_LEN: usize = EthHeader::LEN;
+const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
+
+/// Where packets go and how they look there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderSpec {
+    /// Ethernet source.
+    pub src_mac: Mac,
+    /// Ethernet destination.
+    pub dst_mac: Mac,
+    /// Tag control information, where frames carry a VLAN tag.
+    pub vlan: Option<u16>,
+    /// Source address.
+    pub src: Gid,
+    /// Destination address, of the same family as `src`.
+    pub dst: Gid,
+    /// Traffic class or type of service: DSCP (6 bits) and ECN (2 bits).
+    pub tclass: u8,
+    /// Hop limit or time to live.
+    pub ttl: u8,
+    /// IPv6 flow label, 20 bits; IPv4 has none.
+    pub flow_label: u32,
+    /// UDP source port.
+    pub udp_source_port: u16,
+    /// Partition.
+    pub pkey: PKey,
+    /// Queue pair that receives.
+    pub dest_qp: Qpn,
+}
+
+/// The two addresses of a [`HeaderSpec`] are of two families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "source GID {src} and destination GID {dst} are of two IP families; choose a source GID of the destination's family"
+)]
+pub struct MixedFamilies {
+    /// Source address.
+    pub src: Gid,
+    /// Destination address.
+    pub dst: Gid,
+}
+
+/// What differs from packet to packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketSpec {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// Solicited event.
+    pub solicited: bool,
+    /// Ask for an acknowledge.
+    pub ack_req: bool,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification.
+    pub becn: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// IPv4 identification; IPv6 has none.
+    pub ip_id: u16,
+    /// Payload bytes without pad.
+    pub payload_len: usize,
+}
+
+/// A frame whose headers are written: what is left to fill, in the order of the wire.
+#[derive(Debug)]
+pub struct FrameParts<'a> {
+    /// Room for the extension headers, as many bytes as the opcode has.
+    pub ext: &'a mut [u8],
+    /// Room for the payload, without pad.
+    pub payload: &'a mut [u8],
+    info: &'static OpcodeInfo,
+}
+
+impl FrameParts<'_> {
+    /// The room of one extension header, `None` where the opcode does not have it.
+    fn ext<const N: usize>(&mut self, header: ExtHeader) -> Option<&mut [u8; N]> {
+        self.ext.get_mut(self.info.offset_of(header)?..)?.first_chunk_mut()
+    }
+
+    /// Writes the RDMA extended transport header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_reth(&mut self, reth: Reth) -> Option<()> {
+        self.ext(ExtHeader::Reth).map(|bytes| reth.write(bytes))
+    }
+
+    /// Writes the acknowledge extended transport header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_aeth(&mut self, aeth: Aeth) -> Option<()> {
+        self.ext(ExtHeader::Aeth).map(|bytes| aeth.write(bytes))
+    }
+
+    /// Writes the immediate data; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_immdt(&mut self, imm: u32) -> Option<()> {
+        self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt { imm }.write(bytes))
+    }
+
+    /// Writes the atomic extended transport header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_atomiceth(&mut self, atomiceth: AtomicEth) -> Option<()> {
+        self.ext(ExtHeader::AtomicEth).map(|bytes| atomiceth.write(bytes))
+    }
+
+    /// Writes the atomic acknowledge header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_atomicacketh(&mut self, atomicacketh: AtomicAckEth) -> Option<()> {
+        self.ext(ExtHeader::AtomicAckEth).map(|bytes| atomicacketh.write(bytes))
+    }
+
+    /// Writes the invalidate header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_ieth(&mut self, ieth: Ieth) -> Option<()> {
+        self.ext(ExtHeader::Ieth).map(|bytes| ieth.write(bytes))
+    }
+
+    /// Writes the datagram header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_deth(&mut self, deth: Deth) -> Option<()> {
+        self.ext(ExtHeader::Deth).map(|bytes| deth.write(bytes))
+    }
+
+    /// Writes the extended reliable connection header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_xrceth(&mut self, xrceth: XrcEth) -> Option<()> {
+        self.ext(ExtHeader::XrcEth).map(|bytes| xrceth.write(bytes))
+    }
+
+    /// Writes the flush header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_feth(&mut self, feth: Feth) -> Option<()> {
+        self.ext(ExtHeader::Feth).map(|bytes| feth.write(bytes))
+    }
+}
+
+/// The headers of packets to one destination, ready to copy: Ethernet, VLAN tag, IP, UDP and base
+/// transport header. IPv4 goes out with "don't fragment", UDP without checksum, and MigReq set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderTemplate {
+    /// The headers; only the first `header_len()` bytes count.
+    bytes: [u8; VLAN_LEN + V6_LEN],
+    is_ipv6: bool,
+    has_vlan: bool,
+    mig_req: bool,
+    /// Sum of the IPv4 header's words with length, identification and checksum as zero.
+    ipv4_sum: u32,
+}
+
+impl HeaderTemplate {
+    /// The headers that `spec` describes.
+    pub fn new(spec: &HeaderSpec) -> Result<Self, MixedFamilies> {
+        let mut template = HeaderTemplate {
+            bytes: [0; VLAN_LEN + V6_LEN],
+            is_ipv6: false,
+            has_vlan: spec.vlan.is_some(),
+            mig_req: true,
+            ipv4_sum: 0,
+        };
+        let udp =
+            UdpHeader { source_port: spec.udp_source_port, dest_port: ROCE_PORT, len_bytes: 0, checksum: 0 };
+        let bth = Bth {
+            opcode: Opcode::new(0),
+            solicited: false,
+            mig_req: false,
+            pad_bytes: 0,
+            tver: 0,
+            pkey: spec.pkey,
+            fecn: false,
+            becn: false,
+            dest_qp: spec.dest_qp,
+            ack_req: false,
+            psn: Psn::new(0),
+        };
+        let mut bytes = Writer(&mut template.bytes);
+        let ethertype = match (spec.src.ip(), spec.dst.ip()) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => ETHERTYPE_IPV4,
+            (IpAddr::V6(_), IpAddr::V6(_)) => ETHERTYPE_IPV6,
+            _ => return Err(MixedFamilies { src: spec.src, dst: spec.dst }),
+        };
+        let eth = EthHeader {
+            dst: spec.dst_mac,
+            src: spec.src_mac,
+            ethertype: if spec.vlan.is_some() { ETHERTYPE_VLAN } else { ethertype },
+        };
+        bytes.put(|b| eth.write(b));
+        if let Some(tci) = spec.vlan {
+            bytes.put(|b| VlanTag { tci, ethertype }.write(b));
+        }
+        if let (IpAddr::V4(src), IpAddr::V4(dst)) = (spec.src.ip(), spec.dst.ip()) {
+            let ip = Ipv4Header {
+                version_ihl: VERSION_IHL,
+                tos: spec.tclass,
+                total_len_bytes: 0,
+                id: 0,
+                flags_fragment: DONT_FRAGMENT,
+                ttl: spec.ttl,
+                protocol: PROTOCOL_UDP,
+                checksum: 0,
+                src: src.octets(),
+                dst: dst.octets(),
+            };
+            bytes.put(|b| {
+                ip.write(b);
+                template.ipv4_sum = ipv4::word_sum(b);
+            });
+        } else {
+            template.is_ipv6 = true;
+            let ip = Ipv6Header {
+                version: 6,
+                tclass: spec.tclass,
+                flow_label: spec.flow_label,
+                payload_len_bytes: 0,
+                next_header: PROTOCOL_UDP,
+                hop_limit: spec.ttl,
+                src: spec.src.0,
+                dst: spec.dst.0,
+            };
+            bytes.put(|b| ip.write(b));
+        }
+        bytes.put(|b| udp.write(b));
+        bytes.put(|b| bth.write(b));
+        Ok(template)
+    }
+
+    /// Whether packets are IPv6.
+    pub const fn is_ipv6(&self) -> bool {
+        self.is_ipv6
+    }
+
+    /// Bytes from the Ethernet header to the base transport header.
+    pub const fn header_len(&self) -> usize {
+        self.l3_offset() + if self.is_ipv6 { V6_LEN } else { V4_LEN }
+    }
+
+    /// Bytes of a frame with so many bytes of extension headers and payload; pad and ICRC included.
+    pub const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
+        self.header_len() + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
+    }
+
+    /// Sets MigReq in packets from here on. Set at first; some peers send it clear.
+    pub fn set_mig_req(&mut self, mig_req: bool) {
+        self.mig_req = mig_req;
+    }
+
+    /// Sets the traffic class (type of service) of packets from here on: DSCP and ECN.
+    pub fn set_tclass(&mut self, tclass: u8) {
+        let at = self.l3_offset();
+        if self.is_ipv6 {
+            if let Some([b0, b1]) = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
+                *b0 = 0x60 | (tclass >> 4);
+                *b1 = (tclass << 4) | (*b1 & 0x0F);
+            }
+        } else if let Some(header) = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
+            header[1] = tclass;
+            self.ipv4_sum = ipv4::word_sum(header);
+        }
+    }
+
+    /// Writes all headers up to the base transport header, and the pad, into a frame of exactly
+    /// `frame_len(extension headers of the opcode, payload_len)` bytes. `None` where the frame has
+    /// another length, the opcode is not in the table or has no payload but some is asked, or the
+    /// packet would exceed 65,535 bytes.
+    ///
+    /// The caller fills both parts, then calls [`HeaderTemplate::seal`].
+    #[must_use]
+    pub fn write<'f>(&self, frame: &'f mut [u8], spec: &PacketSpec) -> Option<FrameParts<'f>> {
+        let info = spec.opcode.info()?;
+        if frame.len() != self.frame_len(info.ext_len_bytes, spec.payload_len)
+            || (spec.payload_len != 0 && !info.has_payload)
+        {
+            return None;
+        }
+        let body = match (self.is_ipv6, self.has_vlan) {
+            (false, false) => self.fill_v4::<ETH_LEN, { ETH_LEN + V4_LEN }>(frame, spec),
+            (false, true) => self.fill_v4::<VLAN_LEN, { VLAN_LEN + V4_LEN }>(frame, spec),
+            (true, false) => self.fill_v6::<ETH_LEN, { ETH_LEN + V6_LEN }>(frame, spec),
+            (true, true) => self.fill_v6::<VLAN_LEN, { VLAN_LEN + V6_LEN }>(frame, spec),
+        }?;
+        let (ext, rest) = body.split_at_mut_checked(info.ext_len_bytes)?;
+        let (payload, rest) = rest.split_at_mut_checked(spec.payload_len)?;
+        let (pad, _) = rest.split_at_mut_checked(rest.len().checked_sub(ICRC_LEN)?)?;
+        pad.fill(0);
+        Some(FrameParts { ext, payload, info })
+    }
+
+    /// Computes the ICRC of a frame that is otherwise complete and writes it at its end. `None` where
+    /// `frame` is not one that [`HeaderTemplate::write`] wrote.
+    #[must_use]
+    pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
+        let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
+        *icrc = icrc::compute(covered.get(self.l3_offset()..)?)?.to_le_bytes();
+        Some(())
+    }
+
+    /// Bytes before the IP header.
+    const fn l3_offset(&self) -> usize {
+        if self.has_vlan { VLAN_LEN } else { ETH_LEN }
+    }
+
+    /// Writes the headers of an IPv4 frame whose IP header starts at `L3`, `LEN` bytes in all, and
+    /// returns what follows them.
+    fn fill_v4<'f, const L3: usize, const LEN: usize>(
+        &self,
+        frame: &'f mut [u8],
+        spec: &PacketSpec,
+    ) -> Option<&'f mut [u8]> {
+        let total_len = u16::try_from(frame.len() - L3).ok()?;
+        let (head, body) = frame.split_first_chunk_mut::<LEN>()?;
+        *head = *self.bytes.first_chunk()?;
+        let ip: &mut [u8; V4_LEN] = head.last_chunk_mut()?;
+        let sum = self.ipv4_sum + u32::from(total_len) + u32::from(spec.ip_id);
+        ip[2..4].copy_from_slice(&total_len.to_be_bytes());
+        ip[4..6].copy_from_slice(&spec.ip_id.to_be_bytes());
+        ip[10..12].copy_from_slice(&(!ipv4::fold(sum)).to_be_bytes());
+        ip[24..26].copy_from_slice(&(total_len - Ipv4Header::LEN as u16).to_be_bytes());
+        self.fill_bth(ip.last_chunk_mut()?, spec);
+        Some(body)
+    }
+
+    /// As `fill_v4`, for IPv6.
+    fn fill_v6<'f, const L3: usize, const LEN: usize>(
+        &self,
+        frame: &'f mut [u8],
+        spec: &PacketSpec,
+    ) -> Option<&'f mut [u8]> {
+        let payload_len = u16::try_from(frame.len() - L3 - Ipv6Header::LEN).ok()?;
+        let (head, body) = frame.split_first_chunk_mut::<LEN>()?;
+        *head = *self.bytes.first_chunk()?;
+        let ip: &mut [u8; V6_LEN] = head.last_chunk_mut()?;
+        ip[4..6].copy_from_slice(&payload_len.to_be_bytes());
+        ip[44..46].copy_from_slice(&payload_len.to_be_bytes());
+        self.fill_bth(ip.last_chunk_mut()?, spec);
+        Some(body)
+    }
+
+    /// Writes what the template leaves open in the base transport header.
+    fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], spec: &PacketSpec) {
+        // The cast keeps the low bits, which are all that pad needs.
+        let pad_bytes = (spec.payload_len as u8).wrapping_neg() & 3;
+        let [_, n0, n1, n2] = spec.psn.value().to_be_bytes();
+        bytes[0] = spec.opcode.value();
+        bytes[1] = bth::flags_byte(spec.solicited, self.mig_req, pad_bytes);
+        bytes[4] = bth::ecn_byte(spec.fecn, spec.becn);
+        bytes[8] = bth::ack_byte(spec.ack_req);
+        bytes[9..].copy_from_slice(&[n0, n1, n2]);
+    }
+}
+
+/// Writes headers one after another into a buffer that is long enough for all of them.
+struct Writer<'a>(&'a mut [u8]);
+
+impl Writer<'_> {
+    fn put<const N: usize>(&mut self, write: impl FnOnce(&mut [u8; N])) {
+        if let Some((bytes, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() {
+            write(bytes);
+            self.0 = rest;
+        }
+    }
+}

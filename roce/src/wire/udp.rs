@@ -1,0 +1,80 @@
+//! UDP header, and the source port that spreads flows over a network's paths.
+
+use crate::id::Qpn;
+
+/// Destination port of RoCE v2.
+pub const ROCE_PORT: u16 = 4791;
+
+/// UDP header, 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpHeader {
+    /// Source port; any is received.
+    pub source_port: u16,
+    /// Destination port.
+    pub dest_port: u16,
+    /// Bytes of this header and the payload.
+    pub len_bytes: u16,
+    /// Checksum; RoCE v2 sends 0 (none) and leaves integrity to the ICRC.
+    pub checksum: u16,
+}
+
+impl UdpHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [s0, s1, d0, d1, l0, l1, c0, c1] = *bytes;
+        UdpHeader {
+            source_port: u16::from_be_bytes([s0, s1]),
+            dest_port: u16::from_be_bytes([d0, d1]),
+            len_bytes: u16::from_be_bytes([l0, l1]),
+            checksum: u16::from_be_bytes([c0, c1]),
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        bytes[..2].copy_from_slice(&self.source_port.to_be_bytes());
+        bytes[2..4].copy_from_slice(&self.dest_port.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.len_bytes.to_be_bytes());
+        bytes[6..].copy_from_slice(&self.checksum.to_be_bytes());
+    }
+}
+
+/// The UDP source port of a flow label (20 bits): its halves folded into the dynamic port range.
+pub const fn udp_source_port(flow_label: u32) -> u16 {
+    let label = flow_label & 0xF_FFFF;
+    // At most 14 bits are left, so the cast loses nothing.
+    0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
+}
+
+/// A flow label (20 bits) for a connection that was given none. Both ends get the same from the same
+/// two queue pairs, so the two directions of a connection hash alike.
+pub const fn flow_label_from_qpns(local: Qpn, remote: Qpn) -> u32 {
+    let product = local.value() as u64 * remote.value() as u64;
+    // 48 bits fold into 20.
+    ((product ^ (product >> 20) ^ (product >> 40)) & 0xF_FFFF) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_port_folds_the_flow_label() {
+        assert_eq!(udp_source_port(0), 0xC000);
+        assert_eq!(udp_source_port(0x3FFF), 0xFFFF);
+        assert_eq!(udp_source_port(0xF_FFFF), 0xC000 | (0x3FFF ^ 0x3F));
+        assert_eq!(udp_source_port(0x4001), 0xC000, "the top six bits fold onto the low ones");
+        assert_eq!(udp_source_port(0x10_0001), 0xC001, "bits above the 20th do not count");
+    }
+
+    #[test]
+    fn both_ends_of_a_connection_derive_one_flow_label() {
+        let (a, b) = (Qpn::new(0x12_3456), Qpn::new(0xFE_DCBA));
+        assert_eq!(flow_label_from_qpns(a, b), flow_label_from_qpns(b, a));
+        assert_ne!(flow_label_from_qpns(a, b), flow_label_from_qpns(a, Qpn::new(0xFE_DCBB)));
+        assert!(flow_label_from_qpns(a, b) < 1 << 20);
+    }
+}
