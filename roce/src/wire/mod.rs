@@ -46,3 +46,8 @@ pub use xrceth::XrcEth;
 
 /// Bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
+
+#[cfg(test)]
+mod refusals;
+#[cfg(test)]
+mod tests;
