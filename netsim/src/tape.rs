@@ -1,0 +1,155 @@
+//! The list of what goes wrong.
+
+use crate::network::LinkId;
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It takes its time on the wire and never arrives.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+    /// It arrives so much later, and others may pass it.
+    Delay {
+        /// How much later.
+        nanos: u64,
+    },
+    /// It arrives right after the next `behind` frames of the link, or after
+    /// [`Tape::HOLD_NANOS_MAX`] where fewer come.
+    Reorder {
+        /// Frames that pass it.
+        behind: u32,
+    },
+    /// One bit is flipped.
+    Corrupt {
+        /// Which bit of the frame, modulo its length in bits.
+        bit: u32,
+    },
+    /// Its IP header is marked "congestion experienced", as a switch with a long queue does.
+    MarkCe,
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// On which link.
+    pub link: LinkId,
+    /// To which frame: the number of frames that left on the link before it since the tape was
+    /// put in.
+    pub frame: u64,
+    /// What happens to it.
+    pub action: Action,
+}
+
+/// All that goes wrong in a run, in any order. Faults of the same frame add up, in the order listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tape(pub Vec<Fault>);
+
+impl Tape {
+    /// A frame that waits for others to pass it waits no longer than this.
+    pub const HOLD_NANOS_MAX: u64 = 50_000;
+
+    /// The faults of one link, by frame.
+    pub(crate) fn of_link(&self, link: LinkId) -> Vec<Fault> {
+        let mut faults: Vec<Fault> = self.0.iter().copied().filter(|fault| fault.link == link).collect();
+        faults.sort_by_key(|fault| fault.frame);
+        faults
+    }
+}
+
+/// Flips a bit, modulo the frame's length.
+pub(crate) fn flip_bit(frame: &mut [u8], bit: u32) {
+    let bits = frame.len() * 8;
+    if bits > 0 {
+        let bit = bit as usize % bits;
+        frame[bit / 8] ^= 0x80 >> (bit % 8);
+    }
+}
+
+const ETHERTYPES_AT: usize = 12;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
+const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
+const IPV4_HEADER_BYTES: usize = 20;
+
+/// Sets both ECN bits (RFC 3168) of an IPv4 or IPv6 packet and mends the IPv4 header checksum;
+/// leaves other frames alone.
+pub(crate) fn mark_ce(frame: &mut [u8]) {
+    let mut at = ETHERTYPES_AT;
+    if frame.get(at..at + 2) == Some(&ETHERTYPE_VLAN) {
+        at += 4;
+    }
+    let Some((ethertype, l3)) = frame.split_at_mut_checked(at + 2) else { return };
+    match ethertype.last_chunk() {
+        Some(&ETHERTYPE_IPV4) if l3.len() >= IPV4_HEADER_BYTES => {
+            l3[1] |= 3;
+            l3[10..12].fill(0);
+            let sum = ones_complement_sum(&l3[..IPV4_HEADER_BYTES]);
+            l3[10..12].copy_from_slice(&(!sum).to_be_bytes());
+        }
+        Some(&ETHERTYPE_IPV6) if l3.len() >= 2 => l3[1] |= 0x30,
+        _ => {}
+    }
+}
+
+/// The Internet checksum's sum (RFC 1071) of an even number of bytes.
+fn ones_complement_sum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 =
+        bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    while sum > 0xFFFF {
+        sum = (sum >> 16) + (sum & 0xFFFF);
+    }
+    sum as u16 // folded above
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worked example of the IPv4 checksum (0xB861), in an Ethernet frame.
+    fn ipv4_frame() -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend(ETHERTYPE_IPV4);
+        frame.extend([
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xB8, 0x61, 0xC0, 0xA8, 0, 1, 0xC0, 0xA8, 0, 0xC7,
+        ]);
+        frame
+    }
+
+    #[test]
+    fn a_mark_keeps_the_ipv4_checksum_right() {
+        let mut frame = ipv4_frame();
+        assert_eq!(ones_complement_sum(&frame[14..]), 0xFFFF, "the example itself");
+        mark_ce(&mut frame);
+        assert_eq!(frame[15], 3);
+        assert_eq!(ones_complement_sum(&frame[14..]), 0xFFFF);
+        let mut tagged = ipv4_frame();
+        tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+        mark_ce(&mut tagged);
+        assert_eq!(tagged[18..], frame[14..]);
+    }
+
+    #[test]
+    fn a_mark_sets_the_two_low_bits_of_an_ipv6_traffic_class_and_leaves_other_frames_alone() {
+        let mut frame = vec![0; 12];
+        frame.extend(ETHERTYPE_IPV6);
+        frame.extend([0x6A, 0x80, 0, 0]);
+        mark_ce(&mut frame);
+        assert_eq!(frame[14..], [0x6A, 0xB0, 0, 0]);
+        for mut other in [vec![], vec![7; 13], vec![7; 60]] {
+            let before = other.clone();
+            mark_ce(&mut other);
+            assert_eq!(other, before);
+        }
+    }
+
+    #[test]
+    fn any_bit_number_flips_exactly_one_bit() {
+        for bit in [0, 7, 8, 31, 32, u32::MAX] {
+            let mut frame = [0u8; 4];
+            flip_bit(&mut frame, bit);
+            assert_eq!(u32::from_be_bytes(frame).count_ones(), 1);
+        }
+        flip_bit(&mut [], 3);
+    }
+}
