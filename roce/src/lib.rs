@@ -24,3 +24,5 @@ pub mod port;
 pub mod mem;
 
 pub mod queue;
+
+pub mod neighbour;

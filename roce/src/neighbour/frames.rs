@@ -1,0 +1,133 @@
+//! The frames that neighbours exchange, built.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use etherparse::icmpv6::{NdpOptionType, NeighborAdvertisementHeader};
+use etherparse::{
+    ArpEthIpv4Packet, ArpOperation, IcmpEchoHeader, Icmpv4Type, Icmpv6Type, PacketBuilder, VlanId,
+};
+
+use super::group_mac_v6;
+use crate::id::Mac;
+
+/// The shortest Ethernet frame in bytes, without FCS; shorter ones are filled up with zeros.
+const FRAME_BYTES_MIN: usize = 60;
+/// Neighbour discovery proves by this that a packet crossed no router (RFC 4861).
+pub(super) const ND_HOP_LIMIT: u8 = 255;
+const ECHO_HOP_LIMIT: u8 = 64;
+/// ff02::1.
+pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The Ethernet part of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) source: Mac,
+    pub(super) destination: Mac,
+    pub(super) vlan: Option<u16>,
+}
+
+/// Starts a frame and its network header; the two arms differ in type until that is there.
+macro_rules! start {
+    ($link:expr, $next:ident ( $($argument:expr),* )) => {{
+        let link = $link;
+        let frame = PacketBuilder::ethernet2(link.source.0, link.destination.0);
+        match link.vlan {
+            None => frame.$next($($argument),*),
+            Some(vlan) => frame.single_vlan(VlanId::try_new(vlan).ok()?).$next($($argument),*),
+        }
+    }};
+}
+
+fn finish<T>(size_bytes: usize, write: impl FnOnce(&mut Vec<u8>) -> Result<(), T>) -> Option<Vec<u8>> {
+    let mut frame = Vec::with_capacity(size_bytes.max(FRAME_BYTES_MIN));
+    write(&mut frame).ok()?;
+    if frame.len() < FRAME_BYTES_MIN {
+        frame.resize(FRAME_BYTES_MIN, 0);
+    }
+    Some(frame)
+}
+
+/// An ARP packet for Ethernet and IPv4 (RFC 826).
+pub(super) fn arp(
+    link: Link,
+    operation: ArpOperation,
+    sender: Ipv4Addr,
+    target_mac: Mac,
+    target: Ipv4Addr,
+) -> Option<Vec<u8>> {
+    let packet = ArpEthIpv4Packet {
+        operation,
+        sender_mac: link.source.0,
+        sender_ipv4: sender.octets(),
+        target_mac: target_mac.0,
+        target_ipv4: target.octets(),
+    };
+    let frame = start!(link, arp(packet.into()));
+    finish(frame.size(), |out| frame.write_to_vec(out))
+}
+
+/// A neighbour solicitation from `sender` for `target`: to the target itself where the Ethernet
+/// address is an individual one, else to the target's solicited-node group (RFC 4861, 4.3).
+pub(super) fn solicitation(link: Link, sender: Ipv6Addr, target: Ipv6Addr) -> Option<Vec<u8>> {
+    let destination = if link.destination.is_group() { solicited_node(target) } else { target };
+    let payload = discovery_payload(target, NdpOptionType::SOURCE_LINK_LAYER_ADDRESS, link.source);
+    let frame = start!(link, ipv6(sender.octets(), destination.octets(), ND_HOP_LIMIT))
+        .icmpv6(Icmpv6Type::NeighborSolicitation);
+    finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
+}
+
+/// A neighbour advertisement of our address `target` (RFC 4861, 4.4).
+pub(super) fn advertisement(
+    link: Link,
+    target: Ipv6Addr,
+    destination: Ipv6Addr,
+    solicited: bool,
+) -> Option<Vec<u8>> {
+    let header = NeighborAdvertisementHeader { router: false, solicited, r#override: true };
+    let payload = discovery_payload(target, NdpOptionType::TARGET_LINK_LAYER_ADDRESS, link.source);
+    let frame = start!(link, ipv6(target.octets(), destination.octets(), ND_HOP_LIMIT))
+        .icmpv6(Icmpv6Type::NeighborAdvertisement(header));
+    finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
+}
+
+/// Target address and one link-layer address option: 16 + 8 bytes.
+fn discovery_payload(target: Ipv6Addr, option: NdpOptionType, mac: Mac) -> Vec<u8> {
+    [&target.octets()[..], &[option.0, 1], &mac.0].concat()
+}
+
+/// The answer to an ICMP echo request.
+pub(super) fn echo_reply_v4(
+    link: Link,
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    echo: IcmpEchoHeader,
+    payload: &[u8],
+) -> Option<Vec<u8>> {
+    let frame = start!(link, ipv4(source.octets(), destination.octets(), ECHO_HOP_LIMIT))
+        .icmpv4(Icmpv4Type::EchoReply(echo));
+    finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
+}
+
+/// The answer to an ICMPv6 echo request.
+pub(super) fn echo_reply_v6(
+    link: Link,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    echo: IcmpEchoHeader,
+    payload: &[u8],
+) -> Option<Vec<u8>> {
+    let frame = start!(link, ipv6(source.octets(), destination.octets(), ECHO_HOP_LIMIT))
+        .icmpv6(Icmpv6Type::EchoReply(echo));
+    finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
+}
+
+/// The group that the owner of `target` listens to (RFC 4291, 2.7.1): ff02::1:ff and its low 24 bits.
+pub(super) fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = target.octets();
+    Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c])
+}
+
+/// The Ethernet group address of [`solicited_node`].
+pub(super) fn solicited_node_mac(target: Ipv6Addr) -> Mac {
+    group_mac_v6(solicited_node(target))
+}

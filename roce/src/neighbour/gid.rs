@@ -1,0 +1,341 @@
+//! The GID table of a RoCE v2 port: its IP addresses, by index.
+//!
+//! ```text
+//!   0    fe80::... from the Ethernet address; always there
+//!   1..  IPv4 (as ::ffff:a.b.c.d) and IPv6 addresses, in the order added
+//! ```
+//!
+//! An index stays with its address as long as the address stays: queue pairs refer to it. A removed
+//! entry leaves a hole, which the next address fills.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::id::{Gid, Mac};
+
+/// Entries of a GID table. A verbs program names a GID by one byte, and a port has few addresses.
+pub const GIDS_MAX: usize = 128;
+
+/// Where the address made from the Ethernet address stands.
+pub const LINK_LOCAL_INDEX: usize = 0;
+
+/// The highest VLAN identifier (802.1Q reserves 4095).
+const VLAN_MAX: u16 = 4094;
+
+/// An address of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The address.
+    pub gid: Gid,
+    /// Length of the subnet's prefix in bits: at most 32 for IPv4, 128 for IPv6.
+    pub prefix_bits: u8,
+    /// The VLAN on which the address lives, `None` for untagged frames.
+    pub vlan: Option<u16>,
+    /// Whether neighbours have been told of it.
+    pub(super) announced: bool,
+}
+
+impl GidEntry {
+    /// The address as an IP address.
+    pub fn ip(&self) -> IpAddr {
+        self.gid.ip()
+    }
+
+    /// Whether `ip` lies in the subnet of this address.
+    pub fn is_on_link(&self, ip: IpAddr) -> bool {
+        match (self.ip(), ip) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (own.to_bits() ^ other.to_bits()).leading_zeros() >= u32::from(self.prefix_bits)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                (own.to_bits() ^ other.to_bits()).leading_zeros() >= u32::from(self.prefix_bits)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Why an address cannot enter or leave the GID table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GidError {
+    /// Not an address that a port can have.
+    #[error("{0} is not an address of one interface; give a unicast address such as 10.0.0.1/24")]
+    NotUnicast(IpAddr),
+    /// The prefix is longer than the address.
+    #[error("{ip}/{prefix_bits}: the prefix of this address has at most {max_bits} bits")]
+    Prefix {
+        /// The address.
+        ip: IpAddr,
+        /// The prefix length asked for.
+        prefix_bits: u8,
+        /// The longest possible.
+        max_bits: u8,
+    },
+    /// Not a VLAN identifier.
+    #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
+    Vlan(u16),
+    /// The address is there already, with another prefix or VLAN.
+    #[error("{ip} is GID {index} already, with another prefix or VLAN; remove it first")]
+    Present {
+        /// The address.
+        ip: IpAddr,
+        /// Where it stands.
+        index: usize,
+    },
+    /// No entry is free.
+    #[error("no room for {0}: the GID table holds {GIDS_MAX} addresses; remove one first")]
+    Full(IpAddr),
+    /// The link-local GID cannot be removed.
+    #[error("GID 0 is made from the Ethernet address and cannot be removed")]
+    LinkLocal,
+    /// There is no such GID.
+    #[error("{0} is not an address of this port")]
+    Absent(IpAddr),
+}
+
+/// The addresses of a port.
+#[derive(Clone, Debug)]
+pub struct GidTable {
+    entries: Vec<Option<GidEntry>>,
+    generation: u64,
+}
+
+impl GidTable {
+    /// The table of a port with Ethernet address `mac`: the link-local GID alone.
+    pub fn new(mac: Mac) -> Self {
+        let link_local =
+            GidEntry { gid: mac.link_local().into(), prefix_bits: 64, vlan: None, announced: false };
+        GidTable { entries: vec![Some(link_local)], generation: 0 }
+    }
+
+    /// Adds `ip` with a subnet of `prefix_bits`, and returns its index. Adding an entry that is there
+    /// already changes nothing.
+    pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
+        let gid = Gid::from(ip);
+        let ip = gid.ip();
+        let max_bits = if ip.is_ipv4() { 32 } else { 128 };
+        if !is_unicast(ip) {
+            return Err(GidError::NotUnicast(ip));
+        }
+        if prefix_bits > max_bits {
+            return Err(GidError::Prefix { ip, prefix_bits, max_bits });
+        }
+        if let Some(vlan) = vlan.filter(|vlan| !(1..=VLAN_MAX).contains(vlan)) {
+            return Err(GidError::Vlan(vlan));
+        }
+        if let Some((index, entry)) = self.find(ip) {
+            let same = entry.prefix_bits == prefix_bits && entry.vlan == vlan;
+            return if same { Ok(index) } else { Err(GidError::Present { ip, index }) };
+        }
+        let entry = Some(GidEntry { gid, prefix_bits, vlan, announced: false });
+        let index = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
+        match self.entries.get_mut(index) {
+            Some(hole) => *hole = entry,
+            None if index < GIDS_MAX => self.entries.push(entry),
+            None => return Err(GidError::Full(ip)),
+        }
+        self.generation += 1;
+        Ok(index)
+    }
+
+    /// Removes `ip`; its index is empty until another address takes it.
+    pub fn remove(&mut self, ip: IpAddr) -> Result<(), GidError> {
+        let (index, _) = self.find(ip).ok_or(GidError::Absent(ip))?;
+        if index == LINK_LOCAL_INDEX {
+            return Err(GidError::LinkLocal);
+        }
+        if let Some(entry) = self.entries.get_mut(index) {
+            *entry = None;
+        }
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// The entry at `index`, unless it is empty or past the end.
+    pub fn get(&self, index: usize) -> Option<&GidEntry> {
+        self.entries.get(index)?.as_ref()
+    }
+
+    /// The index of `gid`.
+    pub fn index_of(&self, gid: Gid) -> Option<usize> {
+        self.iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| index)
+    }
+
+    /// The entry of the address `ip` and its index.
+    pub fn find(&self, ip: IpAddr) -> Option<(usize, &GidEntry)> {
+        self.iter().find(|(_, entry)| entry.ip() == ip)
+    }
+
+    /// Every entry with its index, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &GidEntry)> {
+        self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
+    }
+
+    /// One more than the highest index ever used. Entries below it may be empty.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Never: GID 0 is always there.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entry to send from to `destination`: of its family, best that address itself, then the
+    /// closest subnet that it lies in, then the first address that a router would carry.
+    pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
+        let destination = Gid::from(destination).ip();
+        let rank = |entry: &GidEntry| {
+            let own = entry.ip();
+            if own.is_ipv4() != destination.is_ipv4() {
+                return None;
+            }
+            if own == destination {
+                return Some(u16::MAX);
+            }
+            // The scope of a multicast address says from which address it wants to be sent.
+            let local = is_link_scope(destination);
+            if destination.is_multicast() {
+                return (entry.gid.is_link_local() == local || own.is_ipv4()).then_some(1);
+            }
+            if entry.is_on_link(destination) {
+                return Some(1 + u16::from(entry.prefix_bits));
+            }
+            (!entry.gid.is_link_local() && !local).then_some(0)
+        };
+        let ranked = self.iter().filter_map(|(index, entry)| Some((rank(entry)?, index)));
+        ranked.max_by_key(|&(rank, index)| (rank, std::cmp::Reverse(index))).map(|(_, index)| index)
+    }
+
+    /// A number that changes with the table.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Takes the entries that neighbours have not been told of.
+    pub(super) fn take_unannounced(&mut self) -> Vec<GidEntry> {
+        let fresh = self.entries.iter_mut().flatten().filter(|entry| !entry.announced);
+        fresh
+            .map(|entry| {
+                entry.announced = true;
+                *entry
+            })
+            .collect()
+    }
+}
+
+/// Whether `ip` can be one interface's address.
+pub(super) fn is_unicast(ip: IpAddr) -> bool {
+    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast)
+}
+
+/// Whether an IPv6 address, unicast or multicast, means nothing beyond the link.
+fn is_link_scope(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || is_link_multicast(ip),
+    }
+}
+
+fn is_link_multicast(ip: Ipv6Addr) -> bool {
+    ip.octets()[0] == 0xFF && ip.octets()[1] & 0x0F <= 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn table(addresses: &[(&str, u8)]) -> GidTable {
+        let mut table = GidTable::new(Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
+        for (n, (address, prefix_bits)) in addresses.iter().enumerate() {
+            assert_eq!(table.add(ip(address), *prefix_bits, None), Ok(n + 1));
+        }
+        table
+    }
+
+    #[test]
+    fn link_local_comes_first_and_the_others_in_order() {
+        let table = table(&[("10.0.0.1", 24), ("2001:db8::1", 64)]);
+        let gids: Vec<String> = table.iter().map(|(_, entry)| entry.gid.to_string()).collect();
+        assert_eq!(gids, ["fe80::5054:ff:fe12:3456", "::ffff:10.0.0.1", "2001:db8::1"]);
+        assert_eq!(table.index_of(Gid::from(ip("10.0.0.1"))), Some(1));
+        assert_eq!(table.get(2).unwrap().prefix_bits, 64);
+        assert_eq!(table.get(3), None);
+    }
+
+    #[test]
+    fn a_removed_index_is_a_hole_until_it_is_filled() {
+        let mut table = table(&[("10.0.0.1", 24), ("10.0.1.1", 24)]);
+        table.remove(ip("10.0.0.1")).unwrap();
+        assert_eq!((table.get(1), table.index_of(Gid::from(ip("10.0.1.1")))), (None, Some(2)));
+        assert_eq!(table.add(ip("10.0.2.1"), 24, Some(7)), Ok(1));
+        assert_eq!(table.get(1).unwrap().vlan, Some(7));
+        assert_eq!(table.generation(), 4);
+    }
+
+    #[test]
+    fn wrong_entries_are_refused() {
+        let mut table = table(&[("10.0.0.1", 24)]);
+        for address in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1"] {
+            assert_eq!(table.add(ip(address), 8, None), Err(GidError::NotUnicast(ip(address))));
+        }
+        assert!(matches!(table.add(ip("10.0.0.2"), 33, None), Err(GidError::Prefix { max_bits: 32, .. })));
+        assert!(matches!(table.add(ip("2001::1"), 129, None), Err(GidError::Prefix { max_bits: 128, .. })));
+        assert_eq!(table.add(ip("10.0.0.2"), 24, Some(4095)), Err(GidError::Vlan(4095)));
+        assert_eq!(table.add(ip("10.0.0.2"), 24, Some(0)), Err(GidError::Vlan(0)));
+        assert_eq!(table.add(ip("10.0.0.1"), 24, None), Ok(1), "the same again changes nothing");
+        assert!(matches!(table.add(ip("10.0.0.1"), 16, None), Err(GidError::Present { index: 1, .. })));
+        assert!(matches!(table.add(ip("::ffff:10.0.0.1"), 16, None), Err(GidError::Present { .. })));
+        assert_eq!(table.remove(ip("10.9.9.9")), Err(GidError::Absent(ip("10.9.9.9"))));
+        let link_local = table.get(0).unwrap().ip();
+        assert_eq!(table.remove(link_local), Err(GidError::LinkLocal));
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let mut table = table(&[]);
+        for n in 1..GIDS_MAX {
+            let address = Ipv4Addr::from_bits(0x0A00_0000 + n as u32);
+            table.add(address.into(), 8, None).unwrap();
+        }
+        assert_eq!(table.add(ip("10.1.0.1"), 8, None), Err(GidError::Full(ip("10.1.0.1"))));
+        table.remove(ip("10.0.0.5")).unwrap();
+        assert_eq!(table.add(ip("10.1.0.1"), 8, None), Ok(5));
+    }
+
+    #[test]
+    fn the_source_is_of_the_destinations_family_and_subnet() {
+        let all = table(&[
+            ("192.168.0.1", 16),
+            ("192.168.7.1", 24),
+            ("2001:db8::1", 64),
+            ("fd00::1", 8),
+            ("10.0.0.1", 8),
+        ]);
+        for (destination, index) in [
+            ("192.168.7.9", Some(2)),
+            ("192.168.9.9", Some(1)),
+            ("192.168.0.1", Some(1)),
+            ("10.200.0.1", Some(5)),
+            ("::ffff:10.200.0.1", Some(5)),
+            ("8.8.8.8", Some(1)),
+            ("fe80::9", Some(0)),
+            ("2001:db8::9", Some(3)),
+            ("fd77::9", Some(4)),
+            ("2600::1", Some(3)),
+            ("ff02::1", Some(0)),
+            ("ff0e::1", Some(3)),
+            ("224.0.0.9", Some(1)),
+        ] {
+            assert_eq!(all.select_for(ip(destination)), index, "{destination}");
+        }
+        let bare = table(&[]);
+        assert_eq!(bare.select_for(ip("10.0.0.1")), None);
+        assert_eq!(bare.select_for(ip("2001:db8::9")), None);
+        assert_eq!(bare.select_for(ip("fe80::9")), Some(0));
+    }
+}

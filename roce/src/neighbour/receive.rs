@@ -1,0 +1,283 @@
+//! What neighbours say: parsed, checked, answered.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use etherparse::icmpv6::{
+    Icmpv6PayloadSlice, NdpOptionSlice, NdpOptionsIterator, NeighborAdvertisementHeader,
+};
+use etherparse::{
+    ArpEthIpv4Packet, ArpOperation, Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, Ipv4Slice, Ipv6Slice,
+    LinkExtSlice, LinkSlice, NetSlice, SlicedPacket, TransportSlice, checksum::Sum16BitWords,
+};
+
+use super::frames::{self, Link, ND_HOP_LIMIT};
+use super::{Mode, Neighbour, gid};
+use crate::id::Mac;
+use crate::time::Instant;
+
+/// Why a frame has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It is nothing to us.
+    Ignored,
+    /// It breaks a rule of its protocol.
+    Malformed,
+}
+
+use Refusal::{Ignored, Malformed};
+
+/// The Ethernet side of a received frame.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    source: Mac,
+    vlan: Option<u16>,
+    now: Instant,
+}
+
+impl Neighbour {
+    /// Takes in a frame that is not RoCE: answers it, learns from it, or counts why not. Answers wait
+    /// in the queue of `poll_transmit`.
+    pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
+        match self.receive(frame, now) {
+            Ok(()) => {}
+            Err(Ignored) => self.counters.ignored += 1,
+            Err(Malformed) => self.counters.malformed += 1,
+        }
+    }
+
+    fn receive(&mut self, frame: &[u8], now: Instant) -> Result<(), Refusal> {
+        if self.mode == Mode::Shared {
+            return Err(Ignored);
+        }
+        let packet = SlicedPacket::from_ethernet(frame).map_err(|_| Malformed)?;
+        let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else { return Err(Malformed) };
+        let (source, destination) = (Mac(ethernet.source()), Mac(ethernet.destination()));
+        if !is_station(source) {
+            return Err(Malformed);
+        }
+        if source == self.mac || (destination != self.mac && !destination.is_group()) {
+            return Err(Ignored);
+        }
+        let vlan = match packet.link_exts.as_slice() {
+            [] => None,
+            // VLAN 0 is no VLAN but a priority.
+            [LinkExtSlice::Vlan(tag)] => Some(tag.vlan_identifier().value()).filter(|&id| id != 0),
+            _ => return Err(Ignored),
+        };
+        let arrival = Arrival { source, vlan, now };
+        match (&packet.net, &packet.transport) {
+            (Some(NetSlice::Arp(arp)), _) => {
+                let arp = arp.to_packet().try_eth_ipv4().map_err(|_| Malformed)?;
+                self.receive_arp(arrival, &arp)
+            }
+            (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Icmpv4(icmp))) => {
+                self.receive_icmpv4(arrival, ip, icmp)
+            }
+            (Some(NetSlice::Ipv6(ip)), Some(TransportSlice::Icmpv6(icmp))) => {
+                self.receive_icmpv6(arrival, ip, icmp)
+            }
+            _ => Err(Ignored),
+        }
+    }
+
+    /// RFC 826, with RFC 5227's probes (sender 0.0.0.0) and announcements (sender asks for itself).
+    fn receive_arp(&mut self, arrival: Arrival, arp: &ArpEthIpv4Packet) -> Result<(), Refusal> {
+        let (mac, ip) = (Mac(arp.sender_mac), arp.sender_ipv4_addr());
+        let is_request = match arp.operation {
+            ArpOperation::REQUEST => true,
+            ArpOperation::REPLY => false,
+            _ => return Err(Ignored),
+        };
+        *(if is_request { &mut self.counters.arp_requests_rx } else { &mut self.counters.arp_replies_rx }) +=
+            1;
+        let is_probe = is_request && ip.is_unspecified();
+        if !is_station(mac) || !(is_probe || gid::is_unicast(ip.into())) {
+            return Err(Malformed);
+        }
+        self.check_conflict(ip.into(), mac)?;
+        let target = arp.target_ipv4_addr();
+        if !is_request || !self.owns(target.into(), arrival.vlan) {
+            return self.heard(ip.into(), mac, !is_request, arrival.now);
+        }
+        if !is_probe {
+            self.learn(ip.into(), mac, arrival.now);
+        }
+        let link = self.link(mac, arrival.vlan);
+        let reply = frames::arp(link, ArpOperation::REPLY, target, mac, ip);
+        self.counters.arp_replies_tx += self.enqueue(reply);
+        Ok(())
+    }
+
+    fn receive_icmpv4(
+        &mut self,
+        arrival: Arrival,
+        ip: &Ipv4Slice<'_>,
+        icmp: &Icmpv4Slice<'_>,
+    ) -> Result<(), Refusal> {
+        let header = ip.header();
+        let Icmpv4Type::EchoRequest(echo) = icmp.icmp_type() else { return Err(Ignored) };
+        let checksum_holds = Sum16BitWords::new().add_slice(icmp.slice()).ones_complement() == 0;
+        if !checksum_holds || header.to_header().calc_header_checksum() != header.header_checksum() {
+            return Err(Malformed);
+        }
+        let (peer, own) = (header.source_addr(), header.destination_addr());
+        let link = self.echo_link(arrival, peer.into(), own.into())?;
+        let reply = frames::echo_reply_v4(link, own, peer, echo, icmp.payload());
+        self.counters.echo_replies_tx += self.enqueue(reply);
+        Ok(())
+    }
+
+    fn receive_icmpv6(
+        &mut self,
+        arrival: Arrival,
+        ip: &Ipv6Slice<'_>,
+        icmp: &Icmpv6Slice<'_>,
+    ) -> Result<(), Refusal> {
+        let header = ip.header();
+        let (peer, own) = (header.source_addr(), header.destination_addr());
+        if !icmp.is_checksum_valid(header.source(), header.destination()) {
+            return Err(Malformed);
+        }
+        let from_link = header.hop_limit() == ND_HOP_LIMIT;
+        match (icmp.icmp_type(), icmp.payload_slice().map_err(|_| Malformed)?) {
+            (Icmpv6Type::EchoRequest(echo), _) => {
+                let link = self.echo_link(arrival, peer.into(), own.into())?;
+                let reply = frames::echo_reply_v6(link, own, peer, echo, icmp.payload());
+                self.counters.echo_replies_tx += self.enqueue(reply);
+                Ok(())
+            }
+            (_, Icmpv6PayloadSlice::NeighborSolicitation(solicitation)) => {
+                self.counters.nd_solicitations_rx += 1;
+                let link_address = link_address(solicitation.options_iterator(), true)?;
+                let target = solicitation.target_address();
+                if !from_link || target.is_multicast() {
+                    return Err(Malformed);
+                }
+                self.receive_solicitation(arrival, peer, own, target, link_address)
+            }
+            (
+                Icmpv6Type::NeighborAdvertisement(flags),
+                Icmpv6PayloadSlice::NeighborAdvertisement(advertisement),
+            ) => {
+                self.counters.nd_advertisements_rx += 1;
+                let link_address = link_address(advertisement.options_iterator(), false)?;
+                let target = advertisement.target_address();
+                let to_group = own.is_multicast();
+                if !from_link || target.is_multicast() || (flags.solicited && to_group) {
+                    return Err(Malformed);
+                }
+                self.receive_advertisement(target, flags, link_address, arrival.now)
+            }
+            _ => Err(Ignored),
+        }
+    }
+
+    /// RFC 4861, 7.2.3 and 7.2.4.
+    fn receive_solicitation(
+        &mut self,
+        arrival: Arrival,
+        peer: Ipv6Addr,
+        destination: Ipv6Addr,
+        target: Ipv6Addr,
+        link_address: Option<Mac>,
+    ) -> Result<(), Refusal> {
+        let is_probe = peer.is_unspecified();
+        let probe_is_proper = destination == frames::solicited_node(target) && link_address.is_none();
+        if (is_probe && !probe_is_proper) || !(is_probe || gid::is_unicast(peer.into())) {
+            return Err(Malformed);
+        }
+        let mac = link_address.unwrap_or(arrival.source);
+        self.check_conflict(peer.into(), mac)?;
+        if !self.owns(target.into(), arrival.vlan) {
+            return Err(Ignored);
+        }
+        let (mac, answer_to) = if is_probe {
+            (super::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
+        } else {
+            if link_address.is_some() {
+                self.learn(peer.into(), mac, arrival.now);
+            }
+            (mac, peer)
+        };
+        let reply = frames::advertisement(self.link(mac, arrival.vlan), target, answer_to, !is_probe);
+        self.counters.nd_advertisements_tx += self.enqueue(reply);
+        Ok(())
+    }
+
+    /// RFC 4861, 7.2.5.
+    fn receive_advertisement(
+        &mut self,
+        target: Ipv6Addr,
+        flags: NeighborAdvertisementHeader,
+        link_address: Option<Mac>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let target = IpAddr::V6(target);
+        let known = self.cache.mac_of(target);
+        // Without the option it confirms what is known, and tells nothing where nothing is.
+        let mac = link_address.or(known).ok_or(Ignored)?;
+        self.check_conflict(target, mac)?;
+        if !flags.r#override && known.is_some_and(|known| known != mac) {
+            return Err(Ignored);
+        }
+        self.heard(target, mac, flags.solicited, now)
+    }
+
+    /// Where the answer to an echo request of `peer` to `own` goes.
+    fn echo_link(&mut self, arrival: Arrival, peer: IpAddr, own: IpAddr) -> Result<Link, Refusal> {
+        if !self.owns(own, arrival.vlan) {
+            return Err(Ignored);
+        }
+        self.counters.echo_requests_rx += 1;
+        if !gid::is_unicast(peer) || self.gids.find(peer).is_some() {
+            return Err(Malformed);
+        }
+        Ok(self.link(arrival.source, arrival.vlan))
+    }
+
+    fn owns(&self, ip: IpAddr, vlan: Option<u16>) -> bool {
+        self.gids.find(ip).is_some_and(|(_, entry)| entry.vlan == vlan)
+    }
+
+    fn check_conflict(&mut self, ip: IpAddr, mac: Mac) -> Result<(), Refusal> {
+        if self.gids.find(ip).is_none() {
+            return Ok(());
+        }
+        self.counters.address_conflicts += u64::from(mac != self.mac);
+        Err(Ignored)
+    }
+
+    fn heard(&mut self, ip: IpAddr, mac: Mac, confirmed: bool, now: Instant) -> Result<(), Refusal> {
+        if self.cache.hear(ip, mac, confirmed, now) { Ok(()) } else { Err(Ignored) }
+    }
+
+    /// Only neighbours on the link are learned: others are behind a gateway, whatever they say.
+    fn learn(&mut self, ip: IpAddr, mac: Mac, now: Instant) {
+        if self.is_on_link(ip) {
+            self.cache.learn(ip, mac, now);
+        }
+    }
+}
+
+/// The source (or else target) link-layer address among the options of a discovery message.
+fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<Mac>, Refusal> {
+    let mut found = None;
+    for option in options {
+        let bytes = match option.map_err(|_| Malformed)? {
+            NdpOptionSlice::SourceLinkLayerAddress(option) if source => option.link_layer_address(),
+            NdpOptionSlice::TargetLinkLayerAddress(option) if !source => option.link_layer_address(),
+            _ => continue,
+        };
+        let mac = Mac(bytes.try_into().map_err(|_| Malformed)?);
+        if !is_station(mac) {
+            return Err(Malformed);
+        }
+        found = Some(mac);
+    }
+    Ok(found)
+}
+
+/// Whether `mac` can be one station's address.
+fn is_station(mac: Mac) -> bool {
+    !mac.is_group() && mac != Mac::default()
+}
