@@ -1,0 +1,314 @@
+//! Devices: attached to EAL while it runs, detached when dropped.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::eal::Eal;
+use crate::errno::Errno;
+use crate::log::{self, LogLines};
+
+/// Number of an Ethernet port within this process.
+pub type PortId = u16;
+
+/// Kernel drivers, besides vfio-pci, under which DPDK can use a device: those that hand it over, and those
+/// that share it with DPDK's own driver.
+const USABLE_DRIVERS: &[&str] = &["uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
+
+/// A device with an Ethernet port that no one drives yet. Dropping it detaches the device.
+#[derive(Debug)]
+pub struct Device {
+    bus: &'static CStr,
+    name: CString,
+    port_id: PortId,
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Not a name that DPDK could understand.
+    #[error(
+        "{name:?} is not the name of a virtual device: those are a driver's name and a number, like net_memif0"
+    )]
+    InvalidName {
+        /// The name as given.
+        name: String,
+    },
+    /// Not an address on the PCI bus.
+    #[error("{address:?} is not a PCI address: those look like 0000:3b:00.0 (domain:bus:device.function)")]
+    InvalidPciAddress {
+        /// The address as given.
+        address: String,
+    },
+    /// No driver in this process knows the device.
+    #[error("no DPDK driver in this program knows the device {name:?}{log}\n  {advice}")]
+    NoDriver {
+        /// The device.
+        name: String,
+        /// What DPDK logged.
+        log: LogLines,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// There is one of this name already.
+    #[error("the device {name} is attached already: give this one another number, or share the first one")]
+    AlreadyAttached {
+        /// The device.
+        name: String,
+    },
+    /// No such device on this machine.
+    #[error("there is no PCI device {address} on this machine. Its Ethernet devices: {present}")]
+    PciNotFound {
+        /// The address.
+        address: String,
+        /// Addresses that are there, or "none".
+        present: String,
+    },
+    /// The kernel drives the device, or nobody does.
+    #[error(
+        "the PCI device {address} is {bound}. Hand it to DPDK, as root:\n  \
+         modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {address}\n  \
+         (a network interface on it disappears from the kernel meanwhile)"
+    )]
+    PciNotBound {
+        /// The address.
+        address: String,
+        /// By whom it is driven.
+        bound: String,
+    },
+    /// The device file by which user space reaches the device may not be opened.
+    #[error(
+        "{path}: {error}. It gives access to the PCI device {address}: run as root, or give yourself the file"
+    )]
+    PciAccess {
+        /// The address.
+        address: String,
+        /// The device file.
+        path: PathBuf,
+        /// What came of opening it.
+        error: std::io::Error,
+    },
+    /// The driver did not take the device.
+    #[error("the driver did not take the device {name} with arguments {args:?}: {errno}{log}")]
+    Attach {
+        /// The device.
+        name: String,
+        /// The arguments as given.
+        args: String,
+        /// What it reported.
+        errno: Errno,
+        /// What DPDK logged.
+        log: LogLines,
+    },
+    /// The device is there, but no Ethernet port came with it.
+    #[error("the device {name} was attached, but brought no Ethernet port: it is of another kind{log}")]
+    NoPort {
+        /// The device.
+        name: String,
+        /// What DPDK logged.
+        log: LogLines,
+    },
+}
+
+impl Eal {
+    /// Attaches the virtual device `name` (a driver's name and a number, `net_memif0`) with the driver's `args`
+    /// (`role=client,socket=@wire,bsize=8192`).
+    ///
+    /// # Errors
+    /// `InvalidName`, `NoDriver`, `AlreadyAttached`, `Attach`, `NoPort`.
+    pub fn attach_vdev(self, name: &str, args: &str) -> Result<Device, DeviceError> {
+        let invalid = || DeviceError::InvalidName { name: name.to_owned() };
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            return Err(invalid());
+        }
+        let c_name = CString::new(name).map_err(|_| invalid())?;
+        let mark = log::mark();
+        // SAFETY: a C string, only read.
+        if unsafe { dpdk_sys::shim_vdev_has_driver(c_name.as_ptr()) } == 0 {
+            let advice = if dpdk_sys::STATIC {
+                "this build carries the drivers net_memif, net_virtio_user, net_vhost, net_af_packet, net_af_xdp, \
+                 net_ring, net_null and net_tap; build with DPDK_SYS_LINK=shared to use every driver installed"
+            } else {
+                "is its package installed? apt-get install dpdk brings all of them"
+            };
+            return Err(DeviceError::NoDriver { name: name.to_owned(), log: log::since(mark), advice });
+        }
+        attach(c"vdev", c_name, name, args)
+    }
+
+    /// Attaches the PCI device at `address` (`0000:3b:00.0`) with the driver's `args`, mostly none.
+    ///
+    /// # Errors
+    /// `InvalidPciAddress`, `PciNotFound`, `PciNotBound`, `PciAccess`, `AlreadyAttached`, `Attach` (which
+    /// includes that no driver in this build knows the device), `NoPort`.
+    pub fn attach_pci(self, address: &str, args: &str) -> Result<Device, DeviceError> {
+        let invalid = || DeviceError::InvalidPciAddress { address: address.to_owned() };
+        if !is_pci_address(address) {
+            return Err(invalid());
+        }
+        check_pci(Path::new("/sys/bus/pci/devices"), address)?;
+        attach(c"pci", CString::new(address).map_err(|_| invalid())?, address, args)
+    }
+}
+
+fn attach(bus: &'static CStr, c_name: CString, name: &str, args: &str) -> Result<Device, DeviceError> {
+    if port_by_name(&c_name).is_some() {
+        return Err(DeviceError::AlreadyAttached { name: name.to_owned() });
+    }
+    let mark = log::mark();
+    let failed = |errno| DeviceError::Attach {
+        name: name.to_owned(),
+        args: args.to_owned(),
+        errno,
+        log: log::since(mark),
+    };
+    let c_args = CString::new(args).map_err(|_| failed(Errno::INVALID))?;
+    // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
+    let ret = unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
+    Errno::check(ret).map_err(failed)?;
+    match port_by_name(&c_name) {
+        Some(port_id) => Ok(Device { bus, name: c_name, port_id }),
+        None => {
+            detach(bus, &c_name);
+            Err(DeviceError::NoPort { name: name.to_owned(), log: log::since(mark) })
+        }
+    }
+}
+
+fn port_by_name(name: &CStr) -> Option<PortId> {
+    let mut port_id = 0;
+    // SAFETY: a C string and a place for the answer.
+    (unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port_id) } == 0).then_some(port_id)
+}
+
+fn detach(bus: &CStr, name: &CStr) {
+    // A driver that cannot detach keeps the device: its name stays taken, nothing else follows from it.
+    // SAFETY: two C strings; nobody uses the device's port any more.
+    unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
+}
+
+impl Device {
+    /// The number of its Ethernet port.
+    pub fn port_id(&self) -> PortId {
+        self.port_id
+    }
+
+    /// The name it was attached by.
+    pub fn name(&self) -> &str {
+        self.name.to_str().unwrap_or_default()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        detach(self.bus, &self.name);
+    }
+}
+
+/// dddd:bb:dd.f, in hexadecimal but for the function.
+fn is_pci_address(address: &str) -> bool {
+    const PATTERN: &[u8] = b"xxxx:xx:xx.f";
+    address.len() == PATTERN.len()
+        && address.bytes().zip(PATTERN).all(|(byte, pattern)| match pattern {
+            b'x' => byte.is_ascii_hexdigit(),
+            b'f' => (b'0'..=b'7').contains(&byte),
+            separator => byte == *separator,
+        })
+}
+
+/// Says beforehand what EAL would answer with a bare number: whether the device is there and DPDK's to take.
+fn check_pci(devices: &Path, address: &str) -> Result<(), DeviceError> {
+    let device = devices.join(address.to_ascii_lowercase());
+    if !device.exists() {
+        let present = ethernet_devices(devices);
+        let present = if present.is_empty() { "none".to_owned() } else { present.join(", ") };
+        return Err(DeviceError::PciNotFound { address: address.to_owned(), present });
+    }
+    let driver = link_name(&device.join("driver"));
+    let bound = match driver.as_deref() {
+        Some("vfio-pci") => return check_vfio(&device, address),
+        Some(driver) if USABLE_DRIVERS.contains(&driver) => return Ok(()),
+        Some(driver) => format!("bound to the kernel's driver {driver}"),
+        None => "bound to no driver".to_owned(),
+    };
+    Err(DeviceError::PciNotBound { address: address.to_owned(), bound })
+}
+
+fn check_vfio(device: &Path, address: &str) -> Result<(), DeviceError> {
+    let Some(group) = link_name(&device.join("iommu_group")) else { return Ok(()) };
+    let path = Path::new("/dev/vfio").join(group);
+    // Opening the group would take it from EAL; whether it may be opened is enough to know here.
+    let c_path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    // SAFETY: a C string, only read.
+    if unsafe { libc::access(c_path.as_ptr(), libc::R_OK | libc::W_OK) } == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(DeviceError::PciAccess { address: address.to_owned(), path, error })
+}
+
+/// The last component of where a symbolic link points.
+fn link_name(link: &Path) -> Option<String> {
+    Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Addresses of the devices whose PCI class is "network controller".
+fn ethernet_devices(devices: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(devices) else { return Vec::new() };
+    let mut addresses: Vec<String> = entries
+        .flatten()
+        .filter(|entry| {
+            fs::read_to_string(entry.path().join("class")).is_ok_and(|class| class.starts_with("0x02"))
+        })
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    addresses.sort();
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn pci_addresses_are_whole() {
+        assert!(is_pci_address("0000:3b:00.0"));
+        assert!(is_pci_address("0001:FF:1f.7"));
+        for wrong in
+            ["3b:00.0", "0000:3b:00.8", "0000:3b:00", "0000:3g:00.0", "0000:3b:00.0,x", "", "0000-3b:00.0"]
+        {
+            assert!(!is_pci_address(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pci_device_that_is_not_dpdks_is_explained() {
+        let root = std::env::temp_dir().join(format!("dpdk-ffi-pci-test-{}", std::process::id()));
+        let device = |address: &str, driver: Option<&str>| {
+            let path = root.join(address);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("class"), "0x020000\n").unwrap();
+            if let Some(driver) = driver {
+                symlink(format!("../../drivers/{driver}"), path.join("driver")).unwrap();
+            }
+        };
+        device("0000:01:00.0", Some("e1000e"));
+        device("0000:02:00.0", None);
+        device("0000:03:00.0", Some("vfio-pci"));
+        device("0000:04:00.0", Some("mlx5_core"));
+
+        let text = |address: &str| check_pci(&root, address).unwrap_err().to_string();
+        let absent = text("0000:09:00.0");
+        assert!(absent.contains("no PCI device 0000:09:00.0"), "{absent}");
+        assert!(absent.contains("0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"), "{absent}");
+        let bound = text("0000:01:00.0");
+        assert!(bound.contains("kernel's driver e1000e"), "{bound}");
+        assert!(bound.contains("dpdk-devbind.py --bind=vfio-pci 0000:01:00.0"), "{bound}");
+        assert!(text("0000:02:00.0").contains("bound to no driver"));
+        check_pci(&root, "0000:03:00.0").unwrap();
+        check_pci(&root, "0000:04:00.0").unwrap();
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

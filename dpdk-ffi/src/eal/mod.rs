@@ -1,0 +1,341 @@
+//! The environment abstraction layer: DPDK's memory, log and buses. Once per process.
+
+mod args;
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::{env, fs, io};
+
+use crate::errno::Errno;
+use crate::log::{self, LogLevel, LogLines};
+use args::Checked;
+
+/// Where DPDK's memory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// Hugepages where the process is root and [`Memory::HUGEPAGES_WANTED_BYTES`] of them are free, otherwise
+    /// ordinary pages of [`Memory::NO_HUGE_MIB`].
+    #[default]
+    Auto,
+    /// Hugepages. Nothing is left behind in hugetlbfs, and memory is taken as it is needed.
+    HugePages,
+    /// Ordinary pages, as an ordinary user too. All of the address space is reserved at the start, and taken
+    /// from the machine as it is touched.
+    NoHuge {
+        /// Size, in MiB.
+        mebibytes: u32,
+    },
+}
+
+impl Memory {
+    /// Free hugepages, in bytes, from which on [`Memory::Auto`] uses them.
+    pub const HUGEPAGES_WANTED_BYTES: u64 = 256 << 20;
+    /// What [`Memory::Auto`] reserves without hugepages, in MiB.
+    pub const NO_HUGE_MIB: u32 = 512;
+}
+
+/// How to start EAL. The default is right for a program that opens its ports by [`Eal::attach_vdev`] and
+/// [`Eal::attach_pci`].
+#[derive(Clone, Debug, Default)]
+pub struct EalConfig {
+    /// Where memory comes from. Ignored where `extra_args` say it.
+    pub memory: Memory,
+    /// What of DPDK's log reaches standard error.
+    pub log_level: LogLevel,
+    /// Further arguments of `rte_eal_init`. They replace the arguments chosen here which they contradict.
+    pub extra_args: Vec<String>,
+}
+
+/// Why EAL does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EalError {
+    /// It runs already.
+    #[error("EAL is initialised already, and a process has only one: use Eal::get to find it")]
+    AlreadyInitialized,
+    /// An argument that EAL would not understand.
+    #[error("EAL argument {argument:?}: {reason}")]
+    InvalidArgument {
+        /// The argument as given.
+        argument: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The directory for EAL's run-time files could not be made.
+    #[error(
+        "{path}: {reason}. EAL keeps run-time files there; set XDG_RUNTIME_DIR to a directory of your own"
+    )]
+    RuntimeDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused something that EAL needs beforehand.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What came of it.
+        error: io::Error,
+    },
+    /// EAL itself failed.
+    #[error("rte_eal_init with \"{arguments}\" failed: {errno}{log}")]
+    Init {
+        /// The arguments it was called with.
+        arguments: String,
+        /// What it reported.
+        errno: Errno,
+        /// What it logged.
+        log: LogLines,
+    },
+}
+
+/// Proof that EAL runs in this process.
+///
+/// It runs until the process ends: there is no owner to drop, because buffers of DPDK's memory may be on their
+/// way back in any thread. With the arguments chosen here it leaves no files behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal(());
+
+/// Whether EAL runs. The lock also keeps two initialisations apart.
+static RUNNING: Mutex<bool> = Mutex::new(false);
+
+impl Eal {
+    /// Starts EAL with arguments that suit the machine and the user: hugepages where there are some, no file
+    /// that outlives the process, no PCI device before it is asked for, the calling thread's CPU affinity as it
+    /// was, no further lcores.
+    ///
+    /// The calling thread becomes EAL's main lcore. SIGPIPE is ignored from here on unless the program handles
+    /// it: virtio-user writes to sockets whose peer may be gone.
+    ///
+    /// Sets the environment variable `XDG_RUNTIME_DIR` where it is missing and the process is not root; a
+    /// program whose other threads read the environment through C sets it itself beforehand.
+    ///
+    /// # Errors
+    /// All of [`EalError`]; after any but `AlreadyInitialized` another try is possible, though EAL may refuse it.
+    pub fn init(config: &EalConfig) -> Result<Self, EalError> {
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        if *running {
+            return Err(EalError::AlreadyInitialized);
+        }
+        let arguments = arguments(config)?;
+        if !is_root() {
+            ensure_runtime_dir()?;
+        }
+        ignore_sigpipe();
+        if !log::install(config.log_level) {
+            return Err(EalError::System {
+                what: "cannot redirect DPDK's log",
+                error: io::Error::last_os_error(),
+            });
+        }
+        rte_eal_init(&arguments)?;
+        *running = true;
+        Ok(Self(()))
+    }
+
+    /// EAL where it runs in this process already.
+    pub fn get() -> Option<Self> {
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).then_some(Self(()))
+    }
+
+    /// DPDK's name and version.
+    pub fn version(self) -> String {
+        // SAFETY: returns a string constant.
+        unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }.to_string_lossy().into_owned()
+    }
+}
+
+fn rte_eal_init(arguments: &[String]) -> Result<(), EalError> {
+    // EAL keeps pointers into its arguments, and permutes the array: both stay for good, which is once.
+    let mut argv: Vec<*mut c_char> = arguments
+        .iter()
+        .map(|argument| CString::new(argument.as_str()).map(CString::into_raw))
+        .collect::<Result<_, _>>()
+        .map_err(|error| EalError::InvalidArgument {
+            argument: arguments.join(" "),
+            reason: error.to_string(),
+        })?;
+    let argc = c_int::try_from(argv.len()).expect("a handful of arguments");
+    argv.push(std::ptr::null_mut());
+    let mark = log::mark();
+    // SAFETY: `argv` is a null-terminated array of `argc` C strings that are never freed. EAL is called by one
+    // thread at a time (the lock in `init`).
+    let ret = unsafe { dpdk_sys::rte_eal_init(argc, argv.leak().as_mut_ptr()) };
+    if ret < 0 {
+        let arguments = arguments.get(1..).unwrap_or_default().join(" ");
+        return Err(EalError::Init { arguments, errno: Errno::last(), log: log::since(mark) });
+    }
+    Ok(())
+}
+
+/// The whole command line, program name first.
+fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
+    const MEMORY: &[&str] = &[
+        "no-huge",
+        "in-memory",
+        "m",
+        "socket-mem",
+        "huge-dir",
+        "legacy-mem",
+        "huge-unlink",
+        "file-prefix",
+        "proc-type",
+    ];
+    let given = Checked::new(&config.extra_args)?;
+    let mut arguments = vec!["dpdk-ffi".to_owned()];
+    if !given.has_any(MEMORY) {
+        arguments.extend(memory_arguments(config.memory));
+    }
+    if !given.has_any(&["c", "l", "lcores", "s", "S"]) {
+        // One lcore that may run wherever the thread may run now: EAL sets affinity, but to the same CPUs.
+        arguments.push(format!("--lcores=0@({})", affinity_cpus()?));
+    }
+    if !given.has_any(&["a", "allow", "b", "block", "no-pci"]) {
+        // An allow-list with an address that no machine has: EAL takes no PCI device at the start, and still
+        // knows the bus, so that devices can be attached later (after --no-pci they could not).
+        arguments.push("--allow=ffff:ff:1f.7".to_owned());
+    }
+    if !given.has_any(&["telemetry", "no-telemetry"]) {
+        arguments.push("--no-telemetry".to_owned());
+    }
+    if !given.has_any(&["log-level"]) {
+        arguments.push(format!("--log-level={}", config.log_level.eal_level()));
+    }
+    arguments.extend(config.extra_args.iter().cloned());
+    Ok(arguments)
+}
+
+fn memory_arguments(memory: Memory) -> Vec<String> {
+    let mebibytes = match memory {
+        Memory::NoHuge { mebibytes } => mebibytes,
+        Memory::Auto if !is_root() || free_hugepages_bytes() < Memory::HUGEPAGES_WANTED_BYTES => {
+            Memory::NO_HUGE_MIB
+        }
+        // One file per page would be more descriptors than virtio-user can pass to its peer.
+        Memory::Auto | Memory::HugePages => {
+            return ["--in-memory", "--iova-mode=va", "--single-file-segments"].map(str::to_owned).to_vec();
+        }
+    };
+    vec!["--no-huge".to_owned(), "-m".to_owned(), mebibytes.to_string(), "--no-shconf".to_owned()]
+}
+
+/// Free hugepages of all sizes, in bytes. A machine without any has no such directory.
+fn free_hugepages_bytes() -> u64 {
+    let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
+    sizes
+        .flatten()
+        .filter_map(|size| {
+            let name = size.file_name().into_string().ok()?;
+            let kibibytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let free: u64 =
+                fs::read_to_string(size.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+            Some(kibibytes.saturating_mul(1024).saturating_mul(free))
+        })
+        .sum()
+}
+
+/// The CPUs that the calling thread may run on, as a list for `--lcores`.
+fn affinity_cpus() -> Result<String, EalError> {
+    // SAFETY: an all-zero set is an empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable and of the size given; 0 is the calling thread.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
+        return Err(EalError::System {
+            what: "cannot read the CPU affinity",
+            error: io::Error::last_os_error(),
+        });
+    }
+    // SAFETY: the indices stay below the size of the set.
+    let allowed = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
+    Ok(allowed.map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(","))
+}
+
+pub(crate) fn is_root() -> bool {
+    // SAFETY: always succeeds.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Without XDG_RUNTIME_DIR an ordinary user's EAL would meet other users' files in /tmp/dpdk.
+fn ensure_runtime_dir() -> Result<(), EalError> {
+    if env::var_os("XDG_RUNTIME_DIR").is_some() {
+        return Ok(());
+    }
+    // SAFETY: always succeeds.
+    let uid = unsafe { libc::geteuid() };
+    let path = env::temp_dir().join(format!("dpdk-runtime-{uid}"));
+    private_dir(&path, uid).map_err(|reason| EalError::RuntimeDir { path: path.clone(), reason })?;
+    // SAFETY: the doc of `Eal::init` makes it the caller's duty that no other thread reads the environment
+    // through C meanwhile; Rust's own readers share a lock with this.
+    unsafe { env::set_var("XDG_RUNTIME_DIR", &path) };
+    Ok(())
+}
+
+/// Makes `path` a directory of `uid`'s alone, or checks that it is one: others can write where it stands.
+fn private_dir(path: &Path, uid: u32) -> Result<(), String> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.to_string()),
+        _ => {}
+    }
+    let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
+    if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o077 != 0 {
+        return Err(format!("it exists, and is not a directory of user {uid} alone"));
+    }
+    Ok(())
+}
+
+/// Leaves a handler of the program's own in place.
+fn ignore_sigpipe() {
+    // SAFETY: sigaction with a null new action only reads; the disposition set is the kernel's own SIG_IGN.
+    unsafe {
+        let mut current: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut current) == 0
+            && current.sa_sigaction == libc::SIG_DFL
+        {
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(config: &EalConfig) -> String {
+        arguments(config).unwrap().join(" ")
+    }
+
+    #[test]
+    fn memory_decides_the_arguments() {
+        let no_huge = line(&EalConfig { memory: Memory::NoHuge { mebibytes: 64 }, ..EalConfig::default() });
+        assert!(no_huge.contains("--no-huge -m 64 --no-shconf"), "{no_huge}");
+        assert!(!no_huge.contains("--in-memory"), "{no_huge}");
+        let huge = line(&EalConfig { memory: Memory::HugePages, ..EalConfig::default() });
+        assert!(huge.contains("--in-memory --iova-mode=va --single-file-segments"), "{huge}");
+        assert!(!huge.contains("--no-huge"), "{huge}");
+    }
+
+    #[test]
+    fn extra_arguments_replace_what_they_contradict() {
+        let extra =
+            ["--no-huge", "-m", "32", "-l", "0", "--no-pci", "--log-level=8"].map(str::to_owned).to_vec();
+        let line = line(&EalConfig { extra_args: extra, ..EalConfig::default() });
+        assert_eq!(line, "dpdk-ffi --no-telemetry --no-huge -m 32 -l 0 --no-pci --log-level=8");
+    }
+
+    #[test]
+    fn a_runtime_directory_that_others_can_enter_is_refused() {
+        // SAFETY: always succeeds.
+        let uid = unsafe { libc::geteuid() };
+        let path = env::temp_dir().join(format!("dpdk-ffi-runtime-test-{}", std::process::id()));
+        private_dir(&path, uid).unwrap();
+        private_dir(&path, uid).expect("its own directory again");
+        assert!(private_dir(&path, uid + 1).is_err());
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(private_dir(&path, uid).is_err());
+        fs::remove_dir(&path).unwrap();
+    }
+}

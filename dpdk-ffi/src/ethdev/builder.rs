@@ -1,0 +1,257 @@
+//! From a device to a port that runs.
+
+use std::ptr;
+
+use super::info::{self, PortInfo};
+use super::port::Port;
+use crate::device::{Device, PortId};
+use crate::errno::Errno;
+use crate::log::{self, LogLines};
+use crate::mempool::Mempool;
+
+/// Why a port could not be opened or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// DPDK or the driver refused.
+    #[error("port {device} ({driver}): {operation}: {errno}{log}")]
+    Refused {
+        /// The device's name.
+        device: String,
+        /// The driver's name.
+        driver: String,
+        /// What was tried.
+        operation: String,
+        /// What was reported.
+        errno: Errno,
+        /// What DPDK logged.
+        log: LogLines,
+    },
+    /// More than the device has, or other than it can.
+    #[error("port {device} ({driver}): {what} {wanted}, and the device takes {min} to {max}")]
+    OutOfRange {
+        /// The device's name.
+        device: String,
+        /// The driver's name.
+        driver: String,
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        wanted: u32,
+        /// The least there can be.
+        min: u32,
+        /// The most there can be.
+        max: u32,
+    },
+}
+
+/// How to open a port. The default is one queue each way of 1,024 descriptors, the device's own MTU,
+/// chained frames where the device can send them, no promiscuous mode, no interrupts.
+#[derive(Clone, Debug)]
+pub struct PortBuilder {
+    pool: Mempool,
+    linear_pool: Option<Mempool>,
+    rx_queues: u16,
+    tx_queues: u16,
+    rx_descriptors: u16,
+    tx_descriptors: u16,
+    mtu_bytes: Option<u16>,
+    multi_segs: bool,
+    promiscuous: bool,
+    rx_interrupts: bool,
+}
+
+impl PortBuilder {
+    /// A port that receives into mbufs of `pool` and builds frames to send in them.
+    pub fn new(pool: Mempool) -> Self {
+        Self {
+            pool,
+            linear_pool: None,
+            rx_queues: 1,
+            tx_queues: 1,
+            rx_descriptors: 1024,
+            tx_descriptors: 1024,
+            mtu_bytes: None,
+            multi_segs: true,
+            promiscuous: false,
+            rx_interrupts: false,
+        }
+    }
+
+    /// Copies received chains into single mbufs of `pool`, so that every frame that the port hands out is
+    /// contiguous. One that `pool` has no room or no mbuf for is dropped and counted.
+    pub fn linear_pool(mut self, pool: Mempool) -> Self {
+        self.linear_pool = Some(pool);
+        self
+    }
+
+    /// Queues each way. All receive queues are polled, by turns; frames are sent on the first transmit queue,
+    /// so that they keep their order.
+    pub fn queues(mut self, rx_queues: u16, tx_queues: u16) -> Self {
+        (self.rx_queues, self.tx_queues) = (rx_queues, tx_queues);
+        self
+    }
+
+    /// Descriptors of each queue; the driver rounds them to what it can do. Virtual devices mostly have sizes
+    /// of their own and ignore these.
+    pub fn descriptors(mut self, rx_descriptors: u16, tx_descriptors: u16) -> Self {
+        (self.rx_descriptors, self.tx_descriptors) = (rx_descriptors, tx_descriptors);
+        self
+    }
+
+    /// The largest IP packet, in bytes. For af_packet this must stay unset, whatever the interface's MTU is.
+    pub fn mtu_bytes(mut self, mtu_bytes: u16) -> Self {
+        self.mtu_bytes = Some(mtu_bytes);
+        self
+    }
+
+    /// Whether frames may be sent as chains where the device can. See [`PortInfo::can_send_chains`].
+    pub fn multi_segs(mut self, multi_segs: bool) -> Self {
+        self.multi_segs = multi_segs;
+        self
+    }
+
+    /// Whether to receive frames for other addresses too. A device that filters nothing may know no such mode;
+    /// that is no error.
+    pub fn promiscuous(mut self, promiscuous: bool) -> Self {
+        self.promiscuous = promiscuous;
+        self
+    }
+
+    /// Whether a thread may sleep until a frame comes: see [`Port::rx_interrupt_fd`].
+    pub fn rx_interrupts(mut self, rx_interrupts: bool) -> Self {
+        self.rx_interrupts = rx_interrupts;
+        self
+    }
+
+    /// Configures and starts the port of `device`.
+    ///
+    /// # Errors
+    /// [`PortError`]; the device is detached then.
+    pub fn open(self, device: Device) -> Result<Port, PortError> {
+        let mut port = self.open_stopped(device)?;
+        port.start()?;
+        Ok(port)
+    }
+
+    /// Configures the port of `device` and leaves it stopped: for a memif client, whose [`Port::start`] fails
+    /// until its server is there, and may be tried again.
+    ///
+    /// # Errors
+    /// [`PortError`]; the device is detached then.
+    pub fn open_stopped(self, device: Device) -> Result<Port, PortError> {
+        let info = PortInfo::read(device.port_id(), self.multi_segs);
+        let context = Context { device: device.name(), driver: &info.driver };
+        let promiscuous = self.promiscuous;
+        self.check_range(&context, "receive queues", self.rx_queues, (1, info.max_rx_queues))?;
+        self.check_range(&context, "transmit queues", self.tx_queues, (1, info.max_tx_queues))?;
+        if let Some(mtu_bytes) = self.mtu_bytes {
+            let range = (info.min_mtu_bytes, info.max_mtu_bytes);
+            self.check_range(&context, "an MTU in bytes of", mtu_bytes, range)?;
+        }
+        self.configure(&context, device.port_id(), &info)?;
+        self.set_up_queues(&context, device.port_id())?;
+        let mut port = Port::new(device, info, self.pool, self.linear_pool, self.rx_queues);
+        if promiscuous {
+            port.set_promiscuous(true)?;
+        }
+        Ok(port)
+    }
+
+    fn check_range(
+        &self,
+        context: &Context<'_>,
+        what: &'static str,
+        wanted: u16,
+        (min, max): (u16, u16),
+    ) -> Result<(), PortError> {
+        if (min..=max).contains(&wanted) { Ok(()) } else { Err(context.out_of_range(what, wanted, min, max)) }
+    }
+
+    fn configure(&self, context: &Context<'_>, port_id: PortId, info: &PortInfo) -> Result<(), PortError> {
+        // SAFETY: plain numbers and pointers, for which zero means the default.
+        let mut conf: dpdk_sys::rte_eth_conf = unsafe { std::mem::zeroed() };
+        conf.rxmode.mtu = self.mtu_bytes.map_or(0, u32::from);
+        // Frames that outgrow an mbuf arrive in several, where the device can do that.
+        let needs_scatter =
+            usize::from(self.mtu_bytes.unwrap_or(0)) + info::ETHERNET_OVERHEAD_BYTES > self.data_room_bytes();
+        if needs_scatter {
+            conf.rxmode.offloads = info.rx_offload_capa & dpdk_sys::SHIM_RX_OFFLOAD_SCATTER;
+        }
+        if info.can_send_chains {
+            conf.txmode.offloads = dpdk_sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
+        }
+        conf.intr_conf.set_rxq(u32::from(self.rx_interrupts));
+        // SAFETY: the port exists (the device owns it) and is stopped; `conf` is copied.
+        let configure =
+            || unsafe { dpdk_sys::rte_eth_dev_configure(port_id, self.rx_queues, self.tx_queues, &conf) };
+        let interrupts = if self.rx_interrupts { " with receive interrupts" } else { "" };
+        context.check(|| format!("cannot be configured{interrupts}"), configure)
+    }
+
+    fn data_room_bytes(&self) -> usize {
+        usize::from(self.pool.config().data_room_bytes)
+    }
+
+    fn set_up_queues(&self, context: &Context<'_>, port_id: PortId) -> Result<(), PortError> {
+        let (mut rx, mut tx) = (self.rx_descriptors, self.tx_descriptors);
+        // SAFETY: the port exists, and both places are writable.
+        let adjust = || unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(port_id, &mut rx, &mut tx) };
+        context.check(|| "cannot have that many descriptors".to_owned(), adjust)?;
+        // SAFETY: the port exists.
+        let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(port_id) };
+        // A virtual device is on no NUMA node, which as a number is "any".
+        let socket = u32::try_from(socket).unwrap_or(u32::MAX);
+        for queue in 0..self.rx_queues {
+            let pool = self.pool.raw();
+            // SAFETY: the port is configured with this queue, and the pool lives forever.
+            let setup =
+                || unsafe { dpdk_sys::rte_eth_rx_queue_setup(port_id, queue, rx, socket, ptr::null(), pool) };
+            context.check(|| format!("receive queue {queue} of {rx} descriptors cannot be set up"), setup)?;
+        }
+        for queue in 0..self.tx_queues {
+            // SAFETY: the port is configured with this queue.
+            let setup =
+                || unsafe { dpdk_sys::rte_eth_tx_queue_setup(port_id, queue, tx, socket, ptr::null()) };
+            context
+                .check(|| format!("transmit queue {queue} of {tx} descriptors cannot be set up"), setup)?;
+        }
+        Ok(())
+    }
+}
+
+/// Names for error values.
+pub(super) struct Context<'a> {
+    pub(super) device: &'a str,
+    pub(super) driver: &'a str,
+}
+
+impl Context<'_> {
+    /// Runs `call`, a DPDK function that returns a negative error number.
+    pub(super) fn check(
+        &self,
+        operation: impl FnOnce() -> String,
+        call: impl FnOnce() -> i32,
+    ) -> Result<(), PortError> {
+        let mark = log::mark();
+        let ret = call();
+        Errno::check(ret).map(drop).map_err(|errno| PortError::Refused {
+            device: self.device.to_owned(),
+            driver: self.driver.to_owned(),
+            operation: operation(),
+            errno,
+            log: log::since(mark),
+        })
+    }
+
+    pub(super) fn out_of_range(&self, what: &'static str, wanted: u16, min: u16, max: u16) -> PortError {
+        PortError::OutOfRange {
+            device: self.device.to_owned(),
+            driver: self.driver.to_owned(),
+            what,
+            wanted: wanted.into(),
+            min: min.into(),
+            max: max.into(),
+        }
+    }
+}

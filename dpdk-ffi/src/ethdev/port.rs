@@ -1,0 +1,459 @@
+//! A port that runs: bursts in and out.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use dpdk_sys::rte_mbuf;
+
+use super::builder::{Context, PortError};
+use super::info::{self, Link, PortInfo, PortStats};
+use crate::device::{Device, PortId};
+use crate::mbuf::{Header, Mbuf};
+use crate::mempool::Mempool;
+
+/// Frames that wait for a flush at most.
+pub const TX_QUEUE_FRAMES: usize = 64;
+/// Mbufs taken from the pool at a time for frames to send.
+const TX_SPARES: usize = 32;
+/// Times that one flush asks a driver that takes nothing. A full ring does not drain within a few of these;
+/// the frames then wait for the next flush.
+const FLUSH_STALLS_MAX: usize = 3;
+
+/// What the port itself has counted, beside the driver's [`PortStats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortCounters {
+    /// Frames queued and discarded unsent: by [`Port::tx_discard`], or because the port was stopped.
+    pub tx_discarded: u64,
+    /// Times that the pool had no mbuf for a frame to send.
+    pub tx_no_mbuf: u64,
+    /// Flushes that left frames queued.
+    pub tx_stalled: u64,
+    /// Received chains dropped because the linear pool had no mbuf, or none large enough.
+    pub rx_not_linear: u64,
+}
+
+/// An Ethernet port of this process. Dropping it discards the frames that are queued, stops and closes the
+/// port and detaches its device. Mbufs received from it stay valid.
+pub struct Port {
+    pool: Mempool,
+    linear_pool: Option<Mempool>,
+    info: PortInfo,
+    counters: PortCounters,
+    started: bool,
+    rx_queues: u16,
+    next_rx_queue: u16,
+    spares: MbufArray<TX_SPARES>,
+    queued: MbufArray<TX_QUEUE_FRAMES>,
+    // Last, and so dropped last: the port is closed before its device is detached.
+    device: Device,
+}
+
+/// Owned mbufs, as the array of pointers that DPDK takes.
+struct MbufArray<const N: usize> {
+    mbufs: [*mut rte_mbuf; N],
+    len: usize,
+}
+
+// SAFETY: the mbufs are owned, and owned mbufs may change threads.
+unsafe impl<const N: usize> Send for MbufArray<N> {}
+
+impl<const N: usize> MbufArray<N> {
+    const fn new() -> Self {
+        Self { mbufs: [std::ptr::null_mut(); N], len: 0 }
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.len == N
+    }
+
+    #[inline]
+    fn push(&mut self, raw: NonNull<rte_mbuf>) {
+        if let Some(place) = self.mbufs.get_mut(self.len) {
+            *place = raw.as_ptr();
+            self.len += 1;
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<NonNull<rte_mbuf>> {
+        let last = self.len.checked_sub(1)?;
+        self.len = last;
+        NonNull::new(*self.mbufs.get(last)?)
+    }
+
+    /// Frees them all and returns how many there were.
+    fn free(&mut self) -> usize {
+        let freed = std::mem::take(&mut self.len);
+        // SAFETY: the first `freed` pointers are owned mbufs, and given up.
+        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), freed as u32) };
+        freed
+    }
+}
+
+impl<const N: usize> Drop for MbufArray<N> {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl Port {
+    pub(super) fn new(
+        device: Device,
+        info: PortInfo,
+        pool: Mempool,
+        linear_pool: Option<Mempool>,
+        rx_queues: u16,
+    ) -> Self {
+        Self {
+            pool,
+            linear_pool,
+            info,
+            counters: PortCounters::default(),
+            started: false,
+            rx_queues,
+            next_rx_queue: 0,
+            spares: MbufArray::new(),
+            queued: MbufArray::new(),
+            device,
+        }
+    }
+
+    /// The port's number.
+    pub fn id(&self) -> PortId {
+        self.device.port_id()
+    }
+
+    /// The name its device was attached by.
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// What the port is.
+    pub fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    /// The pool that it receives into and sends from.
+    pub fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    /// Appends frames that have arrived to `frames`, at most `max`; returns how many. Does not block.
+    ///
+    /// Allocates only where `frames` has not room for `max` more.
+    #[inline]
+    pub fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
+        if !self.started {
+            return 0;
+        }
+        let before = frames.len();
+        for _ in 0..self.rx_queues {
+            let queue = self.next_rx_queue;
+            self.next_rx_queue = if queue + 1 == self.rx_queues { 0 } else { queue + 1 };
+            let wanted = max - (frames.len() - before);
+            if wanted == 0 {
+                break;
+            }
+            self.rx_queue_burst(queue, frames, wanted);
+        }
+        if self.linear_pool.is_some() {
+            self.linearize(frames, before);
+        }
+        frames.len() - before
+    }
+
+    #[inline]
+    fn rx_queue_burst(&mut self, queue: u16, frames: &mut Vec<Mbuf>, wanted: usize) {
+        let count = u16::try_from(wanted).unwrap_or(u16::MAX);
+        frames.reserve(usize::from(count));
+        let room = frames.spare_capacity_mut().as_mut_ptr().cast::<*mut rte_mbuf>();
+        // SAFETY: the port is started and has this queue; `room` takes `count` pointers, and `Mbuf` is one. The
+        // driver hands over ownership of the `received` mbufs it writes.
+        unsafe {
+            let received = dpdk_sys::shim_rx_burst(self.id(), queue, room, count);
+            frames.set_len(frames.len() + usize::from(received));
+        }
+    }
+
+    /// Replaces chains among the frames from `first` on by copies in one piece, and drops those that cannot be.
+    fn linearize(&mut self, frames: &mut Vec<Mbuf>, first: usize) {
+        let Some(pool) = &self.linear_pool else { return };
+        let fresh = frames.get(first..).unwrap_or_default();
+        if fresh.iter().all(Mbuf::is_contiguous) {
+            return;
+        }
+        // Dropping one in the middle keeps the order of the others.
+        let mut index = 0;
+        let counters = &mut self.counters;
+        frames.retain_mut(|frame| {
+            index += 1;
+            if index <= first || frame.is_contiguous() {
+                return true;
+            }
+            match frame.copy_contiguous(pool) {
+                Some(copy) => {
+                    *frame = copy;
+                    true
+                }
+                None => {
+                    counters.rx_not_linear += 1;
+                    false
+                }
+            }
+        });
+    }
+
+    /// The longest frame that [`Port::tx_reserve`] gives room for, in bytes.
+    #[inline]
+    pub fn tx_frame_max_bytes(&self) -> usize {
+        usize::from(self.pool.config().data_room_bytes)
+    }
+
+    /// Queues a frame of `len_bytes` bytes and returns them, to be filled before the next [`Port::tx_flush`];
+    /// what they hold is unspecified. `None` where [`TX_QUEUE_FRAMES`] frames are queued, the pool is exhausted
+    /// (both end after flushes), or the frame is longer than [`Port::tx_frame_max_bytes`].
+    #[inline]
+    pub fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        let len = u16::try_from(len_bytes).ok()?;
+        if self.queued.is_full() || len > self.pool.config().data_room_bytes {
+            return None;
+        }
+        let raw = match self.spares.pop() {
+            Some(raw) => raw,
+            None => self.refill()?,
+        };
+        self.queued.push(raw);
+        // SAFETY: an empty mbuf of the pool, owned through `queued`, whose data room takes `len` bytes; they were
+        // initialised when the pool's memory was mapped, and are borrowed through `self`.
+        unsafe {
+            let data = Header::new(raw).set_frame_len(len);
+            Some(std::slice::from_raw_parts_mut(data, len_bytes))
+        }
+    }
+
+    /// Takes mbufs from the pool and returns one of them.
+    #[cold]
+    fn refill(&mut self) -> Option<NonNull<rte_mbuf>> {
+        if self.pool.alloc_raw(&mut self.spares.mbufs) {
+            self.spares.len = TX_SPARES;
+            return self.spares.pop();
+        }
+        // The last few of an exhausted pool, one at a time.
+        let last = self.pool.alloc().map(Mbuf::into_raw);
+        self.counters.tx_no_mbuf += u64::from(last.is_none());
+        last
+    }
+
+    /// Queues a frame that exists already, such as a received one. Gives it back where [`TX_QUEUE_FRAMES`] are
+    /// queued, or where it is a chain and [`PortInfo::can_send_chains`] is false.
+    #[inline]
+    pub fn tx_enqueue(&mut self, frame: Mbuf) -> Result<(), Mbuf> {
+        if self.queued.is_full() || !(frame.is_contiguous() || self.info.can_send_chains) {
+            return Err(frame);
+        }
+        self.queued.push(frame.into_raw());
+        Ok(())
+    }
+
+    /// Frames that wait for a flush.
+    #[inline]
+    pub fn tx_queued(&self) -> usize {
+        self.queued.len
+    }
+
+    /// Sends what is queued and returns how many frames the driver took. Those that it did not take stay
+    /// queued, in order, for the next flush.
+    #[inline]
+    pub fn tx_flush(&mut self) -> usize {
+        if !self.started || self.queued.len == 0 {
+            return 0;
+        }
+        let (mut sent, mut stalls) = (0, 0);
+        while sent < self.queued.len && stalls < FLUSH_STALLS_MAX {
+            let rest = self.queued.mbufs.get_mut(sent..self.queued.len).unwrap_or_default();
+            // SAFETY: the port is started, `rest` holds owned mbufs; the driver takes over those it counts.
+            let taken = unsafe {
+                dpdk_sys::shim_tx_burst(self.device.port_id(), 0, rest.as_mut_ptr(), rest.len() as u16)
+            };
+            sent += usize::from(taken);
+            stalls += usize::from(taken == 0);
+        }
+        if sent < self.queued.len {
+            self.queued.mbufs.copy_within(sent..self.queued.len, 0);
+            self.counters.tx_stalled += 1;
+        }
+        self.queued.len -= sent;
+        sent
+    }
+
+    /// Discards the frames that are queued, which counts them, and returns how many there were.
+    pub fn tx_discard(&mut self) -> usize {
+        let discarded = self.queued.free();
+        self.counters.tx_discarded += discarded as u64;
+        discarded
+    }
+
+    /// Stops and starts the port: what a memif client must do to reach a server that went away and came back.
+    /// Queued frames are discarded.
+    ///
+    /// # Errors
+    /// `Refused`; the port is stopped then, receives and sends nothing, and may be restarted again.
+    pub fn restart(&mut self) -> Result<(), PortError> {
+        self.stop()?;
+        self.start()
+    }
+
+    /// Starts a stopped port. A started one stays as it is.
+    ///
+    /// # Errors
+    /// `Refused`
+    pub fn start(&mut self) -> Result<(), PortError> {
+        if !self.started {
+            // SAFETY: the port is configured and its queues are set up.
+            self.check("cannot start", || unsafe { dpdk_sys::rte_eth_dev_start(self.id()) })?;
+            self.started = true;
+        }
+        Ok(())
+    }
+
+    /// Stops the port: it receives and sends nothing until it is started. Queued frames are discarded.
+    ///
+    /// # Errors
+    /// `Refused`
+    pub fn stop(&mut self) -> Result<(), PortError> {
+        self.tx_discard();
+        if self.started {
+            self.started = false;
+            // SAFETY: the port is started, and no other thread is in a burst: those need `&mut self`.
+            self.check("cannot stop", || unsafe { dpdk_sys::rte_eth_dev_stop(self.id()) })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the port is started.
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// The largest IP packet, in bytes, as the driver has it. Drivers for which an MTU means nothing say 1,500.
+    pub fn mtu_bytes(&self) -> u16 {
+        let mut mtu_bytes = 0;
+        // SAFETY: the port exists.
+        unsafe { dpdk_sys::rte_eth_dev_get_mtu(self.id(), &mut mtu_bytes) };
+        mtu_bytes
+    }
+
+    /// Changes the MTU. On af_packet this is the kernel's interface's.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Refused`
+    pub fn set_mtu_bytes(&mut self, mtu_bytes: u16) -> Result<(), PortError> {
+        let (min, max) = (self.info.min_mtu_bytes, self.info.max_mtu_bytes);
+        if !(min..=max).contains(&mtu_bytes) {
+            return Err(self.context().out_of_range("an MTU in bytes of", mtu_bytes, min, max));
+        }
+        // SAFETY: the port exists.
+        self.check("cannot change the MTU", || unsafe { dpdk_sys::rte_eth_dev_set_mtu(self.id(), mtu_bytes) })
+    }
+
+    /// Receives frames for other addresses, or stops doing so. No error where the device knows no such mode.
+    ///
+    /// # Errors
+    /// `Refused`
+    pub fn set_promiscuous(&mut self, promiscuous: bool) -> Result<(), PortError> {
+        self.check("cannot change promiscuous mode", || {
+            // SAFETY: the port exists.
+            let ret = unsafe {
+                match promiscuous {
+                    true => dpdk_sys::rte_eth_promiscuous_enable(self.id()),
+                    false => dpdk_sys::rte_eth_promiscuous_disable(self.id()),
+                }
+            };
+            if ret == -libc::ENOTSUP { 0 } else { ret }
+        })
+    }
+
+    /// The link as it is now. Not for the data path: some drivers ask the device.
+    pub fn link(&self) -> Link {
+        let (mut speed_mbps, mut up) = (0, 0);
+        // SAFETY: the port exists, and both places are writable.
+        unsafe { dpdk_sys::shim_link_get(self.id(), &mut speed_mbps, &mut up) };
+        Link { is_up: up != 0, speed_mbps }
+    }
+
+    /// What the driver has counted; `None` where it does not count.
+    pub fn stats(&self) -> Option<PortStats> {
+        info::stats(self.id())
+    }
+
+    /// All that the driver has counted, by name.
+    pub fn xstats(&self) -> Vec<(String, u64)> {
+        info::xstats(self.id())
+    }
+
+    /// Sets the driver's counts to zero, where it can.
+    pub fn reset_stats(&mut self) {
+        // SAFETY: the port exists.
+        unsafe { dpdk_sys::rte_eth_stats_reset(self.id()) };
+    }
+
+    /// What the port itself has counted.
+    pub fn counters(&self) -> PortCounters {
+        self.counters
+    }
+
+    /// A descriptor that becomes readable when frames arrive on receive queue `queue` while its interrupt is
+    /// enabled. `None` where the port was opened without interrupts, or the driver has none.
+    pub fn rx_interrupt_fd(&self, queue: u16) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the port exists; DPDK checks the queue.
+        let fd = unsafe { dpdk_sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id(), queue) };
+        // SAFETY: the driver keeps it open as long as the port is, which the lifetime says.
+        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Enables or disables the interrupt of receive queue `queue`. After enabling, look once more for frames
+    /// before sleeping: those that came in between raise none.
+    ///
+    /// # Errors
+    /// `Refused`, with ENOTSUP where the driver has no interrupts.
+    pub fn set_rx_interrupt(&mut self, queue: u16, enabled: bool) -> Result<(), PortError> {
+        // SAFETY: the port exists; DPDK checks the queue.
+        self.check("cannot change the receive interrupt", || unsafe {
+            match enabled {
+                true => dpdk_sys::rte_eth_dev_rx_intr_enable(self.id(), queue),
+                false => dpdk_sys::rte_eth_dev_rx_intr_disable(self.id(), queue),
+            }
+        })
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context { device: self.device.name(), driver: &self.info.driver }
+    }
+
+    fn check(&self, operation: &str, call: impl FnOnce() -> i32) -> Result<(), PortError> {
+        self.context().check(|| operation.to_owned(), call)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // A driver that cannot stop is closed nevertheless: nothing else can be done about it here.
+        let _ = self.stop();
+        // SAFETY: the port is stopped, and nobody can use it any more.
+        unsafe { dpdk_sys::rte_eth_dev_close(self.id()) };
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("name", &self.name())
+            .field("driver", &self.info.driver)
+            .field("started", &self.started)
+            .field("tx_queued", &self.tx_queued())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,45 @@
+//! Owners for what DPDK hands out: the environment ([`Eal`]), devices ([`Device`]), pools of packet buffers
+//! ([`Mempool`], [`Mbuf`]) and Ethernet ports ([`Port`]). The only crate that sees DPDK; it knows nothing of
+//! what the frames carry.
+//!
+//! ```no_run
+//! use dpdk_ffi::{Eal, EalConfig, Mempool, MempoolConfig, PortBuilder};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let eal = Eal::init(&EalConfig::default())?;
+//! let device = eal.attach_vdev("net_memif0", "role=client,socket=@wire,bsize=8192")?;
+//! let pool = Mempool::new(eal, &MempoolConfig::default())?;
+//! let mut port = PortBuilder::new(pool).open(device)?;
+//! if let Some(frame) = port.tx_reserve(64) {
+//!     frame.fill(0);
+//! }
+//! port.tx_flush();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! EAL exists once in a process and lives until the process ends: memory that other threads may still be
+//! giving back is never unmapped under them. [`Eal`] is the proof that it runs, and [`Eal::get`] finds it.
+//!
+//! Every owner may move between threads. None of them locks: a [`Port`] is driven through `&mut`, so whoever
+//! shares one puts it in a mutex. See [`ThreadRegistration`] for what threads other than the first gain by
+//! telling DPDK of themselves.
+#![allow(unsafe_code)]
+
+mod device;
+mod eal;
+mod errno;
+mod ethdev;
+mod log;
+mod mbuf;
+mod mempool;
+mod thread;
+
+pub use device::{Device, DeviceError, PortId};
+pub use eal::{Eal, EalConfig, EalError, Memory};
+pub use errno::Errno;
+pub use ethdev::{Link, Port, PortBuilder, PortCounters, PortError, PortInfo, PortStats, TX_QUEUE_FRAMES};
+pub use log::{LogLevel, LogLines};
+pub use mbuf::{AppendError, Mbuf, Segments};
+pub use mempool::{Mempool, MempoolConfig, MempoolError};
+pub use thread::{RegisterError, ThreadRegistration, is_registered};

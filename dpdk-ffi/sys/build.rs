@@ -1,0 +1,223 @@
+//! Finds DPDK, binds to an allow-list of it, and decides how it is linked.
+//!
+//! Static by default: shared, EAL would load every driver that is installed, which takes most of a second and
+//! brings libibverbs into a process that may well provide the ibv_* symbols itself. `DPDK_SYS_LINK=shared`
+//! asks for that nevertheless; it is also what happens where the distribution has no static libraries.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, panic};
+
+const INSTALL: &str = "\
+dpdk-sys needs DPDK 22.11 or later, pkg-config, a C compiler and libclang to build. Install them:
+  Debian, Ubuntu:  apt-get install libdpdk-dev pkg-config gcc libclang-dev
+  Fedora:          dnf install dpdk-devel pkgconf gcc clang-devel
+DPDK outside the default path is found through PKG_CONFIG_PATH, libclang through LIBCLANG_PATH.";
+
+/// The libraries every build links, and those only some releases have (they are skipped where absent).
+const LIBRARIES: &[&str] = &[
+    "log",
+    "kvargs",
+    "argparse",
+    "telemetry",
+    "eal",
+    "ring",
+    "rcu",
+    "mempool",
+    "mbuf",
+    "net",
+    "meter",
+    "ethdev",
+    "pci",
+    "bus_pci",
+    "bus_vdev",
+    "mempool_ring",
+    "hash",
+    "timer",
+    "gso",
+    "cryptodev",
+    "security",
+    "dmadev",
+    "vhost",
+];
+
+/// The drivers of a static build: the ports between processes and to the kernel, and the NICs one most often
+/// meets (virtual machines and Intel).
+const DRIVERS: &[&str] = &[
+    "net_memif",
+    "net_ring",
+    "net_null",
+    "net_vhost",
+    "net_virtio",
+    "net_af_packet",
+    "net_af_xdp",
+    "net_tap",
+    "net_e1000",
+    "net_igc",
+    "net_ixgbe",
+    "net_i40e",
+    "common_iavf",
+    "net_iavf",
+    "net_ice",
+    "net_ena",
+    "net_vmxnet3",
+];
+
+const MLX5_DRIVERS: &[&str] = &["bus_auxiliary", "common_mlx5", "net_mlx5"];
+
+/// Functions and types bound to directly. Those that are inline are in shim.c.
+const ALLOWED_FUNCTIONS: &[&str] = &[
+    "shim_.*",
+    "rte_version",
+    "rte_strerror",
+    "rte_eal_(init|cleanup|hotplug_add|hotplug_remove)",
+    "rte_log_(cur_msg_loglevel|set_global_level)",
+    "rte_thread_(register|unregister)",
+    "rte_socket_id",
+    "rte_pktmbuf_(pool_create|free_bulk)",
+    "rte_mempool_(free|avail_count|walk)",
+    "rte_eth_dev_(configure|start|stop|close|info_get|get_mtu|set_mtu|socket_id|get_port_by_name)",
+    "rte_eth_dev_(get_name_by_port|adjust_nb_rx_tx_desc|rx_intr_enable|rx_intr_disable|rx_intr_ctl_q_get_fd)",
+    "rte_eth_(rx|tx)_queue_setup",
+    "rte_eth_promiscuous_(enable|disable|get)",
+    "rte_eth_(macaddr_get|stats_get|stats_reset|xstats_get|xstats_get_names|find_next)",
+];
+const ALLOWED_TYPES: &[&str] =
+    &["shim_.*", "rte_eth_(conf|dev_info|stats|xstat|xstat_name)", "rte_ether_addr"];
+const ALLOWED_VARS: &[&str] = &["SHIM_.*", "RTE_LOG_[A-Z]+"];
+
+/// What a build script can fail with: text that is all the user needs.
+type Result<T> = std::result::Result<T, String>;
+
+fn main() {
+    println!("cargo:rerun-if-changed=shim.c");
+    println!("cargo:rerun-if-changed=shim.h");
+    println!("cargo:rerun-if-env-changed=DPDK_SYS_LINK");
+    println!("cargo:rustc-check-cfg=cfg(dpdk_static)");
+    if let Err(reason) = build() {
+        eprintln!("error: {reason}");
+        std::process::exit(1);
+    }
+}
+
+fn build() -> Result<()> {
+    let library = pkg_config::Config::new()
+        .atleast_version("22.11")
+        .cargo_metadata(false)
+        .env_metadata(true)
+        .probe("libdpdk")
+        .map_err(|error| format!("{INSTALL}\n\npkg-config said: {error}"))?;
+    let flags = compiler_flags()?;
+    bind(&flags)?;
+    compile(&flags)?;
+    link(&library)
+}
+
+/// The C flags as pkg-config prints them: the crate above drops `-include rte_config.h` and `-march`, and
+/// DPDK's headers need both.
+fn compiler_flags() -> Result<Vec<String>> {
+    let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let output = Command::new(program)
+        .args(["--cflags", "libdpdk"])
+        .output()
+        .map_err(|error| format!("{INSTALL}\n\ncannot run pkg-config: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{INSTALL}\n\npkg-config said: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+}
+
+fn out_dir() -> PathBuf {
+    PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
+}
+
+fn bind(flags: &[String]) -> Result<()> {
+    let mut builder = bindgen::Builder::default()
+        .header("shim.h")
+        .clang_args(flags)
+        // Vector types that DPDK's headers touch on x86 and bindgen cannot express.
+        .blocklist_type("__tile1024i.*")
+        // Behind pointers only; their layouts are nobody's business and differ between releases.
+        .opaque_type("rte_mempool")
+        .opaque_type("rte_mbuf")
+        .derive_debug(false)
+        .default_enum_style(bindgen::EnumVariation::Consts)
+        .prepend_enum_name(false)
+        .layout_tests(false)
+        .generate_comments(false);
+    for pattern in ALLOWED_FUNCTIONS {
+        builder = builder.allowlist_function(pattern);
+    }
+    for pattern in ALLOWED_TYPES {
+        builder = builder.allowlist_type(pattern);
+    }
+    for pattern in ALLOWED_VARS {
+        builder = builder.allowlist_var(pattern);
+    }
+    // bindgen panics where libclang cannot be loaded, with a text that does not say what to install.
+    let generated = panic::catch_unwind(panic::AssertUnwindSafe(|| builder.generate()))
+        .map_err(|_| format!("{INSTALL}\n\nlibclang could not be loaded (see above)"))?
+        .map_err(|error| format!("{INSTALL}\n\nbindgen: {error}"))?;
+    let path = out_dir().join("bindings.rs");
+    generated.write_to_file(&path).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+fn compile(flags: &[String]) -> Result<()> {
+    let mut build = cc::Build::new();
+    build.file("shim.c").opt_level(3).warnings(false);
+    for flag in flags {
+        build.flag(flag);
+    }
+    build.try_compile("dpdk_shim").map_err(|error| format!("{INSTALL}\n\nthe C compiler: {error}"))
+}
+
+fn link(library: &pkg_config::Library) -> Result<()> {
+    let libdir = pkg_config::get_variable("libdpdk", "libdir")
+        .map_err(|error| format!("{INSTALL}\n\npkg-config said: {error}"))?;
+    println!("cargo:rustc-link-search=native={libdir}");
+    let has_archive = |name: &str| Path::new(&libdir).join(format!("librte_{name}.a")).exists();
+    match env::var("DPDK_SYS_LINK").as_deref() {
+        Ok("shared") => link_shared(library),
+        Ok("static") | Err(_) if has_archive("eal") => link_static(&libdir, &has_archive)?,
+        Ok("static") => return Err(format!("DPDK_SYS_LINK=static, but {libdir} has no librte_eal.a")),
+        Err(_) => {
+            println!("cargo:warning={libdir} has no static DPDK libraries, linking the shared ones");
+            link_shared(library);
+        }
+        Ok(other) => return Err(format!("DPDK_SYS_LINK={other}: it is either \"static\" or \"shared\"")),
+    }
+    Ok(())
+}
+
+fn link_shared(library: &pkg_config::Library) {
+    for path in &library.link_paths {
+        println!("cargo:rustc-link-search=native={}", path.display());
+    }
+    for name in ["eal", "ethdev", "mempool", "mbuf", "ring", "log", "bus_vdev", "bus_pci"] {
+        if library.libs.iter().any(|lib| lib == &format!("rte_{name}")) {
+            println!("cargo:rustc-link-lib=dylib=rte_{name}");
+        }
+    }
+}
+
+fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
+    println!("cargo:rustc-cfg=dpdk_static");
+    let mlx5 = env::var_os("CARGO_FEATURE_MLX5").is_some();
+    let chosen = LIBRARIES.iter().chain(DRIVERS).chain(if mlx5 { MLX5_DRIVERS } else { &[] });
+    // Drivers register themselves in constructors that nothing refers to, hence whole archives.
+    for name in chosen.filter(|name| has_archive(name)) {
+        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{name}");
+    }
+    // What those archives in turn need; the linker drops the ones that are not used.
+    for name in ["numa", "fdt", "bsd", "archive", "xdp", "bpf"].iter().chain(if mlx5 {
+        ["mlx5", "ibverbs"].as_slice()
+    } else {
+        &[]
+    }) {
+        let present = fs::exists(Path::new(libdir).join(format!("lib{name}.so"))).unwrap_or(false);
+        if present {
+            println!("cargo:rustc-link-lib=dylib={name}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "shim.h"
+
+uint16_t shim_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+	return rte_eth_rx_burst(port, queue, mbufs, count);
+}
+
+uint16_t shim_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+	return rte_eth_tx_burst(port, queue, mbufs, count);
+}
+
+int shim_pktmbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count)
+{
+	return rte_pktmbuf_alloc_bulk(pool, mbufs, count);
+}
+
+void shim_pktmbuf_free(struct rte_mbuf *mbuf)
+{
+	rte_pktmbuf_free(mbuf);
+}
+
+int shim_pktmbuf_linearize(struct rte_mbuf *mbuf)
+{
+	return rte_pktmbuf_linearize(mbuf);
+}
+
+int shim_pktmbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail)
+{
+	return rte_pktmbuf_chain(head, tail);
+}
+
+void shim_mempool_flush_own_cache(struct rte_mempool *pool)
+{
+	rte_mempool_cache_flush(NULL, pool);
+}
+
+int shim_errno(void)
+{
+	return rte_errno;
+}
+
+unsigned int shim_lcore_id(void)
+{
+	return rte_lcore_id();
+}
+
+unsigned int shim_lcore_id_any(void)
+{
+	return LCORE_ID_ANY;
+}
+
+int shim_link_get(uint16_t port, uint32_t *speed_mbps, int *up)
+{
+	struct rte_eth_link link = {0};
+	int ret = rte_eth_link_get_nowait(port, &link);
+
+	*speed_mbps = link.link_speed;
+	*up = link.link_status == RTE_ETH_LINK_UP;
+	return ret;
+}
+
+int shim_vdev_has_driver(const char *name)
+{
+	/* Without a bus in front, parsing asks every bus whether one of its drivers knows the name. */
+	struct rte_devargs devargs = {0};
+	int ret = rte_devargs_parse(&devargs, name);
+
+	if (ret == 0)
+		rte_devargs_reset(&devargs);
+	return ret == 0;
+}
+
+int shim_log_to(shim_log_write write)
+{
+	cookie_io_functions_t functions = { .write = write };
+	FILE *stream = fopencookie(NULL, "w", functions);
+
+	return stream == NULL ? -1 : rte_openlog_stream(stream);
+}
