@@ -20,7 +20,8 @@ pub struct LinkConfig {
     pub rate_bits_per_sec: u64,
     /// Time from the last bit sent to its arrival.
     pub propagation_nanos: u64,
-    /// Bytes that may wait for the wire; a frame that finds no room is dropped.
+    /// Bytes that may wait for the wire, those of the frame on it included; a frame that finds no
+    /// room is dropped. At least one frame of the longest.
     pub queue_bytes_max: usize,
 }
 
@@ -89,9 +90,9 @@ impl Link {
         self.left_on_tape = 0;
     }
 
-    /// Whether `len_bytes` more bytes may wait. The first frame always finds room.
+    /// Whether `len_bytes` more bytes may wait.
     pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
-        self.queue.is_empty() || self.queued_bytes + len_bytes <= self.config.queue_bytes_max
+        self.queued_bytes + len_bytes <= self.config.queue_bytes_max
     }
 
     /// Puts a frame at the end of the queue; gives it back where there is no room.
