@@ -1,0 +1,68 @@
+//! What can go wrong between us and the kernel, and what to do about it.
+
+use std::io;
+
+/// Why the kernel's interface cannot be used as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// No interface has this name in this network namespace.
+    #[error(
+        "there is no interface `{0}` here; `ip link` lists those that are (each network namespace has its own)"
+    )]
+    NoInterface(String),
+    /// Not an Ethernet interface.
+    #[error(
+        "interface `{0}` is not Ethernet, and RoCE needs Ethernet frames; choose another (`ip -d link` tells)"
+    )]
+    NotEthernet(String),
+    /// The interface is administratively down.
+    #[error("interface `{0}` is down; bring it up with `ip link set {0} up`")]
+    Down(String),
+    /// RoCE's UDP port belongs to somebody else.
+    #[error(
+        "UDP port {port} of `{interface}` is taken, most likely by the kernel's own soft-RoCE; \
+         `rdma link` lists its devices and `rdma link delete NAME` removes one"
+    )]
+    PortTaken {
+        /// The interface.
+        interface: String,
+        /// The UDP port.
+        port: u16,
+    },
+    /// The kernel refuses for lack of privilege.
+    #[error("not permitted to {doing}: {source}; run as root or with the capability CAP_NET_RAW")]
+    Permission {
+        /// What was tried.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel's answer was not understood.
+    #[error(
+        "cannot {doing}: the kernel's answer is not understood ({detail}); please report it with `uname -r`"
+    )]
+    Answer {
+        /// What was tried.
+        doing: &'static str,
+        /// What was wrong with the answer.
+        detail: String,
+    },
+}
+
+impl KernelError {
+    /// The error of a system call made for `doing`.
+    pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> KernelError {
+        move |source| match source.kind() {
+            io::ErrorKind::PermissionDenied => KernelError::Permission { doing, source },
+            _ => KernelError::System { doing, source },
+        }
+    }
+}

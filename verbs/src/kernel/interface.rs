@@ -1,0 +1,190 @@
+//! An interface as the kernel has it configured.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
+use roce::id::Mac;
+
+use super::KernelError;
+use super::netlink::{Netlink, Scope};
+
+/// What the kernel knows of one of its interfaces, at the time of asking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// The number by which the kernel knows it.
+    pub index: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The largest IP packet it carries, in bytes.
+    pub mtu_bytes: usize,
+    /// Whether it has been brought up.
+    pub is_up: bool,
+    /// Its addresses and their prefix lengths in bits: IPv4, global IPv6, link-local IPv6.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The gateway of the IPv4 default route over it.
+    pub gateway_v4: Option<Ipv4Addr>,
+    /// The gateway of the IPv6 default route over it.
+    pub gateway_v6: Option<Ipv6Addr>,
+}
+
+impl Interface {
+    /// Reads the interface `name` of this network namespace. Needs no privilege.
+    pub fn read(name: &str) -> Result<Self, KernelError> {
+        let mut netlink = Netlink::open()?;
+        let mut interface = read_link(&mut netlink, name)?;
+        interface.addresses = read_addresses(&mut netlink, interface.index)?;
+        let gateways = read_gateways(&mut netlink, interface.index)?;
+        interface.gateway_v4 = gateways.iter().find_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(*ip),
+            IpAddr::V6(_) => None,
+        });
+        interface.gateway_v6 = gateways.iter().find_map(|ip| match ip {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(ip) => Some(*ip),
+        });
+        Ok(interface)
+    }
+
+    /// Refuses an interface that carries nothing because it is down.
+    pub fn require_up(&self) -> Result<(), KernelError> {
+        if self.is_up { Ok(()) } else { Err(KernelError::Down(self.name.clone())) }
+    }
+}
+
+fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError> {
+    let doing = "read the interface";
+    let mut question = LinkMessage::default();
+    question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    let answers = netlink.ask(doing, RouteNetlinkMessage::GetLink(question), Scope::One).map_err(
+        |error| match error {
+            KernelError::System { source, .. } if is_absent(&source) => {
+                KernelError::NoInterface(name.to_owned())
+            }
+            other => other,
+        },
+    )?;
+    let link = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    });
+    let missing = |what: &str| KernelError::Answer { doing, detail: format!("no {what}") };
+    let link = link.ok_or_else(|| missing("link"))?;
+    if link.header.link_layer_type != LinkLayerType::Ether {
+        return Err(KernelError::NotEthernet(name.to_owned()));
+    }
+    let mut mac = None;
+    let mut mtu_bytes = None;
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
+            LinkAttribute::Mtu(bytes) => mtu_bytes = usize::try_from(*bytes).ok(),
+            _ => {}
+        }
+    }
+    Ok(Interface {
+        name: name.to_owned(),
+        index: link.header.index,
+        mac: mac.ok_or_else(|| missing("Ethernet address"))?,
+        mtu_bytes: mtu_bytes.ok_or_else(|| missing("MTU"))?,
+        is_up: link.header.flags.contains(LinkFlags::Up),
+        addresses: Vec::new(),
+        gateway_v4: None,
+        gateway_v6: None,
+    })
+}
+
+/// A name that no interface has, or that none can have: longer than 15 bytes, for one.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL))
+}
+
+fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>, KernelError> {
+    let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let answers = netlink.ask("read the interface's addresses", question, Scope::All)?;
+    let mut addresses: Vec<(IpAddr, u8)> = answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(address) if address.header.index == index => own_ip(&address),
+            _ => None,
+        })
+        .collect();
+    // A stable sort: within each kind the kernel's order, its primary address first.
+    addresses.sort_by_key(|(ip, _)| match ip {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(ip) if !ip.is_unicast_link_local() => 1,
+        IpAddr::V6(_) => 2,
+    });
+    Ok(addresses)
+}
+
+/// The interface's own end of an address. On a point-to-point address that is the local attribute,
+/// and the other names the peer.
+fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
+    if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
+        return None; // somebody else on the link has it
+    }
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(ip) => Some(*ip),
+        _ => None,
+    });
+    Some((local.or(address)?, message.header.prefix_len))
+}
+
+/// The gateways of the default routes over the interface, the preferred first.
+fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, KernelError> {
+    let question = RouteNetlinkMessage::GetRoute(RouteMessage::default());
+    let answers = netlink.ask("read the default routes", question, Scope::All)?;
+    let mut routes: Vec<(u32, IpAddr)> = answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewRoute(route) => default_gateway(&route, index),
+            _ => None,
+        })
+        .collect();
+    routes.sort_by_key(|&(metric, _)| metric);
+    Ok(routes.into_iter().map(|(_, gateway)| gateway).collect())
+}
+
+/// Metric and gateway, where `route` is a default route of the main table over the interface.
+fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
+    if route.header.destination_prefix_length != 0 || route.header.table != RouteHeader::RT_TABLE_MAIN {
+        return None;
+    }
+    let mut metric = 0;
+    let mut is_ours = false;
+    let mut ours_of_several = None;
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Priority(value) => metric = *value,
+            RouteAttribute::Oif(oif) => is_ours = *oif == index,
+            RouteAttribute::MultiPath(hops) => {
+                ours_of_several = hops.iter().find(|hop| hop.interface_index == index);
+            }
+            _ => {}
+        }
+    }
+    let gateway = match ours_of_several {
+        Some(hop) => gateway_of(&hop.attributes),
+        None if is_ours => gateway_of(&route.attributes),
+        None => None,
+    };
+    Some((metric, gateway?))
+}
+
+fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    })
+}

@@ -1,0 +1,92 @@
+//! Questions to the kernel's routing socket, and its answers.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::KernelError;
+
+/// How much of a table a question is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The one object that the question names.
+    One,
+    /// Every object of its kind.
+    All,
+}
+
+/// A connection to the kernel's routing tables.
+pub(super) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    pub(super) fn open() -> Result<Self, KernelError> {
+        let failed = KernelError::system("open a routing socket to the kernel");
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(&failed)?;
+        socket.bind_auto().map_err(&failed)?;
+        socket.connect(&SocketAddr::new(0, 0)).map_err(&failed)?;
+        Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// Asks, and collects what the kernel answers. An error that it answers with is one of the system.
+    pub(super) fn ask(
+        &mut self,
+        doing: &'static str,
+        question: RouteNetlinkMessage,
+        scope: Scope,
+    ) -> Result<Vec<RouteNetlinkMessage>, KernelError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
+        message.header.flags = NLM_F_REQUEST
+            | match scope {
+                // The acknowledgement marks the end of a single answer.
+                Scope::One => NLM_F_ACK,
+                Scope::All => NLM_F_DUMP,
+            };
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map_err(KernelError::system(doing))?;
+
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full().map_err(KernelError::system(doing))?;
+            if self.take(doing, &datagram, &mut answers)? {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Takes the messages of one datagram; true where the last of them ended the answer.
+    fn take(
+        &self,
+        doing: &'static str,
+        datagram: &[u8],
+        answers: &mut Vec<RouteNetlinkMessage>,
+    ) -> Result<bool, KernelError> {
+        let mut rest = datagram;
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|error| KernelError::Answer { doing, detail: error.to_string() })?;
+            // Messages start at multiples of four bytes.
+            let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+            rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
+            if message.header.sequence_number != self.sequence {
+                continue; // the rest of an answer that was given up
+            }
+            match message.payload {
+                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                NetlinkPayload::Done(_) => return Ok(true),
+                NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+                NetlinkPayload::Error(error) => return Err(KernelError::system(doing)(error.to_io())),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+}
