@@ -135,7 +135,8 @@ impl PortBuilder {
     }
 
     /// Configures the port of `device` and leaves it stopped: for a memif client, whose [`Port::start`] fails
-    /// until its server is there, and may be tried again.
+    /// until its server is there, and may be tried again. (It may also succeed and the link stay down: a server
+    /// that listens but is not started turns the client away. [`Port::restart`] knocks again.)
     ///
     /// # Errors
     /// [`PortError`]; the device is detached then.

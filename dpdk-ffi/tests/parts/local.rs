@@ -1,0 +1,159 @@
+//! Ports that need no peer.
+
+use dpdk_ffi::{AppendError, Mbuf, PortBuilder, TX_QUEUE_FRAMES, ThreadRegistration, is_registered};
+
+use super::{eal, pattern, pool, receive, send, whole};
+
+pub(super) fn null() {
+    let eal = eal();
+    let pool = pool(eal, 1023, 2048);
+    let device = eal.attach_vdev("net_null0", "size=100").unwrap();
+    let mut port = PortBuilder::new(pool).open(device).unwrap();
+    assert_eq!(port.info().driver, "net_null");
+    assert!(port.link().is_up && port.is_started());
+    assert_eq!(port.mtu_bytes(), 1500);
+
+    let mut frames = Vec::new();
+    assert_eq!(port.rx_burst(&mut frames, 16), 16);
+    assert!(frames.iter().all(|frame| frame.data().len() == 100 && frame.is_contiguous()));
+    assert_eq!(port.rx_burst(&mut frames, 16), 16, "appends");
+    assert_eq!(frames.len(), 32);
+    Mbuf::free_bulk(&mut frames);
+    assert!(frames.is_empty());
+
+    for _ in 0..TX_QUEUE_FRAMES {
+        assert_eq!(port.tx_reserve(60).unwrap().len(), 60);
+    }
+    assert!(port.tx_reserve(60).is_none(), "the queue is bounded");
+    assert_eq!((port.tx_flush(), port.tx_queued()), (TX_QUEUE_FRAMES, 0));
+    let stats = port.stats().unwrap();
+    assert_eq!((stats.rx_frames, stats.tx_frames), (32, TX_QUEUE_FRAMES as u64));
+    let xstats = port.xstats();
+    assert!(xstats.contains(&("tx_good_packets".to_owned(), TX_QUEUE_FRAMES as u64)), "{xstats:?}");
+    port.reset_stats();
+    assert_eq!(port.stats().unwrap().tx_frames, 0);
+
+    port.tx_reserve(60).unwrap();
+    port.stop().unwrap();
+    assert_eq!(port.counters().tx_discarded, 1);
+    assert_eq!(port.rx_burst(&mut frames, 16), 0, "a stopped port receives nothing");
+    port.restart().unwrap();
+    assert_eq!(port.rx_burst(&mut frames, 16), 16);
+    assert!(port.rx_interrupt_fd(0).is_none());
+    assert!(port.set_rx_interrupt(0, true).is_err());
+}
+
+/// net_ring hands out the very mbufs that were sent.
+pub(super) fn ring() {
+    let eal = eal();
+    let (small, large) = (pool(eal, 255, 2048), pool(eal, 255, 8192));
+    let mut port = PortBuilder::new(small.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap();
+    assert!(port.info().can_send_chains);
+    for (seed, len) in [64, 60, 1500, 2048].into_iter().enumerate() {
+        send(&mut port, &pattern(seed, len));
+        assert_eq!(whole(&receive(&mut port)), pattern(seed, len));
+    }
+
+    let bytes = pattern(9, 4154);
+    port.tx_enqueue(chain(&small, &bytes)).unwrap();
+    port.tx_flush();
+    let mut chained = receive(&mut port);
+    assert!(!chained.is_contiguous());
+    assert_eq!(chained.segments().map(<[u8]>::len).collect::<Vec<_>>(), [2048, 2048, 58]);
+    assert_eq!(chained.segments().collect::<Vec<_>>().concat(), bytes);
+    assert_eq!(chained.copy_to(&mut [0; 4153]), None);
+    assert!(matches!(chained.linearize(), Err(AppendError::NoRoom { needed: 2106, room: 0 })));
+    assert!(chained.copy_contiguous(&small).is_none(), "larger than an mbuf of the pool");
+    let copy = chained.copy_contiguous(&large).unwrap();
+    assert_eq!(copy.data(), bytes);
+
+    let mut short = small.alloc().unwrap();
+    short.append(10).unwrap().fill(1);
+    short.chain(chain(&small, &[2; 20])).unwrap();
+    assert_eq!(short.frame_len(), 30);
+    short.linearize().unwrap();
+    assert!(short.is_contiguous());
+    assert_eq!(short.data(), [[1; 10].as_slice(), &[2; 20]].concat());
+    assert!(matches!(short.append(2019), Err(AppendError::NoRoom { needed: 2019, room: 2018 })));
+    drop((chained, copy, short, port));
+
+    // With a linear pool, nobody needs to know about chains; what is too long for it is counted.
+    let tiny = pool(eal, 127, 3000);
+    let device = eal.attach_vdev("net_ring0", "").unwrap();
+    let mut port = PortBuilder::new(small.clone()).linear_pool(tiny).open(device).unwrap();
+    for bytes in [&bytes[..100], &bytes[..2500], &bytes, &bytes[..2999]] {
+        port.tx_enqueue(chain(&small, bytes)).unwrap();
+    }
+    port.tx_flush();
+    let mut frames = Vec::new();
+    assert_eq!(port.rx_burst(&mut frames, 32), 3);
+    let lens: Vec<usize> = frames.iter().map(|frame| frame.as_ref().len()).collect();
+    assert_eq!(lens, [100, 2500, 2999]);
+    assert!(frames.iter().all(|frame| frame.data() == &bytes[..frame.data().len()]));
+    assert_eq!(port.counters().rx_not_linear, 1);
+
+    let device = eal.attach_vdev("net_ring1", "").unwrap();
+    let mut plain = PortBuilder::new(small.clone()).multi_segs(false).open(device).unwrap();
+    plain.tx_enqueue(chain(&small, &bytes)).expect_err("chains were not allowed");
+}
+
+/// A frame of as many mbufs as it takes.
+fn chain(pool: &dpdk_ffi::Mempool, bytes: &[u8]) -> Mbuf {
+    let mut pieces = bytes.chunks(usize::from(pool.config().data_room_bytes)).map(|piece| {
+        let mut mbuf = pool.alloc().unwrap();
+        mbuf.append(piece.len()).unwrap().copy_from_slice(piece);
+        mbuf
+    });
+    let mut head = pieces.next().unwrap();
+    pieces.for_each(|piece| head.chain(piece).unwrap());
+    head
+}
+
+/// One port, driven by whoever comes by, registered or not, and mbufs freed elsewhere.
+pub(super) fn threads() {
+    const ROUNDS: usize = 2000;
+    let eal = eal();
+    let pool = pool(eal, 1023, 256);
+    let port = PortBuilder::new(pool.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap();
+    let port = std::sync::Mutex::new(port);
+    let (to_freer, freed) = std::sync::mpsc::channel::<Mbuf>();
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let (port, to_freer) = (&port, to_freer.clone());
+            scope.spawn(move || {
+                let _registration = (worker % 2 == 0).then(|| ThreadRegistration::new(eal).unwrap());
+                assert_eq!(is_registered(), worker % 2 == 0);
+                for round in 0..ROUNDS {
+                    let mut port = port.lock().unwrap();
+                    send(&mut port, &pattern(worker * ROUNDS + round, 100));
+                    let frame = receive(&mut port);
+                    assert_eq!(frame.data(), pattern(worker * ROUNDS + round, 100));
+                    to_freer.send(frame).unwrap();
+                }
+            });
+        }
+        drop(to_freer);
+        scope.spawn(move || freed.into_iter().for_each(drop));
+    });
+    drop(port);
+    assert_eq!(pool.available(), 1023, "every mbuf came back");
+
+    // The thread that initialised EAL has its id for good.
+    assert!(is_registered());
+    drop(ThreadRegistration::new(eal).unwrap());
+    assert!(is_registered());
+    // An id taken twice in one thread is one id.
+    std::thread::spawn(move || {
+        let outer = ThreadRegistration::new(eal).unwrap();
+        drop(ThreadRegistration::new(eal).unwrap());
+        assert!(is_registered());
+        drop(outer);
+        assert!(!is_registered());
+    })
+    .join()
+    .unwrap();
+    // Ids are given back: many more threads than ids, one after another.
+    for _ in 0..300 {
+        std::thread::spawn(move || drop(ThreadRegistration::new(eal).unwrap())).join().unwrap();
+    }
+}

@@ -1,0 +1,96 @@
+//! What the child processes do. Each part starts its own EAL.
+
+mod local;
+mod mistakes;
+mod pairs;
+mod veth;
+
+use std::time::{Duration, Instant};
+
+use dpdk_ffi::{Eal, EalConfig, Mbuf, Memory, Mempool, MempoolConfig, Port};
+
+/// How long a part waits for its peer. Long enough for any machine; only a failing test ever reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn play(part: &str) {
+    match part {
+        "mistakes" => mistakes::mistakes(),
+        "eal_refuses" => mistakes::eal_refuses(),
+        "exhaustion" => mistakes::exhaustion(),
+        "null" => local::null(),
+        "ring" => local::ring(),
+        "threads" => local::threads(),
+        "memif_echo" => pairs::memif_echo(8192),
+        "memif_frames" => pairs::memif_frames(8192),
+        "memif_small_echo" => pairs::memif_echo(2048),
+        "memif_small_frames" => pairs::memif_frames(2048),
+        "memif_client_restarts" => pairs::memif_client_restarts(),
+        "vhost_echo" => pairs::vhost_echo(),
+        "virtio_user_frames" => pairs::virtio_user_frames(),
+        "af_packet" => veth::af_packet(),
+        unknown => panic!("there is no part {unknown:?}"),
+    }
+}
+
+/// EAL as every machine and user can have it.
+pub(crate) fn eal() -> Eal {
+    let memory = Memory::NoHuge { mebibytes: 128 };
+    Eal::init(&EalConfig { memory, ..EalConfig::default() }).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub(crate) fn pool(eal: Eal, mbufs: u32, data_room_bytes: u16) -> Mempool {
+    let config = MempoolConfig { mbufs, data_room_bytes, cache_mbufs: 32 };
+    Mempool::new(eal, &config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The frame number `seed`: addresses and EtherType that nothing else on an interface uses, and then bytes which
+/// differ from frame to frame and from place to place.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    let body = (0..len).map(|place| ((place * 31) ^ (place >> 8) ^ (seed * 101)) as u8);
+    HEADER.into_iter().chain(body).take(len).collect()
+}
+
+pub(crate) fn is_pattern(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[0x88, 0xb5])
+}
+
+pub(crate) fn whole(frame: &Mbuf) -> Vec<u8> {
+    let mut bytes = vec![0; frame.frame_len()];
+    assert_eq!(frame.copy_to(&mut bytes), Some(bytes.len()));
+    bytes
+}
+
+/// Waits until `ready` says so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let patience = Instant::now() + PATIENCE;
+    while !ready() {
+        assert!(Instant::now() < patience, "gave up waiting: {what}");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Queues and flushes one frame, whatever it takes.
+#[track_caller]
+pub(crate) fn send(port: &mut Port, bytes: &[u8]) {
+    wait_until("room to send", || {
+        port.tx_reserve(bytes.len()).map(|frame| frame.copy_from_slice(bytes)).is_some()
+    });
+    wait_until("the frame to leave", || {
+        port.tx_flush();
+        port.tx_queued() == 0
+    });
+}
+
+/// The next frame of ours; what the kernel sends by itself on an interface is passed over.
+#[track_caller]
+pub(crate) fn receive(port: &mut Port) -> Mbuf {
+    let mut frames = Vec::new();
+    wait_until("a frame", || {
+        port.rx_burst(&mut frames, 1);
+        frames.retain(|frame: &Mbuf| is_pattern(frame.data()));
+        !frames.is_empty()
+    });
+    frames.remove(0)
+}

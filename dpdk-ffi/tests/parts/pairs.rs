@@ -1,0 +1,211 @@
+//! Two processes at the ends of one link.
+
+use std::env;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use dpdk_ffi::{Eal, Mbuf, Port, PortBuilder};
+
+use super::{PATIENCE, eal, pattern, pool, receive, send, wait_until, whole};
+
+/// Around the sizes at which something changes: the smallest frame, one buffer of 2,048, the largest packet of
+/// path MTU 4,096.
+const LENS: [usize; 12] = [60, 61, 64, 1082, 1514, 2047, 2048, 2049, 4095, 4096, 4097, 4154];
+/// Tells the echoing side to close its port. No other frame has this length.
+const END_LEN: usize = 77;
+
+fn memif(role: &str, buffer_bytes: u16) -> Port {
+    let eal = eal();
+    if env::var_os("EXPECT_ORDINARY_USER").is_some() {
+        // SAFETY: always succeeds.
+        assert_ne!(unsafe { libc::geteuid() }, 0);
+    }
+    open_memif(eal, role, buffer_bytes)
+}
+
+fn open_memif(eal: Eal, role: &str, buffer_bytes: u16) -> Port {
+    let socket = env::var("MEMIF_SOCKET").unwrap();
+    let device =
+        eal.attach_vdev("net_memif0", &format!("role={role},socket={socket},bsize={buffer_bytes}")).unwrap();
+    let mut port = PortBuilder::new(pool(eal, 2047, buffer_bytes)).open_stopped(device).unwrap();
+    if role == "server" {
+        port.start().unwrap();
+    } else {
+        connect(&mut port);
+    }
+    port
+}
+
+/// Starts a client again and again: while there is no server that fails, and a server that listens already but
+/// is not started refuses the connection, which a client does not try again by itself.
+fn connect(port: &mut Port) {
+    const HANDSHAKE: Duration = Duration::from_millis(500);
+    wait_until("the memif server", || {
+        if port.restart().is_err() {
+            return false;
+        }
+        let patience = Instant::now() + HANDSHAKE;
+        while !port.link().is_up && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        port.link().is_up
+    });
+}
+
+/// Sends back what comes, as it came, until the end is announced. That is not sent back: closing the port can
+/// overtake it.
+fn echo(port: &mut Port) {
+    let mut frames: Vec<Mbuf> = Vec::new();
+    let mut ended = false;
+    wait_until("the end of the test", || {
+        port.rx_burst(&mut frames, 32);
+        for frame in frames.drain(..) {
+            match frame.frame_len() {
+                END_LEN => ended = true,
+                _ => port.tx_enqueue(frame).expect("32 frames fit"),
+            }
+        }
+        wait_until("the echo to leave", || {
+            port.tx_flush();
+            port.tx_queued() == 0
+        });
+        ended
+    });
+}
+
+/// Sends frames of every length and compares what returns.
+fn compare_lens(port: &mut Port, send_any: impl Fn(&mut Port, &[u8]), chained_from: usize) {
+    for (seed, len) in LENS.into_iter().enumerate() {
+        let bytes = pattern(seed, len);
+        send_any(port, &bytes);
+        let frame = receive(port);
+        assert_eq!(frame.is_contiguous(), len <= chained_from, "{frame:?}");
+        assert!(whole(&frame) == bytes, "frame {seed} of {len} bytes changed on its way");
+    }
+}
+
+/// Sends bursts and compares what returns, and in which order.
+fn compare_bursts(port: &mut Port) {
+    for round in 0..200 {
+        let burst: Vec<Vec<u8>> =
+            (0..32).map(|place| pattern(round * 32 + place, 60 + (place * 37 % 1400))).collect();
+        for bytes in burst.iter().filter(|bytes| bytes.len() != END_LEN) {
+            port.tx_reserve(bytes.len()).expect("32 frames fit").copy_from_slice(bytes);
+        }
+        wait_until("the burst to leave", || {
+            port.tx_flush();
+            port.tx_queued() == 0
+        });
+        for bytes in burst.iter().filter(|bytes| bytes.len() != END_LEN) {
+            let frame = receive(port);
+            let (expected, got) = (bytes.len(), frame.data().len());
+            assert!(
+                frame.data() == bytes,
+                "round {round}: not the frame of {expected} bytes, but one of {got}"
+            );
+        }
+    }
+}
+
+/// Has the other side close its port, and waits until it has: it would lose the announcement if this side went
+/// first.
+fn end(port: &mut Port) {
+    send(port, &pattern(0, END_LEN));
+    wait_until("the link to go down", || !port.link().is_up);
+}
+
+pub(super) fn memif_echo(buffer_bytes: u16) {
+    echo(&mut memif("server", buffer_bytes));
+}
+
+pub(super) fn memif_frames(buffer_bytes: u16) {
+    let mut port = memif("client", buffer_bytes);
+    assert_eq!(port.info().driver, "net_memif");
+    compare_lens(&mut port, send_chained, usize::from(buffer_bytes));
+    // Not after frames longer than a buffer: the driver's ring remembers where those were continued, and takes
+    // the next frame at that place, a thousand frames later, for one that is continued too.
+    if buffer_bytes == 8192 {
+        compare_bursts(&mut port);
+    }
+    let stats = port.stats().unwrap();
+    assert_eq!(stats.rx_frames, stats.tx_frames);
+    end(&mut port);
+}
+
+/// As one mbuf where it fits, otherwise as a chain.
+fn send_chained(port: &mut Port, bytes: &[u8]) {
+    let room = port.tx_frame_max_bytes();
+    if bytes.len() <= room {
+        return send(port, bytes);
+    }
+    assert!(port.tx_reserve(bytes.len()).is_none());
+    let pool = port.pool().clone();
+    let mut pieces = bytes.chunks(room).map(|piece| {
+        let mut mbuf = pool.alloc().unwrap();
+        mbuf.append(piece.len()).unwrap().copy_from_slice(piece);
+        mbuf
+    });
+    let mut head = pieces.next().unwrap();
+    pieces.for_each(|piece| head.chain(piece).unwrap());
+    port.tx_enqueue(head).unwrap();
+    wait_until("the chain to leave", || {
+        port.tx_flush();
+        port.tx_queued() == 0
+    });
+}
+
+/// The client of two servers, one after the other.
+pub(super) fn memif_client_restarts() {
+    let mut port = memif("client", 2048);
+    for life in 0..2 {
+        send(&mut port, &pattern(life, 500));
+        assert_eq!(receive(&mut port).data(), pattern(life, 500));
+        end(&mut port);
+        if life == 0 {
+            // Frames for a peer that is gone stay queued, and the restart discards them.
+            port.tx_reserve(100).unwrap().fill(0);
+            assert_eq!((port.tx_flush(), port.tx_queued()), (0, 1));
+            connect(&mut port);
+            assert_eq!((port.tx_queued(), port.counters().tx_discarded), (0, 1));
+        }
+    }
+}
+
+pub(super) fn vhost_echo() {
+    let eal = eal();
+    let path = env::var("VHOST_SOCKET").unwrap();
+    let device = eal.attach_vdev("net_vhost0", &format!("iface={path},queues=1")).unwrap();
+    let mut port = PortBuilder::new(pool(eal, 2047, 8192)).open(device).unwrap();
+    echo(&mut port);
+}
+
+pub(super) fn virtio_user_frames() {
+    let eal = eal();
+    let path = env::var("VHOST_SOCKET").unwrap();
+    let mut device = None;
+    wait_until("the vhost socket", || {
+        device = eal.attach_vdev("net_virtio_user0", &format!("path={path},queues=1")).ok();
+        device.is_some()
+    });
+    let device = device.expect("attached just now");
+    let builder = PortBuilder::new(pool(eal, 2047, 8192)).rx_interrupts(true);
+    let mut port = builder.open(device).unwrap_or_else(|error| panic!("{error}"));
+    wait_until("the link", || port.link().is_up);
+    compare_lens(&mut port, send, 8192);
+    compare_bursts(&mut port);
+
+    let fd = port.rx_interrupt_fd(0).expect("virtio-user has receive interrupts").as_raw_fd();
+    port.set_rx_interrupt(0, true).unwrap();
+    assert!(!is_readable(fd, Duration::ZERO), "nothing has arrived");
+    send(&mut port, &pattern(1, 300));
+    assert!(is_readable(fd, PATIENCE), "the echo wakes a sleeper");
+    port.set_rx_interrupt(0, false).unwrap();
+    assert_eq!(receive(&mut port).data(), pattern(1, 300));
+    end(&mut port);
+}
+
+fn is_readable(fd: RawFd, patience: Duration) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, writable.
+    unsafe { libc::poll(&mut poll, 1, patience.as_millis() as i32) == 1 }
+}

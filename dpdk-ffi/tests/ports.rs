@@ -1,0 +1,164 @@
+//! Real ports. EAL exists once in a process, so each test runs its parts in processes of their own: this
+//! binary again, told by an environment variable which part to play. All of it works without hugepages.
+
+#![allow(unsafe_code)]
+
+mod parts;
+
+use std::env;
+use std::process::{Child, Command, Output, Stdio};
+
+const PART: &str = "DPDK_FFI_TEST_PART";
+
+/// The entry of the child processes; does nothing by itself, which is why it is not among the tests that run.
+#[test]
+#[ignore = "runs in child processes of the other tests"]
+fn part() {
+    let part = env::var(PART).expect("only the other tests run this");
+    // SAFETY: sets a timer. A part that hangs ends by SIGALRM, and its test fails.
+    unsafe { libc::alarm(60) };
+    parts::play(&part);
+}
+
+/// A process that will play `part`.
+fn command(part: &str) -> Command {
+    by(Command::new(env::current_exe().expect("this binary has a path")), part)
+}
+
+fn by(mut command: Command, part: &str) -> Command {
+    command.args(["--exact", "part", "--ignored", "--nocapture"]).env(PART, part);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The name of a memif socket of this test run, in the abstract name space.
+fn socket(test: &str) -> String {
+    format!("@dpdk-ffi-{test}-{}", std::process::id())
+}
+
+fn start(mut command: Command) -> Child {
+    command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+}
+
+/// Waits for all of `children` before it judges any: when one fails, its peers fail in consequence.
+#[track_caller]
+fn finish<const N: usize>(children: [Child; N]) {
+    let outputs = children.map(|child| child.wait_with_output().expect("the child can be waited for"));
+    let mut failures = String::new();
+    for (index, Output { status, stdout, stderr }) in outputs.iter().enumerate() {
+        let (stdout, stderr) = (String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr));
+        if !status.success() || !stdout.contains("1 passed") {
+            failures += &format!("--- part {index} failed: {status}\n{stdout}\n{stderr}\n");
+        }
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+#[track_caller]
+fn play_alone(part: &str) {
+    finish([start(command(part))]);
+}
+
+/// Two processes that know the name of one memif socket.
+#[track_caller]
+fn play_memif(test: &str, server: &str, client: &str) {
+    finish([server, client].map(|part| start(memif(test, part))));
+}
+
+fn memif(test: &str, part: &str) -> Command {
+    let mut command = command(part);
+    command.env("MEMIF_SOCKET", socket(test));
+    command
+}
+
+#[test]
+fn mistakes_are_error_values() {
+    play_alone("mistakes");
+}
+
+#[test]
+fn eal_refuses_arguments_by_an_error_value() {
+    play_alone("eal_refuses");
+}
+
+#[test]
+fn a_null_port_counts_what_it_is_given() {
+    play_alone("null");
+}
+
+#[test]
+fn a_ring_port_keeps_content_and_chains() {
+    play_alone("ring");
+}
+
+#[test]
+fn an_exhausted_pool_is_no_disaster() {
+    play_alone("exhaustion");
+}
+
+#[test]
+fn ports_and_mbufs_change_threads() {
+    play_alone("threads");
+}
+
+#[test]
+fn memif_carries_frames_between_processes() {
+    play_memif("frames", "memif_echo", "memif_frames");
+}
+
+#[test]
+fn memif_carries_chains_between_processes() {
+    play_memif("chains", "memif_small_echo", "memif_small_frames");
+}
+
+#[test]
+fn a_memif_client_finds_a_server_that_comes_back() {
+    let client = start(memif("restart", "memif_client_restarts"));
+    let mut first = start(memif("restart", "memif_small_echo"));
+    // Whether it went well is judged below, from its output.
+    let _status = first.wait();
+    let second = start(memif("restart", "memif_small_echo"));
+    finish([client, first, second]);
+}
+
+/// An ordinary user: another one where the tests run as root.
+#[test]
+fn memif_works_for_an_ordinary_user() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    let [server, client] = ["memif_echo", "memif_frames"].map(|part| {
+        let mut command = memif("user", part);
+        command.env_remove("XDG_RUNTIME_DIR").env("EXPECT_ORDINARY_USER", "1");
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } == 0 {
+            command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        }
+        start(command)
+    });
+    finish([server, client]);
+}
+
+#[test]
+fn virtio_user_reaches_vhost_and_wakes_a_sleeper() {
+    let path = env::temp_dir().join(format!("dpdk-ffi-vhost-{}", std::process::id()));
+    let [vhost, virtio] = ["vhost_echo", "virtio_user_frames"].map(|part| {
+        let mut command = command(part);
+        command.env("VHOST_SOCKET", &path);
+        start(command)
+    });
+    finish([vhost, virtio]);
+}
+
+/// Needs root, or the right to make user name spaces.
+#[test]
+fn af_packet_carries_frames_over_veth() {
+    let mut unshare = Command::new("unshare");
+    // SAFETY: always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        unshare.arg("-n");
+    } else {
+        unshare.args(["-Un", "--map-current-user", "--keep-caps"]);
+    }
+    unshare.arg(env::current_exe().expect("this binary has a path"));
+    finish([start(by(unshare, "af_packet"))]);
+}
