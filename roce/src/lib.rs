@@ -25,4 +25,14 @@ pub mod mem;
 
 pub mod queue;
 
+pub mod counters;
+
+pub mod recovery;
+
+pub mod congestion;
+
+pub mod qp;
+
 pub mod neighbour;
+
+pub mod engine;

@@ -22,7 +22,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    const fn index_of(self, number: u32) -> usize {
+    /// The index in a number.
+    pub const fn index_of(self, number: u32) -> usize {
         ((number >> self.index_shift) & ((1 << self.index_bits) - 1)) as usize
     }
 
@@ -128,6 +129,18 @@ impl<T> Table<T> {
         self.free.push(index as u32);
         self.len -= 1;
         Some(value)
+    }
+
+    /// The index of a number: below the table's largest size, and no two objects' the same.
+    #[inline]
+    pub fn index_of(&self, number: u32) -> usize {
+        self.layout.index_of(number)
+    }
+
+    /// The object at an index.
+    #[inline]
+    pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.slots.get_mut(index)?.as_mut().map(|(_, value)| value)
     }
 
     /// All objects with their numbers, in no order that means anything.

@@ -68,7 +68,8 @@ impl Memory {
         let layout = Layout::from_size_align(len_bytes.max(1), ALLOC_ALIGN_BYTES)
             .expect("a length below isize::MAX minus a page");
         // SAFETY: the size is at least 1.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let base =
+            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         Memory { base, len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
     }
 
@@ -135,8 +136,7 @@ pub struct Span<'a> {
 
 impl Span<'_> {
     /// The span of no bytes.
-    pub const EMPTY: Span<'static> =
-        Span { base: NonNull::dangling(), len_bytes: 0, _memory: PhantomData };
+    pub const EMPTY: Span<'static> = Span { base: NonNull::dangling(), len_bytes: 0, _memory: PhantomData };
 
     /// Length in bytes.
     pub fn len_bytes(&self) -> usize {

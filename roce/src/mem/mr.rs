@@ -61,7 +61,9 @@ pub enum RegisterError {
     #[error("remote write and remote atomic rights need local write too: add Access::LOCAL_WRITE")]
     NeedsLocalWrite,
     /// A bit that this engine does not know.
-    #[error("access bits {0:#x} are not supported (known: local write, remote write, remote read, remote atomic)")]
+    #[error(
+        "access bits {0:#x} are not supported (known: local write, remote write, remote read, remote atomic)"
+    )]
     UnknownAccess(u32),
     /// The address range wraps around.
     #[error("a region of {len_bytes} bytes at {addr:#x} runs past the end of the address space")]
@@ -198,14 +200,17 @@ mod tests {
         let mut table = MemoryTable::new(8);
         let memory = Memory::alloc(100);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let keys = table.register(&mut Random::new([1; 32]), PdId(1), memory.clone(), 0x1000, access).unwrap();
+        let keys =
+            table.register(&mut Random::new([1; 32]), PdId(1), memory.clone(), 0x1000, access).unwrap();
         (table, memory, keys.0, keys.1)
     }
 
     #[test]
     fn a_key_opens_its_range_to_its_domain_for_its_rights() {
         let (table, _, lkey, rkey) = table();
-        let open = |pd, addr, len, access| table.open_remote(PdId(pd), rkey, addr, len, access).map(|s| s.len_bytes());
+        let open = |pd, addr, len, access| {
+            table.open_remote(PdId(pd), rkey, addr, len, access).map(|s| s.len_bytes())
+        };
         assert_eq!(open(1, 0x1000, 100, Access::REMOTE_WRITE), Ok(100));
         assert_eq!(open(1, 0x1001, 100, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
         assert_eq!(open(1, 0xFFF, 1, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));

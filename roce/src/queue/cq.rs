@@ -2,6 +2,8 @@
 
 use super::cqe::{Cqe, WcStatus};
 use super::ring::{Consumer, Producer, ring};
+use crate::random::Random;
+use crate::table::{Layout, Table};
 
 /// Number of a completion queue in its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +75,81 @@ impl CompletionQueue {
             return Written::Notify;
         }
         Written::Quietly
+    }
+}
+
+/// Numbers of completion queues: all bits in order of nothing, the index at the bottom.
+const CQ_LAYOUT: Layout = Layout { number_bits: 32, index_shift: 0, index_bits: 16 };
+
+/// All completion queues of a device, and what happened to them since it was last asked.
+pub struct CqTable {
+    queues: Table<CompletionQueue>,
+    /// Queues to wake waiters of, at most once each between two looks.
+    notified: Vec<CqId>,
+    /// Queues that overflowed, once each.
+    overflowed: Vec<CqId>,
+}
+
+impl CqTable {
+    /// An empty table of at most `max_cqs` queues.
+    pub fn new(max_cqs: usize) -> Self {
+        CqTable { queues: Table::new(CQ_LAYOUT, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
+    }
+
+    /// Creates a queue of at most `depth` completions; `None` where the table is full.
+    pub fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
+        let (queue, poller) = CompletionQueue::new(depth);
+        let number = self.queues.insert_with(random, |_| false, |_| queue)?;
+        // Room for one event of each kind per queue, so that writing a completion never allocates.
+        self.notified.reserve(self.queues.len());
+        self.overflowed.reserve(self.queues.len());
+        Some((CqId(number), poller))
+    }
+
+    /// Whether there is a queue of this number.
+    pub fn contains(&self, cq: CqId) -> bool {
+        self.queues.get(cq.0).is_some()
+    }
+
+    /// The most queues there may be.
+    pub fn max_len(&self) -> usize {
+        self.queues.max_len()
+    }
+
+    /// Removes a queue; false where there is none.
+    pub fn destroy(&mut self, cq: CqId) -> bool {
+        self.notified.retain(|other| *other != cq);
+        self.overflowed.retain(|other| *other != cq);
+        self.queues.remove(cq.0).is_some()
+    }
+
+    /// Asks for one notification; false where there is no such queue.
+    pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
+        self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
+    }
+
+    /// Writes a completion; see [`CompletionQueue::write`].
+    #[inline]
+    pub fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
+        let Some(queue) = self.queues.get_mut(cq.0) else { return };
+        let had_overflowed = queue.overflowed();
+        match queue.write(cqe, solicited) {
+            Written::Quietly => {}
+            Written::Notify if self.notified.contains(&cq) => {}
+            Written::Notify => self.notified.push(cq),
+            Written::Overflow if had_overflowed => {}
+            Written::Overflow => self.overflowed.push(cq),
+        }
+    }
+
+    /// A queue whose waiters are to be woken.
+    pub fn take_notified(&mut self) -> Option<CqId> {
+        self.notified.pop()
+    }
+
+    /// A queue that lost completions.
+    pub fn take_overflowed(&mut self) -> Option<CqId> {
+        self.overflowed.pop()
     }
 }
 

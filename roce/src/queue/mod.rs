@@ -6,12 +6,16 @@ pub mod cqe;
 pub mod doorbell;
 pub mod ring;
 pub mod rq;
+pub mod sg;
 pub mod sq;
 pub mod wqe;
 
-pub use cq::{CompletionQueue, CqId, CqPoller, Notify};
+pub use cq::{CompletionQueue, CqId, CqPoller, CqTable, Notify};
 pub use cqe::{Cqe, WcOpcode, WcStatus};
 pub use doorbell::Doorbells;
-pub use rq::{RecvPoster, RecvQueue, recv_queue};
-pub use sq::{SendPoster, SendQueue, send_queue};
-pub use wqe::{PostError, RecvRequest, RecvWqe, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
+pub use rq::{RecvPoster, RecvQueue, RecvQueueSize, recv_queue};
+pub use sg::Lists;
+pub use sq::{SendPoster, SendQueue, SendQueueSize, send_queue};
+pub use wqe::{
+    PostError, RecvRequest, RecvWqe, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge,
+};

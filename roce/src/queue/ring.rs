@@ -59,12 +59,8 @@ pub struct Consumer<T> {
 pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let shared = Arc::new(Shared {
-        slots,
-        depth,
-        head: OwnLine(AtomicU32::new(0)),
-        tail: OwnLine(AtomicU32::new(0)),
-    });
+    let shared =
+        Arc::new(Shared { slots, depth, head: OwnLine(AtomicU32::new(0)), tail: OwnLine(AtomicU32::new(0)) });
     (Producer { shared: shared.clone(), tail: 0, head_seen: 0 }, Consumer { shared, head: 0, tail_seen: 0 })
 }
 

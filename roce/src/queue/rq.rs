@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ring::{Consumer, Producer, ring};
-use super::wqe::{PostError, RecvRequest, RecvWqe, Sge, SgList};
+use super::sg::Lists;
+use super::wqe::{PostError, RecvRequest, RecvWqe, SgList, Sge};
+use crate::mem::{MemoryTable, PdId};
 
 /// Sizes of a receive queue.
 #[derive(Clone, Copy, Debug)]
@@ -92,15 +94,9 @@ impl RecvQueue {
         Some(wqe)
     }
 
-    /// Calls `piece` for each run of memory of bytes `offset..offset+len_bytes` of `wqe`.
+    /// The queue's scatter lists.
     #[inline]
-    pub fn pieces<E>(
-        &mut self,
-        wqe: &RecvWqe,
-        offset: u32,
-        len_bytes: u32,
-        piece: impl FnMut(Sge) -> Result<(), E>,
-    ) -> Result<(), E> {
-        wqe.list.pieces(&mut self.sges, offset, len_bytes, piece)
+    pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+        Lists { memory, pd, rest: &mut self.sges }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::doorbell::Doorbells;
 use super::ring::{Consumer, Producer, ring};
-use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, Sge, SgList};
-use crate::mem::{Memory, Span};
+use super::sg::Lists;
+use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
+use crate::mem::{Memory, MemoryTable, PdId, Span};
 
 /// Sizes of a send queue.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +90,8 @@ impl SendPoster {
         if sges.len() > self.size.max_sges as usize {
             return Err(PostError::TooManySges { count: sges.len(), max: self.size.max_sges });
         }
-        let list = SgList::new(sges, self.sges.position())
-            .map_err(|len_bytes| PostError::TooLong { len_bytes })?;
+        let list =
+            SgList::new(sges, self.sges.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
         let full = PostError::QueueFull { depth: self.size.depth };
         sges.iter().skip(1).try_for_each(|sge| self.sges.push(*sge)).map_err(|_| full)?;
         Ok(list)
@@ -144,27 +145,21 @@ impl SendQueue {
     #[inline]
     pub fn release_oldest(&mut self) -> Option<SendWqe> {
         let wqe = *self.wqes.get(0)?;
-        if !wqe.inline {
-            self.sges.release(wqe.list.rest_count());
-        }
+        self.sges.release(wqe.list.rest_count());
         self.wqes.release(1);
         Some(wqe)
     }
 
-    /// Calls `piece` for each run of memory of bytes `offset..offset+len_bytes` of `wqe`.
+    /// The queue's gather and scatter lists.
     #[inline]
-    pub fn pieces<E>(
-        &mut self,
-        wqe: &SendWqe,
-        offset: u32,
-        len_bytes: u32,
-        piece: impl FnMut(Sge) -> Result<(), E>,
-    ) -> Result<(), E> {
-        wqe.list.pieces(&mut self.sges, offset, len_bytes, piece)
+    pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+        Lists { memory, pd, rest: &mut self.sges }
     }
 
-    /// The inline bytes that a piece of an inline work request names.
-    pub fn inline_span(&self, piece: Sge) -> Span<'_> {
-        self.inline.span(piece.addr as usize, piece.len_bytes as usize).unwrap_or(Span::EMPTY)
+    /// Bytes `offset..offset+len_bytes` of an inline work request.
+    #[inline]
+    pub fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
+        let start = wqe.list.first_addr() as usize + offset as usize;
+        self.inline.span(start, len_bytes as usize).unwrap_or(Span::EMPTY)
     }
 }

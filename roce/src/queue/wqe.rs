@@ -98,10 +98,14 @@ pub struct RecvRequest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The queue pair cannot take it in its present state.
-    #[error("the queue pair's state does not allow this post: sends need RTS (or SQD, ERR), receives at least INIT")]
+    #[error(
+        "the queue pair's state does not allow this post: sends need RTS (or SQD, ERR), receives at least INIT"
+    )]
     WrongState,
     /// The queue is full.
-    #[error("the work queue is full ({depth} outstanding): poll completions first, or create the queue pair with a larger queue")]
+    #[error(
+        "the work queue is full ({depth} outstanding): poll completions first, or create the queue pair with a larger queue"
+    )]
     QueueFull {
         /// Its depth.
         depth: u32,
@@ -154,6 +158,17 @@ impl SgList {
         Ok(SgList { first, rest_position, count: sges.len() as u32, len_bytes })
     }
 
+    /// Whether the list has at most one entry.
+    #[inline]
+    pub fn is_one_entry(&self) -> bool {
+        self.count <= 1
+    }
+
+    /// Address of the first entry.
+    pub(super) fn first_addr(&self) -> u64 {
+        self.first.addr
+    }
+
     /// Entries kept in the ring.
     pub(super) fn rest_count(&self) -> u32 {
         self.count.saturating_sub(1)
@@ -162,7 +177,7 @@ impl SgList {
     /// Calls `piece` for each run of memory that makes up bytes `offset..offset+len_bytes` of the
     /// list, in order, until one fails. Stops early where the list ends before.
     #[inline]
-    pub fn pieces<E>(
+    pub(super) fn pieces<E>(
         &self,
         rest: &mut Consumer<Sge>,
         offset: u32,

@@ -1,0 +1,73 @@
+//! Packets out: queue pairs take turns; each sends its answers first, then its requests.
+
+use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
+use super::{Engine, Event};
+use crate::port::Port;
+use crate::qp::QpState;
+use crate::qp::rc::requester::{Outlet, Turn};
+
+impl<P: Port> Engine<P> {
+    /// Gives queue pairs their turns until the budget or the port is used up. Returns packets sent.
+    pub(super) fn transmit(&mut self) -> u32 {
+        let mut budget = TX_BUDGET_PKTS;
+        while budget > 0 {
+            let Some(slot) = self.turns.pop_front() else { break };
+            let mut quantum = TX_QUANTUM_PKTS.min(budget);
+            let before = quantum;
+            let turn = self.take_turn(slot as usize, &mut quantum);
+            budget -= before - quantum;
+            match turn {
+                Turn::Done => {}
+                Turn::MoreToSend => self.turns.push_back(slot),
+                Turn::PortFull => {
+                    self.turns.push_front(slot);
+                    break;
+                }
+                Turn::MemoryGone => {
+                    let gone = self.qps.at_mut(slot as usize).map(|qp| Event::QpAccessError(qp.qpn));
+                    self.enter_error(slot as usize, gone);
+                }
+            }
+        }
+        self.transmit_neighbour();
+        TX_BUDGET_PKTS - budget
+    }
+
+    #[inline]
+    fn take_turn(&mut self, slot: usize, quantum: &mut u32) -> Turn {
+        let Some(qp) = self.qps.at_mut(slot) else { return Turn::Done };
+        qp.scheduled = false;
+        let Some(connection) = &mut qp.connection else { return Turn::Done };
+        let mut outlet = Outlet {
+            now: self.now,
+            port: &mut self.port,
+            budget: quantum,
+            memory: &self.memory,
+            pd: qp.init.pd,
+            path: &mut connection.path,
+            counters: &mut qp.counters,
+        };
+        let mut turn = connection.responder.transmit(&mut outlet);
+        if turn == Turn::Done && matches!(qp.state, QpState::Rts | QpState::Sqd) {
+            turn = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
+            if let Some(deadline) = connection.requester.deadline() {
+                self.timers.no_later_than(slot, deadline);
+            }
+        }
+        // Still in line, unless it is done.
+        qp.scheduled = matches!(turn, Turn::MoreToSend | Turn::PortFull);
+        if connection.requester.local_fault(&qp.outstanding).is_some() {
+            self.after_requester(slot, None);
+        }
+        turn
+    }
+
+    fn transmit_neighbour(&mut self) {
+        for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
+            let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
+            // A full port loses it; whoever waits for it asks again.
+            let Some(room) = self.port.tx_reserve(frame.len()) else { return };
+            room.copy_from_slice(frame);
+        }
+    }
+}

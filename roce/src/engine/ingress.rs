@@ -1,0 +1,197 @@
+//! Frames in: to the neighbour code, or through the checks every packet must pass to the queue pair
+//! it names (IBA 9.6), and there to the responder or the completer.
+
+use super::limits::{MAX_RD_ATOMIC, RX_BURST_FRAMES};
+use super::qp_object::Qp;
+use super::{Engine, Event, schedule};
+use crate::counters::DropCounters;
+use crate::id::PKey;
+use crate::port::Port;
+use crate::qp::QpState;
+use crate::qp::rc::completer::{Completer, Outcome};
+use crate::qp::rc::responder::{Aftermath, Inlet};
+use crate::queue::WcStatus;
+use crate::wire::{NakCode, Packet, ParseError, Transport};
+
+impl<P: Port> Engine<P> {
+    /// Takes one burst from the port.
+    pub(super) fn receive(&mut self) -> usize {
+        let mut frames = std::mem::take(&mut self.frames);
+        self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
+        let count = frames.len();
+        for frame in frames.drain(..) {
+            self.on_frame(frame.as_ref());
+        }
+        self.frames = frames;
+        count
+    }
+
+    fn on_frame(&mut self, frame: &[u8]) {
+        match Packet::parse(frame) {
+            Ok(packet) if packet.icrc_ok() => self.on_packet(&packet),
+            Ok(_) => self.drops.rx_icrc_errors += 1,
+            Err(reason) => {
+                *parse_counter(&mut self.drops, reason) += 1;
+                if reason == ParseError::NotRoce {
+                    self.neighbour.handle_frame(frame, self.now);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn on_packet(&mut self, packet: &Packet<'_>) {
+        let qpn = packet.bth.dest_qp.value();
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            self.drops.unknown_qp += 1;
+            return;
+        };
+        if let Err(counter) = admit(qp, packet) {
+            *counter(&mut self.drops) += 1;
+            return;
+        }
+        qp.counters.rcvd_pkts += 1;
+        if packet.info.transport == Transport::Cnp {
+            qp.counters.rp_cnp_ignored += 1;
+            return;
+        }
+        let slot = self.qps.index_of(qpn);
+        if packet.info.is_request { self.on_request(slot, packet) } else { self.on_response(slot, packet) }
+    }
+
+    #[inline]
+    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(connection) = &mut qp.connection else { return };
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
+            self.events.push_back(Event::CommunicationEstablished(qp.qpn));
+        }
+        let mut inlet = Inlet {
+            memory: &self.memory,
+            pd: qp.init.pd,
+            access: qp.attributes.access,
+            min_rnr_timer: qp.attributes.min_rnr_timer,
+            rq: &mut qp.rq,
+            cqs: &mut self.cqs,
+            cq: qp.init.recv_cq,
+            qpn: qp.qpn,
+            counters: &mut qp.counters,
+        };
+        let aftermath = connection.responder.on_request(packet, &mut inlet);
+        let qpn = qp.qpn;
+        match aftermath {
+            Aftermath::Nothing => return,
+            Aftermath::Answer => {}
+            Aftermath::Fatal(code) => {
+                let event = match code {
+                    NakCode::RemoteAccessError => Event::QpAccessError(qpn),
+                    NakCode::RemoteOperationalError => Event::QpFatal(qpn),
+                    _ => Event::QpRequestError(qpn),
+                };
+                self.enter_error(slot, Some(event));
+            }
+        }
+        schedule(&mut self.qps, &mut self.turns, slot);
+    }
+
+    #[inline]
+    fn on_response(&mut self, slot: usize, packet: &Packet<'_>) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(connection) = &mut qp.connection else { return };
+        let (una, sent) = connection.requester.in_flight();
+        let mut completer = Completer {
+            outstanding: &mut qp.outstanding,
+            una,
+            sent,
+            mtu_bytes: qp.attributes.path_mtu.bytes(),
+            memory: &self.memory,
+            pd: qp.init.pd,
+            counters: &mut qp.counters,
+        };
+        let outcome = completer.on_response(packet);
+        if outcome == Outcome::Ignored {
+            return;
+        }
+        let failed = connection.requester.on_outcome(self.now, outcome, &mut qp.counters);
+        self.after_requester(slot, failed);
+    }
+
+    /// Completes what was acknowledged, fails what failed, and gives the requester its turn.
+    pub(super) fn after_requester(&mut self, slot: usize, failed: Option<WcStatus>) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(connection) = &mut qp.connection else { return };
+        let (una, _) = connection.requester.in_flight();
+        let mut completions = Qp::send_completions(&mut self.cqs, &qp.init, qp.qpn, &mut qp.counters);
+        completions.complete_before(&mut qp.outstanding, una);
+        let failed = failed.or_else(|| connection.requester.local_fault(&qp.outstanding));
+        if let Some(status) = failed {
+            completions.fail_oldest(&mut qp.outstanding, status);
+            self.enter_error(slot, None);
+            return;
+        }
+        if let Some(deadline) = connection.requester.deadline() {
+            self.timers.no_later_than(slot, deadline);
+        }
+        let drained = qp.state == QpState::Sqd && connection.requester.is_drained(&qp.outstanding);
+        if drained && !std::mem::replace(&mut qp.drained, true) {
+            self.events.push_back(Event::SendQueueDrained(qp.qpn));
+        }
+        schedule(&mut self.qps, &mut self.turns, slot);
+    }
+
+    /// Puts a queue pair into error: its work requests are flushed from the next poll on.
+    pub(super) fn enter_error(&mut self, slot: usize, event: Option<Event>) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        if qp.state != QpState::Err {
+            qp.set_state(QpState::Err);
+            self.events.extend(event);
+        }
+        if !std::mem::replace(&mut qp.flushing, true) {
+            self.errors.push_back(slot as u32);
+        }
+    }
+}
+
+/// A counter of drops, named by its place.
+type DropCounter = fn(&mut DropCounters) -> &mut u64;
+
+/// The checks that every packet to a queue pair must pass.
+#[inline]
+fn admit(qp: &Qp, packet: &Packet<'_>) -> Result<(), DropCounter> {
+    let Some(connection) = qp.connection.as_ref().filter(|_| qp.state.receives()) else {
+        return Err(|drops| &mut drops.qp_state);
+    };
+    if !matches!(packet.info.transport, Transport::Rc | Transport::Cnp) {
+        return Err(|drops| &mut drops.wrong_transport);
+    }
+    if !PKey::DEFAULT.accepts(packet.bth.pkey) {
+        return Err(|drops| &mut drops.wrong_pkey);
+    }
+    if packet.src_gid() != connection.peer {
+        return Err(|drops| &mut drops.wrong_source);
+    }
+    if packet.dst_gid() != connection.own {
+        return Err(|drops| &mut drops.wrong_destination);
+    }
+    Ok(())
+}
+
+fn parse_counter(drops: &mut DropCounters, reason: ParseError) -> &mut u64 {
+    match reason {
+        ParseError::NotRoce => &mut drops.not_roce,
+        ParseError::Truncated => &mut drops.truncated,
+        ParseError::StackedVlan => &mut drops.stacked_vlan,
+        ParseError::BadIpVersion => &mut drops.bad_ip_version,
+        ParseError::Ipv4Options => &mut drops.ipv4_options,
+        ParseError::Fragment => &mut drops.fragment,
+        ParseError::BadIpChecksum => &mut drops.bad_ip_checksum,
+        ParseError::LengthMismatch => &mut drops.length_mismatch,
+        ParseError::BadTver => &mut drops.bad_tver,
+        ParseError::UnknownOpcode => &mut drops.unknown_opcode,
+        ParseError::BadPad => &mut drops.bad_pad,
+        ParseError::UnexpectedPayload => &mut drops.unexpected_payload,
+    }
+}
+
+// A responder's queue of READs is twice this long.
+const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);

@@ -1,0 +1,65 @@
+//! Every bound of the engine, with its unit; assertions between them hold at compile time.
+
+use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
+
+/// Frames taken from the port by one poll.
+pub const RX_BURST_FRAMES: usize = 32;
+
+/// Packets sent by one poll.
+pub const TX_BUDGET_PKTS: u32 = 64;
+
+/// Packets that one queue pair may send before the next one's turn.
+pub const TX_QUANTUM_PKTS: u32 = 32;
+
+/// Queue pairs whose timers are looked at by one poll.
+pub const TIMERS_PER_POLL: usize = 16;
+
+/// Queue pairs in error that one poll flushes.
+pub const FLUSHED_QPS_PER_POLL: usize = 4;
+
+/// Work requests that one poll flushes of each.
+pub const FLUSHED_WRS_PER_QP: usize = 32;
+
+/// Frames of the neighbour code that one poll sends.
+pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
+
+/// Packets in flight of one queue pair, unless configured otherwise.
+pub const DEFAULT_WINDOW_PKTS: u32 = 256;
+
+/// Work requests of one queue.
+pub const MAX_QP_WR: u32 = 32_768;
+
+/// Scatter/gather entries of one work request.
+pub const MAX_SGE: u32 = 32;
+
+/// Inline bytes of one send.
+pub const MAX_INLINE_BYTES: u32 = 1024;
+
+/// Completions of one queue.
+pub const MAX_CQE: u32 = 1 << 20;
+
+/// READs outstanding at one queue pair, at either end.
+pub const MAX_RD_ATOMIC: u8 = 128;
+
+/// How much of each object a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Protection domains.
+    pub max_pds: usize,
+    /// Memory regions.
+    pub max_mrs: usize,
+    /// Completion queues.
+    pub max_cqs: usize,
+    /// Queue pairs.
+    pub max_qps: usize,
+}
+
+impl Default for DeviceLimits {
+    fn default() -> Self {
+        DeviceLimits { max_pds: 1024, max_mrs: 65_536, max_cqs: 8192, max_qps: 16_384 }
+    }
+}
+
+const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
+// A window ends with a request for an acknowledgement; it should hear of one before.
+const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);

@@ -1,0 +1,252 @@
+//! The engine: one device, driven by `poll`.
+//!
+//! ```text
+//!   poll(now):  port.rx_burst -> ingress -> responder | completer      at most RX_BURST_FRAMES
+//!               doorbells     -> queue pairs with news are scheduled
+//!               timers        -> requester                             at most TIMERS_PER_POLL
+//!               errors        -> flush                                 at most FLUSHED_QPS_PER_POLL
+//!               egress        -> responder, requester -> port          at most TX_BUDGET_PKTS
+//!               neighbour     -> port                                  at most NEIGHBOUR_FRAMES_PER_POLL
+//!               port.tx_flush
+//! ```
+
+mod egress;
+pub mod event;
+mod ingress;
+pub mod limits;
+mod modify;
+mod objects;
+mod qp_object;
+mod timers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::congestion::Congestion;
+use crate::counters::{DropCounters, QpCounters};
+use crate::mem::MemoryTable;
+use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
+use crate::port::Port;
+use crate::queue::{CqTable, Doorbells};
+use crate::random::Random;
+use crate::table::{Layout, Table};
+use crate::time::Instant;
+
+pub use event::Event;
+pub use objects::{CreateError, DestroyError, QpHandles};
+pub use qp_object::Attributes;
+
+use limits::{
+    DEFAULT_WINDOW_PKTS, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
+    TIMERS_PER_POLL,
+};
+use qp_object::Qp;
+use timers::Timers;
+
+/// Queue pair numbers: 14 bits of index and ten random ones; indices are drawn at random too.
+const QPN_LAYOUT: Layout = Layout { number_bits: 24, index_shift: 0, index_bits: 14 };
+
+/// Protection domains are never on the wire; their numbers only have to differ.
+const PD_LAYOUT: Layout = Layout { number_bits: 32, index_shift: 0, index_bits: 16 };
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Seed of all keys, queue pair numbers and PSNs: from the operating system on a live device.
+    pub seed: [u8; 32],
+    /// How many objects it has room for.
+    pub limits: DeviceLimits,
+    /// Addresses, and who answers for them.
+    pub neighbour: NeighbourConfig,
+    /// Congestion control of new queue pairs.
+    pub congestion: Congestion,
+}
+
+impl EngineConfig {
+    /// Defaults for everything but the seed and the addresses.
+    pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
+        let congestion = Congestion::Window { window_pkts: DEFAULT_WINDOW_PKTS };
+        EngineConfig { seed, limits: DeviceLimits::default(), neighbour, congestion }
+    }
+}
+
+/// What one poll did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames received.
+    pub rx_frames: usize,
+    /// Packets sent.
+    pub tx_pkts: u32,
+    /// There is more to do now, for which this poll's bounds left no room.
+    pub more: bool,
+}
+
+impl Progress {
+    /// Whether the poll found nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.rx_frames == 0 && self.tx_pkts == 0 && !self.more
+    }
+}
+
+/// A RoCEv2 device over a port.
+///
+/// Nothing happens between polls; [`Engine::next_deadline`] says when the next one is due at the
+/// latest, and frames or posted work are reason for one at any time. The application's ends of the
+/// queues ([`crate::queue::SendPoster`] and its like) may be used from other threads meanwhile.
+pub struct Engine<P: Port> {
+    port: P,
+    limits: DeviceLimits,
+    congestion: Congestion,
+    random: Random,
+    neighbour: Neighbour,
+    neighbour_generation: u64,
+    memory: MemoryTable,
+    pds: Table<()>,
+    cqs: CqTable,
+    qps: Table<Box<Qp>>,
+    doorbells: Arc<Doorbells>,
+    /// Slots of queue pairs that have something to send, in turn.
+    turns: VecDeque<u32>,
+    /// Slots of queue pairs in error.
+    errors: VecDeque<u32>,
+    timers: Timers,
+    events: VecDeque<Event>,
+    drops: DropCounters,
+    /// Counters of queue pairs that are no more.
+    past: QpCounters,
+    frames: Vec<P::Frame>,
+    now: Instant,
+}
+
+impl<P: Port> Engine<P> {
+    /// A device over `port`.
+    pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
+        let neighbour = Neighbour::new(config.neighbour)?;
+        let limits = config.limits;
+        let qps = Table::new(QPN_LAYOUT, limits.max_qps);
+        let slots = qps.max_len().next_power_of_two();
+        Ok(Engine {
+            port,
+            limits,
+            congestion: config.congestion,
+            random: Random::new(config.seed),
+            neighbour_generation: neighbour.generation(),
+            neighbour,
+            memory: MemoryTable::new(limits.max_mrs),
+            pds: Table::new(PD_LAYOUT, limits.max_pds),
+            cqs: CqTable::new(limits.max_cqs),
+            doorbells: Arc::new(Doorbells::new(slots)),
+            turns: VecDeque::new(),
+            errors: VecDeque::new(),
+            timers: Timers::new(slots),
+            qps,
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+            past: QpCounters::default(),
+            frames: Vec::with_capacity(RX_BURST_FRAMES),
+            now: Instant::ZERO,
+        })
+    }
+
+    /// Does a bounded amount of everything there is to do.
+    pub fn poll(&mut self, now: Instant) -> Progress {
+        self.now = now;
+        self.port.set_now(now);
+        let rx_frames = self.receive();
+        let (qps, turns) = (&mut self.qps, &mut self.turns);
+        self.doorbells.drain(|slot| schedule(qps, turns, slot));
+        self.expire_timers();
+        self.flush_errors();
+        self.follow_neighbours();
+        let tx_pkts = self.transmit();
+        self.port.tx_flush();
+        self.collect_events();
+        let more = rx_frames == RX_BURST_FRAMES || !self.turns.is_empty();
+        Progress { rx_frames, tx_pkts, more }
+    }
+
+    /// The latest time at which the engine wants to be polled, if nothing else happens.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let immediate = (!self.turns.is_empty() || self.doorbells.any()).then_some(self.now);
+        [immediate, self.timers.earliest(), self.neighbour.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// The port.
+    pub fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// The port, to change its settings.
+    pub fn port_mut(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// Addresses and neighbours.
+    pub fn neighbour(&self) -> &Neighbour {
+        &self.neighbour
+    }
+
+    /// Addresses and neighbours, to change.
+    pub fn neighbour_mut(&mut self) -> &mut Neighbour {
+        &mut self.neighbour
+    }
+
+    /// The next event, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Frames dropped, by reason.
+    pub fn drop_counters(&self) -> DropCounters {
+        self.drops
+    }
+
+    /// The sums over all queue pairs, past and present.
+    pub fn counters(&self) -> QpCounters {
+        let mut sum = self.past;
+        self.qps.iter().for_each(|(_, qp)| sum.add(&qp.counters));
+        sum
+    }
+
+    fn expire_timers(&mut self) {
+        for _ in 0..TIMERS_PER_POLL {
+            let Some(slot) = self.timers.pop_due(self.now) else { return };
+            let Some(qp) = self.qps.at_mut(slot) else { continue };
+            let Some(connection) = &mut qp.connection else { continue };
+            let failed = connection.requester.on_time(self.now, &mut qp.counters);
+            self.after_requester(slot, failed);
+        }
+    }
+
+    fn flush_errors(&mut self) {
+        for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
+            let Some(slot) = self.errors.pop_front() else { return };
+            // In error for good: what is posted later is flushed too.
+            if let Some(qp) = self.qps.at_mut(slot as usize)
+                && qp.flushing
+            {
+                qp.flush(&mut self.cqs, FLUSHED_WRS_PER_QP);
+                self.errors.push_back(slot);
+            }
+        }
+    }
+
+    fn collect_events(&mut self) {
+        while let Some(cq) = self.cqs.take_overflowed() {
+            self.events.push_back(Event::CqError(cq));
+            self.fail_users_of(cq);
+        }
+        while let Some(cq) = self.cqs.take_notified() {
+            self.events.push_back(Event::Completion(cq));
+        }
+    }
+}
+
+/// Puts a queue pair in the line of those that send.
+fn schedule(qps: &mut Table<Box<Qp>>, turns: &mut VecDeque<u32>, slot: usize) {
+    if let Some(qp) = qps.at_mut(slot)
+        && !std::mem::replace(&mut qp.scheduled, true)
+    {
+        turns.push_back(slot as u32);
+    }
+}

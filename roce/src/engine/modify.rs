@@ -1,0 +1,272 @@
+//! Modifying queue pairs: the state table, then ranges, then the path, then the change.
+
+use super::limits::MAX_RD_ATOMIC;
+use super::qp_object::{Attributes, Connection, Qp};
+use super::{Engine, schedule};
+use crate::id::{Gid, Mac, PKey, Qpn};
+use crate::neighbour::Resolution;
+use crate::port::Port;
+use crate::qp::rc::emit::Path;
+use crate::qp::rc::requester::{Requester, RequesterConfig};
+use crate::qp::rc::responder::{Responder, ResponderConfig};
+use crate::qp::state::check_transition;
+use crate::qp::{AddressVector, ModifyError, PathMtu, QpAttr, QpState};
+use crate::time::Instant;
+use crate::wire::{HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
+
+/// Time to live where the path does not say.
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// Traffic class bits that say "congestion can be marked" (ECT(0)); 0 says it cannot.
+const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
+
+impl<P: Port> Engine<P> {
+    /// What is known of the way to `dgid`; the first call starts asking.
+    pub fn resolve(&mut self, dgid: Gid) -> Resolution {
+        self.neighbour.resolve(dgid.ip(), self.now)
+    }
+
+    /// Changes a queue pair's state and attributes as the table allows, or nothing.
+    ///
+    /// The path's address must be resolved: call [`Engine::resolve`] first, until it is known.
+    pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
+        let qp = self.qps.get(qpn.value()).ok_or(ModifyError::UnknownQp)?;
+        let from = qp.state;
+        let to = attr.state.unwrap_or(from);
+        if let Some(believed) = attr.current_state
+            && believed != from
+        {
+            return Err(ModifyError::NotInState { believed, actual: from });
+        }
+        check_transition(from, to, attr.mask())?;
+        check_ranges(attr, self.port.caps().mtu_bytes)?;
+        let attributes = updated(qp.attributes, attr);
+        let path = match attr.path {
+            Some(path) => Some((path, self.path_for(qpn, attributes.dest_qpn, &path)?)),
+            None => None,
+        };
+        let slot = self.qps.index_of(qpn.value());
+        let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
+        qp.attributes = attributes;
+        if let (Some(connection), Some((_, route))) = (&mut qp.connection, &path) {
+            (connection.path, connection.peer_mac) = (route.path, route.peer_mac);
+            (connection.peer, connection.own) = (route.peer, route.own);
+        }
+        self.carry_out(slot, from, to, path.map(|(_, route)| route));
+        Ok(())
+    }
+
+    fn carry_out(&mut self, slot: usize, from: QpState, to: QpState, route: Option<Route>) {
+        let congestion = self.congestion;
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        match (from, to) {
+            (_, QpState::Reset) => {
+                qp.discard();
+                qp.flushing = false;
+                self.errors.retain(|other| *other as usize != slot);
+            }
+            (_, QpState::Err) => return self.enter_error(slot, None),
+            (QpState::Init, QpState::Rtr) => {
+                let requester = Requester::new(requester_config(&qp.attributes, congestion));
+                let responder = Responder::new(responder_config(&qp.attributes));
+                qp.connection = route.map(|route| Connection {
+                    requester,
+                    responder,
+                    path: route.path,
+                    peer_mac: route.peer_mac,
+                    peer: route.peer,
+                    own: route.own,
+                });
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                qp.outstanding.set_first_psn(qp.attributes.sq_psn);
+                if let Some(connection) = &mut qp.connection {
+                    connection.requester = Requester::new(requester_config(&qp.attributes, congestion));
+                }
+            }
+            (QpState::Sqd, QpState::Sqd) => {
+                let config = requester_config(&qp.attributes, congestion);
+                if let Some(connection) = &mut qp.connection {
+                    connection.requester.reconfigure(config);
+                }
+            }
+            _ => {}
+        }
+        qp.set_state(to);
+        if let Some(connection) = &mut qp.connection {
+            connection.requester.set_draining(to == QpState::Sqd);
+        }
+        qp.drained &= to == QpState::Sqd;
+        if to == QpState::Sqd {
+            self.after_requester(slot, None);
+        }
+        schedule(&mut self.qps, &mut self.turns, slot);
+    }
+
+    /// The headers of packets from `qpn` along `path`.
+    fn path_for(&mut self, qpn: Qpn, dest_qpn: Qpn, path: &AddressVector) -> Result<Route, ModifyError> {
+        let no_path = |reason: String| ModifyError::NoPath { dgid: path.dgid, reason };
+        let Some(own) = self.neighbour.gids().get(usize::from(path.sgid_index)).map(|entry| entry.gid) else {
+            let count = self.neighbour.gids().len();
+            return Err(no_path(format!(
+                "there is no GID index {}; this device has {count}",
+                path.sgid_index
+            )));
+        };
+        if own.is_ipv4() != path.dgid.is_ipv4() {
+            return Err(no_path(format!(
+                "GID index {} is {own}, of the other IP family; choose an index of the same family (index 0 is the link-local IPv6 address)",
+                path.sgid_index
+            )));
+        }
+        let peer_mac = match self.neighbour.resolve(path.dgid.ip(), self.now) {
+            Resolution::Known(mac) => mac,
+            Resolution::Pending => {
+                return Err(no_path("its Ethernet address is not known yet; resolve it first".into()));
+            }
+            Resolution::Unreachable => {
+                return Err(no_path(
+                    "no neighbour answers for it; is it up, and in the same subnet as the source GID?".into(),
+                ));
+            }
+        };
+        let src_mac = self.port.caps().mac;
+        let template = template_for(qpn, dest_qpn, path, own, src_mac, peer_mac)
+            .map_err(|families| no_path(families.to_string()))?;
+        let ip_id = self.random.below(1 << 16) as u16; // below 2^16
+        Ok(Route { path: Path { template, ip_id }, peer_mac, peer: path.dgid, own })
+    }
+
+    /// Points the headers of queue pairs whose neighbour has moved to its new Ethernet address.
+    pub(super) fn follow_neighbours(&mut self) {
+        let generation = self.neighbour.generation();
+        if std::mem::replace(&mut self.neighbour_generation, generation) == generation {
+            return;
+        }
+        let numbers: Vec<u32> = self.qps.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            let Some(qp) = self.qps.get_mut(number) else { continue };
+            move_to_neighbour(qp, &mut self.neighbour, self.now, self.port.caps().mac);
+        }
+    }
+}
+
+fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, now: Instant, src_mac: Mac) {
+    let (Some(connection), Some(path)) = (&mut qp.connection, qp.attributes.path) else { return };
+    let Resolution::Known(mac) = neighbour.resolve(connection.peer.ip(), now) else { return };
+    if mac == connection.peer_mac {
+        return;
+    }
+    let template = template_for(qp.qpn, qp.attributes.dest_qpn, &path, connection.own, src_mac, mac);
+    if let Ok(template) = template {
+        connection.path.template = template;
+        connection.peer_mac = mac;
+    }
+}
+
+/// A path made ready.
+struct Route {
+    path: Path,
+    peer_mac: Mac,
+    peer: Gid,
+    own: Gid,
+}
+
+fn template_for(
+    qpn: Qpn,
+    dest_qp: Qpn,
+    path: &AddressVector,
+    src: Gid,
+    src_mac: Mac,
+    dst_mac: Mac,
+) -> Result<HeaderTemplate, crate::wire::MixedFamilies> {
+    let derived = flow_label_from_qpns(qpn, dest_qp);
+    let flow_label = if path.flow_label == 0 { derived } else { path.flow_label & FLOW_LABEL_MASK };
+    HeaderTemplate::new(&HeaderSpec {
+        src_mac,
+        dst_mac,
+        vlan: None,
+        src,
+        dst: path.dgid,
+        tclass: path.traffic_class,
+        ttl: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
+        flow_label: path.flow_label & FLOW_LABEL_MASK,
+        udp_source_port: udp_source_port(flow_label),
+        pkey: PKey::DEFAULT,
+        dest_qp,
+    })
+}
+
+fn updated(mut now: Attributes, attr: &QpAttr) -> Attributes {
+    fn set<T>(field: &mut T, value: Option<T>) {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
+    set(&mut now.access, attr.access);
+    set(&mut now.path, attr.path.map(Some));
+    set(&mut now.path_mtu, attr.path_mtu);
+    set(&mut now.dest_qpn, attr.dest_qpn);
+    set(&mut now.rq_psn, attr.rq_psn);
+    set(&mut now.sq_psn, attr.sq_psn);
+    set(&mut now.max_dest_rd_atomic, attr.max_dest_rd_atomic);
+    set(&mut now.max_rd_atomic, attr.max_rd_atomic);
+    set(&mut now.min_rnr_timer, attr.min_rnr_timer);
+    set(&mut now.timeout, attr.timeout);
+    set(&mut now.retry_count, attr.retry_count);
+    set(&mut now.rnr_retry, attr.rnr_retry);
+    now
+}
+
+fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError> {
+    let below = |attribute, value: Option<u64>, end: u64| match value {
+        Some(value) if value >= end => {
+            Err(ModifyError::OutOfRange { attribute, value, needed: format!("at most {}", end - 1) })
+        }
+        _ => Ok(()),
+    };
+    below("pkey_index", attr.pkey_index.map(u64::from), 1)?;
+    below("timeout", attr.timeout.map(u64::from), 32)?;
+    below("min_rnr_timer", attr.min_rnr_timer.map(u64::from), 32)?;
+    below("retry_cnt", attr.retry_count.map(u64::from), 8)?;
+    below("rnr_retry", attr.rnr_retry.map(u64::from), 8)?;
+    let rd_atomic_end = u64::from(MAX_RD_ATOMIC) + 1;
+    below("max_rd_atomic", attr.max_rd_atomic.map(u64::from), rd_atomic_end)?;
+    below("max_dest_rd_atomic", attr.max_dest_rd_atomic.map(u64::from), rd_atomic_end)?;
+    if let Some(port) = attr.port_num.filter(|port| *port != 1) {
+        let needed = "the device has port 1 only".into();
+        return Err(ModifyError::OutOfRange { attribute: "port_num", value: u64::from(port), needed });
+    }
+    let largest = PathMtu::largest_for(port_mtu_bytes);
+    if let Some(mtu) = attr.path_mtu.filter(|mtu| Some(*mtu) > largest) {
+        let needed = match largest {
+            Some(largest) => format!(
+                "the port's MTU of {port_mtu_bytes} carries a path MTU of at most {}; raise the port's MTU or choose that",
+                largest.bytes()
+            ),
+            None => format!("the port's MTU of {port_mtu_bytes} is too small for any path MTU"),
+        };
+        return Err(ModifyError::OutOfRange { attribute: "path_mtu", value: u64::from(mtu.bytes()), needed });
+    }
+    Ok(())
+}
+
+fn requester_config(attributes: &Attributes, congestion: crate::congestion::Congestion) -> RequesterConfig {
+    RequesterConfig {
+        first_psn: attributes.sq_psn,
+        mtu_bytes: attributes.path_mtu.bytes(),
+        timeout: attributes.timeout,
+        retry_count: attributes.retry_count,
+        rnr_retry: attributes.rnr_retry,
+        max_rd_atomic: attributes.max_rd_atomic,
+        congestion,
+    }
+}
+
+fn responder_config(attributes: &Attributes) -> ResponderConfig {
+    ResponderConfig {
+        first_psn: attributes.rq_psn,
+        mtu_bytes: attributes.path_mtu.bytes(),
+        max_dest_rd_atomic: attributes.max_dest_rd_atomic,
+    }
+}

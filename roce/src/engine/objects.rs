@@ -1,0 +1,237 @@
+//! Creating and destroying what an application owns on a device.
+
+use super::Engine;
+use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
+use super::qp_object::{Attributes, Qp};
+use crate::counters::QpCounters;
+use crate::id::{LKey, Qpn, RKey};
+use crate::mem::{Access, Memory, PdId, RegisterError};
+use crate::port::Port;
+use crate::psn::Psn;
+use crate::qp::rc::outstanding::Outstanding;
+use crate::qp::{QpInit, QpState};
+use crate::queue::{
+    CqId, CqPoller, Notify, RecvPoster, RecvQueueSize, SendPoster, SendQueueSize, recv_queue, send_queue,
+};
+
+/// Why an object was not created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The device is full.
+    #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
+    TooMany {
+        /// What there is no more of.
+        what: &'static str,
+        /// How many there are.
+        max: usize,
+    },
+    /// A size is out of range.
+    #[error("{what} = {value} is out of range: this device takes 1 to {max}")]
+    OutOfRange {
+        /// Which size.
+        what: &'static str,
+        /// What was asked.
+        value: u64,
+        /// What is possible.
+        max: u64,
+    },
+    /// A protection domain or completion queue that this device does not have.
+    #[error("this device has no such {0}")]
+    Unknown(&'static str),
+    /// A region that cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// Why an object was not destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DestroyError {
+    /// This device has none of that number.
+    #[error("this device has no such {0}")]
+    Unknown(&'static str),
+    /// Others depend on it.
+    #[error("the {0} is still in use: destroy the queue pairs and regions that use it first")]
+    Busy(&'static str),
+}
+
+/// A new queue pair: its number and the application's ends of its queues.
+pub struct QpHandles {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Posts sends.
+    pub send: SendPoster,
+    /// Posts receives.
+    pub recv: RecvPoster,
+}
+
+/// QP0 and QP1 are the management queue pairs, and the highest number is the multicast one.
+fn is_reserved_qpn(number: u32) -> bool {
+    number < 2 || number == 0xFF_FFFF
+}
+
+fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), CreateError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(CreateError::OutOfRange { what, value: u64::from(value), max: u64::from(max) })
+}
+
+impl<P: Port> Engine<P> {
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
+        let max = self.pds.max_len();
+        let number = self.pds.insert_with(&mut self.random, |_| false, |_| ());
+        number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
+    }
+
+    /// Deallocates a protection domain that nothing uses.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
+        const WHAT: &str = "protection domain";
+        if self.pds.get(pd.0).is_none() {
+            return Err(DestroyError::Unknown(WHAT));
+        }
+        if self.memory.count_of(pd) > 0 || self.qps.iter().any(|(_, qp)| qp.init.pd == pd) {
+            return Err(DestroyError::Busy(WHAT));
+        }
+        self.pds.remove(pd.0);
+        Ok(())
+    }
+
+    /// Registers `memory`; remote and local addresses of its bytes start at `addr`.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        memory: Memory,
+        addr: u64,
+        access: Access,
+    ) -> Result<(LKey, RKey), CreateError> {
+        self.pds.get(pd.0).ok_or(CreateError::Unknown("protection domain"))?;
+        Ok(self.memory.register(&mut self.random, pd, memory, addr, access)?)
+    }
+
+    /// Deregisters a region; after this its memory is not touched any more.
+    pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
+        self.memory.deregister(lkey).map(drop).ok_or(DestroyError::Unknown("memory region"))
+    }
+
+    /// Creates a completion queue of at most `depth` entries.
+    pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
+        check_range("completion queue entries", depth, 1, MAX_CQE)?;
+        let max = self.cqs.max_len();
+        let created = self.cqs.create(&mut self.random, depth);
+        created.ok_or(CreateError::TooMany { what: "completion queues", max })
+    }
+
+    /// Destroys a completion queue that no queue pair uses.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
+        const WHAT: &str = "completion queue";
+        if self.qps.iter().any(|(_, qp)| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
+            return Err(DestroyError::Busy(WHAT));
+        }
+        if self.cqs.destroy(cq) { Ok(()) } else { Err(DestroyError::Unknown(WHAT)) }
+    }
+
+    /// Asks for one [`super::Event::Completion`] when the next completion is written.
+    pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> Result<(), DestroyError> {
+        let known = self.cqs.request_notify(cq, notify);
+        if known { Ok(()) } else { Err(DestroyError::Unknown("completion queue")) }
+    }
+
+    /// Creates a reliable connection queue pair, in RESET.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandles, CreateError> {
+        self.check_init(init)?;
+        let max = self.qps.max_len();
+        let doorbells = self.doorbells.clone();
+        let mut ends = None;
+        let number = self.qps.insert_with(&mut self.random, is_reserved_qpn, |number| {
+            let slot = super::QPN_LAYOUT.index_of(number);
+            let (send, recv, qp) = new_qp(Qpn::new(number), init, doorbells, slot);
+            ends = Some((send, recv));
+            qp
+        });
+        let full = CreateError::TooMany { what: "queue pairs", max };
+        let (Some(number), Some((send, recv))) = (number, ends) else { return Err(full) };
+        self.turns.reserve(self.qps.len());
+        self.errors.reserve(self.qps.len());
+        Ok(QpHandles { qpn: Qpn::new(number), send, recv })
+    }
+
+    fn check_init(&self, init: &QpInit) -> Result<(), CreateError> {
+        self.pds.get(init.pd.0).ok_or(CreateError::Unknown("protection domain"))?;
+        if !self.cqs.contains(init.send_cq) || !self.cqs.contains(init.recv_cq) {
+            return Err(CreateError::Unknown("completion queue"));
+        }
+        check_range("max_send_wr", init.max_send_wr, 1, MAX_QP_WR)?;
+        check_range("max_recv_wr", init.max_recv_wr, 1, MAX_QP_WR)?;
+        check_range("max_send_sge", init.max_send_sge, 0, MAX_SGE)?;
+        check_range("max_recv_sge", init.max_recv_sge, 0, MAX_SGE)?;
+        check_range("max_inline_data", init.max_inline_bytes, 0, MAX_INLINE_BYTES)
+    }
+
+    /// Destroys a queue pair. Its outstanding work requests vanish without completions.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
+        let slot = self.qps.index_of(qpn.value());
+        let qp = self.qps.remove(qpn.value()).ok_or(DestroyError::Unknown("queue pair"))?;
+        self.past.add(&qp.counters);
+        self.timers.remove(slot);
+        self.turns.retain(|other| *other as usize != slot);
+        self.errors.retain(|other| *other as usize != slot);
+        Ok(())
+    }
+
+    /// A queue pair's state and attributes.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
+        self.qps.get(qpn.value()).map(|qp| (qp.state, qp.attributes, qp.init))
+    }
+
+    /// A queue pair's counters.
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
+        self.qps.get(qpn.value()).map(|qp| qp.counters)
+    }
+
+    /// An unpredictable first PSN.
+    pub fn random_psn(&mut self) -> Psn {
+        Psn::new(self.random.bits())
+    }
+
+    /// Puts the queue pairs that use an overflowed completion queue into error.
+    pub(super) fn fail_users_of(&mut self, cq: CqId) {
+        let uses = |qp: &Qp| qp.init.send_cq == cq || qp.init.recv_cq == cq;
+        let slots: Vec<usize> =
+            self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(number, _)| self.qps.index_of(number)).collect();
+        for slot in slots {
+            let event = self.qps.at_mut(slot).map(|qp| super::Event::QpFatal(qp.qpn));
+            self.enter_error(slot, event);
+        }
+    }
+}
+
+fn new_qp(
+    qpn: Qpn,
+    init: &QpInit,
+    doorbells: std::sync::Arc<crate::queue::Doorbells>,
+    slot: usize,
+) -> (SendPoster, RecvPoster, Box<Qp>) {
+    let size = SendQueueSize {
+        depth: init.max_send_wr,
+        max_sges: init.max_send_sge,
+        max_inline_bytes: init.max_inline_bytes,
+    };
+    let (send, sq) = send_queue(size, init.signal_all, doorbells, slot);
+    let (recv, rq) = recv_queue(RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge });
+    let qp = Qp {
+        qpn,
+        init: *init,
+        state: QpState::Reset,
+        attributes: Attributes::default(),
+        outstanding: Outstanding::new(sq, init.max_send_wr, Psn::default()),
+        rq,
+        connection: None,
+        counters: QpCounters::default(),
+        scheduled: false,
+        flushing: false,
+        established: false,
+        drained: false,
+    };
+    (send, recv, Box::new(qp))
+}

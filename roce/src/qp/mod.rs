@@ -1,0 +1,8 @@
+//! Queue pairs: their states and attributes, and the reliable connection.
+
+pub mod attr;
+pub mod rc;
+pub mod state;
+
+pub use attr::{AddressVector, PathMtu, QpAttr, QpInit};
+pub use state::{ModifyError, QpState};

@@ -1,0 +1,194 @@
+//! The completer: what responses say of the requests in flight (IBA 9.7.5.1.7, 9.7.7, 9.9).
+//!
+//! ```text
+//!             una                                    una + sent
+//!   stale      | SEND WRITE ..  | READ responses | ...  | invented
+//!   ignored    | an ACK of n acknowledges all up to n,  | ignored
+//!              | but only responses complete a READ     |
+//! ```
+
+use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
+use crate::counters::QpCounters;
+use crate::id::Qpn;
+use crate::mem::{MemoryTable, PdId};
+use crate::psn::Psn;
+use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
+use crate::recovery::Feedback;
+use crate::wire::{Aeth, NakCode, Operation, Packet, Syndrome, rnr_timer_nanos};
+
+/// What a response means for the requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing.
+    Ignored,
+    /// Packets arrived or were lost.
+    Feedback(Feedback),
+    /// Everything before `next` arrived; `next` found no receive and may be sent again after a while.
+    NotReady {
+        /// The PSN refused.
+        next: Psn,
+        /// The shortest wait, in nanoseconds.
+        wait_nanos: u64,
+    },
+    /// Everything before `next` arrived; the work request of `next` failed.
+    Failed {
+        /// A PSN of the work request.
+        next: Psn,
+        /// How.
+        status: WcStatus,
+    },
+}
+
+/// What a completer looks at.
+pub struct Completer<'a> {
+    /// Requests in flight.
+    pub outstanding: &'a mut Outstanding,
+    /// The first PSN not acknowledged.
+    pub una: Psn,
+    /// PSNs sent from there.
+    pub sent: u32,
+    /// Path MTU.
+    pub mtu_bytes: u32,
+    /// Registered memory.
+    pub memory: &'a MemoryTable,
+    /// The queue pair's protection domain.
+    pub pd: PdId,
+    /// The queue pair's counters.
+    pub counters: &'a mut QpCounters,
+}
+
+impl Completer<'_> {
+    /// Judges a response packet, and stores what a READ response carries.
+    pub fn on_response(&mut self, packet: &Packet<'_>) -> Outcome {
+        let psn = packet.bth.psn;
+        if psn.index_in(self.una, self.sent).is_none() {
+            self.counters.stale_responses += 1;
+            return Outcome::Ignored;
+        }
+        match (packet.info.operation, packet.aeth()) {
+            (Operation::Acknowledge, Some(aeth)) => self.on_acknowledge(psn, aeth),
+            (Operation::ReadResponse, _) => self.on_read_response(packet),
+            _ => self.ignore_opcode(),
+        }
+    }
+
+    fn ignore_opcode(&mut self) -> Outcome {
+        self.counters.bad_opcode_dropped += 1;
+        Outcome::Ignored
+    }
+
+    fn on_acknowledge(&mut self, psn: Psn, aeth: Aeth) -> Outcome {
+        let next = match aeth.syndrome {
+            Syndrome::Ack { .. } => psn.plus(1),
+            Syndrome::Reserved(_) | Syndrome::Nak(NakCode::Reserved(_) | NakCode::InvalidRdRequest) => {
+                return self.ignore_opcode();
+            }
+            Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
+        };
+        // A READ before it whose responses have not all come: the peer sent them first, so they
+        // were lost, and this answer will come again once they have been asked for again.
+        if let Some(read) = self.outstanding.first_read_before(self.una, next) {
+            self.counters.implied_nak_seq_err += 1;
+            return Outcome::Feedback(Feedback::Lost { next: read });
+        }
+        let failed = |status| Outcome::Failed { next, status };
+        match aeth.syndrome {
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                self.counters.packet_seq_err += 1;
+                Outcome::Feedback(Feedback::Lost { next })
+            }
+            Syndrome::RnrNak { timer } => {
+                self.counters.rcvd_rnr_err += 1;
+                Outcome::NotReady { next, wait_nanos: rnr_timer_nanos(timer) }
+            }
+            Syndrome::Nak(NakCode::InvalidRequest) => {
+                self.counters.req_remote_invalid_request += 1;
+                failed(WcStatus::RemInvReqErr)
+            }
+            Syndrome::Nak(NakCode::RemoteAccessError) => {
+                self.counters.req_remote_access_errors += 1;
+                failed(WcStatus::RemAccessErr)
+            }
+            Syndrome::Nak(_) => {
+                self.counters.req_remote_operation_errors += 1;
+                failed(WcStatus::RemOpErr)
+            }
+            Syndrome::Ack { .. } | Syndrome::Reserved(_) => Outcome::Feedback(Feedback::Cumulative { next }),
+        }
+    }
+
+    fn on_read_response(&mut self, packet: &Packet<'_>) -> Outcome {
+        let psn = packet.bth.psn;
+        let place = self.outstanding.find(psn).filter(|place| place.span.is_read);
+        let wqe = place.and_then(|place| self.outstanding.wqe(place.index));
+        let (Some(place), Some(wqe)) = (place, wqe) else {
+            self.counters.stale_responses += 1;
+            return Outcome::Ignored;
+        };
+        if let Some(read) = self.outstanding.first_read_before(self.una, psn) {
+            self.counters.implied_nak_seq_err += 1;
+            return Outcome::Feedback(Feedback::Lost { next: read });
+        }
+        let offset = place.packet * self.mtu_bytes;
+        let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
+        let is_last = place.packet + 1 == place.span.packets;
+        if packet.payload.len() != wanted_bytes as usize || packet.info.ends_message() != is_last {
+            self.counters.bad_resp_err += 1;
+            return Outcome::Failed { next: psn, status: WcStatus::BadRespErr };
+        }
+        let mut lists = self.outstanding.queue().lists(self.memory, self.pd);
+        if lists.scatter(&wqe.list, offset, packet.payload).is_err() {
+            return Outcome::Failed { next: psn, status: WcStatus::LocProtErr };
+        }
+        Outcome::Feedback(Feedback::Cumulative { next: psn.plus(1) })
+    }
+}
+
+/// Where completions of a send queue go.
+pub struct SendCompletions<'a> {
+    /// All completion queues.
+    pub cqs: &'a mut CqTable,
+    /// The one for sends.
+    pub cq: CqId,
+    /// This side's queue pair.
+    pub qpn: Qpn,
+    /// The queue pair's counters.
+    pub counters: &'a mut QpCounters,
+}
+
+impl SendCompletions<'_> {
+    /// Completes every work request whose PSNs all lie before `una`.
+    #[inline]
+    pub fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
+        while let Some(span) = outstanding.oldest() {
+            let acknowledged = una.index_in(span.first, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
+            if acknowledged < span.packets {
+                return;
+            }
+            let Some(wqe) = outstanding.pop() else { return };
+            self.counters.rdma_sends += u64::from(!span.is_read);
+            if wqe.flags.signaled {
+                self.write(&wqe, WcStatus::Success);
+            }
+        }
+    }
+
+    /// Completes the oldest work request with an error status; false where there is none.
+    pub fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
+        let Some(wqe) = outstanding.pop() else { return false };
+        self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);
+        self.write(&wqe, status);
+        true
+    }
+
+    fn write(&mut self, wqe: &SendWqe, status: WcStatus) {
+        let opcode = match wqe.op {
+            SendOp::Send | SendOp::SendWithImm { .. } => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteWithImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+        };
+        let len_bytes = wqe.list.len_bytes;
+        let cqe = Cqe { wr_id: wqe.wr_id, status, opcode, len_bytes, imm: None, qpn: self.qpn };
+        self.cqs.write(self.cq, cqe, false);
+    }
+}

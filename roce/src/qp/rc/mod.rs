@@ -1,0 +1,9 @@
+//! The reliable connection: requester, responder and completer, which exchange values.
+
+pub mod completer;
+pub mod emit;
+pub mod outstanding;
+pub mod reads;
+pub mod requester;
+pub mod responder;
+pub mod segment;

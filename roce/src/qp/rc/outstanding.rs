@@ -1,0 +1,212 @@
+//! The send queue with PSNs: which work request owns which packets.
+//!
+//! ```text
+//!   send queue   | w0      | w1   | w2 (READ) | w3 posted ...
+//!   PSNs         |f  ..  l |f .. l|f   ..   l |
+//!                 oldest                       end: the first PSN not yet assigned
+//!   assigned     '----------- 3 -------------'
+//! ```
+//! A work request gets its PSNs when its first packet is about to be sent and keeps them until it
+//! completes.
+
+use super::segment::packets_in;
+use crate::psn::Psn;
+use crate::queue::{SendOp, SendQueue, SendWqe};
+
+/// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also
+/// the longest message at the smallest path MTU.
+pub const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
+
+/// The PSNs of one work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PsnSpan {
+    /// Its first PSN.
+    pub first: Psn,
+    /// How many it has.
+    pub packets: u32,
+    /// Whether they are answered by READ responses.
+    pub is_read: bool,
+}
+
+impl PsnSpan {
+    /// The first PSN after it.
+    pub const fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+}
+
+/// A packet's place: which outstanding work request, and which packet of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Work requests before it.
+    pub index: u32,
+    /// Packets of the work request before this one.
+    pub packet: u32,
+    /// The work request's PSNs.
+    pub span: PsnSpan,
+}
+
+/// Send work requests not yet completed.
+pub struct Outstanding {
+    queue: SendQueue,
+    /// Spans of assigned work requests, in a ring by absolute position.
+    spans: Box<[PsnSpan]>,
+    /// Work requests completed so far, modulo 2^32: the position of the oldest.
+    position: u32,
+    assigned: u32,
+    assigned_reads: u32,
+    end: Psn,
+    /// Where the last search ended: packets are mostly asked for in order.
+    cursor: u32,
+}
+
+impl Outstanding {
+    /// The work requests of `queue`, which holds at most `depth`; the first gets PSN `first`.
+    pub fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
+        let spans = vec![PsnSpan::default(); depth.next_power_of_two() as usize].into_boxed_slice();
+        Outstanding { queue, spans, position: 0, assigned: 0, assigned_reads: 0, end: first, cursor: 0 }
+    }
+
+    /// Sets the first PSN; only while nothing is assigned.
+    pub fn set_first_psn(&mut self, first: Psn) {
+        debug_assert_eq!(self.assigned, 0);
+        self.end = first;
+    }
+
+    /// The queue, for posting rights and flushing.
+    pub fn queue(&mut self) -> &mut SendQueue {
+        &mut self.queue
+    }
+
+    /// The first PSN not yet assigned.
+    #[inline]
+    pub fn end(&self) -> Psn {
+        self.end
+    }
+
+    /// Work requests with PSNs.
+    #[inline]
+    pub fn assigned(&self) -> u32 {
+        self.assigned
+    }
+
+    /// READs with PSNs.
+    #[inline]
+    pub fn assigned_reads(&self) -> u32 {
+        self.assigned_reads
+    }
+
+    #[inline]
+    fn span(&self, index: u32) -> PsnSpan {
+        let mask = self.spans.len() - 1;
+        self.spans[self.position.wrapping_add(index) as usize & mask]
+    }
+
+    /// The work request that gets PSNs next, if one is posted.
+    #[inline]
+    pub fn next_unassigned(&mut self) -> Option<SendWqe> {
+        self.queue.get(self.assigned).copied()
+    }
+
+    /// Gives the next work request its PSNs. False where it does not fit beside the `unacked` PSNs
+    /// of its predecessors.
+    #[inline]
+    pub fn assign(&mut self, wqe: &SendWqe, unacked: u32, mtu_bytes: u32) -> bool {
+        let packets = packets_in(wqe.list.len_bytes, mtu_bytes);
+        if unacked + packets > MAX_OUTSTANDING_PSNS {
+            return false;
+        }
+        let is_read = matches!(wqe.op, SendOp::Read { .. });
+        let mask = self.spans.len() - 1;
+        self.spans[self.position.wrapping_add(self.assigned) as usize & mask] =
+            PsnSpan { first: self.end, packets, is_read };
+        self.end = self.end.plus(packets);
+        self.assigned += 1;
+        self.assigned_reads += u32::from(is_read);
+        true
+    }
+
+    /// Where the packet `psn` lies, if it is assigned and not completed.
+    #[inline]
+    pub fn find(&mut self, psn: Psn) -> Option<Place> {
+        for ahead in 0..2 {
+            let index = self.cursor.wrapping_sub(self.position).wrapping_add(ahead);
+            if let Some(place) = self.place_in(index, psn) {
+                self.cursor = self.position.wrapping_add(index);
+                return Some(place);
+            }
+        }
+        let base = self.oldest()?.first;
+        let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
+        let (mut low, mut high) = (0, self.assigned);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let starts = self.span(middle).first.index_in(base, MAX_OUTSTANDING_PSNS);
+            if starts.is_some_and(|starts| starts <= wanted) { low = middle } else { high = middle }
+        }
+        let place = self.place_in(low, psn)?;
+        self.cursor = self.position.wrapping_add(low);
+        Some(place)
+    }
+
+    #[inline]
+    fn place_in(&self, index: u32, psn: Psn) -> Option<Place> {
+        if index >= self.assigned {
+            return None;
+        }
+        let span = self.span(index);
+        let packet = psn.index_in(span.first, span.packets)?;
+        Some(Place { index, packet, span })
+    }
+
+    /// The work request `index` places after the oldest.
+    #[inline]
+    pub fn wqe(&mut self, index: u32) -> Option<SendWqe> {
+        self.queue.get(index).copied()
+    }
+
+    /// The PSNs of the oldest work request, if it has been assigned any.
+    #[inline]
+    pub fn oldest(&self) -> Option<PsnSpan> {
+        (self.assigned > 0).then(|| self.span(0))
+    }
+
+    /// Whether the oldest assigned work request is the one at absolute `position`.
+    pub fn oldest_is(&self, position: u32) -> bool {
+        self.position == position
+    }
+
+    /// The absolute position of the work request `index` places after the oldest.
+    pub fn position_of(&self, index: u32) -> u32 {
+        self.position.wrapping_add(index)
+    }
+
+    /// The first PSN from `una` on that a READ response still has to bring, looking at packets
+    /// before `end` only.
+    pub fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
+        if self.assigned_reads == 0 {
+            return None;
+        }
+        let distance = end.index_in(una, MAX_OUTSTANDING_PSNS + 1)?;
+        let spans = (0..self.assigned).map(|index| self.span(index));
+        let read = spans
+            .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
+            .find(|span| span.is_read)?;
+        // The oldest work request may have begun before `una`.
+        let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
+        first.index_in(una, distance).map(|_| first)
+    }
+
+    /// Takes the oldest work request out.
+    #[inline]
+    pub fn pop(&mut self) -> Option<SendWqe> {
+        let span = self.oldest();
+        let wqe = self.queue.release_oldest()?;
+        self.position = self.position.wrapping_add(1);
+        if let Some(span) = span {
+            self.assigned -= 1;
+            self.assigned_reads -= u32::from(span.is_read);
+        }
+        Some(wqe)
+    }
+}

@@ -1,0 +1,260 @@
+//! READs that a responder serves: those whose responses still wait, and those served last, which a
+//! duplicate may ask for again (IBA 9.7.5.1.2, C9-112).
+//!
+//! ```text
+//!   history   | served | served | in part | waiting |      at most max_dest_rd_atomic
+//!   queue              | repeat | in part | waiting |      in the order of PSNs
+//! ```
+
+use super::segment::packets_in;
+use crate::id::Msn;
+use crate::psn::Psn;
+use crate::wire::Reth;
+use std::collections::VecDeque;
+
+/// A READ, or the rest of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// PSN of the first response.
+    pub first: Psn,
+    /// Responses.
+    pub packets: u32,
+    /// Address, key and length.
+    pub reth: Reth,
+    /// The message sequence number that its responses carry.
+    pub msn: Msn,
+}
+
+impl ReadRequest {
+    /// The READ of `reth` that arrived with PSN `first`.
+    pub fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
+        ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
+    }
+
+    /// What `reth` at `psn` asks again, if it lies inside this READ: from which response on.
+    ///
+    /// The rest of a READ continues it, MIDDLE and LAST, as Linux does and expects; a part that ends
+    /// earlier is a READ of its own.
+    fn resumed_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
+        let index = psn.index_in(self.first, self.packets)?;
+        let skipped = index * mtu_bytes;
+        let left = self.reth.len_bytes - skipped;
+        let inside = reth.rkey == self.reth.rkey
+            && reth.va == self.reth.va.wrapping_add(u64::from(skipped))
+            && reth.len_bytes <= left;
+        if !inside {
+            return None;
+        }
+        if reth.len_bytes == left {
+            return Some(Waiting { request: *self, sent: index, fresh: false });
+        }
+        let request = ReadRequest::new(psn, *reth, self.msn, mtu_bytes);
+        Some(Waiting { request, sent: 0, fresh: false })
+    }
+}
+
+/// A READ whose responses wait, and how many were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// What was asked.
+    pub request: ReadRequest,
+    /// Responses already sent.
+    pub sent: u32,
+    /// Counts against the peer's limit; a repetition does not.
+    fresh: bool,
+}
+
+impl Waiting {
+    /// PSN of the next response.
+    pub fn next_psn(&self) -> Psn {
+        self.request.first.plus(self.sent)
+    }
+}
+
+/// Why a READ is not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotQueued {
+    /// The peer has more outstanding than was agreed.
+    OverLimit,
+    /// Repetitions fill the queue: the peer may ask again later.
+    NoRoom,
+    /// A duplicate that lies in no READ remembered.
+    NotRemembered,
+}
+
+/// The READs of one responder.
+#[derive(Debug)]
+pub struct Reads {
+    limit: u8,
+    mtu_bytes: u32,
+    fresh: usize,
+    queue: VecDeque<Waiting>,
+    history: VecDeque<ReadRequest>,
+}
+
+impl Reads {
+    /// Serves at most `limit` READs at once, and remembers as many.
+    pub fn new(limit: u8, mtu_bytes: u32) -> Self {
+        let places = usize::from(limit);
+        // As many repetitions as fresh ones: a peer that asks for all of its READs again is served.
+        let queue = VecDeque::with_capacity(2 * places);
+        Reads { limit, mtu_bytes, fresh: 0, queue, history: VecDeque::with_capacity(places) }
+    }
+
+    /// The most READs served at once.
+    pub fn limit(&self) -> u8 {
+        self.limit
+    }
+
+    /// Whether no response waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.queue.len() >= 2 * usize::from(self.limit)
+    }
+
+    /// Whether a fresh READ could be queued.
+    pub fn admit(&self) -> Result<(), NotQueued> {
+        if self.fresh >= usize::from(self.limit) {
+            return Err(NotQueued::OverLimit);
+        }
+        if self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
+    }
+
+    /// Queues a fresh READ that was admitted.
+    pub fn push(&mut self, request: ReadRequest) {
+        if self.history.len() >= usize::from(self.limit) {
+            self.history.pop_front();
+        }
+        self.history.push_back(request);
+        self.queue.push_back(Waiting { request, sent: 0, fresh: true });
+        self.fresh += 1;
+    }
+
+    /// Queues a READ asked again. One that still waits is not queued twice: if its responses from
+    /// `psn` on have been sent, they are sent again.
+    pub fn repeat(&mut self, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
+        let again = self
+            .history
+            .iter()
+            .find_map(|read| read.resumed_at(psn, reth, self.mtu_bytes))
+            .ok_or(NotQueued::NotRemembered)?;
+        let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
+        if let Some((waiting, index)) = self.queue.iter_mut().find_map(|w| covers(w).map(|index| (w, index)))
+        {
+            waiting.sent = waiting.sent.min(index);
+            return Ok(());
+        }
+        if self.is_full() {
+            return Err(NotQueued::NoRoom);
+        }
+        let later = |w: &Waiting| w.next_psn().offset_from(psn).is_some_and(|offset| offset > 0);
+        let at = self.queue.iter().position(later).unwrap_or(self.queue.len());
+        self.queue.insert(at, again);
+        Ok(())
+    }
+
+    /// The READ whose response is next.
+    #[inline]
+    pub fn front(&self) -> Option<Waiting> {
+        self.queue.front().copied()
+    }
+
+    /// One response of the front READ was sent.
+    #[inline]
+    pub fn on_sent(&mut self) {
+        let Some(front) = self.queue.front_mut() else { return };
+        front.sent += 1;
+        if front.sent >= front.request.packets {
+            self.fresh -= usize::from(front.fresh);
+            self.queue.pop_front();
+        }
+    }
+
+    /// Drops every response that waits.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.fresh = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RKey;
+
+    const MTU: u32 = 256;
+
+    fn reth(index: u32, len_bytes: u32) -> Reth {
+        Reth { va: 0x1000 + u64::from(index * MTU), rkey: RKey(5), len_bytes }
+    }
+
+    fn read(first: u32, packets: u32) -> ReadRequest {
+        ReadRequest::new(Psn::new(first), reth(0, packets * MTU), Msn::new(1), MTU)
+    }
+
+    fn drain(reads: &mut Reads) -> Vec<u32> {
+        std::iter::from_fn(|| {
+            let psn = reads.front()?.next_psn().value();
+            reads.on_sent();
+            Some(psn)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn responses_go_in_order_and_the_limit_counts_fresh_reads() {
+        let mut reads = Reads::new(2, MTU);
+        for first in [10, 12] {
+            assert_eq!(reads.admit(), Ok(()));
+            reads.push(read(first, 2));
+        }
+        assert_eq!(reads.admit(), Err(NotQueued::OverLimit));
+        assert_eq!(drain(&mut reads), [10, 11, 12, 13]);
+        assert_eq!(reads.admit(), Ok(()));
+    }
+
+    #[test]
+    fn a_repetition_lies_inside_what_was_served() {
+        let mut reads = Reads::new(2, MTU);
+        reads.push(read(10, 4));
+        drain(&mut reads);
+        assert_eq!(reads.repeat(Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
+        assert_eq!(drain(&mut reads), [12, 13]);
+        for (psn, reth) in [(9, reth(0, MTU)), (14, reth(4, MTU)), (12, reth(1, MTU)), (12, reth(2, 3 * MTU))]
+        {
+            assert_eq!(reads.repeat(Psn::new(psn), &reth), Err(NotQueued::NotRemembered));
+        }
+        let other_key = Reth { rkey: RKey(6), ..reth(2, MTU) };
+        assert_eq!(reads.repeat(Psn::new(12), &other_key), Err(NotQueued::NotRemembered));
+    }
+
+    #[test]
+    fn a_repetition_of_what_waits_rewinds_it_and_an_older_one_goes_first() {
+        let mut reads = Reads::new(2, MTU);
+        reads.push(read(10, 2));
+        drain(&mut reads);
+        reads.push(read(12, 3));
+        reads.on_sent();
+        reads.on_sent();
+        assert_eq!(reads.repeat(Psn::new(13), &reth(1, 2 * MTU)), Ok(()));
+        assert_eq!(reads.repeat(Psn::new(10), &reth(0, 2 * MTU)), Ok(()));
+        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
+        assert_eq!(drain(&mut reads), [10, 11, 13, 14]);
+    }
+
+    #[test]
+    fn repetitions_cannot_fill_memory() {
+        let mut reads = Reads::new(1, MTU);
+        reads.push(read(10, 4));
+        drain(&mut reads);
+        assert_eq!(reads.repeat(Psn::new(12), &reth(2, MTU)), Ok(()));
+        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()));
+        assert_eq!(reads.repeat(Psn::new(10), &reth(0, MTU)), Err(NotQueued::NoRoom));
+        assert_eq!(reads.admit(), Err(NotQueued::NoRoom));
+        assert_eq!(drain(&mut reads), [11, 12], "parts of one READ, each a READ of its own");
+    }
+}

@@ -1,0 +1,366 @@
+//! The requester: turns work requests into request packets (IBA 9.7.2 to 9.7.6).
+
+use super::completer::Outcome;
+use super::emit::{Path, PortFull};
+use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding, Place};
+use super::segment::{Segment, segment};
+use crate::congestion::Congestion;
+use crate::counters::QpCounters;
+use crate::mem::{Access, MemoryTable, PdId};
+use crate::port::Port;
+use crate::psn::Psn;
+use crate::queue::{SendOp, SendWqe, WcStatus};
+use crate::recovery::{Feedback, GoBackN, RetransmitTimer};
+use crate::time::Instant;
+
+/// Packets after which one asks for an acknowledgement even inside a message, so that a long
+/// message does not run on unheard.
+pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
+
+/// The value of `rnr_retry` that means for ever.
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// What a requester is told when its queue pair becomes ready to send.
+#[derive(Clone, Copy, Debug)]
+pub struct RequesterConfig {
+    /// First PSN.
+    pub first_psn: Psn,
+    /// Path MTU.
+    pub mtu_bytes: u32,
+    /// Local ACK timeout code.
+    pub timeout: u8,
+    /// Retries without progress.
+    pub retry_count: u8,
+    /// Retries after receiver-not-ready; 7: for ever.
+    pub rnr_retry: u8,
+    /// READs outstanding at most.
+    pub max_rd_atomic: u8,
+    /// Congestion control.
+    pub congestion: Congestion,
+}
+
+/// A work request whose own memory could not be read.
+#[derive(Clone, Copy, Debug)]
+struct LocalFault {
+    position: u32,
+    status: WcStatus,
+}
+
+/// Why a turn of transmitting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing more may be sent now.
+    Done,
+    /// The budget is used up; there may be more.
+    MoreToSend,
+    /// The port is full.
+    PortFull,
+    /// Memory being read for the peer was deregistered; the peer was told, the connection is in error.
+    MemoryGone,
+}
+
+/// What a turn needs besides the requester itself.
+pub struct Outlet<'a, P: Port> {
+    /// Now.
+    pub now: Instant,
+    /// Where frames go.
+    pub port: &'a mut P,
+    /// Packets this turn may still send.
+    pub budget: &'a mut u32,
+    /// Registered memory.
+    pub memory: &'a MemoryTable,
+    /// The queue pair's protection domain.
+    pub pd: PdId,
+    /// The way to the peer.
+    pub path: &'a mut Path,
+    /// The queue pair's counters.
+    pub counters: &'a mut QpCounters,
+}
+
+/// The sending half of a reliable connection.
+pub struct Requester {
+    config: RequesterConfig,
+    recovery: GoBackN,
+    timer: RetransmitTimer,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    /// The peer has no receive: nothing is sent before this.
+    rnr_until: Option<Instant>,
+    since_ack_req_pkts: u32,
+    local_fault: Option<LocalFault>,
+    /// The send queue drains: nothing new is started.
+    draining: bool,
+}
+
+impl Requester {
+    /// A requester that has sent nothing.
+    pub fn new(config: RequesterConfig) -> Self {
+        Requester {
+            config,
+            recovery: GoBackN::new(config.first_psn),
+            timer: RetransmitTimer::new(config.timeout),
+            retries_left: config.retry_count,
+            rnr_retries_left: config.rnr_retry,
+            rnr_until: None,
+            since_ack_req_pkts: 0,
+            local_fault: None,
+            draining: false,
+        }
+    }
+
+    /// The first PSN not acknowledged, and how many were sent from there.
+    #[inline]
+    pub fn in_flight(&self) -> (Psn, u32) {
+        (self.recovery.una(), self.recovery.sent())
+    }
+
+    /// When it wants to be called next.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        match (self.timer.deadline(), self.rnr_until) {
+            (Some(a), Some(b)) => Some(if a < b { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Stops or resumes starting new work requests.
+    pub fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Changes the timers of a drained queue pair.
+    pub fn reconfigure(&mut self, config: RequesterConfig) {
+        self.config = config;
+        self.timer = RetransmitTimer::new(config.timeout);
+        self.retries_left = config.retry_count;
+        self.rnr_retries_left = config.rnr_retry;
+    }
+
+    /// Present settings.
+    pub fn config(&self) -> RequesterConfig {
+        self.config
+    }
+
+    /// Sends packets until there are none, none may go, or the budget is used up.
+    pub fn transmit<P: Port>(&mut self, outstanding: &mut Outstanding, outlet: &mut Outlet<'_, P>) -> Turn {
+        if self.rnr_until.is_some() || self.local_fault.is_some() {
+            return Turn::Done;
+        }
+        loop {
+            let psn = self.recovery.next_psn();
+            let in_flight = self.recovery.unacked();
+            if !self.config.congestion.permit(in_flight)
+                || (psn == outstanding.end() && !self.start_next(outstanding))
+            {
+                return Turn::Done;
+            }
+            if *outlet.budget == 0 {
+                return Turn::MoreToSend;
+            }
+            let Some(place) = outstanding.find(psn) else { return Turn::Done };
+            let Some(wqe) = outstanding.wqe(place.index) else { return Turn::Done };
+            let part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.config.mtu_bytes);
+            match self.send_one(outstanding, &wqe, &part, psn, outlet) {
+                Ok(()) => {}
+                Err(NotSent::PortFull) => return Turn::PortFull,
+                Err(NotSent::BadMemory) => {
+                    let position = outstanding.position_of(place.index);
+                    self.local_fault = Some(LocalFault { position, status: WcStatus::LocProtErr });
+                    return Turn::Done;
+                }
+            }
+            self.account_for(&part, outlet);
+        }
+    }
+
+    /// Whether the next work request gets its PSNs now.
+    #[inline]
+    fn start_next(&mut self, outstanding: &mut Outstanding) -> bool {
+        if self.draining {
+            return false;
+        }
+        let Some(wqe) = outstanding.next_unassigned() else { return false };
+        let reads = outstanding.assigned_reads();
+        let too_many_reads =
+            matches!(wqe.op, SendOp::Read { .. }) && reads >= u32::from(self.config.max_rd_atomic);
+        if too_many_reads || (wqe.flags.fence && reads > 0) {
+            return false;
+        }
+        outstanding.assign(&wqe, self.recovery.sent(), self.config.mtu_bytes)
+    }
+
+    #[inline]
+    fn send_one<P: Port>(
+        &mut self,
+        outstanding: &mut Outstanding,
+        wqe: &SendWqe,
+        part: &Segment,
+        psn: Psn,
+        outlet: &mut Outlet<'_, P>,
+    ) -> Result<(), NotSent> {
+        let mut spec = outlet.path.packet(part.opcode, psn, part.payload_len);
+        spec.ack_req = part.is_last
+            || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
+            || self.config.congestion.is_last_permit(self.recovery.unacked());
+        spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
+        self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
+        let headers = |parts: &mut crate::wire::FrameParts<'_>| {
+            // Each is absent exactly where the opcode has no room for it.
+            let _ = part.reth.map(|reth| parts.set_reth(reth));
+            let _ = part.imm.map(|imm| parts.set_immdt(imm));
+        };
+        let (offset, len) = (part.offset, part.payload_len);
+        let queue = outstanding.queue();
+        if wqe.inline {
+            let span = queue.inline_span(wqe, offset, len);
+            outlet.path.emit(outlet.port, &spec, |parts| {
+                headers(parts);
+                span.copy_to(parts.payload);
+            })?;
+            return Ok(());
+        }
+        let mut lists = queue.lists(outlet.memory, outlet.pd);
+        // Checked before a frame is reserved, for a reserved frame cannot be given back.
+        lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
+        outlet.path.emit(outlet.port, &spec, |parts| {
+            headers(parts);
+            lists.gather(&wqe.list, offset, parts.payload).expect("checked just before");
+        })?;
+        Ok(())
+    }
+
+    #[inline]
+    fn account_for<P: Port>(&mut self, part: &Segment, outlet: &mut Outlet<'_, P>) {
+        *outlet.budget -= 1;
+        outlet.counters.sent_pkts += 1;
+        outlet.counters.sent_bytes += u64::from(part.payload_len);
+        outlet.counters.retransmitted_pkts += u64::from(self.recovery.is_resend());
+        self.recovery.on_sent(part.psn_span);
+        self.timer.start(outlet.now);
+    }
+
+    /// Takes in what the completer made of a response. Returns how the oldest work request failed,
+    /// where it did.
+    pub fn on_outcome(
+        &mut self,
+        now: Instant,
+        outcome: Outcome,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
+        match outcome {
+            Outcome::Ignored => None,
+            Outcome::Feedback(feedback) => self.on_feedback(now, feedback, counters),
+            Outcome::NotReady { next, wait_nanos } => self.on_not_ready(now, next, wait_nanos, counters),
+            Outcome::Failed { next, status } => {
+                self.recovery.on_feedback(Feedback::Cumulative { next });
+                self.timer.stop();
+                Some(status)
+            }
+        }
+    }
+
+    fn on_feedback(
+        &mut self,
+        now: Instant,
+        feedback: Feedback,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
+        let effect = self.recovery.on_feedback(feedback);
+        if effect.acknowledged > 0 || effect.resumes {
+            // What is resent starts the timer itself.
+            if self.recovery.unacked() > 0 { self.timer.restart(now) } else { self.timer.stop() }
+        }
+        if effect.acknowledged > 0 {
+            self.retries_left = self.config.retry_count;
+            self.rnr_retries_left = self.config.rnr_retry;
+            return None;
+        }
+        if effect.resumes { self.use_retry(counters) } else { None }
+    }
+
+    fn on_not_ready(
+        &mut self,
+        now: Instant,
+        next: Psn,
+        wait_nanos: u64,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
+        let effect = self.recovery.on_feedback(Feedback::Cumulative { next });
+        if effect.acknowledged > 0 {
+            self.retries_left = self.config.retry_count;
+            self.rnr_retries_left = self.config.rnr_retry;
+        }
+        if self.rnr_until.is_some() || self.recovery.unacked() == 0 {
+            return None; // a repetition of what is already being waited for
+        }
+        if self.rnr_retries_left == 0 {
+            counters.retry_rnr_exceeded_err += 1;
+            self.timer.stop();
+            return Some(WcStatus::RnrRetryExcErr);
+        }
+        if self.config.rnr_retry != RNR_RETRY_FOREVER {
+            self.rnr_retries_left -= 1;
+        }
+        self.recovery.on_timeout();
+        self.timer.stop();
+        self.rnr_until = Some(now.plus_nanos(wait_nanos));
+        None
+    }
+
+    /// Lets timers expire. Returns how the oldest work request failed, where it did.
+    pub fn on_time(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
+        if self.rnr_until.is_some_and(|until| until <= now) {
+            self.rnr_until = None;
+        }
+        if !self.timer.take_expired(now) {
+            return None;
+        }
+        counters.local_ack_timeout_err += 1;
+        self.recovery.on_timeout();
+        self.use_retry(counters)
+    }
+
+    fn use_retry(&mut self, counters: &mut QpCounters) -> Option<WcStatus> {
+        if self.retries_left == 0 {
+            counters.retry_exceeded_err += 1;
+            self.timer.stop();
+            return Some(WcStatus::RetryExcErr);
+        }
+        self.retries_left -= 1;
+        None
+    }
+
+    /// The status of the oldest work request, where it is one whose memory could not be read: its
+    /// predecessors have completed.
+    pub fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
+        self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
+    }
+
+    /// Whether every work request started has completed.
+    pub fn is_drained(&self, outstanding: &Outstanding) -> bool {
+        outstanding.assigned() == 0
+    }
+
+    /// The place of the packet to send next, for inspection.
+    pub fn next_place(&self, outstanding: &mut Outstanding) -> Option<Place> {
+        outstanding.find(self.recovery.next_psn())
+    }
+}
+
+/// Only messages that consume a receive can raise a solicited event.
+fn takes_receive(op: &SendOp) -> bool {
+    !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
+}
+
+enum NotSent {
+    PortFull,
+    BadMemory,
+}
+
+impl From<PortFull> for NotSent {
+    fn from(_: PortFull) -> Self {
+        NotSent::PortFull
+    }
+}
+
+const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);

@@ -1,0 +1,519 @@
+//! The responder: receives requests, executes them and answers (IBA 9.7.4, 9.7.5).
+//!
+//! A request passes four stages, each of which hands the next a value that only it can make:
+//!
+//! ```text
+//!   Packet --sequence--> Sequenced --authorize--> Authorized --execute--> answer due
+//!             |               |
+//!             |               '- refused: NAK invalid request, remote access, RNR ..
+//!             '- duplicate: acknowledge again, or send a READ's responses again
+//!             '- ahead: NAK sequence error, once
+//! ```
+
+use super::emit::{Path, PortFull};
+use super::reads::{NotQueued, ReadRequest, Reads};
+use super::requester::{Outlet, Turn};
+use super::segment::response_segment;
+use crate::counters::QpCounters;
+use crate::id::{Msn, Qpn, RKey};
+use crate::mem::{Access, MemoryTable, PdId, Span};
+use crate::port::Port;
+use crate::psn::Psn;
+use crate::queue::wqe::MAX_MESSAGE_BYTES;
+use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
+use crate::recovery::{ExpectedPsn, Verdict};
+use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Reth, Syndrome};
+
+/// What a responder is told when its queue pair becomes ready to receive.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponderConfig {
+    /// First PSN expected.
+    pub first_psn: Psn,
+    /// Path MTU.
+    pub mtu_bytes: u32,
+    /// READs served at once.
+    pub max_dest_rd_atomic: u8,
+}
+
+/// What a request meets besides the responder itself.
+pub struct Inlet<'a> {
+    /// Registered memory.
+    pub memory: &'a MemoryTable,
+    /// The queue pair's protection domain.
+    pub pd: PdId,
+    /// What the queue pair lets a peer do.
+    pub access: Access,
+    /// RNR timer code for a peer that finds no receive.
+    pub min_rnr_timer: u8,
+    /// Receives.
+    pub rq: &'a mut RecvQueue,
+    /// All completion queues.
+    pub cqs: &'a mut CqTable,
+    /// The one for receives.
+    pub cq: CqId,
+    /// This side's queue pair.
+    pub qpn: Qpn,
+    /// The queue pair's counters.
+    pub counters: &'a mut QpCounters,
+}
+
+/// What the queue pair does after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aftermath {
+    /// Nothing.
+    Nothing,
+    /// An answer is due.
+    Answer,
+    /// An answer is due, and it is the last: the connection is in error.
+    Fatal(NakCode),
+}
+
+/// The message being received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Partial {
+    /// None: the next packet must begin one.
+    None,
+    /// A SEND, with so many bytes in the oldest receive.
+    Send { received: u32 },
+    /// An RDMA WRITE: what is left of it.
+    Write { va: u64, rkey: RKey, left: u32, total: u32 },
+}
+
+/// An acknowledgement that waits to be sent. It goes after all READ responses, which precede it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Ack,
+    Refusal(Syndrome),
+}
+
+/// A request in its place in the sequence of PSNs and of its message.
+struct Sequenced<'p> {
+    packet: &'p Packet<'p>,
+}
+
+/// A request whose effects are allowed.
+enum Authorized<'m> {
+    /// Bytes for the oldest receive, from `at` on.
+    Send { at: u32 },
+    /// Bytes for memory; what is left of the message after them.
+    Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
+    /// Memory to send.
+    Read { reth: Reth },
+}
+
+/// Why a request is not executed.
+enum Refusal {
+    /// Refused for good.
+    Nak(NakCode),
+    /// Refused for good, and the oldest receive ends with it.
+    NakAndFailReceive(NakCode, WcStatus),
+    /// Refused until a receive is posted.
+    NotReady,
+    /// Dropped, as if it had been lost.
+    Drop,
+}
+
+/// The receiving half of a reliable connection.
+#[derive(Debug)]
+pub struct Responder {
+    mtu_bytes: u32,
+    recovery: ExpectedPsn,
+    msn: Msn,
+    partial: Partial,
+    reads: Reads,
+    due: Due,
+}
+
+impl Responder {
+    /// A responder that has received nothing.
+    pub fn new(config: ResponderConfig) -> Self {
+        Responder {
+            mtu_bytes: config.mtu_bytes,
+            recovery: ExpectedPsn::new(config.first_psn),
+            msn: Msn::default(),
+            partial: Partial::None,
+            reads: Reads::new(config.max_dest_rd_atomic, config.mtu_bytes),
+            due: Due::Nothing,
+        }
+    }
+
+    /// The PSN expected next.
+    pub fn expected_psn(&self) -> Psn {
+        self.recovery.expected()
+    }
+
+    /// Whether there is anything to send.
+    pub fn has_answers(&self) -> bool {
+        self.due != Due::Nothing || !self.reads.is_empty()
+    }
+
+    /// Whether a receive is filled in part: an error completes it.
+    pub fn is_filling_receive(&self) -> bool {
+        matches!(self.partial, Partial::Send { .. })
+    }
+
+    /// Takes in a request packet whose addresses, keys and ICRC are right.
+    #[inline]
+    pub fn on_request(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Aftermath {
+        match self.recovery.on_packet(packet.bth.psn) {
+            Verdict::InOrder => {}
+            Verdict::Duplicate => return self.on_duplicate(packet, inlet),
+            Verdict::Ahead { first } => {
+                inlet.counters.out_of_seq_request += 1;
+                if !first {
+                    return Aftermath::Nothing;
+                }
+                inlet.counters.send_seq_err += 1;
+                self.due = Due::Refusal(Syndrome::Nak(NakCode::PsnSequenceError));
+                return Aftermath::Answer;
+            }
+        }
+        let memory = inlet.memory;
+        let done = self
+            .sequence(packet)
+            .and_then(|request| self.authorize(request, inlet, memory))
+            .and_then(|request| self.execute(packet, request, inlet));
+        match done {
+            Ok(()) => self.accepted(packet),
+            Err(refusal) => self.refuse(refusal, inlet),
+        }
+    }
+
+    /// FIRST, MIDDLE, LAST and ONLY follow one another as they must (IBA 9.7.4.1.2), each as long as
+    /// it must be (9.7.4.1.6).
+    #[inline]
+    fn sequence<'p>(&self, packet: &'p Packet<'p>) -> Result<Sequenced<'p>, Refusal> {
+        let info = packet.info;
+        let in_turn = match self.partial {
+            Partial::None => info.starts_message(),
+            Partial::Send { .. } => info.operation == Operation::Send && !info.starts_message(),
+            Partial::Write { .. } => info.operation == Operation::Write && !info.starts_message(),
+        };
+        let len = packet.payload.len();
+        let mtu = self.mtu_bytes as usize;
+        let fits = if !info.ends_message() { len == mtu } else { len <= mtu };
+        let last_is_empty = info.position == crate::wire::Position::Last && len == 0;
+        if !in_turn || !fits || last_is_empty {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        Ok(Sequenced { packet })
+    }
+
+    /// The queue pair, its receives and its memory allow the request (IBA 9.7.4.1.3 to 9.7.4.1.5).
+    #[inline]
+    fn authorize<'m>(
+        &self,
+        request: Sequenced<'_>,
+        inlet: &mut Inlet<'_>,
+        memory: &'m MemoryTable,
+    ) -> Result<Authorized<'m>, Refusal> {
+        let packet = request.packet;
+        match packet.info.operation {
+            Operation::Send => self.authorize_send(packet, inlet),
+            Operation::Write => self.authorize_write(packet, inlet, memory),
+            Operation::ReadRequest => self.authorize_read(packet, inlet),
+            _ => Err(Refusal::Nak(NakCode::InvalidRequest)),
+        }
+    }
+
+    #[inline]
+    fn authorize_send<'m>(
+        &self,
+        packet: &Packet<'_>,
+        inlet: &mut Inlet<'_>,
+    ) -> Result<Authorized<'m>, Refusal> {
+        let wqe = inlet.rq.oldest().ok_or(Refusal::NotReady)?;
+        if packet.ieth().is_some() {
+            return Err(Refusal::Nak(NakCode::InvalidRequest)); // no memory windows to invalidate
+        }
+        let at = if let Partial::Send { received } = self.partial { received } else { 0 };
+        if packet.payload.len() as u64 + u64::from(at) > u64::from(wqe.list.len_bytes) {
+            return Err(Refusal::NakAndFailReceive(NakCode::InvalidRequest, WcStatus::LocLenErr));
+        }
+        Ok(Authorized::Send { at })
+    }
+
+    #[inline]
+    fn authorize_write<'m>(
+        &self,
+        packet: &Packet<'_>,
+        inlet: &mut Inlet<'_>,
+        memory: &'m MemoryTable,
+    ) -> Result<Authorized<'m>, Refusal> {
+        let invalid = Refusal::Nak(NakCode::InvalidRequest);
+        if !inlet.access.contains(Access::REMOTE_WRITE) {
+            return Err(invalid);
+        }
+        if packet.info.has_immediate && inlet.rq.is_empty() {
+            return Err(Refusal::NotReady);
+        }
+        let (va, rkey, wanted, total) = match (packet.reth(), self.partial) {
+            (Some(reth), _) => (reth.va, reth.rkey, reth.len_bytes, reth.len_bytes),
+            (None, Partial::Write { va, rkey, left, total }) => (va, rkey, left, total),
+            _ => return Err(invalid),
+        };
+        let len = packet.payload.len() as u32;
+        // The last packet brings what is left, and no other does.
+        let left = wanted.checked_sub(len).filter(|left| (*left == 0) == packet.info.ends_message());
+        let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(invalid) };
+        // The whole message at its first packet, so that a bad one writes nothing; then each packet,
+        // for a region may go away between two.
+        if packet.info.starts_message() {
+            let whole = memory.open_remote(inlet.pd, rkey, va, total, Access::REMOTE_WRITE);
+            whole.map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
+        }
+        let span = memory
+            .open_remote(inlet.pd, rkey, va, len, Access::REMOTE_WRITE)
+            .map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
+        Ok(Authorized::Write { span, va: va.wrapping_add(u64::from(len)), rkey, left, total })
+    }
+
+    fn authorize_read<'m>(
+        &self,
+        packet: &Packet<'_>,
+        inlet: &mut Inlet<'_>,
+    ) -> Result<Authorized<'m>, Refusal> {
+        let invalid = Refusal::Nak(NakCode::InvalidRequest);
+        let Some(reth) = packet.reth().filter(|reth| reth.len_bytes <= MAX_MESSAGE_BYTES) else {
+            return Err(invalid);
+        };
+        if !inlet.access.contains(Access::REMOTE_READ) {
+            return Err(invalid);
+        }
+        match self.reads.admit() {
+            Ok(()) => {}
+            Err(NotQueued::OverLimit) => return Err(invalid),
+            Err(NotQueued::NoRoom | NotQueued::NotRemembered) => {
+                inlet.counters.read_deferred += 1;
+                return Err(Refusal::Drop);
+            }
+        }
+        inlet
+            .memory
+            .open_remote(inlet.pd, reth.rkey, reth.va, reth.len_bytes, Access::REMOTE_READ)
+            .map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
+        Ok(Authorized::Read { reth })
+    }
+
+    #[inline]
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        request: Authorized<'_>,
+        inlet: &mut Inlet<'_>,
+    ) -> Result<(), Refusal> {
+        let ends = packet.info.ends_message();
+        let len = packet.payload.len() as u32;
+        inlet.counters.rcvd_bytes += u64::from(len);
+        match request {
+            Authorized::Send { at } => {
+                self.fill_receive(packet.payload, at, inlet)?;
+                self.partial = if ends { Partial::None } else { Partial::Send { received: at + len } };
+                if ends {
+                    self.complete_receive(packet, WcOpcode::Recv, at + len, inlet);
+                }
+            }
+            Authorized::Write { span, va, rkey, left, total } => {
+                span.copy_from(packet.payload);
+                self.partial = if ends { Partial::None } else { Partial::Write { va, rkey, left, total } };
+                inlet.counters.rx_write_requests += u64::from(ends);
+                if packet.info.has_immediate {
+                    self.complete_receive(packet, WcOpcode::RecvRdmaWithImm, total, inlet);
+                }
+            }
+            Authorized::Read { reth } => {
+                self.msn = self.msn.next();
+                let read = ReadRequest::new(packet.bth.psn, reth, self.msn, self.mtu_bytes);
+                self.reads.push(read);
+                self.recovery.accept(read.packets);
+                inlet.counters.rx_read_requests += 1;
+                return Ok(());
+            }
+        }
+        if ends {
+            self.msn = self.msn.next();
+        }
+        self.recovery.accept(1);
+        Ok(())
+    }
+
+    #[inline]
+    fn fill_receive(&mut self, payload: &[u8], at: u32, inlet: &mut Inlet<'_>) -> Result<(), Refusal> {
+        let wqe = inlet.rq.oldest().ok_or(Refusal::NotReady)?;
+        let mut lists = inlet.rq.lists(inlet.memory, inlet.pd);
+        lists
+            .scatter(&wqe.list, at, payload)
+            .map_err(|_| Refusal::NakAndFailReceive(NakCode::RemoteOperationalError, WcStatus::LocProtErr))
+    }
+
+    #[inline]
+    fn complete_receive(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: WcOpcode,
+        len_bytes: u32,
+        inlet: &mut Inlet<'_>,
+    ) {
+        let Some(wqe) = inlet.rq.release_oldest() else { return };
+        inlet.counters.rdma_recvs += 1;
+        let imm = packet.immdt();
+        let (wr_id, status, qpn) = (wqe.wr_id, WcStatus::Success, inlet.qpn);
+        inlet.cqs.write(inlet.cq, Cqe { wr_id, status, opcode, len_bytes, imm, qpn }, packet.bth.solicited);
+    }
+
+    #[inline]
+    fn accepted(&mut self, packet: &Packet<'_>) -> Aftermath {
+        if packet.info.operation == Operation::ReadRequest {
+            // Its responses acknowledge all that came before it.
+            self.due = Due::Nothing;
+            return Aftermath::Answer;
+        }
+        if packet.bth.ack_req {
+            self.due = Due::Ack;
+            return Aftermath::Answer;
+        }
+        // A NAK that waits is stale now that the packet it asks for is here.
+        if matches!(self.due, Due::Refusal(_)) {
+            self.due = Due::Ack;
+        }
+        Aftermath::Nothing
+    }
+
+    fn refuse(&mut self, refusal: Refusal, inlet: &mut Inlet<'_>) -> Aftermath {
+        let code = match refusal {
+            Refusal::Drop => return Aftermath::Nothing,
+            Refusal::NotReady => {
+                inlet.counters.out_of_buffer += 1;
+                self.recovery.refuse();
+                self.due = Due::Refusal(Syndrome::RnrNak { timer: inlet.min_rnr_timer });
+                return Aftermath::Answer;
+            }
+            Refusal::Nak(code) => code,
+            Refusal::NakAndFailReceive(code, status) => {
+                if let Some(wqe) = inlet.rq.release_oldest() {
+                    let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Recv, inlet.qpn);
+                    inlet.cqs.write(
+                        inlet.cq,
+                        Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn },
+                        false,
+                    );
+                }
+                code
+            }
+        };
+        match code {
+            NakCode::RemoteAccessError => inlet.counters.resp_remote_access_errors += 1,
+            NakCode::RemoteOperationalError => inlet.counters.resp_remote_operation_errors += 1,
+            _ => inlet.counters.resp_invalid_request += 1,
+        }
+        self.due = Due::Refusal(Syndrome::Nak(code));
+        Aftermath::Fatal(code)
+    }
+
+    /// A request that was received before (IBA 9.7.5.1.3): nothing of it is executed again, except
+    /// that a READ's responses are sent again.
+    fn on_duplicate(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Aftermath {
+        inlet.counters.duplicate_request += 1;
+        if packet.info.operation != Operation::ReadRequest {
+            if self.due == Due::Nothing {
+                self.due = Due::Ack;
+            }
+            return Aftermath::Answer;
+        }
+        let asked = packet.reth().ok_or(NotQueued::NotRemembered);
+        match asked.and_then(|reth| self.reads.repeat(packet.bth.psn, &reth)) {
+            Ok(()) => Aftermath::Answer,
+            Err(NotQueued::NotRemembered) => {
+                inlet.counters.duplicate_read_dropped += 1;
+                Aftermath::Nothing
+            }
+            Err(NotQueued::NoRoom | NotQueued::OverLimit) => {
+                inlet.counters.read_deferred += 1;
+                Aftermath::Nothing
+            }
+        }
+    }
+
+    /// Sends READ responses and then the acknowledgement that is due, as far as budget and port go.
+    pub fn transmit<P: Port>(&mut self, outlet: &mut Outlet<'_, P>) -> Turn {
+        while let Some(waiting) = self.reads.front() {
+            if *outlet.budget == 0 {
+                return Turn::MoreToSend;
+            }
+            let index = waiting.sent;
+            match self.send_response(&waiting.request, index, outlet) {
+                Ok(true) => self.reads.on_sent(),
+                Ok(false) => {
+                    // The region went away while it was being read: the rest cannot be sent.
+                    let nak = Syndrome::Nak(NakCode::RemoteAccessError);
+                    if self.send_acknowledge(waiting.next_psn(), nak, outlet).is_err() {
+                        return Turn::PortFull;
+                    }
+                    outlet.counters.resp_remote_access_errors += 1;
+                    self.reads.clear();
+                    self.due = Due::Nothing;
+                    return Turn::MemoryGone;
+                }
+                Err(PortFull) => return Turn::PortFull,
+            }
+        }
+        let last_received = self.recovery.expected().minus(1);
+        let (psn, syndrome) = match self.due {
+            Due::Nothing => return Turn::Done,
+            Due::Ack => (last_received, Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }),
+            Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
+        };
+        if *outlet.budget == 0 {
+            return Turn::MoreToSend;
+        }
+        if self.send_acknowledge(psn, syndrome, outlet).is_err() {
+            return Turn::PortFull;
+        }
+        self.due = Due::Nothing;
+        Turn::Done
+    }
+
+    #[inline]
+    fn send_acknowledge<P: Port>(
+        &self,
+        psn: Psn,
+        syndrome: Syndrome,
+        outlet: &mut Outlet<'_, P>,
+    ) -> Result<(), PortFull> {
+        let spec = outlet.path.packet(Opcode::RC_ACKNOWLEDGE, psn, 0);
+        let aeth = Aeth { syndrome, msn: self.msn };
+        outlet.path.emit(outlet.port, &spec, |parts| {
+            let _ = parts.set_aeth(aeth);
+        })?;
+        *outlet.budget -= 1;
+        outlet.counters.sent_pkts += 1;
+        Ok(())
+    }
+
+    /// Sends response `index` of `read`; `Ok(false)` where its memory may not be read any more.
+    #[inline]
+    fn send_response<P: Port>(
+        &self,
+        read: &ReadRequest,
+        index: u32,
+        outlet: &mut Outlet<'_, P>,
+    ) -> Result<bool, PortFull> {
+        let (opcode, len) = response_segment(read.reth.len_bytes, 0, index, self.mtu_bytes);
+        let va = read.reth.va.wrapping_add(u64::from(index * self.mtu_bytes));
+        let opened = outlet.memory.open_remote(outlet.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
+        let Ok(span) = opened else { return Ok(false) };
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: read.msn };
+        let path: &mut Path = outlet.path;
+        let spec = path.packet(opcode, read.first.plus(index), len);
+        path.emit(outlet.port, &spec, |parts| {
+            // Middle responses have no room for it.
+            let _ = parts.set_aeth(aeth);
+            span.copy_to(parts.payload);
+        })?;
+        *outlet.budget -= 1;
+        outlet.counters.sent_pkts += 1;
+        outlet.counters.sent_bytes += u64::from(len);
+        Ok(true)
+    }
+}

@@ -1,0 +1,270 @@
+//! Queue pair states: one table says which transition needs and allows what (IBA 10.3.1, 11.2.5.2).
+//!
+//! ```text
+//!   RESET --> INIT --> RTR --> RTS <--> SQD        any state --> RESET
+//!                               ^                  any state --> ERR
+//!                               `-- (SQE: unreliable transports only)
+//! ```
+
+use std::fmt;
+
+/// A queue pair's state: `enum ibv_qp_state`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpState {
+    /// Created; nothing works.
+    Reset = 0,
+    /// Receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// The send queue drains and starts nothing new.
+    Sqd = 4,
+    /// The send queue is in error (unreliable transports).
+    Sqe = 5,
+    /// In error: everything is flushed.
+    Err = 6,
+}
+
+impl QpState {
+    /// The name libibverbs prints.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QpState::Reset => "RESET",
+            QpState::Init => "INIT",
+            QpState::Rtr => "RTR",
+            QpState::Rts => "RTS",
+            QpState::Sqd => "SQD",
+            QpState::Sqe => "SQE",
+            QpState::Err => "ERR",
+        }
+    }
+
+    /// Whether packets from the peer are received.
+    pub const fn receives(self) -> bool {
+        matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+
+    /// Whether sends may be posted.
+    pub const fn takes_sends(self) -> bool {
+        matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of attributes: bits of `enum ibv_qp_attr_mask`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttrMask(pub u32);
+
+macro_rules! attr_bits {
+    ($($name:ident = $bit:literal),* $(,)?) => {
+        impl AttrMask {
+            $(#[doc = concat!("IBV_QP_", stringify!($name), ".")] pub const $name: AttrMask = AttrMask(1 << $bit);)*
+            const NAMES: &'static [(AttrMask, &'static str)] = &[$((AttrMask::$name, stringify!($name))),*];
+        }
+    };
+}
+
+attr_bits! {
+    CUR_STATE = 1, ACCESS_FLAGS = 3, PKEY_INDEX = 4, PORT = 5, AV = 7, PATH_MTU = 8, TIMEOUT = 9,
+    RETRY_CNT = 10, RNR_RETRY = 11, RQ_PSN = 12, MAX_QP_RD_ATOMIC = 13, MIN_RNR_TIMER = 15, SQ_PSN = 16,
+    MAX_DEST_RD_ATOMIC = 17, DEST_QPN = 20,
+}
+
+impl AttrMask {
+    /// No attribute.
+    pub const NONE: AttrMask = AttrMask(0);
+
+    /// The attributes of this set that are not in `other`.
+    pub const fn without(self, other: AttrMask) -> AttrMask {
+        AttrMask(self.0 & !other.0)
+    }
+
+    /// Whether the set is empty.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    const fn and(self, other: AttrMask) -> AttrMask {
+        AttrMask(self.0 | other.0)
+    }
+}
+
+impl std::ops::BitOr for AttrMask {
+    type Output = AttrMask;
+
+    fn bitor(self, other: AttrMask) -> AttrMask {
+        self.and(other)
+    }
+}
+
+impl fmt::Display for AttrMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> =
+            Self::NAMES.iter().filter(|(bit, _)| self.0 & bit.0 != 0).map(|(_, name)| *name).collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(" "))
+    }
+}
+
+/// One row of the table.
+struct Transition {
+    from: QpState,
+    to: QpState,
+    required: AttrMask,
+    optional: AttrMask,
+}
+
+const fn row(from: QpState, to: QpState, required: AttrMask, optional: AttrMask) -> Transition {
+    Transition { from, to, required, optional }
+}
+
+/// The transitions of a reliable connection. Those of any state to RESET and to ERR, which need and
+/// allow nothing, are not listed.
+#[rustfmt::skip]
+const RC_TRANSITIONS: &[Transition] = {
+    use QpState::*;
+    type M = AttrMask;
+    const IDENTITY: AttrMask = M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS);
+    const RECEIVE: AttrMask =
+        M::AV.and(M::PATH_MTU).and(M::DEST_QPN).and(M::RQ_PSN).and(M::MAX_DEST_RD_ATOMIC).and(M::MIN_RNR_TIMER);
+    const SEND: AttrMask = M::TIMEOUT.and(M::RETRY_CNT).and(M::RNR_RETRY).and(M::SQ_PSN).and(M::MAX_QP_RD_ATOMIC);
+    const LIVE: AttrMask = M::CUR_STATE.and(M::ACCESS_FLAGS).and(M::MIN_RNR_TIMER);
+    const DRAINED: AttrMask = IDENTITY.and(M::AV).and(M::TIMEOUT).and(M::RETRY_CNT).and(M::RNR_RETRY)
+        .and(M::MAX_QP_RD_ATOMIC).and(M::MAX_DEST_RD_ATOMIC).and(M::MIN_RNR_TIMER);
+    &[
+        //  from   to     required   optional
+        row(Reset, Init,  IDENTITY,  M::NONE),
+        row(Init,  Init,  M::NONE,   IDENTITY),
+        row(Init,  Rtr,   RECEIVE,   M::ACCESS_FLAGS.and(M::PKEY_INDEX)),
+        row(Rtr,   Rts,   SEND,      LIVE),
+        row(Rts,   Rts,   M::NONE,   LIVE),
+        row(Rts,   Sqd,   M::NONE,   M::NONE),
+        row(Sqd,   Rts,   M::NONE,   LIVE),
+        row(Sqd,   Sqd,   M::NONE,   DRAINED),
+    ]
+};
+
+/// Why a queue pair was not modified; it is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyError {
+    /// The table has no such row.
+    #[error("a queue pair cannot go from {from} to {to}")]
+    NoSuchTransition {
+        /// State it is in.
+        from: QpState,
+        /// State asked for.
+        to: QpState,
+    },
+    /// The attributes are not those of the row.
+    #[error("{from} to {to}: missing {missing}; not allowed here: {not_allowed}")]
+    WrongAttributes {
+        /// State it is in.
+        from: QpState,
+        /// State asked for.
+        to: QpState,
+        /// Required and not given.
+        missing: AttrMask,
+        /// Given and neither required nor optional.
+        not_allowed: AttrMask,
+    },
+    /// A value is out of range.
+    #[error("{attribute} = {value} is out of range: {needed}")]
+    OutOfRange {
+        /// The attribute's name.
+        attribute: &'static str,
+        /// What was given.
+        value: u64,
+        /// What is possible.
+        needed: String,
+    },
+    /// The caller was wrong about the present state.
+    #[error("the queue pair is in {actual}, not in {believed}")]
+    NotInState {
+        /// `current_state` as given.
+        believed: QpState,
+        /// The state it is in.
+        actual: QpState,
+    },
+    /// No such queue pair.
+    #[error("this device has no queue pair with that number")]
+    UnknownQp,
+    /// The path cannot be used.
+    #[error("no path to {dgid}: {reason}")]
+    NoPath {
+        /// The peer.
+        dgid: crate::id::Gid,
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// Whether the table lets a reliable connection go `from` one state `to` another with exactly the
+/// attributes `given`.
+pub fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
+    let anywhere = [Transition { from, to, required: AttrMask::NONE, optional: AttrMask::CUR_STATE }];
+    let rows: &[Transition] = match to {
+        QpState::Reset | QpState::Err => &anywhere,
+        _ => RC_TRANSITIONS,
+    };
+    let row = rows
+        .iter()
+        .find(|row| row.from == from && row.to == to)
+        .ok_or(ModifyError::NoSuchTransition { from, to })?;
+    let missing = row.required.without(given);
+    let not_allowed = given.without(row.required | row.optional);
+    if missing.is_empty() && not_allowed.is_empty() {
+        return Ok(());
+    }
+    Err(ModifyError::WrongAttributes { from, to, missing, not_allowed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use QpState::*;
+
+    const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
+
+    #[test]
+    fn every_state_can_be_reset_and_failed_and_few_other_ways_exist() {
+        for from in STATES {
+            assert_eq!(check_transition(from, Reset, AttrMask::NONE), Ok(()));
+            assert_eq!(check_transition(from, Err, AttrMask::NONE), Ok(()));
+        }
+        let listed = |from, to| {
+            !matches!(
+                check_transition(from, to, AttrMask::NONE),
+                Result::Err(ModifyError::NoSuchTransition { .. })
+            )
+        };
+        let ways: usize = STATES
+            .iter()
+            .map(|from| STATES.iter().filter(|to| !matches!(to, Reset | Err) && listed(*from, **to)).count())
+            .sum();
+        assert_eq!(ways, 8);
+    }
+
+    #[test]
+    fn a_refusal_names_what_was_missing_and_what_was_not_allowed() {
+        let given = AttrMask::PORT | AttrMask::PKEY_INDEX | AttrMask::SQ_PSN;
+        let refusal = check_transition(Reset, Init, given).unwrap_err();
+        assert_eq!(refusal.to_string(), "RESET to INIT: missing ACCESS_FLAGS; not allowed here: SQ_PSN");
+        let refusal = check_transition(Reset, Rts, given).unwrap_err();
+        assert_eq!(refusal.to_string(), "a queue pair cannot go from RESET to RTS");
+    }
+
+    #[test]
+    fn attribute_bits_are_those_of_libibverbs() {
+        assert_eq!(AttrMask::DEST_QPN.0, 1 << 20);
+        assert_eq!(AttrMask::AV.0, 128);
+        assert_eq!(AttrMask::MAX_DEST_RD_ATOMIC.0, 131_072);
+    }
+}

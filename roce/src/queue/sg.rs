@@ -1,0 +1,64 @@
+//! Copying between frames and scatter/gather lists. A range is checked whole before any byte of it
+//! moves, so that a refusal leaves memory as it was.
+
+use super::ring::Consumer;
+use super::wqe::{SgList, Sge};
+use crate::mem::{Access, MemoryError, MemoryTable, PdId};
+
+/// A queue's view of registered memory: whose work requests it holds, and the rest of their lists.
+pub struct Lists<'a> {
+    /// All regions.
+    pub memory: &'a MemoryTable,
+    /// The queue pair's protection domain.
+    pub pd: PdId,
+    /// Scatter/gather entries after the first.
+    pub rest: &'a mut Consumer<Sge>,
+}
+
+impl Lists<'_> {
+    /// Whether every byte of `offset..offset+len_bytes` of `list` may be accessed.
+    #[inline]
+    pub fn check(
+        &mut self,
+        list: &SgList,
+        offset: u32,
+        len_bytes: u32,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        let (memory, pd) = (self.memory, self.pd);
+        list.pieces(self.rest, offset, len_bytes, |piece| {
+            memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, access).map(drop)
+        })
+    }
+
+    /// Copies from memory, starting at `offset` of `list`, until `out` is full.
+    #[inline]
+    pub fn gather(&mut self, list: &SgList, offset: u32, mut out: &mut [u8]) -> Result<(), MemoryError> {
+        let (memory, pd) = (self.memory, self.pd);
+        list.pieces(self.rest, offset, out.len() as u32, |piece| {
+            let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::NONE)?;
+            if let Some((part, rest)) = std::mem::take(&mut out).split_at_mut_checked(span.len_bytes()) {
+                span.copy_to(part);
+                out = rest;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies `bytes` into memory, starting at `offset` of `list`.
+    #[inline]
+    pub fn scatter(&mut self, list: &SgList, offset: u32, mut bytes: &[u8]) -> Result<(), MemoryError> {
+        if !list.is_one_entry() {
+            self.check(list, offset, bytes.len() as u32, Access::LOCAL_WRITE)?;
+        }
+        let (memory, pd) = (self.memory, self.pd);
+        list.pieces(self.rest, offset, bytes.len() as u32, |piece| {
+            let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::LOCAL_WRITE)?;
+            if let Some((part, rest)) = bytes.split_at_checked(span.len_bytes()) {
+                span.copy_from(part);
+                bytes = rest;
+            }
+            Ok(())
+        })
+    }
+}

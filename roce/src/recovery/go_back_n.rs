@@ -1,0 +1,204 @@
+//! Go-back-N, the standard's own recovery (IBA 9.7.5, 9.9).
+//!
+//! ```text
+//!             una                 send                 high
+//!   acked      |  in flight         |  to be sent again  |  never sent
+//!   -----------|--------------------|--------------------|-------------> PSN
+//!   Lost, timeout: send = una       (send == high: nothing to repeat)
+//! ```
+
+use super::{Effect, Feedback, Verdict};
+use crate::psn::Psn;
+
+/// The requester side.
+#[derive(Clone, Copy, Debug)]
+pub struct GoBackN {
+    una: Psn,
+    send: Psn,
+    high: Psn,
+    /// Sending resumed at `una` and nothing was acknowledged since: the same loss, told again,
+    /// changes nothing. One lost READ response makes every later one tell of it.
+    resumed: bool,
+}
+
+impl GoBackN {
+    /// Starts at the first PSN of the connection.
+    pub fn new(first: Psn) -> Self {
+        GoBackN { una: first, send: first, high: first, resumed: false }
+    }
+
+    /// The packet to send next.
+    #[inline]
+    pub fn next_psn(&self) -> Psn {
+        self.send
+    }
+
+    /// Whether the packet to send next was sent before.
+    #[inline]
+    pub fn is_resend(&self) -> bool {
+        self.send != self.high
+    }
+
+    /// The first PSN not acknowledged.
+    #[inline]
+    pub fn una(&self) -> Psn {
+        self.una
+    }
+
+    /// PSNs sent and not acknowledged, counted from [`GoBackN::una`]: an answer to any other is stale.
+    #[inline]
+    pub fn sent(&self) -> u32 {
+        distance(self.una, self.high)
+    }
+
+    /// PSNs in flight.
+    #[inline]
+    pub fn unacked(&self) -> u32 {
+        distance(self.una, self.send)
+    }
+
+    /// The packet at [`GoBackN::next_psn`] was sent; it stands for `span` PSNs (a READ request for
+    /// all of its responses).
+    #[inline]
+    pub fn on_sent(&mut self, span: u32) {
+        let resend = self.sent() - self.unacked();
+        self.send = self.send.plus(span);
+        if span > resend {
+            self.high = self.send;
+        }
+    }
+
+    /// Takes in feedback. `next` must lie in `una..=high`; anything else is ignored.
+    pub fn on_feedback(&mut self, feedback: Feedback) -> Effect {
+        let (Feedback::Cumulative { next } | Feedback::Lost { next }) = feedback;
+        let Some(acknowledged) = next.index_in(self.una, self.sent() + 1) else {
+            return Effect { acknowledged: 0, resumes: false };
+        };
+        if acknowledged > 0 {
+            if acknowledged > self.unacked() {
+                self.send = next;
+            }
+            self.una = next;
+            self.resumed = false;
+        }
+        let resumes = matches!(feedback, Feedback::Lost { .. }) && !self.resumed && self.unacked() > 0;
+        if resumes {
+            self.send = self.una;
+            self.resumed = true;
+        }
+        Effect { acknowledged, resumes }
+    }
+
+    /// Nothing was heard for the whole timeout: whatever is told from now on is news.
+    pub fn on_timeout(&mut self) {
+        self.send = self.una;
+        self.resumed = false;
+    }
+}
+
+fn distance(from: Psn, to: Psn) -> u32 {
+    to.index_in(from, Psn::COUNT).unwrap_or(0)
+}
+
+/// The responder side: takes packets in order only, and tells of each gap once.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpectedPsn {
+    expected: Psn,
+    /// A NAK went out for `expected`; silence until it arrives.
+    nak_sent: bool,
+}
+
+impl ExpectedPsn {
+    /// Expects the first PSN of the connection.
+    pub fn new(first: Psn) -> Self {
+        ExpectedPsn { expected: first, nak_sent: false }
+    }
+
+    /// The PSN expected next.
+    #[inline]
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// Judges an arrival (IBA 9.7.5.1). At the one distance where a PSN is neither before nor after
+    /// it counts as ahead.
+    #[inline]
+    pub fn on_packet(&mut self, psn: Psn) -> Verdict {
+        match psn.offset_from(self.expected) {
+            Some(0) => Verdict::InOrder,
+            Some(offset) if offset < 0 => Verdict::Duplicate,
+            _ => Verdict::Ahead { first: !std::mem::replace(&mut self.nak_sent, true) },
+        }
+    }
+
+    /// The packet expected was accepted; it stands for `span` PSNs.
+    #[inline]
+    pub fn accept(&mut self, span: u32) {
+        self.expected = self.expected.plus(span);
+        self.nak_sent = false;
+    }
+
+    /// The packet expected was refused with receiver-not-ready: those behind it need no NAK.
+    pub fn refuse(&mut self) {
+        self.nak_sent = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Psn = Psn::new(0xFF_FFFE);
+
+    fn sent(count: u32) -> GoBackN {
+        let mut scheme = GoBackN::new(FIRST);
+        (0..count).for_each(|_| scheme.on_sent(1));
+        scheme
+    }
+
+    #[test]
+    fn a_loss_resumes_once_until_something_is_acknowledged() {
+        let mut scheme = sent(5);
+        let lost = Feedback::Lost { next: FIRST.plus(2) };
+        assert_eq!(scheme.on_feedback(lost), Effect { acknowledged: 2, resumes: true });
+        assert_eq!((scheme.next_psn(), scheme.unacked(), scheme.sent()), (FIRST.plus(2), 0, 3));
+        scheme.on_sent(1);
+        assert!(scheme.is_resend());
+        assert_eq!(scheme.on_feedback(lost), Effect { acknowledged: 0, resumes: false });
+        scheme.on_timeout();
+        assert_eq!(scheme.next_psn(), FIRST.plus(2));
+        scheme.on_sent(1);
+        let more = Feedback::Lost { next: FIRST.plus(3) };
+        assert_eq!(scheme.on_feedback(more), Effect { acknowledged: 1, resumes: false }, "nothing in flight");
+        scheme.on_sent(2);
+        assert!(!scheme.is_resend());
+    }
+
+    #[test]
+    fn an_acknowledgement_past_the_resend_point_moves_it() {
+        let mut scheme = sent(5);
+        scheme.on_timeout();
+        scheme.on_sent(1);
+        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(4) }).acknowledged, 4);
+        assert_eq!(scheme.next_psn(), FIRST.plus(4));
+        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(6) }).acknowledged, 0);
+        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST }).acknowledged, 0);
+        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(5) }).acknowledged, 1);
+        assert_eq!(scheme.sent(), 0);
+    }
+
+    #[test]
+    fn each_gap_is_told_once() {
+        let mut expected = ExpectedPsn::new(FIRST);
+        assert_eq!(expected.on_packet(FIRST.plus(1)), Verdict::Ahead { first: true });
+        assert_eq!(expected.on_packet(FIRST.plus(2)), Verdict::Ahead { first: false });
+        assert_eq!(expected.on_packet(FIRST), Verdict::InOrder);
+        expected.accept(1);
+        assert_eq!(expected.on_packet(FIRST), Verdict::Duplicate);
+        assert_eq!(expected.on_packet(FIRST.plus(2)), Verdict::Ahead { first: true });
+        expected.accept(1);
+        expected.refuse();
+        assert_eq!(expected.on_packet(FIRST.plus(3)), Verdict::Ahead { first: false });
+        assert_eq!(expected.on_packet(expected.expected().plus(1 << 23)), Verdict::Ahead { first: false });
+    }
+}

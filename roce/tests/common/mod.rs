@@ -1,0 +1,149 @@
+//! Two engines joined by a loopback port, with one connected queue pair each.
+#![allow(dead_code)] // each test and bench uses its part
+
+use roce::engine::{Engine, EngineConfig};
+use roce::id::{Gid, LKey, Mac, Qpn, RKey};
+use roce::mem::{Access, Memory, PdId};
+use roce::neighbour::{Mode, NeighbourConfig};
+use roce::port::loopback::{Loopback, LoopbackPort};
+use roce::port::PortCaps;
+use roce::psn::Psn;
+use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::queue::{CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge};
+use roce::time::Instant;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// One end of the connection.
+pub struct End {
+    pub engine: Engine<LoopbackPort>,
+    pub pd: PdId,
+    pub cq: CqId,
+    pub poller: CqPoller,
+    pub qpn: Qpn,
+    pub send: SendPoster,
+    pub recv: RecvPoster,
+    pub memory: Memory,
+    pub lkey: LKey,
+    pub rkey: RKey,
+    pub gid: Gid,
+}
+
+/// Depth of each end's queues.
+pub const DEPTH: u32 = 512;
+
+fn end(index: u8, port: LoopbackPort, memory_bytes: usize, signal_all: bool) -> End {
+    let mac = Mac([2, 0, 0, 0, 0, index]);
+    let other = Mac([2, 0, 0, 0, 0, 3 - index]);
+    let ip = |index| IpAddr::V4(Ipv4Addr::new(10, 0, 0, index));
+    let neighbour = NeighbourConfig {
+        mac,
+        mode: Mode::Shared,
+        gids: vec![(ip(index), 24)],
+        gateway_v4: None,
+        gateway_v6: None,
+    };
+    let mut engine = Engine::new(port, EngineConfig::new([index; 32], neighbour)).unwrap();
+    engine.neighbour_mut().set_neighbour(ip(3 - index), other);
+    let pd = engine.alloc_pd().unwrap();
+    let (cq, poller) = engine.create_cq(4 * DEPTH).unwrap();
+    let init = QpInit {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: DEPTH,
+        max_recv_wr: DEPTH,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline_bytes: 256,
+        signal_all,
+    };
+    let handles = engine.create_qp(&init).unwrap();
+    let memory = Memory::alloc(memory_bytes);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let (lkey, rkey) = engine.register(pd, memory.clone(), memory.addr(), access).unwrap();
+    let (qpn, send, recv) = (handles.qpn, handles.send, handles.recv);
+    End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
+}
+
+fn connect(this: &mut End, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let to_init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port_num: Some(1),
+        access: Some(access),
+        ..QpAttr::default()
+    };
+    let to_rtr = QpAttr {
+        state: Some(QpState::Rtr),
+        path: Some(AddressVector::new(peer_gid, 1)),
+        path_mtu: Some(mtu),
+        dest_qpn: Some(peer),
+        rq_psn: Some(Psn::new(0xFF_FF00)),
+        max_dest_rd_atomic: Some(4),
+        min_rnr_timer: Some(1),
+        ..QpAttr::default()
+    };
+    let to_rts = QpAttr {
+        state: Some(QpState::Rts),
+        timeout: Some(14),
+        retry_count: Some(7),
+        rnr_retry: Some(7),
+        sq_psn: Some(Psn::new(0xFF_FF00)),
+        max_rd_atomic: Some(4),
+        ..QpAttr::default()
+    };
+    for attr in [to_init, to_rtr, to_rts] {
+        this.engine.modify_qp(this.qpn, &attr).unwrap();
+    }
+}
+
+/// Two connected ends with `memory_bytes` of registered memory each.
+pub fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End, End) {
+    let caps = |index| PortCaps { mac: Mac([2, 0, 0, 0, 0, index]), mtu_bytes: 4200 };
+    let (port_a, port_b) = Loopback::pair(caps(1), caps(2), 1024);
+    let (mut a, mut b) = (end(1, port_a, memory_bytes, signal_all), end(2, port_b, memory_bytes, signal_all));
+    connect(&mut a, b.qpn, b.gid, mtu);
+    connect(&mut b, a.qpn, a.gid, mtu);
+    (a, b)
+}
+
+impl End {
+    /// A list of one entry: `len_bytes` at `offset` of this end's memory.
+    pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
+        Sge { addr: self.memory.addr() + offset as u64, len_bytes, lkey: self.lkey }
+    }
+
+    /// Posts a send of one entry.
+    pub fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
+        let data = SendData::Sges(&[sge]);
+        self.send.post(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
+    }
+
+    /// Posts a receive of one entry.
+    pub fn post_recv(&mut self, wr_id: u64, sge: Sge) {
+        self.recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
+    }
+
+    /// Polls the engine at `nanos`.
+    pub fn poll(&mut self, nanos: u64) {
+        self.engine.poll(Instant::from_nanos(nanos));
+    }
+
+    /// Everything that has completed.
+    pub fn completions(&mut self) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.poller.pop()).collect()
+    }
+}
+
+/// Polls both ends in turn until neither has anything left to do.
+pub fn settle(a: &mut End, b: &mut End) {
+    for nanos in 0..100_000 {
+        let now = Instant::from_nanos(nanos);
+        let idle = a.engine.poll(now).is_idle() & b.engine.poll(now).is_idle();
+        if idle {
+            return;
+        }
+    }
+    panic!("two engines talk for ever");
+}
