@@ -363,6 +363,28 @@ mod tests {
     }
 
     #[test]
+    fn hearing_what_is_known_changes_nothing() {
+        let mut cache = Cache::default();
+        cache.lookup(host(1), at_millis(0));
+        cache.hear(host(1), MAC, true, at_millis(0));
+        assert!(cache.hear(host(1), MAC, false, at_millis(1)));
+        cache.lookup(host(1), at_millis(2));
+        assert_eq!((cache.next_due(), cache.generation()), (None, 1), "still fresh");
+    }
+
+    #[test]
+    fn the_neighbour_that_was_not_used_longest_makes_room() {
+        let mut cache = Cache::default();
+        for n in 0..NEIGHBOURS_MAX {
+            cache.lookup(host(n), at_millis(n as u64));
+            cache.hear(host(n), MAC, true, at_millis(n as u64));
+        }
+        cache.lookup(host(0), at_millis(5000));
+        cache.lookup(host(9999), at_millis(5001));
+        assert_eq!((cache.mac_of(host(0)), cache.mac_of(host(1))), (Some(MAC), None));
+    }
+
+    #[test]
     fn a_known_neighbour_may_move_and_an_unknown_one_is_not_heard() {
         let mut cache = Cache::default();
         assert!(!cache.hear(host(1), MAC, true, at_millis(0)));

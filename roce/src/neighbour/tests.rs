@@ -275,6 +275,62 @@ fn an_arp_request_is_answered_and_a_probe_too_but_not_learned() {
 }
 
 #[test]
+fn senders_that_cannot_be_are_malformed() {
+    let mut a = node_a();
+    let group = Mac([3, 0, 0, 0, 0, 1]);
+    let from =
+        |source, mac, ip| arp(source, A_MAC, ArpOperation::REQUEST, (mac, ip), (Mac::default(), "10.0.0.1"));
+    let mut echo_of_a_group = echo_v4("10.0.0.1", b"x");
+    echo_of_a_group[26..30].copy_from_slice(&[224, 0, 0, 9]);
+    let mut echo_of_ourselves = echo_v4("10.0.0.1", b"x");
+    echo_of_ourselves[26..30].copy_from_slice(&[10, 0, 0, 1]);
+    for frame in [&mut echo_of_a_group, &mut echo_of_ourselves] {
+        // The IPv4 checksum must hold, or that is what is found.
+        let header = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
+        frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
+    }
+    let frames = [
+        from(group, B_MAC, "10.0.0.2"),
+        from(Mac::default(), B_MAC, "10.0.0.2"),
+        from(B_MAC, group, "10.0.0.2"),
+        from(B_MAC, Mac::default(), "10.0.0.2"),
+        from(B_MAC, B_MAC, "255.255.255.255"),
+        from(B_MAC, B_MAC, "224.0.0.9"),
+        arp(B_MAC, A_MAC, ArpOperation::REPLY, (B_MAC, "0.0.0.0"), (A_MAC, "10.0.0.1")),
+        echo_of_a_group,
+        echo_of_ourselves,
+    ];
+    for (n, frame) in frames.iter().enumerate() {
+        a.handle_frame(frame, START);
+        assert_eq!(a.counters().malformed, n as u64 + 1, "frame {n}");
+    }
+    assert!(sent(&mut a, START).is_empty());
+    assert_eq!(a.cache.len(), 0);
+}
+
+#[test]
+fn a_solicitation_is_answered_to_the_address_that_it_names() {
+    let mut a = node_a();
+    let question = discovery("2001:db8::1", 1, STRANGER);
+    let ns = Icmpv6Type::NeighborSolicitation;
+    a.handle_frame(&icmpv6(B_MAC, "2001:db8::2", "ff02::1:ff00:1", 255, ns, &question), START);
+    assert_eq!(destination_of(&sent(&mut a, START)[0]), STRANGER);
+    assert_eq!(a.resolve(ip("2001:db8::2"), START), Resolution::Known(STRANGER));
+}
+
+#[test]
+fn what_a_kernel_told_gives_way_and_what_a_user_told_stays() {
+    for (mode, fits) in [(Mode::Shared, true), (Mode::Dedicated, false)] {
+        let mut a = Neighbour::new(config(A_MAC, mode, &[("10.0.0.1", 8)])).unwrap();
+        for n in 0..NEIGHBOURS_MAX {
+            assert!(a.set_neighbour(Ipv4Addr::from_bits(0x0A01_0000 + n as u32).into(), B_MAC));
+        }
+        assert_eq!(a.set_neighbour(ip("10.9.9.9"), B_MAC), fits, "{mode:?}");
+        assert_eq!(a.cache.len(), NEIGHBOURS_MAX);
+    }
+}
+
+#[test]
 fn nobody_enters_the_cache_unasked() {
     let mut a = node_a();
     let reply = arp(STRANGER, A_MAC, ArpOperation::REPLY, (STRANGER, "10.0.0.2"), (A_MAC, "10.0.0.1"));

@@ -461,6 +461,7 @@ mod tests {
         };
         assert_eq!(run_tx(config), run_tx(config));
         assert_ne!(run_tx(config).0, run_tx(FaultConfig { seed: 43, ..config }).0);
+        assert_ne!(run_tx(config).0, run_rx(config).0, "each direction draws its own");
     }
 
     #[test]
@@ -490,6 +491,7 @@ mod tests {
         let mut total = 0;
         while b.rx_burst(&mut frames, 3) > 0 {
             assert!(frames.len() <= 3);
+            assert!(b.rx.passed.len() <= 3, "what waits is not added to");
             total += frames.len();
             frames.clear();
         }

@@ -219,6 +219,7 @@ mod tests {
         send(&mut a, b"first");
         send(&mut a, b"second");
         assert_eq!(a.recorded(), 1);
+        assert!(a.tx_reserve(5).is_none(), "the port beneath is full");
         assert_eq!(receive(&mut b), [b"first".to_vec()]);
         a.tx_flush();
         assert_eq!(receive(&mut b), [b"second".to_vec()]);

@@ -77,3 +77,18 @@ impl Staging {
         self.blocked = !self.frames.is_empty();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let mut staging = Staging::default();
+        (0..STAGED_FRAMES_MAX).for_each(|_| assert!(staging.reserve(9).is_some()));
+        assert!(staging.reserve(9).is_none());
+        let buffer = staging.pop().unwrap();
+        staging.recycle(buffer);
+        assert!(staging.reserve(9).is_some());
+    }
+}
