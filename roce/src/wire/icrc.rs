@@ -83,6 +83,63 @@ fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: 
     hasher.finalize()
 }
 
+/// `AFTER[n][byte]`: the register, zero before, after `byte` and then `n` zeroes.
+static AFTER: [[u32; 256]; V6_LEN] = after();
+
+const fn after() -> [[u32; 256]; V6_LEN] {
+    let mut table = [[0; 256]; V6_LEN];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut register = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            register = if register & 1 != 0 { (register >> 1) ^ 0xEDB8_8320 } else { register >> 1 };
+            bit += 1;
+        }
+        table[0][byte] = register;
+        byte += 1;
+    }
+    let mut n = 1;
+    while n < V6_LEN {
+        let mut byte = 0;
+        while byte < 256 {
+            let before: u32 = table[n - 1][byte];
+            table[n][byte] = (before >> 8) ^ table[0][(before & 0xFF) as usize];
+            byte += 1;
+        }
+        n += 1;
+    }
+    table
+}
+
+/// Where packets of one [`super::HeaderTemplate`] differ: lengths, identification, opcode, flags, the
+/// acknowledge request, PSN.
+const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
+const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
+
+/// As [`compute`], for an IPv4 packet whose headers give `header_crc` by [`compute`] when the bytes of
+/// `V4_VARYING` are zero.
+///
+/// A CRC of a sum is the sum of the CRCs: each byte that differs adds its own. The headers have just
+/// been written piecewise, and reading them back whole would wait for that (as in `crc`); reading
+/// those few bytes does not.
+pub(super) fn resume_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
+    l3.split_first_chunk().map(|(header, rest)| resume::<V4_LEN>(header_crc, header, &V4_VARYING, rest))
+}
+
+/// As `resume_v4`, for IPv6.
+pub(super) fn resume_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
+    l3.split_first_chunk().map(|(header, rest)| resume::<V6_LEN>(header_crc, header, &V6_VARYING, rest))
+}
+
+#[inline(always)]
+fn resume<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], rest: &[u8]) -> u32 {
+    let sum = varying.iter().fold(header_crc, |sum, &at| sum ^ AFTER[N - 1 - at][usize::from(header[at])]);
+    let mut hasher = Hasher::new_with_initial(sum);
+    hasher.update(rest);
+    hasher.finalize()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -160,6 +160,8 @@ pub struct HeaderTemplate {
     mig_req: bool,
     /// Sum of the IPv4 header's words with length, identification and checksum as zero.
     ipv4_sum: u32,
+    /// ICRC of the headers alone, with zeroes where packets differ.
+    header_crc: u32,
 }
 
 impl HeaderTemplate {
@@ -171,6 +173,7 @@ impl HeaderTemplate {
             has_vlan: spec.vlan.is_some(),
             mig_req: true,
             ipv4_sum: 0,
+            header_crc: 0,
         };
         let udp =
             UdpHeader { source_port: spec.udp_source_port, dest_port: ROCE_PORT, len_bytes: 0, checksum: 0 };
@@ -235,6 +238,8 @@ impl HeaderTemplate {
         }
         bytes.put(|b| udp.write(b));
         bytes.put(|b| bth.write(b));
+        let headers = template.bytes.get(template.l3_offset()..template.header_len());
+        template.header_crc = headers.and_then(icrc::compute).unwrap_or_default();
         Ok(template)
     }
 
@@ -299,12 +304,20 @@ impl HeaderTemplate {
         Some(FrameParts { ext, payload, info })
     }
 
-    /// Computes the ICRC of a frame that is otherwise complete and writes it at its end. `None` where
-    /// `frame` is not one that [`HeaderTemplate::write`] wrote.
+    /// Computes the ICRC of a frame that is otherwise complete and writes it at its end. The headers
+    /// must be those that [`HeaderTemplate::write`] of this template wrote; debug builds assert it.
+    /// `None` where `frame` is shorter than they are.
     #[must_use]
     pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
-        *icrc = icrc::compute(covered.get(self.l3_offset()..)?)?.to_le_bytes();
+        let l3 = covered.get(self.l3_offset()..)?;
+        let value = if self.is_ipv6 {
+            icrc::resume_v6(self.header_crc, l3)
+        } else {
+            icrc::resume_v4(self.header_crc, l3)
+        }?;
+        debug_assert_eq!(Some(value), icrc::compute(l3), "the frame was written by another template");
+        *icrc = value.to_le_bytes();
         Some(())
     }
 
