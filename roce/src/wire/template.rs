@@ -9,7 +9,7 @@ use super::{
 };
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// IP, UDP and base transport header.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
@@ -43,6 +43,38 @@ pub struct HeaderSpec {
     pub pkey: PKey,
     /// Queue pair that receives.
     pub dest_qp: Qpn,
+}
+
+impl HeaderSpec {
+    /// The IPv4 header with zero length, identification and checksum.
+    fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
+        Ipv4Header {
+            version_ihl: VERSION_IHL,
+            tos: self.tclass,
+            total_len_bytes: 0,
+            id: 0,
+            flags_fragment: DONT_FRAGMENT,
+            ttl: self.ttl,
+            protocol: PROTOCOL_UDP,
+            checksum: 0,
+            src: src.octets(),
+            dst: dst.octets(),
+        }
+    }
+
+    /// The IPv6 header with zero length.
+    fn ipv6(&self, src: Ipv6Addr, dst: Ipv6Addr) -> Ipv6Header {
+        Ipv6Header {
+            version: 6,
+            tclass: self.tclass,
+            flow_label: self.flow_label,
+            payload_len_bytes: 0,
+            next_header: PROTOCOL_UDP,
+            hop_limit: self.ttl,
+            src: src.octets(),
+            dst: dst.octets(),
+        }
+    }
 }
 
 /// The two addresses of a [`HeaderSpec`] are of two families.
@@ -175,8 +207,42 @@ impl HeaderTemplate {
             ipv4_sum: 0,
             header_crc: 0,
         };
+        match (spec.src.ip(), spec.dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let ip = spec.ipv4(src, dst);
+                template.put_headers(spec, ETHERTYPE_IPV4, |b| ip.write(b));
+                template.ipv4_sum = template.sum_ipv4();
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let ip = spec.ipv6(src, dst);
+                template.is_ipv6 = true;
+                template.put_headers(spec, ETHERTYPE_IPV6, |b| ip.write(b));
+            }
+            _ => return Err(MixedFamilies { src: spec.src, dst: spec.dst }),
+        }
+        let headers = template.bytes.get(template.l3_offset()..template.header_len());
+        template.header_crc = headers.and_then(icrc::compute).unwrap_or_default();
+        Ok(template)
+    }
+
+    /// Writes all headers, with zeroes where packets differ.
+    fn put_headers<const N: usize>(
+        &mut self,
+        spec: &HeaderSpec,
+        ethertype: u16,
+        write_ip: impl FnOnce(&mut [u8; N]),
+    ) {
+        let mut bytes = Writer(&mut self.bytes);
+        let outer = if spec.vlan.is_some() { ETHERTYPE_VLAN } else { ethertype };
+        let eth = EthHeader { dst: spec.dst_mac, src: spec.src_mac, ethertype: outer };
+        bytes.put(|b| eth.write(b));
+        if let Some(tci) = spec.vlan {
+            bytes.put(|b| VlanTag { tci, ethertype }.write(b));
+        }
+        bytes.put(write_ip);
         let udp =
             UdpHeader { source_port: spec.udp_source_port, dest_port: ROCE_PORT, len_bytes: 0, checksum: 0 };
+        bytes.put(|b| udp.write(b));
         let bth = Bth {
             opcode: Opcode::new(0),
             solicited: false,
@@ -190,57 +256,7 @@ impl HeaderTemplate {
             ack_req: false,
             psn: Psn::new(0),
         };
-        let mut bytes = Writer(&mut template.bytes);
-        let ethertype = match (spec.src.ip(), spec.dst.ip()) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => ETHERTYPE_IPV4,
-            (IpAddr::V6(_), IpAddr::V6(_)) => ETHERTYPE_IPV6,
-            _ => return Err(MixedFamilies { src: spec.src, dst: spec.dst }),
-        };
-        let eth = EthHeader {
-            dst: spec.dst_mac,
-            src: spec.src_mac,
-            ethertype: if spec.vlan.is_some() { ETHERTYPE_VLAN } else { ethertype },
-        };
-        bytes.put(|b| eth.write(b));
-        if let Some(tci) = spec.vlan {
-            bytes.put(|b| VlanTag { tci, ethertype }.write(b));
-        }
-        if let (IpAddr::V4(src), IpAddr::V4(dst)) = (spec.src.ip(), spec.dst.ip()) {
-            let ip = Ipv4Header {
-                version_ihl: VERSION_IHL,
-                tos: spec.tclass,
-                total_len_bytes: 0,
-                id: 0,
-                flags_fragment: DONT_FRAGMENT,
-                ttl: spec.ttl,
-                protocol: PROTOCOL_UDP,
-                checksum: 0,
-                src: src.octets(),
-                dst: dst.octets(),
-            };
-            bytes.put(|b| {
-                ip.write(b);
-                template.ipv4_sum = ipv4::word_sum(b);
-            });
-        } else {
-            template.is_ipv6 = true;
-            let ip = Ipv6Header {
-                version: 6,
-                tclass: spec.tclass,
-                flow_label: spec.flow_label,
-                payload_len_bytes: 0,
-                next_header: PROTOCOL_UDP,
-                hop_limit: spec.ttl,
-                src: spec.src.0,
-                dst: spec.dst.0,
-            };
-            bytes.put(|b| ip.write(b));
-        }
-        bytes.put(|b| udp.write(b));
         bytes.put(|b| bth.write(b));
-        let headers = template.bytes.get(template.l3_offset()..template.header_len());
-        template.header_crc = headers.and_then(icrc::compute).unwrap_or_default();
-        Ok(template)
     }
 
     /// Whether packets are IPv6.
@@ -271,9 +287,9 @@ impl HeaderTemplate {
                 *b0 = 0x60 | (tclass >> 4);
                 *b1 = (tclass << 4) | (*b1 & 0x0F);
             }
-        } else if let Some(header) = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
-            header[1] = tclass;
-            self.ipv4_sum = ipv4::word_sum(header);
+        } else if let Some(tos) = self.bytes.get_mut(at + 1) {
+            *tos = tclass;
+            self.ipv4_sum = self.sum_ipv4();
         }
     }
 
@@ -319,6 +335,11 @@ impl HeaderTemplate {
         debug_assert_eq!(Some(value), icrc::compute(l3), "the frame was written by another template");
         *icrc = value.to_le_bytes();
         Some(())
+    }
+
+    /// What `ipv4_sum` is.
+    fn sum_ipv4(&self) -> u32 {
+        self.bytes.get(self.l3_offset()..).and_then(|b| b.first_chunk()).map_or(0, ipv4::word_sum)
     }
 
     /// Bytes before the IP header.
