@@ -36,8 +36,11 @@ boot_guest() {
 }
 
 qemu_machine() {
-    local image=$1 machine=q35 mem=${opt[mem]} kernel
-    kernel="console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off net.ifnames=0"
+    local image=$1 mem=${opt[mem]} kernel
+    # Emulated processors share the host's TSC; any other clock leaves the
+    # emulation each time that it is read.
+    kernel="console=ttyS0 quiet loglevel=4 panic=-1 net.ifnames=0 tsc=reliable mitigations=off"
+    kernel+=" nowatchdog audit=0 apparmor=0 cryptomgr.notests no_timer_check rcupdate.rcu_expedited=1"
     if [ -n "${opt[vfio]}" ]; then
         [ "${opt[hugepages]}" != 0 ] || opt[hugepages]=256
         kernel+=" intel_iommu=on iommu=nopt"
@@ -49,7 +52,7 @@ qemu_machine() {
     mem=${mem:-1024}
     # vhost-user wants memory that another process can map.
     qemu=(qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot
-        -machine "$machine,memory-backend=ram" -cpu max -smp "${opt[smp]}" -m "$mem"
+        -machine q35,hpet=off,sata=off,smbus=off,memory-backend=ram -cpu max -smp "${opt[smp]}" -m "$mem"
         -object "memory-backend-memfd,id=ram,size=${mem}M,share=on")
     case ${opt[accel]} in
         tcg) qemu+=(-accel tcg,thread=multi) ;;
@@ -57,7 +60,7 @@ qemu_machine() {
         *) die "--accel is tcg or kvm, not ${opt[accel]}" ;;
     esac
     [ -z "${opt[vfio]}" ] || qemu+=(-device intel-iommu,intremap=on)
-    qemu+=(-kernel "$image/vmlinuz" -initrd "$image/initrd" -append "$kernel"
+    qemu+=(-kernel "$image/kernel" -initrd "$image/initrd" -append "$kernel"
         -serial "file:$directory/console"
         -drive "if=none,id=root,format=raw,readonly=on,file=$image/root.ext4"
         -device virtio-blk-pci,drive=root
