@@ -70,7 +70,7 @@ _install_or_refresh() {
     _install "$@" && return 0
     # A qemu-utils newer than the release's own (backports) breaks the
     # release's qemu-system-common: bring it to the release's version.
-    _package_present qemu-utils || return 1
+    [[ " $* " == *" qemu-system-"* ]] && _package_present qemu-utils || return 1
     local version
     version=$(apt-cache madison qemu-system-common | awk 'NR == 1 { print $3 }')
     [ -n "$version" ] || return 1

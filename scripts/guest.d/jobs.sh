@@ -12,8 +12,7 @@ exec_job() {
     : >"$job/stderr"
     [ -z "${opt[stdin]}" ] || cat >"$job/stdin"
     printf '%q ' "${rest[@]}" >"$job/command"
-    # A line below PIPE_BUF arrives whole, whoever else rings.
-    echo "run $id" >"$directory/doorbell.in"
+    ring "$directory" "run $id"
     watch_job "$directory" "$job" "$id" $$ &
     local watcher=$!
     tail -s 0.02 -n +1 -f --pid="$watcher" "$job/stdout" &
@@ -26,6 +25,12 @@ exec_job() {
     status=$(cat "$job/status" 2>/dev/null) || status=125
     rm -rf "$job"
     return "$status"
+}
+
+# ring DIRECTORY LINE: a line below PIPE_BUF arrives whole, whoever else rings;
+# opened for reading too, as that does not block when QEMU has just ended.
+ring() {
+    echo "$2" 1<>"$1/doorbell.in"
 }
 
 # Returns when the job is over; ends it when its time is up or its caller gone.
@@ -48,7 +53,7 @@ watch_job() {
 }
 
 end_job() {
-    echo "kill $id" >"$directory/doorbell.in"
+    ring "$directory" "kill $id"
     [ "$ending" != 124 ] || say "time is up after ${opt[timeout]} s: ${rest[*]}"
     local tries
     for ((tries = 0; tries < 150; tries++)); do
