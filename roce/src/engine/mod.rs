@@ -95,7 +95,6 @@ impl Progress {
 /// queues ([`crate::queue::SendPoster`] and its like) may be used from other threads meanwhile.
 pub struct Engine<P: Port> {
     port: P,
-    limits: DeviceLimits,
     congestion: Congestion,
     random: Random,
     neighbour: Neighbour,
@@ -127,7 +126,6 @@ impl<P: Port> Engine<P> {
         let slots = qps.max_len().next_power_of_two();
         Ok(Engine {
             port,
-            limits,
             congestion: config.congestion,
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),

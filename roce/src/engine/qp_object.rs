@@ -61,7 +61,7 @@ impl Default for Attributes {
 }
 
 /// The connection of a queue pair that has left INIT.
-pub struct Connection {
+pub(super) struct Connection {
     /// Requests out.
     pub requester: Requester,
     /// Requests in.
@@ -77,7 +77,7 @@ pub struct Connection {
 }
 
 /// A queue pair.
-pub struct Qp {
+pub(super) struct Qp {
     /// Its number.
     pub qpn: Qpn,
     /// What it was created with.
@@ -106,7 +106,7 @@ pub struct Qp {
 
 impl Qp {
     /// Where its sends complete.
-    pub fn send_completions<'a>(
+    pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
         init: &QpInit,
         qpn: Qpn,
@@ -116,14 +116,14 @@ impl Qp {
     }
 
     /// Lets posts through as the state allows.
-    pub fn set_state(&mut self, state: QpState) {
+    pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.outstanding.queue().set_open(state.takes_sends());
         self.rq.set_open(state != QpState::Reset);
     }
 
     /// Flushes at most `count` work requests of each queue, oldest first; returns whether any is left.
-    pub fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
+    pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let mut completions = Qp::send_completions(cqs, &self.init, self.qpn, &mut self.counters);
         for _ in 0..count {
             if !completions.fail_oldest(&mut self.outstanding, WcStatus::WrFlushErr) {
@@ -141,7 +141,7 @@ impl Qp {
     }
 
     /// Drops every work request without a completion (RESET).
-    pub fn discard(&mut self) {
+    pub(super) fn discard(&mut self) {
         while self.outstanding.pop().is_some() {}
         while self.rq.release_oldest().is_some() {}
         self.connection = None;

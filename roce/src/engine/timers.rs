@@ -9,7 +9,7 @@ const ABSENT: u32 = u32::MAX;
 
 /// The heap.
 #[derive(Debug)]
-pub struct Timers {
+pub(super) struct Timers {
     /// Earliest first: each entry is no later than its two children at 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
     /// Where each slot's entry is.
@@ -18,19 +18,19 @@ pub struct Timers {
 
 impl Timers {
     /// Timers of `slots` owners.
-    pub fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize) -> Self {
         Timers { heap: Vec::with_capacity(slots), places: vec![ABSENT; slots] }
     }
 
     /// The earliest time at which any owner may be due.
     #[inline]
-    pub fn earliest(&self) -> Option<Instant> {
+    pub(super) fn earliest(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
     }
 
     /// Makes sure that `slot` is looked at no later than `deadline`.
     #[inline]
-    pub fn no_later_than(&mut self, slot: usize, deadline: Instant) {
+    pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant) {
         let Some(&place) = self.places.get(slot) else { return };
         if place == ABSENT {
             self.heap.push((deadline, slot as u32));
@@ -42,7 +42,7 @@ impl Timers {
     }
 
     /// Takes out a slot whose time has come.
-    pub fn pop_due(&mut self, now: Instant) -> Option<usize> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<usize> {
         let (at, slot) = *self.heap.first()?;
         if at > now {
             return None;
@@ -52,7 +52,7 @@ impl Timers {
     }
 
     /// Takes out the entry of a slot that is no more.
-    pub fn remove(&mut self, slot: usize) {
+    pub(super) fn remove(&mut self, slot: usize) {
         if let Some(&place) = self.places.get(slot)
             && place != ABSENT
         {

@@ -1,0 +1,52 @@
+//! Options that every command with a port shares.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use roce::port::fault::{Chance, FaultConfig, FaultDirection};
+use verbs::{Context, DeviceOptions, PortSpec};
+
+/// The port, and what is done to its frames.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DeviceArgs {
+    /// The port to use: KIND:TARGET[,key=value...], for example memif:@wire or af_packet:eth1.
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: PortSpec,
+
+    /// Capture the frames of the wire in this file, for tcpdump and Wireshark.
+    #[arg(long, value_name = "FILE", help_heading = "Faults and capture")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    /// Lose frames sent, with this probability.
+    #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
+    pub(crate) drop_chance: Chance,
+
+    /// Hold frames sent back behind later ones, with this probability.
+    #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
+    pub(crate) reorder_chance: Chance,
+
+    /// Flip a bit of frames sent, with this probability.
+    #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
+    pub(crate) corrupt_chance: Chance,
+
+    /// Seed of the faults: the same seed over the same frames does the same.
+    #[arg(long, default_value_t = 1, help_heading = "Faults and capture")]
+    pub(crate) seed: u64,
+}
+
+impl DeviceArgs {
+    /// Opens the device.
+    pub(crate) fn open(&self) -> anyhow::Result<Context> {
+        let faults = FaultConfig {
+            drop_chance: self.drop_chance,
+            reorder_chance: self.reorder_chance,
+            corrupt_chance: self.corrupt_chance,
+            duplicate_chance: Chance::NEVER,
+            seed: self.seed,
+            direction: FaultDirection::Tx,
+        };
+        let options = DeviceOptions { faults, pcap: self.pcap.clone(), ..DeviceOptions::default() };
+        Context::open(&self.port, &options).with_context(|| format!("cannot open port {}", self.port))
+    }
+}

@@ -1,0 +1,401 @@
+//! The device: an engine over a live port, and whoever drives it.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dpdk_ffi::EalConfig;
+use roce::congestion::Congestion;
+use roce::counters::{DropCounters, QpCounters};
+use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use roce::engine::{Engine, EngineConfig, Event, Progress};
+use roce::id::{Gid, Mac};
+use roce::neighbour::Resolution;
+use roce::port::Port;
+use roce::port::fault::{Fault, FaultConfig, FaultCounters};
+use roce::port::pcap::Pcap;
+use roce::qp::PathMtu;
+use roce::queue::CqId;
+
+use crate::channel::{CompChannel, Inbox};
+use crate::cq::Cq;
+use crate::error::{Error, OpenError};
+use crate::mr::Pd;
+use crate::port::{self, PortSpec, SharedInterface, Wire};
+use crate::progress::Background;
+
+/// How a device is opened, besides its port.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Faults put on the frames sent.
+    pub faults: FaultConfig,
+    /// A file to capture frames in, as they are on the wire.
+    pub pcap: Option<PathBuf>,
+    /// How DPDK is started, where this process has not yet.
+    pub eal: EalConfig,
+    /// Packets in flight of one queue pair at most; `None`: the engine's default.
+    pub window_pkts: Option<u32>,
+    /// How many objects the device has room for.
+    pub limits: DeviceLimits,
+}
+
+/// What a device is and can do (`ibv_device_attr` and `ibv_port_attr`).
+#[derive(Clone, Debug)]
+pub struct DeviceAttr {
+    /// Its port's name.
+    pub port: String,
+    /// The DPDK driver.
+    pub driver: String,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The largest IP packet, in bytes.
+    pub mtu_bytes: usize,
+    /// The largest path MTU.
+    pub active_mtu: Option<PathMtu>,
+    /// Whether the link is up.
+    pub is_up: bool,
+    /// GID table: index and GID.
+    pub gids: Vec<(usize, Gid)>,
+    /// Objects it has room for.
+    pub limits: DeviceLimits,
+    /// Work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Scatter/gather entries.
+    pub max_sge: u32,
+    /// Inline bytes.
+    pub max_inline_bytes: u32,
+    /// Completions of a queue.
+    pub max_cqe: u32,
+    /// READs outstanding.
+    pub max_rd_atomic: u8,
+}
+
+pub(crate) type LivePort = Fault<Wire>;
+
+/// What one thread at a time may touch.
+pub(crate) struct Driven {
+    pub(crate) engine: Engine<LivePort>,
+    shared_interface: Option<SharedInterface>,
+    channels: HashMap<CqId, Arc<Inbox>>,
+    async_events: VecDeque<Event>,
+}
+
+/// What all objects of a device share.
+pub(crate) struct Shared {
+    driven: Mutex<Driven>,
+    origin: Instant,
+    port: PortSpec,
+    limits: DeviceLimits,
+    /// Counts polls by application threads: while it moves, the background thread sleeps.
+    pub(crate) app_polls: AtomicU64,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) background: Background,
+}
+
+/// An open device (`ibv_context`). Clones are the same device; it closes with the last object of it.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Owner>,
+}
+
+/// Ends the background thread with the last context.
+struct Owner {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.background.join();
+    }
+}
+
+/// Asynchronous events kept for the application; older ones give way.
+const ASYNC_EVENTS_MAX: usize = 1024;
+
+impl Driven {
+    /// One poll of the engine, and its events to those who wait for them.
+    #[inline]
+    pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
+        let progress = self.engine.poll(now);
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(event);
+        }
+        progress
+    }
+
+    fn on_event(&mut self, event: Event) {
+        if let Event::Completion(cq) = event {
+            if let Some(inbox) = self.channels.get(&cq) {
+                inbox.put(cq);
+            }
+            return;
+        }
+        tracing::debug!(?event, "asynchronous event");
+        if self.async_events.len() == ASYNC_EVENTS_MAX {
+            self.async_events.pop_front();
+        }
+        self.async_events.push_back(event);
+    }
+
+    /// Slow chores: a link that must be knocked for, neighbours that the kernel knows.
+    pub(crate) fn maintain(&mut self) {
+        if let Err(error) = self.engine.port_mut().inner_mut().dpdk_mut().knock() {
+            tracing::trace!(%error, "the link is not up yet");
+        }
+        let Some(shared) = &mut self.shared_interface else { return };
+        let wanted: Vec<_> = self.engine.neighbour().wanted().collect();
+        for ip in wanted {
+            match shared.neighbours.resolve(ip) {
+                Ok(Resolution::Known(mac)) => {
+                    self.engine.neighbour_mut().set_neighbour(ip, mac);
+                }
+                Ok(Resolution::Pending | Resolution::Unreachable) => {}
+                Err(error) => tracing::warn!(%ip, %error, "cannot ask the kernel for a neighbour"),
+            }
+        }
+    }
+
+    pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox>) {
+        self.channels.insert(cq, inbox);
+    }
+
+    pub(crate) fn remove_channel(&mut self, cq: CqId) {
+        self.channels.remove(&cq);
+    }
+}
+
+impl Shared {
+    /// The engine, for control operations: waits for whoever drives it just now.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Driven> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine, if nobody drives it just now.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driven>> {
+        match self.driven.try_lock() {
+            Ok(driven) => Some(driven),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The engine's time.
+    #[inline]
+    pub(crate) fn now(&self) -> roce::time::Instant {
+        // 2^64 ns are 584 years.
+        roce::time::Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    /// Drives the engine once on behalf of the application, unless another thread is at it.
+    #[inline]
+    pub(crate) fn drive(&self) {
+        if let Some(mut driven) = self.try_lock() {
+            self.app_polls.fetch_add(1, Ordering::Relaxed);
+            driven.poll(self.now());
+        }
+    }
+
+    /// Tells the background thread that the application stops polling for now.
+    pub(crate) fn hand_over(&self) {
+        self.background.wake();
+    }
+}
+
+impl Context {
+    /// Opens the port `spec` as an RDMA device.
+    ///
+    /// # Errors
+    /// [`OpenError`]: what is missing and what to do about it.
+    pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
+        let opened = port::open(spec, &options.eal)?;
+        let origin = Instant::now();
+        let wire = match &options.pcap {
+            None => Wire::Bare(opened.port),
+            Some(path) => {
+                let failed = |error| OpenError::Capture { path: path.clone(), error };
+                let file = File::create(path).map_err(|error| failed(error.into()))?;
+                let unix_nanos =
+                    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+                let capture = Pcap::new(opened.port, BufWriter::new(file), unix_nanos).map_err(failed)?;
+                Wire::Captured(Box::new(capture))
+            }
+        };
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| OpenError::System {
+            what: "no random numbers from the operating system",
+            error: std::io::Error::other(error.to_string()),
+        })?;
+        let mut config = EngineConfig::new(seed, opened.neighbour);
+        config.limits = options.limits;
+        if let Some(window_pkts) = options.window_pkts {
+            config.congestion = Congestion::Window { window_pkts };
+        }
+        let engine = Engine::new(Fault::new(wire, options.faults), config)?;
+        let driven = Driven {
+            engine,
+            shared_interface: opened.shared,
+            channels: HashMap::new(),
+            async_events: VecDeque::new(),
+        };
+        let shared = Arc::new(Shared {
+            driven: Mutex::new(driven),
+            origin,
+            port: spec.clone(),
+            limits: options.limits,
+            app_polls: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            background: Background::default(),
+        });
+        shared
+            .background
+            .start(&shared)
+            .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
+        Ok(Context { inner: Arc::new(Owner { shared }) })
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.inner.shared.clone()
+    }
+
+    /// Waits until the port's link is up: until the other end of a memif or vhost socket is there.
+    ///
+    /// # Errors
+    /// [`Error::LinkDown`] after `timeout`.
+    pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
+        const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
+        let start = Instant::now();
+        let shared = &self.inner.shared;
+        loop {
+            let mut driven = shared.lock();
+            driven.maintain();
+            driven.poll(shared.now());
+            if driven.engine.port().inner().dpdk().is_up() {
+                return Ok(());
+            }
+            drop(driven);
+            if start.elapsed() >= timeout {
+                let waited_millis = timeout.as_millis() as u64;
+                return Err(Error::LinkDown { port: shared.port.to_string(), waited_millis });
+            }
+            std::thread::sleep(KNOCK_INTERVAL);
+        }
+    }
+
+    /// What the device is and can do.
+    pub fn attr(&self) -> DeviceAttr {
+        let shared = &self.inner.shared;
+        let driven = shared.lock();
+        let dpdk = driven.engine.port().inner().dpdk();
+        let caps = dpdk.caps();
+        DeviceAttr {
+            port: shared.port.to_string(),
+            driver: dpdk.inner().info().driver.clone(),
+            mac: caps.mac,
+            mtu_bytes: caps.mtu_bytes,
+            active_mtu: PathMtu::largest_for(caps.mtu_bytes),
+            is_up: dpdk.is_up(),
+            gids: driven.engine.neighbour().gids().iter().map(|(index, entry)| (index, entry.gid)).collect(),
+            limits: shared.limits,
+            max_qp_wr: MAX_QP_WR,
+            max_sge: MAX_SGE,
+            max_inline_bytes: MAX_INLINE_BYTES,
+            max_cqe: MAX_CQE,
+            max_rd_atomic: MAX_RD_ATOMIC,
+        }
+    }
+
+    /// The GID of an index.
+    pub fn gid(&self, index: usize) -> Option<Gid> {
+        self.inner.shared.lock().engine.neighbour().gids().get(index).map(|entry| entry.gid)
+    }
+
+    /// The index of the GID to reach `dgid` from.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`] where none is of its family.
+    pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
+        let driven = self.inner.shared.lock();
+        let table = driven.engine.neighbour().gids();
+        let index = table.select_for(dgid.ip()).and_then(|index| u8::try_from(index).ok());
+        index.ok_or_else(|| {
+            let gids: Vec<String> = table.iter().map(|(_, entry)| entry.gid.to_string()).collect();
+            Error::NoGid { dgid, gids: gids.join(", ") }
+        })
+    }
+
+    /// Finds the Ethernet address of `dgid`.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] after `timeout`.
+    pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<(), Error> {
+        const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+        let start = Instant::now();
+        let shared = &self.inner.shared;
+        loop {
+            let mut driven = shared.lock();
+            if let Resolution::Known(_) = driven.engine.resolve(dgid) {
+                return Ok(());
+            }
+            driven.maintain();
+            driven.poll(shared.now());
+            let own = driven.engine.neighbour().gids().get(usize::from(sgid_index));
+            let sgid = own.map_or(Gid::ZERO, |entry| entry.gid);
+            drop(driven);
+            if start.elapsed() >= timeout {
+                return Err(Error::Unreachable { dgid, sgid, waited_millis: timeout.as_millis() as u64 });
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        Pd::new(self)
+    }
+
+    /// Creates a completion queue of at most `depth` entries; with a channel, its completions can be
+    /// waited for.
+    pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
+        Cq::new(self, depth, channel)
+    }
+
+    /// Creates a completion channel.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        CompChannel::new(self)
+    }
+
+    /// Drives the device once; for a thread that waits for something other than completions.
+    pub fn progress(&self) {
+        self.inner.shared.drive();
+    }
+
+    /// The next asynchronous event.
+    pub fn poll_async_event(&self) -> Option<Event> {
+        self.inner.shared.lock().async_events.pop_front()
+    }
+
+    /// Counters of all queue pairs, and of frames dropped before any.
+    pub fn counters(&self) -> (QpCounters, DropCounters) {
+        let driven = self.inner.shared.lock();
+        (driven.engine.counters(), driven.engine.drop_counters())
+    }
+
+    /// What the faults asked for did to frames.
+    pub fn fault_counters(&self) -> FaultCounters {
+        self.inner.shared.lock().engine.port().counters()
+    }
+
+    /// Why the capture ended early, if it did.
+    pub fn capture_error(&self) -> Option<String> {
+        match self.inner.shared.lock().engine.port().inner() {
+            Wire::Bare(_) => None,
+            Wire::Captured(capture) => capture.error().map(ToString::to_string),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Completion queues.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use roce::queue::{CqId, CqPoller, Cqe, Notify};
+
+use crate::channel::CompChannel;
+use crate::context::{Context, Shared};
+use crate::error::Error;
+
+pub(crate) struct CqInner {
+    context: Context,
+    shared: Arc<Shared>,
+    pub(crate) id: CqId,
+    poller: Mutex<CqPoller>,
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        let mut driven = self.shared.lock();
+        driven.remove_channel(self.id);
+        // Queue pairs hold their queues, so nothing uses it any more.
+        let _ = driven.engine.destroy_cq(self.id);
+    }
+}
+
+/// A completion queue (`ibv_cq`). Clones are the same queue.
+#[derive(Clone)]
+pub struct Cq(pub(crate) Arc<CqInner>);
+
+impl Cq {
+    pub(crate) fn new(context: &Context, depth: u32, channel: Option<&CompChannel>) -> Result<Self, Error> {
+        let shared = context.shared();
+        let mut driven = shared.lock();
+        let (id, poller) = driven.engine.create_cq(depth)?;
+        if let Some(channel) = channel {
+            driven.add_channel(id, channel.inbox.clone());
+        }
+        drop(driven);
+        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Mutex::new(poller) })))
+    }
+
+    /// Its number, which a channel's events carry.
+    pub fn id(&self) -> CqId {
+        self.0.id
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Appends completions to `out`, at most `max`; returns how many. Drives the device where there
+    /// are none yet. Does not block.
+    #[inline]
+    pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> usize {
+        let taken = self.take(out, max);
+        if taken > 0 || max == 0 {
+            return taken;
+        }
+        self.0.shared.drive();
+        self.take(out, max)
+    }
+
+    fn take(&self, out: &mut Vec<Cqe>, max: usize) -> usize {
+        let mut poller = self.0.poller.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = out.len();
+        out.extend(std::iter::from_fn(|| poller.pop()).take(max));
+        out.len() - before
+    }
+
+    /// The next completion, if there is one. Drives the device where there is none.
+    #[inline]
+    pub fn poll_one(&self) -> Option<Cqe> {
+        let next = || self.0.poller.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        next().or_else(|| {
+            self.0.shared.drive();
+            next()
+        })
+    }
+
+    /// Asks for one event on the queue's channel at the next completion (`ibv_req_notify_cq`).
+    pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
+        Ok(self.0.shared.lock().engine.request_notify(self.0.id, notify)?)
+    }
+}

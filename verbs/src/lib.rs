@@ -1,0 +1,47 @@
+//! RDMA verbs over any Ethernet port.
+//!
+//! [`Context::open`] takes a port by its name ([`PortSpec`]) and makes an RDMA device of it. What it
+//! gives out is what libibverbs gives out: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`]. Every
+//! object may be used from any number of threads at once.
+//!
+//! # Progress
+//! There is no NIC: the engine runs on the application's threads. Whoever polls a completion queue
+//! or posts work also receives and sends packets, if no other thread is just doing it. A background
+//! thread takes over while the application is busy elsewhere, because a peer's READs and WRITEs must
+//! be served all the same; it sleeps while the application polls and while the wire is idle.
+//!
+//! ```text
+//!   app thread:   post_send -> ring -> engine.poll -> port
+//!   app thread:   poll_cq   <- ring <- engine.poll <- port
+//!   background:                        engine.poll    (only while nobody else does)
+//! ```
+
+pub mod kernel;
+pub mod port;
+
+mod channel;
+mod context;
+mod cq;
+mod endpoint;
+mod error;
+mod mr;
+mod progress;
+mod qp;
+
+pub use channel::CompChannel;
+pub use context::{Context, DeviceAttr, DeviceOptions};
+pub use cq::Cq;
+pub use endpoint::{Endpoint, EndpointError};
+pub use error::{Error, OpenError};
+pub use mr::{Mr, Pd};
+pub use port::{PortSpec, PortSpecError};
+pub use qp::{ConnectOptions, Qp, QpOptions};
+
+pub use roce::engine::Event;
+pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
+pub use roce::mem::{Access, Memory};
+pub use roce::psn::Psn;
+pub use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
+pub use roce::queue::{
+    Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
+};

@@ -1,0 +1,115 @@
+//! Protection domains and memory regions.
+
+use std::sync::Arc;
+
+use roce::id::{LKey, RKey};
+use roce::mem::{Access, Memory, OutOfRange, PdId};
+use roce::queue::Sge;
+
+use crate::context::{Context, Shared};
+use crate::error::Error;
+use crate::qp::{Qp, QpOptions};
+
+pub(crate) struct PdInner {
+    pub(crate) context: Context,
+    pub(crate) id: PdId,
+}
+
+impl PdInner {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.context.shared()
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        // Regions and queue pairs hold the domain, so nothing uses it any more.
+        let _ = self.shared().lock().engine.dealloc_pd(self.id);
+    }
+}
+
+/// A protection domain (`ibv_pd`). Clones are the same domain; it goes with the last object in it.
+#[derive(Clone)]
+pub struct Pd(pub(crate) Arc<PdInner>);
+
+impl Pd {
+    pub(crate) fn new(context: &Context) -> Result<Self, Error> {
+        let id = context.shared().lock().engine.alloc_pd()?;
+        Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
+    }
+
+    /// Registers `memory` with the given rights; remote addresses are its own addresses.
+    pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, Error> {
+        let addr = memory.addr();
+        self.register_at(memory, addr, access)
+    }
+
+    /// Registers `memory` so that its first byte has the address `addr` (`ibv_reg_mr_iova`).
+    pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
+        let (lkey, rkey) = self.0.shared().lock().engine.register(self.0.id, memory.clone(), addr, access)?;
+        Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
+    }
+
+    /// Allocates `len_bytes` zero bytes and registers them.
+    pub fn alloc(&self, len_bytes: usize, access: Access) -> Result<Mr, Error> {
+        self.register(Memory::alloc(len_bytes), access)
+    }
+
+    /// Creates a queue pair, in RESET.
+    pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, Error> {
+        Qp::new(self, options)
+    }
+}
+
+/// A memory region (`ibv_mr`); deregistered when dropped.
+pub struct Mr {
+    pd: Arc<PdInner>,
+    memory: Memory,
+    addr: u64,
+    lkey: LKey,
+    rkey: RKey,
+}
+
+impl Mr {
+    /// The key for this side's work requests.
+    pub fn lkey(&self) -> LKey {
+        self.lkey
+    }
+
+    /// The key for a peer's requests.
+    pub fn rkey(&self) -> RKey {
+        self.rkey
+    }
+
+    /// The address of its first byte in work requests, local and remote.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.memory.len_bytes()
+    }
+
+    /// A scatter/gather entry for `len_bytes` at `offset`.
+    pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
+        Sge { addr: self.addr.wrapping_add(offset as u64), len_bytes, lkey: self.lkey }
+    }
+
+    /// Copies the bytes at `offset` into `out`.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
+        self.memory.read(offset, out)
+    }
+
+    /// Copies `bytes` to `offset`.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.memory.write(offset, bytes)
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // It was registered, and nobody else deregisters it.
+        let _ = self.pd.shared().lock().engine.deregister(self.lkey);
+    }
+}

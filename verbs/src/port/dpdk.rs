@@ -1,0 +1,66 @@
+//! A DPDK port as the engine's port.
+
+use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
+use roce::port::{Port, PortCaps};
+
+/// A DPDK port with the facts that the engine asks for.
+pub struct DpdkPort {
+    port: dpdk_ffi::Port,
+    caps: PortCaps,
+    /// Its link comes up only when the other end is there, and must be knocked for.
+    knocks: bool,
+}
+
+impl DpdkPort {
+    /// Wraps a port.
+    pub(super) fn new(port: dpdk_ffi::Port, caps: PortCaps, knocks: bool) -> Self {
+        DpdkPort { port, caps, knocks }
+    }
+
+    /// The port beneath.
+    pub fn inner(&self) -> &dpdk_ffi::Port {
+        &self.port
+    }
+
+    /// Whether frames can be exchanged.
+    pub fn is_up(&self) -> bool {
+        self.port.is_started() && self.port.link().is_up
+    }
+
+    /// Tries to bring up a link that needs the other end. Returns whether it is up.
+    ///
+    /// # Errors
+    /// What the driver refused; a later try may succeed.
+    pub fn knock(&mut self) -> Result<bool, PortError> {
+        if self.knocks && !self.is_up() {
+            self.port.restart()?;
+        }
+        Ok(self.is_up())
+    }
+}
+
+impl Port for DpdkPort {
+    type Frame = Mbuf;
+
+    fn caps(&self) -> PortCaps {
+        self.caps
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
+        self.port.rx_burst(frames, max)
+    }
+
+    #[inline]
+    fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        if self.port.tx_queued() == TX_QUEUE_FRAMES {
+            self.port.tx_flush();
+        }
+        self.port.tx_reserve(len_bytes)
+    }
+
+    #[inline]
+    fn tx_flush(&mut self) {
+        self.port.tx_flush();
+    }
+}

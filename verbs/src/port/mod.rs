@@ -1,0 +1,83 @@
+//! Ports by name: what kinds there are, and how each is opened.
+
+mod dpdk;
+mod open;
+mod spec;
+
+pub use dpdk::DpdkPort;
+pub use open::{Opened, SharedInterface, open};
+pub use spec::{KINDS, PortKind, PortSpec, PortSpecError};
+
+use roce::port::pcap::Pcap;
+use roce::port::{Port, PortCaps};
+use roce::time::Instant;
+use std::fs::File;
+use std::io::BufWriter;
+
+use dpdk_ffi::Mbuf;
+
+/// A port as it is on the wire, with or without a capture of what passes.
+pub enum Wire {
+    /// The port alone.
+    Bare(DpdkPort),
+    /// The port and a capture file.
+    Captured(Box<Pcap<DpdkPort, BufWriter<File>>>),
+}
+
+impl Wire {
+    /// The port itself.
+    pub fn dpdk(&self) -> &DpdkPort {
+        match self {
+            Wire::Bare(port) => port,
+            Wire::Captured(capture) => capture.inner(),
+        }
+    }
+
+    /// The port itself.
+    pub fn dpdk_mut(&mut self) -> &mut DpdkPort {
+        match self {
+            Wire::Bare(port) => port,
+            Wire::Captured(capture) => capture.inner_mut(),
+        }
+    }
+}
+
+impl Port for Wire {
+    type Frame = Mbuf;
+
+    fn caps(&self) -> PortCaps {
+        self.dpdk().caps()
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
+        match self {
+            Wire::Bare(port) => port.rx_burst(frames, max),
+            Wire::Captured(capture) => capture.rx_burst(frames, max),
+        }
+    }
+
+    #[inline]
+    fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        match self {
+            Wire::Bare(port) => port.tx_reserve(len_bytes),
+            Wire::Captured(capture) => capture.tx_reserve(len_bytes),
+        }
+    }
+
+    #[inline]
+    fn tx_flush(&mut self) {
+        match self {
+            Wire::Bare(port) => port.tx_flush(),
+            Wire::Captured(capture) => capture.tx_flush(),
+        }
+    }
+
+    #[inline]
+    fn set_now(&mut self, now: Instant) {
+        match self {
+            Wire::Bare(port) => port.set_now(now),
+            Wire::Captured(capture) => capture.set_now(now),
+        }
+    }
+}

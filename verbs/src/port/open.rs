@@ -1,0 +1,203 @@
+//! From a port's name to a port that runs.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dpdk_ffi::{Device, Eal, EalConfig, EalError, Mempool, MempoolConfig, PortBuilder};
+use roce::id::Mac;
+use roce::neighbour::{Mode, NeighbourConfig};
+use roce::port::PortCaps;
+
+use super::dpdk::DpdkPort;
+use super::spec::{PortKind, PortSpec};
+use crate::error::OpenError;
+use crate::kernel::{Interface, KernelNeighbours, PortGuard};
+
+/// Bytes of a packet buffer: a packet of the largest path MTU in one piece.
+const BUFFER_BYTES: u16 = 8192;
+/// The MTU of ports that have none of their own: what a buffer holds beside an Ethernet header.
+const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
+/// The MTU that an XDP socket's frames (one page, less its headroom) leave.
+const XDP_MTU_BYTES: usize = 3000;
+/// Bytes of Ethernet around an IP packet: header and a VLAN tag.
+const ETHERNET_BYTES: usize = 18;
+
+/// A port on an interface that stays the kernel's.
+pub struct SharedInterface {
+    /// Asks the kernel for neighbours.
+    pub neighbours: KernelNeighbours,
+    /// Keeps the kernel quiet about UDP 4791.
+    _guard: PortGuard,
+}
+
+/// A port, opened.
+pub struct Opened {
+    /// The port.
+    pub port: DpdkPort,
+    /// Its addresses, and who answers for them.
+    pub neighbour: NeighbourConfig,
+    /// The kernel's side of it, where it has one.
+    pub shared: Option<SharedInterface>,
+}
+
+/// Numbers the virtual devices of this process.
+static NEXT_VDEV: AtomicU32 = AtomicU32::new(0);
+
+/// Opens the port that `spec` names; starts DPDK where this process has not yet, as `eal` says.
+///
+/// # Errors
+/// What the machine lacks, and what to do about it.
+pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
+    let eal = match Eal::init(eal) {
+        Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
+        other => other?,
+    };
+    match spec.kind {
+        PortKind::AfPacket | PortKind::AfXdp => open_kernel_interface(eal, spec),
+        _ => open_dedicated(eal, spec),
+    }
+}
+
+fn refuse(spec: &PortSpec, key: &'static str, reason: &'static str) -> OpenError {
+    OpenError::KeyDoesNotApply { kind: spec.kind.name(), key, reason }
+}
+
+fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+    const OWN: &str = "the interface keeps what the kernel gave it; use `ip address` and `ip link`";
+    if spec.mac.is_some() {
+        return Err(refuse(spec, "mac", OWN));
+    }
+    if !spec.ips.is_empty() {
+        return Err(refuse(spec, "ip", OWN));
+    }
+    let interface = Interface::read(&spec.target)?;
+    interface.require_up()?;
+    let is_xdp = spec.kind == PortKind::AfXdp;
+    let ceiling = if is_xdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES };
+    let mtu_bytes =
+        spec.mtu_bytes.map_or(interface.mtu_bytes, usize::from).min(interface.mtu_bytes).min(ceiling);
+    let device = attach(eal, spec)?;
+    let caps = PortCaps { mac: interface.mac, mtu_bytes };
+    let port = DpdkPort::new(builder(eal, spec)?.open(device)?, caps, false);
+    // An XDP program takes every frame of its queue, so the kernel no longer hears its neighbours.
+    let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
+    let shared = if is_xdp {
+        None
+    } else {
+        let guard = PortGuard::hold(&interface)?;
+        Some(SharedInterface { neighbours: KernelNeighbours::open(&interface)?, _guard: guard })
+    };
+    let link_local = IpAddr::from(interface.mac.link_local());
+    let gids = interface.addresses.iter().copied().filter(|(ip, _)| *ip != link_local).collect();
+    let neighbour = NeighbourConfig {
+        mac: interface.mac,
+        mode,
+        gids,
+        gateway_v4: interface.gateway_v4,
+        gateway_v6: interface.gateway_v6,
+    };
+    Ok(Opened { port, neighbour, shared })
+}
+
+fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+    let (device, knocks) = match spec.kind {
+        PortKind::Memif => attach_memif(eal, spec)?,
+        PortKind::Pci => (eal.attach_pci(&spec.target, &spec.driver_args.join(","))?, false),
+        _ => (attach(eal, spec)?, false),
+    };
+    let mut builder = builder(eal, spec)?.promiscuous(true);
+    if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| spec.kind == PortKind::Pci) {
+        builder = builder.mtu_bytes(mtu_bytes);
+    }
+    let mut port = builder.open_stopped(device)?;
+    if let Err(error) = port.start()
+        && !knocks
+    {
+        return Err(error.into());
+    }
+    let mac = spec.mac.unwrap_or(Mac(port.info().mac));
+    // A PCI device has an MTU of its own; the frames of other ports are as long as a buffer.
+    let own_mtu = if spec.kind == PortKind::Pci { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
+    let mtu_bytes = spec.mtu_bytes.map_or(own_mtu, usize::from).min(BUFFER_MTU_BYTES);
+    let gateways = (spec.gateway, spec.gateway);
+    let neighbour = NeighbourConfig {
+        mac,
+        mode: Mode::Dedicated,
+        gids: spec.ips.clone(),
+        gateway_v4: gateways.0.and_then(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None }),
+        gateway_v6: gateways.1.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None }),
+    };
+    let port = DpdkPort::new(port, PortCaps { mac, mtu_bytes }, knocks);
+    Ok(Opened { port, neighbour, shared: None })
+}
+
+fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
+    let pool =
+        Mempool::new(eal, &MempoolConfig { data_room_bytes: BUFFER_BYTES, ..MempoolConfig::default() })?;
+    let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
+    Ok(builder.queues(spec.queues, spec.queues))
+}
+
+/// Attaches a memif: as the server of its socket, or, where there is one, as its client.
+fn attach_memif(eal: Eal, spec: &PortSpec) -> Result<(Device, bool), OpenError> {
+    let args = |role: &str| {
+        let mut args =
+            vec![format!("role={role}"), format!("socket={}", spec.target), format!("bsize={BUFFER_BYTES}")];
+        if !spec.target.starts_with('@') {
+            args.push("socket-abstract=no".to_owned());
+        }
+        args.extend(spec.driver_args.iter().cloned());
+        args.join(",")
+    };
+    match eal.attach_vdev(&vdev_name("net_memif"), &args("server")) {
+        Ok(device) => Ok((device, false)),
+        Err(taken) => match eal.attach_vdev(&vdev_name("net_memif"), &args("client")) {
+            Ok(device) => Ok((device, true)),
+            Err(_) => Err(taken.into()),
+        },
+    }
+}
+
+fn vdev_name(driver: &str) -> String {
+    format!("{driver}{}", NEXT_VDEV.fetch_add(1, Ordering::Relaxed))
+}
+
+fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
+    let target = &spec.target;
+    let mut args = Vec::new();
+    let driver = match spec.kind {
+        PortKind::AfPacket => {
+            args.extend([
+                format!("iface={target}"),
+                format!("framesz={BUFFER_BYTES}"),
+                "framecnt=512".to_owned(),
+                "blocksz=65536".to_owned(),
+            ]);
+            "net_af_packet"
+        }
+        PortKind::AfXdp => {
+            args.push(format!("iface={target}"));
+            "net_af_xdp"
+        }
+        PortKind::Vhost => {
+            args.extend([format!("iface={target}"), format!("queues={}", spec.queues)]);
+            "net_vhost"
+        }
+        PortKind::VirtioUser => {
+            args.extend([format!("path={target}"), format!("queues={}", spec.queues)]);
+            args.extend(spec.mac.map(|mac| format!("mac={mac}")));
+            "net_virtio_user"
+        }
+        PortKind::Tap => {
+            args.push(format!("iface={target}"));
+            "net_tap"
+        }
+        PortKind::Memif | PortKind::Pci | PortKind::Eal => {
+            return Ok(eal.attach_vdev(target, &spec.driver_args.join(","))?);
+        }
+    };
+    args.extend(spec.driver_args.iter().cloned());
+    Ok(eal.attach_vdev(&vdev_name(driver), &args.join(","))?)
+}
+
+const _: () = assert!(BUFFER_MTU_BYTES + ETHERNET_BYTES <= BUFFER_BYTES as usize);

@@ -1,0 +1,222 @@
+//! A port's name: `KIND:TARGET[,key=value...]`, the same everywhere.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use roce::id::Mac;
+
+/// Kinds of port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// Shared memory between two processes; the first to come serves.
+    Memif,
+    /// A kernel interface, by packet sockets.
+    AfPacket,
+    /// A kernel interface, by XDP sockets.
+    AfXdp,
+    /// The device end of a vhost-user socket (a virtual machine or virtio-user is the other).
+    Vhost,
+    /// The driver end of a vhost-user socket.
+    VirtioUser,
+    /// A tap interface of the kernel, made by this program.
+    Tap,
+    /// A NIC on the PCI bus.
+    Pci,
+    /// Any other virtual device of DPDK.
+    Eal,
+}
+
+/// A kind's name, what its target is, and an example.
+pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
+    (PortKind::Memif, "memif", "a socket's path, or @NAME", "memif:@wire"),
+    (PortKind::AfPacket, "af_packet", "a kernel interface", "af_packet:eth1"),
+    (PortKind::AfXdp, "af_xdp", "a kernel interface", "af_xdp:eth1"),
+    (PortKind::Vhost, "vhost", "a socket's path, which this side makes", "vhost:/tmp/vm.sock"),
+    (
+        PortKind::VirtioUser,
+        "virtio-user",
+        "a socket's path, which the other side made",
+        "virtio-user:/tmp/vm.sock",
+    ),
+    (PortKind::Tap, "tap", "a kernel interface to be made", "tap:rdma0"),
+    (PortKind::Pci, "pci", "a PCI address", "pci:0000:3b:00.0"),
+    (PortKind::Eal, "eal", "a DPDK virtual device", "eal:net_null0"),
+];
+
+impl PortKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, ..)| name)
+    }
+}
+
+/// A port, named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    /// What kind it is.
+    pub kind: PortKind,
+    /// Which one.
+    pub target: String,
+    /// Addresses it is given, with prefix lengths in bits.
+    pub ips: Vec<(IpAddr, u8)>,
+    /// The next hop off the link.
+    pub gateway: Option<IpAddr>,
+    /// Its Ethernet address, instead of the device's own.
+    pub mac: Option<Mac>,
+    /// The largest IP packet, in bytes, instead of the device's own.
+    pub mtu_bytes: Option<u16>,
+    /// Receive and transmit queues.
+    pub queues: u16,
+    /// Arguments handed to the DPDK driver as they are.
+    pub driver_args: Vec<String>,
+}
+
+/// What is wrong with a text that should name a port.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortSpecError {
+    /// No kind in front.
+    #[error("`{0}` names no port; write KIND:TARGET[,key=value...], for example memif:@wire or af_packet:eth1,ip=10.0.0.1/24. Kinds: {kinds}", kinds = kind_names())]
+    NoKind(String),
+    /// No target behind the kind.
+    #[error("`{kind}:` needs a target: {needed}, as in {example}")]
+    NoTarget {
+        /// The kind.
+        kind: &'static str,
+        /// What its target is.
+        needed: &'static str,
+        /// An example.
+        example: &'static str,
+    },
+    /// A key that no port has.
+    #[error(
+        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, mtu=BYTES, queues=N, and dev.KEY=VALUE for the DPDK driver"
+    )]
+    UnknownKey(String),
+    /// A value that does not fit its key.
+    #[error("{key}={value}: {reason}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+fn kind_names() -> String {
+    KINDS.map(|(_, name, ..)| name).join(", ")
+}
+
+fn bad<E: fmt::Display>(key: &'static str, value: &str) -> impl FnOnce(E) -> PortSpecError {
+    move |error| PortSpecError::BadValue { key, value: value.to_owned(), reason: error.to_string() }
+}
+
+fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
+    let (ip, prefix) = value
+        .split_once('/')
+        .ok_or("write the prefix length too, as in 10.0.0.1/24")
+        .map_err(bad("ip", value))?;
+    let ip: IpAddr = ip.parse().map_err(bad("ip", value))?;
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    let bits: u8 = prefix.parse().map_err(bad("ip", value))?;
+    if bits > most {
+        return Err(bad("ip", value)(format!("a prefix has at most {most} bits")));
+    }
+    Ok((ip, bits))
+}
+
+impl PortSpec {
+    fn set(&mut self, pair: &str) -> Result<(), PortSpecError> {
+        let (key, value) = pair.split_once('=').ok_or_else(|| PortSpecError::UnknownKey(pair.to_owned()))?;
+        match key {
+            "ip" => self.ips.push(parse_ip(value)?),
+            "gw" => self.gateway = Some(value.parse().map_err(bad("gw", value))?),
+            "mac" => self.mac = Some(value.parse().map_err(bad("mac", value))?),
+            "mtu" => self.mtu_bytes = Some(value.parse().map_err(bad("mtu", value))?),
+            "queues" => {
+                self.queues = value.parse().map_err(bad("queues", value))?;
+                if self.queues == 0 {
+                    return Err(bad("queues", value)("a port has at least one queue"));
+                }
+            }
+            _ => match key.strip_prefix("dev.") {
+                Some(key) => self.driver_args.push(format!("{key}={value}")),
+                None => return Err(PortSpecError::UnknownKey(key.to_owned())),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = PortSpecError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let no_kind = || PortSpecError::NoKind(text.to_owned());
+        let (name, rest) = text.split_once(':').ok_or_else(no_kind)?;
+        let (kind, name, needed, example) =
+            *KINDS.iter().find(|(_, known, ..)| *known == name).ok_or_else(no_kind)?;
+        let mut parts = rest.split(',');
+        let target = parts.next().unwrap_or_default();
+        if target.is_empty() || target == "@" {
+            return Err(PortSpecError::NoTarget { kind: name, needed, example });
+        }
+        let mut spec = PortSpec {
+            kind,
+            target: target.to_owned(),
+            ips: Vec::new(),
+            gateway: None,
+            mac: None,
+            mtu_bytes: None,
+            queues: 1,
+            driver_args: Vec::new(),
+        };
+        parts.try_for_each(|pair| spec.set(pair))?;
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.name(), self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_with_their_keys() {
+        let spec: PortSpec = "pci:0000:3b:00.0,ip=10.0.0.1/24,ip=fd00::1/64,mac=2:0:0:0:0:1,mtu=4200,queues=2,gw=10.0.0.254,dev.a=b".parse().unwrap();
+        assert_eq!(spec.kind, PortKind::Pci);
+        assert_eq!(spec.target, "0000:3b:00.0");
+        assert_eq!(spec.ips.len(), 2);
+        assert_eq!((spec.mtu_bytes, spec.queues), (Some(4200), 2));
+        assert_eq!(spec.driver_args, ["a=b"]);
+        assert_eq!(spec.to_string(), "pci:0000:3b:00.0");
+        for (kind, _, _, example) in KINDS {
+            assert_eq!(example.parse::<PortSpec>().unwrap().kind, kind);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, said) in [
+            ("eth0", "names no port"),
+            ("memif:", "needs a target"),
+            ("memif:@", "needs a target"),
+            ("memif:@a,ip=10.0.0.1", "prefix length"),
+            ("memif:@a,ip=10.0.0.1/33", "at most 32 bits"),
+            ("memif:@a,mtu=99999", "mtu=99999"),
+            ("memif:@a,queues=0", "at least one"),
+            ("memif:@a,colour=red", "`colour` is no key"),
+            ("memif:@a,colour", "`colour` is no key"),
+        ] {
+            let error = text.parse::<PortSpec>().unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The background thread, which drives the engine while the application does not.
+//!
+//! ```text
+//!             application polls            nothing to do
+//!   DRIVING ---------------------> NAPPING <------------- DRIVING
+//!             ^                      |  a nap of NAP_MIN .. NAP_MAX, doubling
+//!             '----------------------'  woken, work found, or polls have stopped
+//! ```
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use crate::context::Shared;
+
+/// The first nap after work; each further one is twice as long.
+const NAP_MIN: Duration = Duration::from_micros(50);
+/// The longest nap: what the first packet after a silence may wait.
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// How long it keeps polling after work was found.
+const LINGER: Duration = Duration::from_micros(50);
+/// How often links and kernel neighbours are looked after.
+const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The thread of a device.
+#[derive(Default)]
+pub(crate) struct Background {
+    thread: Mutex<Option<(JoinHandle<()>, Thread)>>,
+}
+
+impl Background {
+    /// Starts the thread.
+    pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        let weak = Arc::downgrade(shared);
+        let handle = thread::Builder::new().name("roce-progress".into()).spawn(move || run(&weak))?;
+        let thread = handle.thread().clone();
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle, thread));
+        Ok(())
+    }
+
+    /// Ends a nap.
+    pub(crate) fn wake(&self) {
+        if let Some((_, thread)) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
+            thread.unpark();
+        }
+    }
+
+    /// Waits for the thread to end, which it does when the device is stopping.
+    pub(crate) fn join(&self) {
+        let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((handle, thread)) = taken {
+            thread.unpark();
+            if handle.thread().id() != thread::current().id() {
+                // A panic in it has been printed; there is nothing to add.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+fn run(weak: &Weak<Shared>) {
+    let mut nap = NAP_MIN;
+    let mut polls_seen = 0;
+    let mut maintained = Instant::now();
+    while let Some(shared) = weak.upgrade() {
+        if shared.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        if maintained.elapsed() >= MAINTAIN_INTERVAL {
+            if let Some(mut driven) = shared.try_lock() {
+                driven.maintain();
+            }
+            maintained = Instant::now();
+        }
+        let polls = shared.app_polls.load(Ordering::Relaxed);
+        let app_is_polling = std::mem::replace(&mut polls_seen, polls) != polls;
+        let worked = !app_is_polling && drive_while_busy(&shared);
+        drop(shared);
+        nap = if worked { NAP_MIN } else { (nap * 2).min(NAP_MAX) };
+        thread::park_timeout(nap);
+    }
+}
+
+/// Drives until nothing has happened for a while, or the application polls again. Returns whether
+/// there was anything to do.
+fn drive_while_busy(shared: &Shared) -> bool {
+    let polls = shared.app_polls.load(Ordering::Relaxed);
+    let mut last_work: Option<Instant> = None;
+    loop {
+        let Some(mut driven) = shared.try_lock() else { return last_work.is_some() };
+        let idle = driven.poll(shared.now()).is_idle();
+        drop(driven);
+        if !idle {
+            last_work = Some(Instant::now());
+        }
+        let lingers = last_work.is_some_and(|at| at.elapsed() < LINGER);
+        let taken_over = shared.app_polls.load(Ordering::Relaxed) != polls;
+        if !lingers || taken_over || shared.stopping.load(Ordering::Relaxed) {
+            return last_work.is_some();
+        }
+    }
+}
