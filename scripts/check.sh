@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Installs what is missing, then checks everything. CI runs this and nothing else.
+#
+#   scripts/check.sh          format, lints, all tests, the soft-RoCE guest, instruction counts
+#   scripts/check.sh quick    the inner loop: format, lints, tests of the engine, fewer fault tapes
+#   scripts/check.sh deny     licences and duplicate dependencies, by cargo-deny
+#   scripts/check.sh STEP...  one or more of: packages format lint docs build test guest instructions deny
+#
+# Packages are installed with apt-get, by sudo where the caller is not root; everything else runs as
+# an ordinary user. Nothing is left running, and nothing outside target/ and ~/.cache is written.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/install.sh
+. scripts/install.sh
+
+QUICK_TAPES=2000
+
+step() { printf '\n== %s (%s s so far)\n' "$1" "$SECONDS"; }
+
+packages() {
+    step "packages"
+    need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
+    need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
+    command -v cargo >/dev/null || {
+        echo "check.sh: there is no cargo; install Rust 1.91 or newer (https://rustup.rs)" >&2
+        exit 1
+    }
+}
+
+format() {
+    step "format"
+    cargo fmt --all --check
+}
+
+lint() {
+    step "lints"
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+}
+
+docs() {
+    step "documentation"
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+}
+
+# The tests of live ports run the `roce` command.
+build() {
+    step "build"
+    cargo build --workspace --all-targets --locked
+}
+
+tests() {
+    step "tests, without the guest"
+    cargo test --workspace --locked -- --skip guest::
+}
+
+guest() {
+    step "the soft-RoCE guest"
+    scripts/guest build
+    step "tests against the guest"
+    cargo test --package tests --locked -- guest::
+}
+
+instructions() {
+    step "instruction counts"
+    need_packages "to count instructions" valgrind
+    scripts/instructions.sh
+}
+
+deny() {
+    step "licences and duplicates"
+    if ! command -v cargo-deny >/dev/null; then
+        echo "Installing cargo-deny with cargo (some minutes)"
+        cargo install --locked --quiet cargo-deny
+    fi
+    cargo deny --all-features check licenses bans sources
+}
+
+quick() {
+    packages
+    format
+    step "lints of the engine"
+    cargo clippy --package roce --package netsim --package verbs --package apps --all-targets --locked -- -D warnings
+    step "tests of the engine, $QUICK_TAPES fault tapes"
+    cargo test --package roce --package netsim --package verbs --package apps --locked
+    SIM_TAPES=$QUICK_TAPES cargo test --package tests --locked -- sim::
+}
+
+all() {
+    packages
+    format
+    lint
+    docs
+    build
+    tests
+    guest
+    instructions
+}
+
+[ $# -gt 0 ] || set -- all
+for name in "$@"; do
+    case $name in
+        all | quick | packages | format | lint | docs | build | guest | instructions | deny) "$name" ;;
+        test) tests ;;
+        -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
+        *)
+            echo "check.sh: there is no step '$name'; see scripts/check.sh --help" >&2
+            exit 2
+            ;;
+    esac
+done
+printf '\n== all well after %s s\n' "$SECONDS"
