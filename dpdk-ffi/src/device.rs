@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
+use crate::guard;
 use crate::log::{self, LogLines};
 
 /// Number of an Ethernet port within this process.
@@ -164,8 +165,10 @@ fn attach(bus: &'static CStr, c_name: CString, name: &str, args: &str) -> Result
         log: log::since(mark),
     };
     let c_args = CString::new(args).map_err(|_| failed(Errno::INVALID))?;
+    let guard = guard::lock(name);
     // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
     let ret = unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
+    drop(guard);
     Errno::check(ret).map_err(failed)?;
     match port_by_name(&c_name) {
         Some(port_id) => Ok(Device { bus, name: c_name, port_id }),
@@ -184,6 +187,7 @@ fn port_by_name(name: &CStr) -> Option<PortId> {
 
 fn detach(bus: &CStr, name: &CStr) {
     // A driver that cannot detach keeps the device: its name stays taken, nothing else follows from it.
+    let _guard = guard::lock(name.to_str().unwrap_or_default());
     // SAFETY: two C strings; nobody uses the device's port any more.
     unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
 }

@@ -30,6 +30,7 @@ mod device;
 mod eal;
 mod errno;
 mod ethdev;
+mod guard;
 mod log;
 mod mbuf;
 mod mempool;

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, panic};
+use std::{env, panic};
 
 const INSTALL: &str = "\
 dpdk-sys needs DPDK 22.11 or later, pkg-config, a C compiler and libclang to build. Install them:
@@ -90,6 +90,7 @@ const ALLOWED_VARS: &[&str] = &["SHIM_.*", "RTE_LOG_[A-Z]+"];
 type Result<T> = std::result::Result<T, String>;
 
 fn main() {
+    println!("cargo:rerun-if-changed=guard.c");
     println!("cargo:rerun-if-changed=shim.c");
     println!("cargo:rerun-if-changed=shim.h");
     println!("cargo:rerun-if-env-changed=DPDK_SYS_LINK");
@@ -164,7 +165,7 @@ fn bind(flags: &[String]) -> Result<()> {
 
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
-    build.file("shim.c").opt_level(3).warnings(false);
+    build.files(["shim.c", "guard.c"]).opt_level(3).warnings(false);
     for flag in flags {
         build.flag(flag);
     }
@@ -206,18 +207,42 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     let chosen = LIBRARIES.iter().chain(DRIVERS).chain(if mlx5 { MLX5_DRIVERS } else { &[] });
     // Drivers register themselves in constructors that nothing refers to, hence whole archives.
     for name in chosen.filter(|name| has_archive(name)) {
-        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{name}");
+        let archive = if *name == "net_memif" { redirect_memif(libdir)? } else { format!("rte_{name}") };
+        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
     }
-    // What those archives in turn need; the linker drops the ones that are not used.
-    for name in ["numa", "fdt", "bsd", "archive", "xdp", "bpf"].iter().chain(if mlx5 {
-        ["mlx5", "ibverbs"].as_slice()
-    } else {
-        &[]
-    }) {
-        let present = fs::exists(Path::new(libdir).join(format!("lib{name}.so"))).unwrap_or(false);
-        if present {
-            println!("cargo:rustc-link-lib=dylib={name}");
-        }
+    // What those archives in turn need, of all that DPDK as a whole does.
+    let mut needed = vec!["numa", "fdt", "bsd", "archive", "xdp", "bpf"];
+    needed.extend(if mlx5 { ["mlx5", "ibverbs"].as_slice() } else { &[] });
+    let whole = pkg_config::Config::new()
+        .cargo_metadata(false)
+        .statik(true)
+        .probe("libdpdk")
+        .map_err(|error| format!("{INSTALL}\n\npkg-config said: {error}"))?;
+    for name in needed.iter().filter(|name| whole.libs.iter().any(|lib| lib == *name)) {
+        println!("cargo:rustc-link-lib=dylib={name}");
     }
     Ok(())
+}
+
+/// Makes a copy of the memif driver that registers its interrupt handlers through guard.c, which says why.
+fn redirect_memif(libdir: &str) -> Result<String> {
+    const REDIRECTED: &[&str] = &[
+        "intr_callback_register",
+        "intr_callback_unregister",
+        "intr_callback_unregister_pending",
+        "intr_instance_free",
+    ];
+    let copy = "rte_net_memif_guarded";
+    let target = out_dir().join(format!("lib{copy}.a"));
+    let status = Command::new(env::var_os("OBJCOPY").unwrap_or_else(|| "objcopy".into()))
+        .args(REDIRECTED.iter().map(|name| format!("--redefine-sym=rte_{name}=shim_{name}")))
+        .arg(Path::new(libdir).join("librte_net_memif.a"))
+        .arg(&target)
+        .status()
+        .map_err(|error| format!("{INSTALL}\n\ncannot run objcopy (package binutils): {error}"))?;
+    if !status.success() {
+        return Err(format!("objcopy could not write {}: {status}", target.display()));
+    }
+    println!("cargo:rustc-link-search=native={}", out_dir().display());
+    Ok(copy.to_owned())
 }

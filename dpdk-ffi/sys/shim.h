@@ -50,6 +50,13 @@ void shim_pktmbuf_free(struct rte_mbuf *mbuf);
 int shim_pktmbuf_linearize(struct rte_mbuf *mbuf);
 int shim_pktmbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail);
 
+/* The same for ports of the memif driver: see guard.c. While a handler of the driver runs, a burst is empty. */
+uint16_t shim_guarded_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
+uint16_t shim_guarded_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
+/* Around whatever attaches, starts, stops, closes or detaches a memif port. */
+void shim_guard_lock(void);
+void shim_guard_unlock(void);
+
 /* Returns the objects that the calling thread's cache of `pool` holds to the pool. */
 void shim_mempool_flush_own_cache(struct rte_mempool *pool);
 

@@ -6,7 +6,10 @@
 mod parts;
 
 use std::env;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
+
+use parts::pairs::{FLOWING, KILLS};
 
 const PART: &str = "DPDK_FFI_TEST_PART";
 
@@ -102,6 +105,11 @@ fn ports_and_mbufs_change_threads() {
 }
 
 #[test]
+fn memif_ports_open_and_close_in_one_process() {
+    play_alone("reopen");
+}
+
+#[test]
 fn memif_carries_frames_between_processes() {
     play_memif("frames", "memif_echo", "memif_frames");
 }
@@ -119,6 +127,39 @@ fn a_memif_client_finds_a_server_that_comes_back() {
     let _status = first.wait();
     let second = start(memif("restart", "memif_small_echo"));
     finish([client, first, second]);
+}
+
+#[test]
+fn a_memif_client_survives_servers_that_are_killed() {
+    survive("memif_surviving_client", "memif_dying_server");
+}
+
+#[test]
+fn a_memif_server_survives_clients_that_are_killed() {
+    survive("memif_surviving_server", "memif_dying_client");
+}
+
+/// Kills one victim after the other in the middle of traffic.
+#[track_caller]
+fn survive(survivor: &str, victim: &str) {
+    let mut living = start(memif(survivor, survivor));
+    let stdout = living.stdout.take().expect("its output is a pipe");
+    let mut lines = BufReader::new(stdout).lines();
+    for _kill in 0..KILLS {
+        let mut dying = start(memif(survivor, victim));
+        // Ends without a match where the survivor is dead; that is judged below.
+        let _flowing = lines.by_ref().map_while(Result::ok).find(|line| line.contains(FLOWING));
+        dying.kill().expect("it can be killed");
+        dying.wait().expect("it can be waited for");
+    }
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    let Output { status, stderr, .. } = living.wait_with_output().expect("the child can be waited for");
+    assert!(
+        status.success(),
+        "the survivor did not: {status}\n{}\n{}",
+        rest.join("\n"),
+        String::from_utf8_lossy(&stderr)
+    );
 }
 
 /// An ordinary user: another one where the tests run as root.

@@ -9,6 +9,7 @@ use dpdk_sys::rte_mbuf;
 use super::builder::{Context, PortError};
 use super::info::{self, Link, PortInfo, PortStats};
 use crate::device::{Device, PortId};
+use crate::guard;
 use crate::mbuf::{Header, Mbuf};
 use crate::mempool::Mempool;
 
@@ -42,6 +43,8 @@ pub struct Port {
     info: PortInfo,
     counters: PortCounters,
     started: bool,
+    /// Whether bursts must be kept apart from the driver's own thread: see `guard`.
+    guarded: bool,
     rx_queues: u16,
     next_rx_queue: u16,
     spares: MbufArray<TX_SPARES>,
@@ -108,6 +111,7 @@ impl Port {
         rx_queues: u16,
     ) -> Self {
         Self {
+            guarded: guard::concerns(device.name()),
             pool,
             linear_pool,
             info,
@@ -173,7 +177,8 @@ impl Port {
         // SAFETY: the port is started and has this queue; `room` takes `count` pointers, and `Mbuf` is one. The
         // driver hands over ownership of the `received` mbufs it writes.
         unsafe {
-            let received = dpdk_sys::shim_rx_burst(self.id(), queue, room, count);
+            let burst = if self.guarded { dpdk_sys::shim_guarded_rx_burst } else { dpdk_sys::shim_rx_burst };
+            let received = burst(self.id(), queue, room, count);
             frames.set_len(frames.len() + usize::from(received));
         }
     }
@@ -271,13 +276,12 @@ impl Port {
         if !self.started || self.queued.len == 0 {
             return 0;
         }
+        let burst = if self.guarded { dpdk_sys::shim_guarded_tx_burst } else { dpdk_sys::shim_tx_burst };
         let (mut sent, mut stalls) = (0, 0);
         while sent < self.queued.len && stalls < FLUSH_STALLS_MAX {
             let rest = self.queued.mbufs.get_mut(sent..self.queued.len).unwrap_or_default();
             // SAFETY: the port is started, `rest` holds owned mbufs; the driver takes over those it counts.
-            let taken = unsafe {
-                dpdk_sys::shim_tx_burst(self.device.port_id(), 0, rest.as_mut_ptr(), rest.len() as u16)
-            };
+            let taken = unsafe { burst(self.device.port_id(), 0, rest.as_mut_ptr(), rest.len() as u16) };
             sent += usize::from(taken);
             stalls += usize::from(taken == 0);
         }
@@ -312,6 +316,7 @@ impl Port {
     /// `Refused`
     pub fn start(&mut self) -> Result<(), PortError> {
         if !self.started {
+            let _guard = guard::lock(self.name());
             // SAFETY: the port is configured and its queues are set up.
             self.check("cannot start", || unsafe { dpdk_sys::rte_eth_dev_start(self.id()) })?;
             self.started = true;
@@ -327,6 +332,7 @@ impl Port {
         self.tx_discard();
         if self.started {
             self.started = false;
+            let _guard = guard::lock(self.name());
             // SAFETY: the port is started, and no other thread is in a burst: those need `&mut self`.
             self.check("cannot stop", || unsafe { dpdk_sys::rte_eth_dev_stop(self.id()) })?;
         }
@@ -440,10 +446,17 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        self.tx_discard();
+        // Both under one lock: a memif server that is stopped and not closed would take the next client.
+        let _guard = guard::lock(self.name());
         // A driver that cannot stop is closed nevertheless: nothing else can be done about it here.
-        let _ = self.stop();
-        // SAFETY: the port is stopped, and nobody can use it any more.
-        unsafe { dpdk_sys::rte_eth_dev_close(self.id()) };
+        // SAFETY: nobody can use the port any more.
+        unsafe {
+            if self.started {
+                dpdk_sys::rte_eth_dev_stop(self.id());
+            }
+            dpdk_sys::rte_eth_dev_close(self.id());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use dpdk_ffi::{AppendError, Mbuf, PortBuilder, TX_QUEUE_FRAMES, ThreadRegistration, is_registered};
 
-use super::{eal, pattern, pool, receive, send, whole};
+use super::{eal, pattern, pool, receive, send, wait_until, whole};
 
 pub(super) fn null() {
     let eal = eal();
@@ -107,6 +107,29 @@ fn chain(pool: &dpdk_ffi::Mempool, bytes: &[u8]) -> Mbuf {
     let mut head = pieces.next().unwrap();
     pieces.for_each(|piece| head.chain(piece).unwrap());
     head
+}
+
+/// Both ends of a memif in one process, opened and closed again and again under one name.
+pub(super) fn reopen() {
+    let eal = eal();
+    let pool = pool(eal, 1023, 2048);
+    let args = |role| format!("role={role},socket=@dpdk-ffi-reopen-{},bsize=2048", std::process::id());
+    for life in 0..20 {
+        let server = eal.attach_vdev("net_memif0", &args("server")).unwrap_or_else(|error| panic!("{error}"));
+        let client = eal.attach_vdev("net_memif1", &args("client")).unwrap();
+        let mut server = PortBuilder::new(pool.clone()).open(server).unwrap();
+        let mut client = PortBuilder::new(pool.clone()).open(client).unwrap();
+        wait_until("the link", || server.link().is_up && client.link().is_up);
+        send(&mut client, &pattern(life, 200));
+        assert_eq!(receive(&mut server).data(), pattern(life, 200));
+        // In this order: within one process the ends share what the driver knows of the socket, and it closes
+        // that only where a server is the last to leave.
+        drop(client);
+        drop(server);
+    }
+    assert_eq!(pool.available(), 1023, "every mbuf came back");
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(descriptors < 40, "{descriptors} files are open: each life leaves some behind");
 }
 
 /// One port, driven by whoever comes by, registered or not, and mbufs freed elsewhere.

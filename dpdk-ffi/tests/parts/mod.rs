@@ -2,7 +2,7 @@
 
 mod local;
 mod mistakes;
-mod pairs;
+pub(crate) mod pairs;
 mod veth;
 
 use std::time::{Duration, Instant};
@@ -19,12 +19,17 @@ pub(crate) fn play(part: &str) {
         "exhaustion" => mistakes::exhaustion(),
         "null" => local::null(),
         "ring" => local::ring(),
+        "reopen" => local::reopen(),
         "threads" => local::threads(),
         "memif_echo" => pairs::memif_echo(8192),
         "memif_frames" => pairs::memif_frames(8192),
         "memif_small_echo" => pairs::memif_echo(2048),
         "memif_small_frames" => pairs::memif_frames(2048),
         "memif_client_restarts" => pairs::memif_client_restarts(),
+        "memif_surviving_client" => pairs::memif_survivor("client"),
+        "memif_surviving_server" => pairs::memif_survivor("server"),
+        "memif_dying_client" => pairs::memif_victim("client"),
+        "memif_dying_server" => pairs::memif_victim("server"),
         "vhost_echo" => pairs::vhost_echo(),
         "virtio_user_frames" => pairs::virtio_user_frames(),
         "af_packet" => veth::af_packet(),

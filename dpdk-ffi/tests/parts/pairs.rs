@@ -171,6 +171,50 @@ pub(super) fn memif_client_restarts() {
     }
 }
 
+/// Lives in which the peer of a survivor is killed.
+pub(crate) const KILLS: usize = 5;
+/// What a survivor says when frames flow, each time.
+pub(crate) const FLOWING: &str = "frames flow";
+
+/// Sends and receives without pause, while its peers are killed one after the other.
+pub(super) fn memif_survivor(role: &str) {
+    const FRAMES: usize = 100_000;
+    let mut port = memif(role, 2048);
+    let mut frames = Vec::new();
+    for _kill in 0..KILLS {
+        let mut received = 0;
+        wait_until("the peer's end", || {
+            if received < FRAMES && !port.link().is_up && role == "client" {
+                connect(&mut port);
+            }
+            for _ in 0..100 {
+                while port.tx_reserve(1500).map(|frame| frame.fill(1)).is_some() {}
+                port.tx_flush();
+                received += port.rx_burst(&mut frames, 32);
+                Mbuf::free_bulk(&mut frames);
+            }
+            if (FRAMES..usize::MAX / 2).contains(&received) {
+                println!("{FLOWING}");
+                received = usize::MAX / 2;
+            }
+            received >= usize::MAX / 2 && !port.link().is_up
+        });
+        port.tx_discard();
+    }
+}
+
+/// Sends and receives until it is killed.
+pub(super) fn memif_victim(role: &str) {
+    let mut port = memif(role, 2048);
+    let mut frames = Vec::new();
+    loop {
+        while port.tx_reserve(1500).map(|frame| frame.fill(2)).is_some() {}
+        port.tx_flush();
+        port.rx_burst(&mut frames, 32);
+        Mbuf::free_bulk(&mut frames);
+    }
+}
+
 pub(super) fn vhost_echo() {
     let eal = eal();
     let path = env::var("VHOST_SOCKET").unwrap();

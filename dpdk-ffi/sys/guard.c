@@ -1,0 +1,232 @@
+/* A lock that the memif driver lacks.
+ *
+ * Its control messages are handled on EAL's interrupt thread. When a peer goes away, that thread unmaps the rings
+ * and buffers, at any time: in the middle of a burst or of a stop on another thread, which then crashes. Besides,
+ * a listening socket is never closed, and its handler stays registered for memory that is freed.
+ *
+ * build.rs redirects the driver's calls for interrupt handlers to the functions here, so that a handler runs only
+ * while no burst and no control operation does. A burst pays two writes to its own port's cache line for it.
+ *
+ * Where DPDK is linked as shared libraries the driver cannot be redirected, and none of this has an effect. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/queue.h>
+#include <unistd.h>
+
+#include <rte_interrupts.h>
+#include <rte_pause.h>
+
+#include "shim.h"
+
+struct burst_flag {
+	_Alignas(64) atomic_bool busy;
+};
+
+/* Held by handlers and by control operations. */
+static pthread_mutex_t control_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Whether a handler wants to run. */
+static atomic_bool handler_waits;
+static struct burst_flag bursts[RTE_MAX_ETHPORTS];
+
+/* One registered handler. */
+struct guarded {
+	LIST_ENTRY(guarded) next;
+	const struct rte_intr_handle *handle;
+	rte_intr_callback_fn handler;
+	rte_intr_unregister_callback_fn unregistered;
+	void *arg;
+	/* Unregistered while its handler was waiting for the lock. */
+	atomic_bool cancelled;
+};
+
+static LIST_HEAD(, guarded) handlers = LIST_HEAD_INITIALIZER(handlers);
+static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool burst_begin(uint16_t port)
+{
+	/* Both sides write their flag before they read the other's, so one of them sees the other. */
+	atomic_store_explicit(&bursts[port].busy, true, memory_order_seq_cst);
+	if (!atomic_load_explicit(&handler_waits, memory_order_seq_cst))
+		return true;
+	atomic_store_explicit(&bursts[port].busy, false, memory_order_release);
+	return false;
+}
+
+static void burst_end(uint16_t port)
+{
+	atomic_store_explicit(&bursts[port].busy, false, memory_order_release);
+}
+
+uint16_t shim_guarded_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+	uint16_t received;
+
+	if (!burst_begin(port))
+		return 0;
+	received = rte_eth_rx_burst(port, queue, mbufs, count);
+	burst_end(port);
+	return received;
+}
+
+uint16_t shim_guarded_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+	uint16_t sent;
+
+	if (!burst_begin(port))
+		return 0;
+	sent = rte_eth_tx_burst(port, queue, mbufs, count);
+	burst_end(port);
+	return sent;
+}
+
+void shim_guard_lock(void)
+{
+	pthread_mutex_lock(&control_lock);
+}
+
+void shim_guard_unlock(void)
+{
+	pthread_mutex_unlock(&control_lock);
+}
+
+static void run_handler(void *arg)
+{
+	struct guarded *guarded = arg;
+	unsigned int port;
+
+	pthread_mutex_lock(&control_lock);
+	if (!atomic_load(&guarded->cancelled)) {
+		atomic_store_explicit(&handler_waits, true, memory_order_seq_cst);
+		for (port = 0; port < RTE_MAX_ETHPORTS; port++)
+			while (atomic_load_explicit(&bursts[port].busy, memory_order_seq_cst))
+				rte_pause();
+		guarded->handler(guarded->arg);
+		atomic_store_explicit(&handler_waits, false, memory_order_release);
+	}
+	pthread_mutex_unlock(&control_lock);
+}
+
+static void run_unregistered(struct rte_intr_handle *handle, void *arg)
+{
+	struct guarded *guarded = arg;
+
+	guarded->unregistered(handle, guarded->arg);
+	free(guarded);
+}
+
+/* Takes a registration off the list. A null handler stands for any. */
+static struct guarded *take(const struct rte_intr_handle *handle, rte_intr_callback_fn handler)
+{
+	struct guarded *guarded;
+
+	pthread_mutex_lock(&handlers_lock);
+	LIST_FOREACH(guarded, &handlers, next) {
+		if (guarded->handle == handle && (handler == NULL || guarded->handler == handler)) {
+			LIST_REMOVE(guarded, next);
+			break;
+		}
+	}
+	pthread_mutex_unlock(&handlers_lock);
+	return guarded;
+}
+
+static void put(struct guarded *guarded)
+{
+	pthread_mutex_lock(&handlers_lock);
+	LIST_INSERT_HEAD(&handlers, guarded, next);
+	pthread_mutex_unlock(&handlers_lock);
+}
+
+int shim_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn handler, void *arg);
+int shim_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr_callback_fn handler, void *arg);
+int shim_intr_callback_unregister_pending(const struct rte_intr_handle *handle, rte_intr_callback_fn handler,
+					  void *arg, rte_intr_unregister_callback_fn unregistered);
+void shim_intr_instance_free(struct rte_intr_handle *handle);
+
+int shim_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn handler, void *arg)
+{
+	struct guarded *guarded = calloc(1, sizeof(*guarded));
+	int ret;
+
+	if (guarded == NULL)
+		return -ENOMEM;
+	guarded->handle = handle;
+	guarded->handler = handler;
+	guarded->arg = arg;
+	put(guarded);
+	ret = rte_intr_callback_register(handle, run_handler, guarded);
+	if (ret < 0 && take(handle, handler) == guarded)
+		free(guarded);
+	return ret;
+}
+
+int shim_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr_callback_fn handler, void *arg)
+{
+	struct guarded *guarded = take(handle, handler);
+	int ret;
+
+	(void)arg;
+	if (guarded == NULL)
+		return -ENOENT;
+	ret = rte_intr_callback_unregister(handle, run_handler, guarded);
+	if (ret > 0)
+		free(guarded);
+	else
+		put(guarded);
+	return ret;
+}
+
+/* Unregisters a handler that may be running or waiting for the lock; `unregistered` is called when it is not. */
+static int cancel(struct guarded *guarded, rte_intr_unregister_callback_fn unregistered)
+{
+	const struct rte_intr_handle *handle = guarded->handle;
+	int ret;
+
+	guarded->unregistered = unregistered;
+	atomic_store(&guarded->cancelled, true);
+	/* Each call refuses in one of two states, and the interrupt thread changes the state. */
+	for (;;) {
+		ret = rte_intr_callback_unregister_pending(handle, run_handler, guarded, run_unregistered);
+		if (ret != -EAGAIN)
+			return ret;
+		ret = rte_intr_callback_unregister(handle, run_handler, guarded);
+		if (ret > 0)
+			run_unregistered((struct rte_intr_handle *)(uintptr_t)handle, guarded);
+		if (ret != -EAGAIN)
+			return ret;
+	}
+}
+
+int shim_intr_callback_unregister_pending(const struct rte_intr_handle *handle, rte_intr_callback_fn handler,
+					  void *arg, rte_intr_unregister_callback_fn unregistered)
+{
+	struct guarded *guarded = take(handle, handler);
+
+	(void)arg;
+	return guarded == NULL ? -ENOENT : cancel(guarded, unregistered);
+}
+
+/* EAL passes its own copy of the handle, and frees that itself. */
+static void close_instance(struct rte_intr_handle *handle, void *arg)
+{
+	close(rte_intr_fd_get(handle));
+	rte_intr_instance_free(arg);
+}
+
+/* The driver frees the handle of a listening socket while its handler is registered and its descriptor open. */
+void shim_intr_instance_free(struct rte_intr_handle *handle)
+{
+	struct guarded *guarded = handle == NULL ? NULL : take(handle, NULL);
+
+	if (guarded == NULL) {
+		rte_intr_instance_free(handle);
+		return;
+	}
+	guarded->arg = handle;
+	cancel(guarded, close_instance);
+}
