@@ -58,9 +58,13 @@ netem_clear() {
 # The loss_ functions touch RoCE alone (UDP port 4791). DIRECTION is `in` (what
 # the guest receives) or `out` (what it sends).
 #
-# loss_random NIC DIRECTION PERCENT
+# loss_random NIC DIRECTION PERCENT: a whole number, 100 loses all.
 loss_random() {
-    _loss_rule "$1" "$2" numgen random mod 100 '<' "$3"
+    if [ "$3" = 100 ]; then
+        _loss_rule "$1" "$2"
+    else
+        _loss_rule "$1" "$2" numgen random mod 100 '<' "$3"
+    fi
 }
 
 # loss_psn NIC DIRECTION PSN [COUNT]: loses the first COUNT (1) packets with this PSN.

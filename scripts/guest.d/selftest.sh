@@ -108,6 +108,14 @@ check_rxe() {
         printf "\x$opcode\0\0\0\0\0\0\0\0\x12\x34\x56" >/dev/udp/10.77.0.1/4791; done'
     expect "packets lost by PSN and opcode" 2 "$(inside loss_count nic0)"
     inside loss_clear nic0
+    # The other direction: the host sends, the guest loses.
+    inside loss_random nic0 in 100
+    local datagram
+    for datagram in {1..5}; do
+        echo "$datagram" >/dev/udp/10.77.0.2/4791
+    done
+    inside wait_for 10 bash -c '[ "$(loss_count nic0)" = 5 ]' || fail "lost $(inside loss_count nic0) of 5 packets to the guest"
+    inside loss_clear nic0
     inside netem_loss nic0 100
     inside ping -c 1 -W 1 -q 10.77.0.1 >/dev/null && fail "an answer in spite of netem's 100 % loss"
     inside netem_clear nic0
