@@ -1,0 +1,342 @@
+//! Engines on a simulated network, driven as live ones are: each is polled when frames wait at its
+//! port, when its deadline has come, when work was posted, and when a full port has room again; and
+//! never without a reason, so that an engine which forgets to ask for a poll stalls here too.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+use netsim::{HostId, LinkConfig, Network};
+use roce::congestion::Congestion;
+use roce::engine::limits::DeviceLimits;
+use roce::engine::{Engine, EngineConfig};
+use roce::id::{Gid, LKey, Mac, Qpn, RKey};
+use roce::mem::{Access, Memory, PdId};
+use roce::neighbour::{Mode, NeighbourConfig, Resolution};
+use roce::port::PortCaps;
+use roce::psn::Psn;
+use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::queue::{CqPoller, RecvPoster, SendPoster};
+use roce::time::Instant;
+
+use crate::sim_port::{SharedNetwork, SimPort};
+
+/// How the hosts of a world are joined and driven.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldConfig {
+    /// Two hosts are joined by a cable, more by a switch.
+    pub hosts: usize,
+    /// Every cable.
+    pub link: LinkConfig,
+    /// The ports' MTU.
+    pub mtu_bytes: usize,
+    /// A host polls no more often than this; at least 1, or time would stand still.
+    pub poll_gap_nanos: u64,
+    /// Packets in flight of each queue pair.
+    pub window_pkts: u32,
+    /// Seeds the engines' keys and numbers.
+    pub seed: u64,
+}
+
+/// Room for the objects of any test here; engines are made by the thousand.
+const LIMITS: DeviceLimits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 64, max_qps: 128 };
+
+/// Sizes of a queue pair and its completion queues.
+#[derive(Clone, Copy, Debug)]
+pub struct QpSizes {
+    /// Sends outstanding, and the depth of their completion queue.
+    pub sends: u32,
+    /// Receives outstanding, and the depth of their completion queue.
+    pub recvs: u32,
+    /// Entries of a scatter/gather list.
+    pub sges: u32,
+    /// Inline bytes.
+    pub inline_bytes: u32,
+}
+
+/// An application's handles of a queue pair.
+pub struct QpEnds {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Posts sends.
+    pub send: SendPoster,
+    /// Posts receives.
+    pub recv: RecvPoster,
+    /// Takes the completions of sends.
+    pub send_cq: CqPoller,
+    /// Takes the completions of receives.
+    pub recv_cq: CqPoller,
+}
+
+/// What both ends of a connection agree on.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnAttr {
+    /// IPv6 or IPv4.
+    pub ipv6: bool,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// Local ACK timeout code.
+    pub timeout: u8,
+    /// Retries without progress.
+    pub retry_count: u8,
+    /// Retries after receiver-not-ready.
+    pub rnr_retry: u8,
+    /// RNR timer code.
+    pub min_rnr_timer: u8,
+    /// What peers may do.
+    pub access: Access,
+}
+
+/// What is one end's own.
+#[derive(Clone, Copy, Debug)]
+pub struct EndAttr {
+    /// The host's number.
+    pub host: usize,
+    /// The queue pair there.
+    pub qpn: Qpn,
+    /// Its first PSN.
+    pub first_psn: Psn,
+    /// READs it asks for at once.
+    pub max_rd_atomic: u8,
+    /// READs it serves at once.
+    pub max_dest_rd_atomic: u8,
+}
+
+/// One host: an engine on a port.
+pub struct Host {
+    /// The engine.
+    pub engine: Engine<SimPort>,
+    /// The one protection domain.
+    pub pd: PdId,
+    id: HostId,
+    frame_bytes_max: usize,
+    refused: Rc<Cell<bool>>,
+    wants_poll: bool,
+    ready_nanos: u64,
+}
+
+/// Hosts, their network and the time.
+pub struct World {
+    /// The network.
+    pub network: SharedNetwork,
+    /// The hosts.
+    pub hosts: Vec<Host>,
+    poll_gap_nanos: u64,
+    /// Polls made so far.
+    pub polls: u64,
+}
+
+/// Where a step of a world ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// At the time the caller asked to be woken.
+    Woken,
+    /// After some hosts polled.
+    Polled,
+    /// Nothing will happen any more.
+    Idle,
+}
+
+/// The Ethernet address of host `number`. No flipped bit makes one host's address another's: a
+/// switch would learn it, where a real one drops the frame for its FCS.
+pub fn mac_of(number: usize) -> Mac {
+    let last = number as u8 + 1;
+    Mac([0x02, last, last, last, last, last])
+}
+
+/// The IPv4 and the IPv6 address of host `number`: GID indices 1 and 2.
+pub fn addresses_of(number: usize) -> [IpAddr; 2] {
+    let last = number as u8 + 1;
+    [Ipv4Addr::new(10, 0, 0, last).into(), Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, u16::from(last)).into()]
+}
+
+impl Host {
+    /// Registers `memory` at `base`.
+    pub fn register(&mut self, memory: &Memory, base: u64, access: Access) -> (LKey, RKey) {
+        self.engine.register(self.pd, memory.clone(), base, access).expect("there is room for the region")
+    }
+
+    /// Creates a queue pair with its own completion queues, just as deep as its work queues.
+    pub fn create_qp(&mut self, sizes: &QpSizes) -> QpEnds {
+        let (send_cq, send_poller) = self.engine.create_cq(sizes.sends).expect("there is room for the queue");
+        let (recv_cq, recv_poller) = self.engine.create_cq(sizes.recvs).expect("there is room for the queue");
+        let init = QpInit {
+            pd: self.pd,
+            send_cq,
+            recv_cq,
+            max_send_wr: sizes.sends,
+            max_recv_wr: sizes.recvs,
+            max_send_sge: sizes.sges,
+            max_recv_sge: sizes.sges,
+            max_inline_bytes: sizes.inline_bytes,
+            signal_all: false,
+        };
+        let qp = self.engine.create_qp(&init).expect("there is room for the queue pair");
+        QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
+    }
+
+    /// Tells that work was posted.
+    pub fn kick(&mut self) {
+        self.wants_poll = true;
+    }
+
+    /// When this host is to be polled, as things stand at `now_nanos`.
+    fn due_nanos(&self, network: &Network, now_nanos: u64) -> Option<u64> {
+        let has_room = self.refused.get() && network.has_room(self.id, self.frame_bytes_max);
+        let due_nanos = if self.wants_poll || has_room || network.waiting(self.id) > 0 {
+            Some(now_nanos)
+        } else {
+            self.engine.next_deadline().map(Instant::as_nanos)
+        };
+        due_nanos.map(|due_nanos| due_nanos.max(self.ready_nanos).max(now_nanos))
+    }
+}
+
+impl World {
+    /// Hosts on a network. Neighbours find one another as they do in life, before anything is posted.
+    pub fn new(config: &WorldConfig) -> World {
+        assert!(config.poll_gap_nanos > 0);
+        let network: SharedNetwork = Rc::new(RefCell::new(Network::new()));
+        let ids: Vec<HostId> = (0..config.hosts).map(|_| network.borrow_mut().add_host()).collect();
+        join(&mut network.borrow_mut(), &ids, config.link);
+        let host = |(number, id): (usize, &HostId)| {
+            let caps = PortCaps { mac: mac_of(number), mtu_bytes: config.mtu_bytes };
+            let (port, refused) = SimPort::new(network.clone(), *id, caps);
+            let mut engine =
+                Engine::new(port, engine_config(number, config)).expect("the addresses are good");
+            let pd = engine.alloc_pd().expect("there is room for one");
+            Host {
+                engine,
+                pd,
+                id: *id,
+                frame_bytes_max: caps.frame_bytes_max(),
+                refused,
+                wants_poll: true,
+                ready_nanos: 0,
+            }
+        };
+        let hosts = ids.iter().enumerate().map(host).collect();
+        World { network, hosts, poll_gap_nanos: config.poll_gap_nanos, polls: 0 }
+    }
+
+    /// The time, in nanoseconds since the start.
+    pub fn now_nanos(&self) -> u64 {
+        self.network.borrow().now_nanos()
+    }
+
+    /// Moves the time to the next moment at which a host polls, or to `wake_nanos` if that is earlier.
+    pub fn step(&mut self, wake_nanos: Option<u64>) -> Step {
+        loop {
+            let now_nanos = self.now_nanos();
+            let network = self.network.borrow();
+            let due = self.hosts.iter().filter_map(|host| host.due_nanos(&network, now_nanos));
+            let next_nanos = due.chain(wake_nanos).chain(network.next_event_nanos()).min();
+            drop(network);
+            let Some(next_nanos) = next_nanos.map(|next| next.max(now_nanos)) else { return Step::Idle };
+            self.network.borrow_mut().run_until(next_nanos);
+            if self.poll_due(next_nanos) {
+                return Step::Polled;
+            }
+            if wake_nanos.is_some_and(|wake_nanos| wake_nanos <= next_nanos) {
+                return Step::Woken;
+            }
+        }
+    }
+
+    /// Runs until nothing is left to happen.
+    pub fn settle(&mut self) {
+        while self.step(None) != Step::Idle {}
+    }
+
+    /// Connects two queue pairs, both up to RTS, as a connection manager would.
+    pub fn connect(&mut self, conn: &ConnAttr, ends: [EndAttr; 2]) {
+        for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            let dgid = Gid::from(addresses_of(peer.host)[usize::from(conn.ipv6)]);
+            self.resolve(end.host, dgid);
+            let engine = &mut self.hosts[end.host].engine;
+            for attr in attributes(conn, dgid, end, peer) {
+                engine.modify_qp(end.qpn, &attr).expect("the attributes are right");
+            }
+        }
+    }
+
+    fn resolve(&mut self, host: usize, dgid: Gid) {
+        while !matches!(self.hosts[host].engine.resolve(dgid), Resolution::Known(_)) {
+            self.hosts[host].kick();
+            assert_ne!(self.step(None), Step::Idle, "host {host} finds no way to {dgid}");
+        }
+    }
+
+    fn poll_due(&mut self, now_nanos: u64) -> bool {
+        let mut any = false;
+        for host in &mut self.hosts {
+            let due_nanos = host.due_nanos(&self.network.borrow(), now_nanos);
+            if due_nanos.is_none_or(|due_nanos| due_nanos > now_nanos) {
+                continue;
+            }
+            host.refused.set(false);
+            host.wants_poll = host.engine.poll(Instant::from_nanos(now_nanos)).more;
+            host.ready_nanos = now_nanos + self.poll_gap_nanos;
+            self.polls += 1;
+            any = true;
+        }
+        any
+    }
+}
+
+fn engine_config(number: usize, config: &WorldConfig) -> EngineConfig {
+    let mut seed = [number as u8; 32];
+    seed[..8].copy_from_slice(&config.seed.to_le_bytes());
+    let neighbour = NeighbourConfig {
+        mac: mac_of(number),
+        mode: Mode::Dedicated,
+        gids: addresses_of(number).into_iter().zip([24, 64]).collect(),
+        gateway_v4: None,
+        gateway_v6: None,
+    };
+    let congestion = Congestion::Window { window_pkts: config.window_pkts };
+    EngineConfig { limits: LIMITS, congestion, ..EngineConfig::new(seed, neighbour) }
+}
+
+/// Two hosts by a cable; more by a switch, each by its own.
+fn join(network: &mut Network, ids: &[HostId], link: LinkConfig) {
+    if let [a, b] = ids {
+        network.connect(*a, *b, link);
+        return;
+    }
+    let switch = network.add_switch();
+    for id in ids {
+        network.connect(*id, switch, link);
+    }
+}
+
+/// The three steps from RESET to RTS.
+fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpAttr; 3] {
+    let init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port_num: Some(1),
+        access: Some(conn.access),
+        ..QpAttr::default()
+    };
+    let receive = QpAttr {
+        state: Some(QpState::Rtr),
+        path: Some(AddressVector::new(dgid, if conn.ipv6 { 2 } else { 1 })),
+        path_mtu: Some(conn.path_mtu),
+        dest_qpn: Some(peer.qpn),
+        rq_psn: Some(peer.first_psn),
+        max_dest_rd_atomic: Some(end.max_dest_rd_atomic),
+        min_rnr_timer: Some(conn.min_rnr_timer),
+        ..QpAttr::default()
+    };
+    let send = QpAttr {
+        state: Some(QpState::Rts),
+        sq_psn: Some(end.first_psn),
+        max_rd_atomic: Some(end.max_rd_atomic),
+        timeout: Some(conn.timeout),
+        retry_count: Some(conn.retry_count),
+        rnr_retry: Some(conn.rnr_retry),
+        ..QpAttr::default()
+    };
+    [init, receive, send]
+}

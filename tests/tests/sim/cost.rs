@@ -1,0 +1,241 @@
+//! What recovery costs: packets, timeouts and time for each pattern of loss, pinned.
+//!
+//! A scheme that recovers more slowly than it should still passes every test of correctness, because
+//! the timeout repairs everything in the end. So the cost itself is compared, number by number, with
+//! `cost.txt`. `BLESS=1` writes that file anew; the change then shows what was gained or lost.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use roce::qp::PathMtu;
+use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
+use roce::queue::WcStatus;
+use roce::wire::Packet;
+use tests::pair::{Op, Pair, PairConfig};
+use tests::record::{self, Trace};
+
+const PATH_MTU: PathMtu = PathMtu::Mtu1024;
+
+/// 4.096 us * 2^8: about a millisecond, far more than any round trip here.
+const TIMEOUT: u8 = 8;
+
+/// Messages and the packets of each: one packet, one more than an acknowledgement interval, many
+/// messages of one packet, some messages of an interval.
+const WORKLOADS: [(u32, u32); 4] =
+    [(1, 1), (1, ACK_REQ_INTERVAL_PKTS + 1), (40, 1), (4, ACK_REQ_INTERVAL_PKTS)];
+
+/// Packets in flight: one; less than an acknowledgement interval; just that; more than most.
+const WINDOWS: [u32; 4] = [1, 8, ACK_REQ_INTERVAL_PKTS, 128];
+
+const LINK: LinkConfig =
+    LinkConfig { rate_bits_per_sec: 100_000_000_000, propagation_nanos: 1_000, queue_bytes_max: 1 << 20 };
+
+/// A pattern of faults, given how many frames a run without faults puts on either link.
+type Pattern = fn(&Counts) -> Vec<(usize, u64, Action)>;
+
+/// Frames of a run without faults: from the requester, from the responder.
+struct Counts {
+    requests: u64,
+    responses: u64,
+}
+
+const REQUESTS: usize = 0;
+const RESPONSES: usize = 1;
+
+fn drops(link: usize, frames: impl IntoIterator<Item = u64>) -> Vec<(usize, u64, Action)> {
+    frames.into_iter().map(|frame| (link, frame, Action::Drop)).collect()
+}
+
+const PATTERNS: [(&str, Pattern); 19] = [
+    ("none", |_| Vec::new()),
+    ("request first", |_| drops(REQUESTS, [0])),
+    ("request middle", |run| drops(REQUESTS, [run.requests / 2])),
+    ("request last", |run| drops(REQUESTS, [run.requests - 1])),
+    ("request two holes", |run| drops(REQUESTS, [run.requests / 3, run.requests * 2 / 3])),
+    ("request burst of 4", |run| drops(REQUESTS, (0..4).map(|n| run.requests / 2 + n))),
+    ("request every 16th", |run| drops(REQUESTS, (0..run.requests).filter(|n| n % 16 == 15))),
+    ("response first", |_| drops(RESPONSES, [0])),
+    ("response middle", |run| drops(RESPONSES, [run.responses / 2])),
+    ("response last", |run| drops(RESPONSES, [run.responses - 1])),
+    ("response two holes", |run| drops(RESPONSES, [run.responses / 3, run.responses * 2 / 3])),
+    ("response burst of 4", |run| drops(RESPONSES, (0..4).map(|n| run.responses / 2 + n))),
+    ("response first 4", |run| drops(RESPONSES, 0..run.responses.min(4))),
+    ("request late by 1", |run| vec![(REQUESTS, run.requests / 2, Action::Reorder { behind: 1 })]),
+    ("request late by 3", |run| vec![(REQUESTS, run.requests / 2, Action::Reorder { behind: 3 })]),
+    ("response late by 1", |run| vec![(RESPONSES, run.responses / 2, Action::Reorder { behind: 1 })]),
+    ("response late by 3", |run| vec![(RESPONSES, run.responses / 2, Action::Reorder { behind: 3 })]),
+    ("request twice", |run| vec![(REQUESTS, run.requests / 2, Action::Duplicate)]),
+    ("response twice", |run| vec![(RESPONSES, run.responses / 2, Action::Duplicate)]),
+];
+
+/// What one run cost. In the table's order of columns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cost {
+    requests: u64,
+    responses: u64,
+    again: u64,
+    timeouts: u64,
+    naks: u64,
+    nanos: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Case {
+    op: &'static str,
+    messages: u32,
+    packets: u32,
+    window_pkts: u32,
+}
+
+impl Case {
+    fn name(&self, pattern: &str) -> String {
+        format!(
+            "{:<5} {:>2}x{:<3} window {:>3}  {pattern}",
+            self.op, self.messages, self.packets, self.window_pkts
+        )
+    }
+
+    /// Moves the messages with `tape` in the way; `trace` sees the frames.
+    fn run(&self, tape: Tape, trace: Option<&Trace>) -> Cost {
+        let config = PairConfig {
+            path_mtu: PATH_MTU,
+            window_pkts: self.window_pkts,
+            timeout: TIMEOUT,
+            link: LINK,
+            memory_bytes: (self.packets * PATH_MTU.bytes()) as usize,
+            ..PairConfig::default()
+        };
+        let mut pair = Pair::new(&config);
+        if let Some(trace) = trace {
+            record::record(&mut pair.world.network.borrow_mut(), trace);
+        }
+        let start_nanos = pair.world.now_nanos();
+        pair.set_tape(&tape);
+        let op = match self.op {
+            "SEND" => Op::Send,
+            "WRITE" => Op::Write,
+            _ => Op::Read,
+        };
+        // Less than full packets at the end of each message, as most messages are.
+        let len_bytes = self.packets * PATH_MTU.bytes() - 5;
+        for number in 0..self.messages {
+            if op == Op::Send {
+                pair.post_recv(1, u64::from(number), len_bytes);
+            }
+            pair.post_send(0, u64::from(number), op, len_bytes);
+        }
+        pair.run_until_completions(0, self.messages as usize);
+        let done_nanos = pair.world.now_nanos() - start_nanos;
+        assert!(pair.ends[0].sent.iter().all(|done| done.status == WcStatus::Success), "{}", self.name("?"));
+        pair.settle();
+        let [requester, responder] = [pair.counters(0), pair.counters(1)];
+        Cost {
+            requests: pair.left(REQUESTS),
+            responses: pair.left(RESPONSES),
+            again: requester.retransmitted_pkts,
+            timeouts: requester.local_ack_timeout_err + responder.local_ack_timeout_err,
+            naks: requester.packet_seq_err + requester.implied_nak_seq_err,
+            nanos: done_nanos,
+        }
+    }
+
+    /// The number, on the link of requests, of the frame that repeats frame `lost`.
+    fn repetition_of(&self, lost: u64) -> u64 {
+        let trace = Trace::default();
+        self.run(tape(&drops(REQUESTS, [lost])), Some(&trace));
+        let trace = trace.borrow();
+        let requests: Vec<_> = trace.iter().filter(|seen| seen.link == LinkId(REQUESTS)).collect();
+        let psn = |frame: &[u8]| Packet::parse(frame).expect("only RoCE packets are sent").bth.psn;
+        let wanted = psn(&requests[lost as usize].frame);
+        let again = requests.iter().skip(lost as usize + 1).find(|seen| psn(&seen.frame) == wanted);
+        again.expect("what is lost is sent again").number
+    }
+}
+
+fn tape(faults: &[(usize, u64, Action)]) -> Tape {
+    Tape(faults.iter().map(|&(link, frame, action)| Fault { link: LinkId(link), frame, action }).collect())
+}
+
+/// WRITE with all windows. A SEND costs what a WRITE does, and a READ's responses fill no window: for
+/// them, and for a single packet, fewer windows tell as much.
+fn cases() -> impl Iterator<Item = Case> {
+    let all = ["SEND", "WRITE", "READ"].into_iter().flat_map(|op| {
+        let sized = WORKLOADS.into_iter().flat_map(|size| WINDOWS.map(|window_pkts| (size, window_pkts)));
+        sized.map(move |((messages, packets), window_pkts)| Case { op, messages, packets, window_pkts })
+    });
+    all.filter(|case| match (case.op, case.messages * case.packets) {
+        (_, 1) => case.window_pkts == WINDOWS[3],
+        ("WRITE", _) => true,
+        ("SEND", _) => case.window_pkts == WINDOWS[2],
+        _ => case.window_pkts == WINDOWS[0] || case.window_pkts == WINDOWS[3],
+    })
+}
+
+/// The whole table: a line for each case and pattern.
+fn measure() -> Vec<(String, Cost)> {
+    let mut table = Vec::new();
+    for case in cases() {
+        let clean = case.run(Tape::default(), None);
+        let counts = Counts { requests: clean.requests, responses: clean.responses };
+        for (name, pattern) in PATTERNS {
+            table.push((case.name(name), case.run(tape(&pattern(&counts)), None)));
+        }
+        let middle = counts.requests / 2;
+        let both = drops(REQUESTS, [middle, case.repetition_of(middle)]);
+        table.push((case.name("request middle, and again"), case.run(tape(&both), None)));
+        assert_eq!(
+            (clean.again, clean.timeouts, clean.naks),
+            (0, 0, 0),
+            "{}: nothing was lost",
+            case.name("none")
+        );
+    }
+    table
+}
+
+fn print(table: &[(String, Cost)]) -> String {
+    let mut text = format!(
+        "{:<52} {:>8} {:>9} {:>6} {:>8} {:>5} {:>10}\n",
+        "op, messages x packets, window, fault",
+        "requests",
+        "responses",
+        "again",
+        "timeouts",
+        "naks",
+        "nanos"
+    );
+    for (name, cost) in table {
+        let Cost { requests, responses, again, timeouts, naks, nanos } = cost;
+        let line = writeln!(
+            text,
+            "{name:<52} {requests:>8} {responses:>9} {again:>6} {timeouts:>8} {naks:>5} {nanos:>10}"
+        );
+        line.expect("a String takes any text");
+    }
+    text
+}
+
+#[test]
+fn costs_are_as_pinned() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sim/cost.txt");
+    let measured = print(&measure());
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &measured).expect("the table can be written");
+        return;
+    }
+    let pinned = std::fs::read_to_string(&path).expect("the table can be read; BLESS=1 makes it");
+    let changed: Vec<String> = pinned
+        .lines()
+        .zip(measured.lines())
+        .filter(|(pinned, measured)| pinned != measured)
+        .map(|(pinned, measured)| format!("- {pinned}\n+ {measured}"))
+        .collect();
+    assert!(
+        changed.is_empty() && pinned.lines().count() == measured.lines().count(),
+        "{} lines differ from {} (BLESS=1 writes it anew):\n{}",
+        changed.len(),
+        path.display(),
+        changed.join("\n")
+    );
+}

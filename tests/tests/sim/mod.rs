@@ -1,0 +1,8 @@
+//! Engines on a simulated network in virtual time.
+
+mod cost;
+mod plan;
+mod play;
+mod run;
+mod scenario;
+mod tapes;
