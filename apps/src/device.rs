@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use roce::port::fault::{Chance, FaultConfig, FaultDirection};
-use verbs::{Context, DeviceOptions, PortSpec};
+use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
 /// The port, and what is done to its frames.
 #[derive(Args, Clone, Debug)]
@@ -49,4 +49,10 @@ impl DeviceArgs {
         let options = DeviceOptions { faults, pcap: self.pcap.clone(), ..DeviceOptions::default() };
         Context::open(&self.port, &options).with_context(|| format!("cannot open port {}", self.port))
     }
+}
+
+/// Reads a path MTU in bytes from the command line.
+pub(crate) fn parse_path_mtu(text: &str) -> Result<PathMtu, String> {
+    let mtu = text.parse().ok().and_then(PathMtu::from_bytes);
+    mtu.ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned())
 }

@@ -1,0 +1,269 @@
+//! `roce ping`: the RC ping-pong of ibv_rc_pingpong, over any port and against the original.
+
+mod game;
+mod oob;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde::Serialize;
+use verbs::{Access, ConnectOptions, Context, Endpoint, Gid, PathMtu};
+
+use crate::device::{DeviceArgs, parse_path_mtu};
+use crate::progress::Progress;
+use game::Game;
+
+/// How long the other end of a memif or vhost socket may take to come up.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a finished end stays for a peer that may still need its acknowledgements.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same where packets were lost and the peer cannot say when it is done: four times the peer's
+/// local ACK timeout, within which it asks again.
+const LOSSY_FAREWELL: Duration = Duration::from_millis(300);
+
+/// Bounce a message between two ends, as ibv_rc_pingpong does.
+///
+/// Without HOST this is the server, which waits for a client; with HOST it is the client, which sends
+/// first. The two find each other over TCP with the exchange of rdma-core's ibv_rc_pingpong, so either end
+/// may be that program on an RDMA NIC or on Linux's soft-RoCE. Give it a GID with -g there.
+///
+/// Prints both addresses, the throughput of both directions together, and the time of one exchange,
+/// which is two messages.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  Two processes on this machine, no privileges, no set-up:
+      roce ping --port memif:@wire &
+      roce ping --port memif:@wire localhost
+
+  Against Linux's soft-RoCE on the host 10.0.0.1 (there: ibv_rc_pingpong -d rxe0 -g 1):
+      roce ping --port af_packet:eth1 10.0.0.1
+
+  With 5 % of the packets lost, contents compared, and a capture of it all:
+      roce ping --port memif:@wire -s 65536 -c --drop-chance 0.05 --pcap /tmp/ping.pcap localhost
+
+Exit status: 0 when all exchanges were made, 1 on failure, 2 on wrong usage.")]
+pub(crate) struct PingArgs {
+    /// The server's name or address for the TCP exchange; without it, this is the server.
+    #[arg(value_name = "HOST")]
+    host: Option<String>,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// TCP port of the exchange.
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 18515)]
+    tcp_port: u16,
+
+    /// Message size.
+    #[arg(short, long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+    size: u32,
+
+    /// Path MTU: 256, 512, 1024, 2048 or 4096. Both ends take the same.
+    #[arg(short, long, value_name = "BYTES", default_value = "1024", value_parser = parse_path_mtu)]
+    mtu: PathMtu,
+
+    /// Receives posted at a time.
+    #[arg(short, long, value_name = "COUNT", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    rx_depth: u32,
+
+    /// Number of exchanges.
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    iters: u32,
+
+    /// Service level, put into the precedence bits of the traffic class (DSCP CS0 to CS7).
+    #[arg(short = 'l', long, value_name = "0..7", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=7))]
+    sl: u8,
+
+    /// Sleep on completion events instead of polling.
+    #[arg(short, long)]
+    events: bool,
+
+    /// Index of this end's GID (see `roce devinfo`); by default the server takes one in reach of its client,
+    /// and the client its first IPv4 address or else its link-local one.
+    #[arg(short, long, value_name = "INDEX")]
+    gid_idx: Option<u8>,
+
+    /// Compare the contents at the end; the client must have it too.
+    #[arg(short, long)]
+    chk: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// An end, as it is printed.
+#[derive(Serialize)]
+struct Address {
+    qpn: u32,
+    psn: u32,
+    gid: String,
+}
+
+impl From<&Endpoint> for Address {
+    fn from(end: &Endpoint) -> Self {
+        Address { qpn: end.qpn.value(), psn: end.psn.value(), gid: end.gid.to_string() }
+    }
+}
+
+/// The result, as `--json` prints it.
+#[derive(Serialize)]
+struct Report {
+    local: Address,
+    remote: Address,
+    size_bytes: u32,
+    iters: u32,
+    bytes: u64,
+    seconds: f64,
+    mbit_per_sec: f64,
+    usec_per_iter: f64,
+    contents_checked: bool,
+    retransmitted_pkts: u64,
+}
+
+/// Plays one end.
+pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
+    let context = args.device.open()?;
+    let attr = context.attr();
+    if attr.active_mtu.is_none_or(|active| active < args.mtu) {
+        bail!(
+            "a path MTU of {} needs an interface MTU of at least {}, but {} has {}: take a smaller -m on both ends, or raise the MTU",
+            args.mtu.bytes(),
+            args.mtu.bytes() as usize + roce::qp::attr::HEADER_ROOM_BYTES,
+            attr.port,
+            attr.mtu_bytes
+        );
+    }
+    let mut game = Game::set_up(&context, args)?;
+    let (local, remote, mut stream) = match &args.host {
+        None => serve(&context, args, &mut game)?,
+        Some(host) => join(&context, args, &mut game, host)?,
+    };
+    let elapsed = game.play(args.host.is_some(), args.iters)?;
+    if args.chk {
+        game.check_contents()?;
+    }
+    let retransmitted_pkts = say_farewell(&game, &mut stream);
+    let bytes = u64::from(args.size) * u64::from(args.iters) * 2;
+    let micros = elapsed.as_secs_f64() * 1e6;
+    let report = Report {
+        local: (&local).into(),
+        remote: (&remote).into(),
+        size_bytes: args.size,
+        iters: args.iters,
+        bytes,
+        seconds: elapsed.as_secs_f64(),
+        mbit_per_sec: bytes as f64 * 8.0 / micros,
+        usec_per_iter: micros / f64::from(args.iters),
+        contents_checked: args.chk,
+        retransmitted_pkts,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        let Report { seconds, mbit_per_sec, iters, usec_per_iter, .. } = report;
+        println!("{bytes} bytes in {seconds:.2} seconds = {mbit_per_sec:.2} Mbit/sec");
+        println!("{iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Connected = (Endpoint, Endpoint, std::net::TcpStream);
+
+/// The server: hears the client's address, connects, answers with its own.
+fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<Connected> {
+    let waiting = Progress::waiting(format!("waiting for a client on TCP port {}", args.tcp_port));
+    let mut stream = oob::accept(args.tcp_port)?;
+    drop(waiting);
+    let remote = oob::receive_line(&mut stream)?;
+    let gid_index = match args.gid_idx {
+        Some(index) => index,
+        None => context.gid_index_for(remote.gid)?,
+    };
+    let local = local_endpoint(context, game, gid_index)?;
+    print_address(args, "  local address: ", &local);
+    connect(context, args, game, &remote, gid_index)?;
+    oob::send_line(&mut stream, &local)?;
+    oob::receive_done(&mut stream)?;
+    print_address(args, "  remote address:", &remote);
+    Ok((local, remote, stream))
+}
+
+/// The client: tells its address, hears the server's, connects.
+fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyhow::Result<Connected> {
+    let gid_index = args.gid_idx.unwrap_or_else(|| default_gid_index(context));
+    let local = local_endpoint(context, game, gid_index)?;
+    print_address(args, "  local address: ", &local);
+    let mut stream = oob::connect(host, args.tcp_port)?;
+    oob::send_line(&mut stream, &local)?;
+    let remote = oob::receive_line(&mut stream)?;
+    connect(context, args, game, &remote, gid_index)?;
+    oob::send_done(&mut stream)?;
+    print_address(args, "  remote address:", &remote);
+    Ok((local, remote, stream))
+}
+
+/// The first IPv4 address, for that is what most peers have; without one, the link-local address.
+fn default_gid_index(context: &Context) -> u8 {
+    let gids = context.attr().gids;
+    let first_v4 = gids.iter().find(|(_, gid)| gid.is_ipv4()).map(|(index, _)| *index);
+    first_v4.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
+}
+
+fn local_endpoint(context: &Context, game: &Game, gid_index: u8) -> anyhow::Result<Endpoint> {
+    if context.gid(usize::from(gid_index)).is_none() {
+        let gids: Vec<String> =
+            context.attr().gids.iter().map(|(index, gid)| format!("{index} = {gid}")).collect();
+        bail!("there is no GID of index {gid_index}; there are {}", gids.join(", "));
+    }
+    Ok(game.qp().endpoint(gid_index))
+}
+
+fn connect(
+    context: &Context,
+    args: &PingArgs,
+    game: &mut Game,
+    remote: &Endpoint,
+    gid_index: u8,
+) -> anyhow::Result<()> {
+    let own = context.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
+    if own.is_ipv4() != remote.gid.is_ipv4() {
+        bail!(
+            "this end's GID {own} (index {gid_index}) and the peer's {} are of different families: choose with -g on either end",
+            remote.gid
+        );
+    }
+    context.wait_link(LINK_TIMEOUT)?;
+    let options = ConnectOptions {
+        gid_index,
+        path_mtu: args.mtu,
+        access: Access::LOCAL_WRITE,
+        rd_atomic: 1,
+        traffic_class: args.sl << 5,
+        ..ConnectOptions::default()
+    };
+    game.qp().connect(remote, &options).context("cannot connect the queue pair")?;
+    // Before the peer hears of this end, so that its first message finds a receive.
+    game.post_receives()
+}
+
+/// Stays until the peer needs no more answers. Returns how many packets this end sent again.
+fn say_farewell(game: &Game, stream: &mut std::net::TcpStream) -> u64 {
+    oob::wait_for_hang_up(stream, FAREWELL_TIMEOUT);
+    let counters = game.qp().counters();
+    let losses = counters.retransmitted_pkts + counters.duplicate_request + counters.out_of_seq_request;
+    if losses > 0 {
+        std::thread::sleep(LOSSY_FAREWELL);
+    }
+    counters.retransmitted_pkts
+}
+
+fn print_address(args: &PingArgs, label: &str, end: &Endpoint) {
+    if !args.json {
+        let (qpn, psn, gid) = (end.qpn.value(), end.psn.value(), end.gid);
+        println!("{label} LID 0x0000, QPN 0x{qpn:06x}, PSN 0x{psn:06x}, GID {gid}");
+    }
+}
