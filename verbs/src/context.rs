@@ -223,7 +223,7 @@ impl Context {
                 let unix_nanos =
                     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
                 let capture = Pcap::new(opened.port, BufWriter::new(file), unix_nanos).map_err(failed)?;
-                Wire::Captured(Box::new(capture))
+                Wire::Captured(capture)
             }
         };
         let mut seed = [0; 32];

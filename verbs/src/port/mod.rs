@@ -21,7 +21,7 @@ pub enum Wire {
     /// The port alone.
     Bare(DpdkPort),
     /// The port and a capture file.
-    Captured(Box<Pcap<DpdkPort, BufWriter<File>>>),
+    Captured(Pcap<DpdkPort, BufWriter<File>>),
 }
 
 impl Wire {
