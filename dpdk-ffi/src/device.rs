@@ -116,6 +116,10 @@ impl Eal {
     /// Attaches the virtual device `name` (a driver's name and a number, `net_memif0`) with the driver's `args`
     /// (`role=client,socket=@wire,bsize=8192`).
     ///
+    /// Of memif one should know: both ends name the same `socket` and `bsize`, and no frame may be longer than
+    /// `bsize` (the driver of 22.11 continues those in further buffers, and a thousand frames later takes
+    /// others for continued ones). Arguments with a misspelt key are ignored, all of them, without a word.
+    ///
     /// # Errors
     /// `InvalidName`, `NoDriver`, `AlreadyAttached`, `Attach`, `NoPort`.
     pub fn attach_vdev(self, name: &str, args: &str) -> Result<Device, DeviceError> {
@@ -232,6 +236,11 @@ fn check_pci(devices: &Path, address: &str) -> Result<(), DeviceError> {
     let driver = link_name(&device.join("driver"));
     let bound = match driver.as_deref() {
         Some("vfio-pci") => return check_vfio(&device, address),
+        Some("mlx5_core") if !dpdk_sys::MAY_HAVE_MLX5 => {
+            let advice =
+                "build with the cargo feature mlx5, or with DPDK_SYS_LINK=shared, to drive NVIDIA's NICs";
+            return Err(DeviceError::NoDriver { name: address.to_owned(), log: LogLines::default(), advice });
+        }
         Some(driver) if USABLE_DRIVERS.contains(&driver) => return Ok(()),
         Some(driver) => format!("bound to the kernel's driver {driver}"),
         None => "bound to no driver".to_owned(),
@@ -301,18 +310,26 @@ mod tests {
         device("0000:01:00.0", Some("e1000e"));
         device("0000:02:00.0", None);
         device("0000:03:00.0", Some("vfio-pci"));
-        device("0000:04:00.0", Some("mlx5_core"));
+        device("0000:04:00.0", Some("uio_pci_generic"));
+        device("0000:05:00.0", Some("mlx5_core"));
 
         let text = |address: &str| check_pci(&root, address).unwrap_err().to_string();
         let absent = text("0000:09:00.0");
         assert!(absent.contains("no PCI device 0000:09:00.0"), "{absent}");
-        assert!(absent.contains("0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"), "{absent}");
+        assert!(
+            absent.contains("0000:01:00.0, 0000:02:00.0, 0000:03:00.0, 0000:04:00.0, 0000:05:00.0"),
+            "{absent}"
+        );
         let bound = text("0000:01:00.0");
         assert!(bound.contains("kernel's driver e1000e"), "{bound}");
         assert!(bound.contains("dpdk-devbind.py --bind=vfio-pci 0000:01:00.0"), "{bound}");
         assert!(text("0000:02:00.0").contains("bound to no driver"));
         check_pci(&root, "0000:03:00.0").unwrap();
         check_pci(&root, "0000:04:00.0").unwrap();
+        match dpdk_sys::MAY_HAVE_MLX5 {
+            true => check_pci(&root, "0000:05:00.0").unwrap(),
+            false => assert!(text("0000:05:00.0").contains("cargo feature mlx5")),
+        }
         fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -25,7 +25,6 @@ enum shim_mbuf_offset {
 	SHIM_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
 	SHIM_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
 	SHIM_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
-	SHIM_MBUF_PORT = offsetof(struct rte_mbuf, port),
 	SHIM_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
 	SHIM_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
 	SHIM_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),

@@ -73,6 +73,12 @@ pub enum EalError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Hugepages were asked for, and none is free.
+    #[error(
+        "no hugepage is free on this machine: reserve some, as root (echo 512 > /proc/sys/vm/nr_hugepages), or \
+         start without"
+    )]
+    NoHugePages,
     /// The operating system refused something that EAL needs beforehand.
     #[error("{what}: {error}")]
     System {
@@ -188,7 +194,7 @@ fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
     let given = Checked::new(&config.extra_args)?;
     let mut arguments = vec!["dpdk-ffi".to_owned()];
     if !given.has_any(MEMORY) {
-        arguments.extend(memory_arguments(config.memory));
+        arguments.extend(memory_arguments(config.memory, free_hugepages_bytes())?);
     }
     if !given.has_any(&["c", "l", "lcores", "s", "S"]) {
         // One lcore that may run wherever the thread may run now: EAL sets affinity, but to the same CPUs.
@@ -209,18 +215,19 @@ fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
     Ok(arguments)
 }
 
-fn memory_arguments(memory: Memory) -> Vec<String> {
+fn memory_arguments(memory: Memory, free_bytes: u64) -> Result<Vec<String>, EalError> {
     let mebibytes = match memory {
         Memory::NoHuge { mebibytes } => mebibytes,
-        Memory::Auto if !is_root() || free_hugepages_bytes() < Memory::HUGEPAGES_WANTED_BYTES => {
-            Memory::NO_HUGE_MIB
-        }
+        Memory::Auto if !is_root() || free_bytes < Memory::HUGEPAGES_WANTED_BYTES => Memory::NO_HUGE_MIB,
+        Memory::HugePages if free_bytes == 0 => return Err(EalError::NoHugePages),
         // One file per page would be more descriptors than virtio-user can pass to its peer.
         Memory::Auto | Memory::HugePages => {
-            return ["--in-memory", "--iova-mode=va", "--single-file-segments"].map(str::to_owned).to_vec();
+            return Ok(["--in-memory", "--iova-mode=va", "--single-file-segments"]
+                .map(str::to_owned)
+                .to_vec());
         }
     };
-    vec!["--no-huge".to_owned(), "-m".to_owned(), mebibytes.to_string(), "--no-shconf".to_owned()]
+    Ok(vec!["--no-huge".to_owned(), "-m".to_owned(), mebibytes.to_string(), "--no-shconf".to_owned()])
 }
 
 /// Free hugepages of all sizes, in bytes. A machine without any has no such directory.
@@ -313,9 +320,13 @@ mod tests {
         let no_huge = line(&EalConfig { memory: Memory::NoHuge { mebibytes: 64 }, ..EalConfig::default() });
         assert!(no_huge.contains("--no-huge -m 64 --no-shconf"), "{no_huge}");
         assert!(!no_huge.contains("--in-memory"), "{no_huge}");
-        let huge = line(&EalConfig { memory: Memory::HugePages, ..EalConfig::default() });
-        assert!(huge.contains("--in-memory --iova-mode=va --single-file-segments"), "{huge}");
-        assert!(!huge.contains("--no-huge"), "{huge}");
+        let huge = memory_arguments(Memory::HugePages, 1 << 30).unwrap().join(" ");
+        assert_eq!(huge, "--in-memory --iova-mode=va --single-file-segments");
+        assert!(matches!(memory_arguments(Memory::HugePages, 0), Err(EalError::NoHugePages)));
+        let few = memory_arguments(Memory::Auto, Memory::HUGEPAGES_WANTED_BYTES - 1).unwrap().join(" ");
+        assert_eq!(few, "--no-huge -m 512 --no-shconf");
+        let enough = memory_arguments(Memory::Auto, Memory::HUGEPAGES_WANTED_BYTES).unwrap().join(" ");
+        assert_eq!(enough, if is_root() { huge } else { few });
     }
 
     #[test]

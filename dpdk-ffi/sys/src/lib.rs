@@ -14,3 +14,6 @@ pub use bindings::*;
 /// Whether DPDK is linked statically, with only the drivers that build.rs names, or as shared libraries,
 /// with every driver that is installed.
 pub const STATIC: bool = cfg!(dpdk_static);
+
+/// Whether the mlx5 driver may be there: it was asked for, or every installed driver is.
+pub const MAY_HAVE_MLX5: bool = !STATIC || cfg!(feature = "mlx5");
