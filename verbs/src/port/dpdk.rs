@@ -1,5 +1,7 @@
 //! A DPDK port as the engine's port.
 
+use std::time::{Duration, Instant};
+
 use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
 use roce::port::{Port, PortCaps};
 
@@ -9,12 +11,16 @@ pub struct DpdkPort {
     caps: PortCaps,
     /// Its link comes up only when the other end is there, and must be knocked for.
     knocks: bool,
+    knocked: Option<Instant>,
 }
+
+/// Between two knocks: the two ends need some time to shake hands, more on a busy machine.
+const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
 impl DpdkPort {
     /// Wraps a port.
     pub(super) fn new(port: dpdk_ffi::Port, caps: PortCaps, knocks: bool) -> Self {
-        DpdkPort { port, caps, knocks }
+        DpdkPort { port, caps, knocks, knocked: None }
     }
 
     /// The port beneath.
@@ -32,7 +38,9 @@ impl DpdkPort {
     /// # Errors
     /// What the driver refused; a later try may succeed.
     pub fn knock(&mut self) -> Result<bool, PortError> {
-        if self.knocks && !self.is_up() {
+        let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
+        if self.knocks && due && !self.is_up() {
+            self.knocked = Some(Instant::now());
             self.port.restart()?;
         }
         Ok(self.is_up())
