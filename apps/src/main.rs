@@ -1,6 +1,7 @@
 //! The `roce` command: a file or folder per subcommand.
 
 mod device;
+mod dump;
 mod perf;
 mod ping;
 mod progress;
@@ -44,6 +45,7 @@ Exit status: 0 on success, 1 on failure, 2 on wrong usage.";
 enum Command {
     Perf(perf::PerfArgs),
     Ping(ping::PingArgs),
+    Dump(dump::DumpArgs),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Perf(args) => perf::run(&args),
         Command::Ping(args) => ping::run(&args),
+        Command::Dump(args) => dump::run(&args),
     };
     match result {
         Ok(code) => code,
