@@ -1,21 +1,162 @@
 //! `roce perf`: perftest over any port.
 
+mod args;
+mod bw;
+mod control;
+mod lat;
+mod params;
+mod pattern;
+mod raw;
+mod report;
+mod setup;
+
 use std::process::ExitCode;
 
-use clap::Args;
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::json;
 
-use crate::device::DeviceArgs;
+use args::{BwArgs, RawArgs, TestArgs};
+use params::{Measure, Test, Verb};
+use report::Row;
+use setup::Bench;
+
+/// Exit status of a command line that makes no sense.
+const USAGE: u8 = 2;
+/// What a progress bar says.
+const MEASURING: &str = "Measuring";
 
 /// Bandwidth and latency between two ends, with perftest's options and report.
+///
+/// Start the same command at both ends: without a host it is the server, with the server's host it is
+/// the client. What one end is not told it takes from the other.
 #[derive(Args)]
 pub(crate) struct PerfArgs {
-    #[command(flatten)]
-    device: DeviceArgs,
+    #[command(subcommand)]
+    command: PerfCommand,
+}
+
+#[derive(Subcommand)]
+enum PerfCommand {
+    /// Bandwidth of SEND
+    SendBw(BwArgs),
+    /// Latency of SEND, half a round trip
+    SendLat(TestArgs),
+    /// Bandwidth of RDMA WRITE
+    WriteBw(BwArgs),
+    /// Latency of RDMA WRITE, half a round trip
+    WriteLat(TestArgs),
+    /// Bandwidth of RDMA READ
+    ReadBw(BwArgs),
+    /// Latency of RDMA READ, the whole round trip
+    ReadLat(TestArgs),
+    /// The limit of a port: frames with copied payload and a checked ICRC, without any transport
+    Raw(RawArgs),
 }
 
 /// Runs one end of a measurement.
 pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
-    let context = args.device.open()?;
-    println!("{}", context.attr().mac);
+    match &args.command {
+        PerfCommand::SendBw(args) => run_bw(Verb::Send, args),
+        PerfCommand::WriteBw(args) => run_bw(Verb::Write, args),
+        PerfCommand::ReadBw(args) => run_bw(Verb::Read, args),
+        PerfCommand::SendLat(args) => run_lat(Verb::Send, args),
+        PerfCommand::WriteLat(args) => run_lat(Verb::Write, args),
+        PerfCommand::ReadLat(args) => run_lat(Verb::Read, args),
+        PerfCommand::Raw(args) => raw::run(args),
+    }
+}
+
+fn run_bw(verb: Verb, args: &BwArgs) -> anyhow::Result<ExitCode> {
+    let test = Test { verb, measure: Measure::Bw };
+    if let Err(wrong) = args.check(test) {
+        return Ok(usage(test, &wrong));
+    }
+    let bench = Bench::open(test, &args.test.device, &args.test.peer, args.resolve())?;
+    measure(bench, args.test.peer.json, bw::run)
+}
+
+fn run_lat(verb: Verb, args: &TestArgs) -> anyhow::Result<ExitCode> {
+    let test = Test { verb, measure: Measure::Lat };
+    if let Err(wrong) = args.check(test) {
+        return Ok(usage(test, &wrong));
+    }
+    let bench = Bench::open(test, &args.device, &args.peer, args.resolve_lat(test))?;
+    measure(bench, args.peer.json, lat::run)
+}
+
+fn usage(test: Test, wrong: &str) -> ExitCode {
+    eprintln!("roce perf {test}: {wrong}\n\nFor more information, try '--help'.");
+    ExitCode::from(USAGE)
+}
+
+/// Runs all sizes and prints what comes of them.
+fn measure(
+    mut bench: Bench,
+    json: bool,
+    run: fn(&mut Bench, u32) -> anyhow::Result<Row>,
+) -> anyhow::Result<ExitCode> {
+    let gbits = bench.local.report_gbits;
+    let attr = bench.context.attr();
+    if !json {
+        let sends = bench.initiates();
+        report::settings(&bench.params, &bench.local, &attr.port, bench.gid_index, sends)
+            .iter()
+            .chain(&bench.addresses())
+            .for_each(|line| println!("{line}"));
+        println!("{}", report::LINE);
+        println!("{}", Row::header(bench.params.test.measure, bench.params.extent, gbits));
+    }
+    let mut rows = Vec::new();
+    for size in bench.params.sizes.clone() {
+        let row = run(&mut bench, size).map_err(|error| setup::tell(&mut bench.control, error))?;
+        if !json {
+            println!("{}", row.line(gbits));
+        }
+        rows.push(row);
+    }
+    // Neither end takes its queue pairs away while the other still waits for an acknowledgement.
+    bench.control.barrier()?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&describe(&bench, &attr, &rows))?);
+    } else {
+        println!("{}", report::LINE);
+    }
+    if let Some(error) = bench.context.capture_error() {
+        anyhow::bail!("the capture ended early: {error}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json::Value {
+    let (params, local) = (&bench.params, &bench.local);
+    let (counters, drops) = bench.context.counters();
+    let counters: serde_json::Map<_, _> =
+        counters.iter().chain(drops.iter()).map(|(name, count)| (name.to_owned(), json!(count))).collect();
+    json!({
+        "test": params.test.to_string(),
+        "role": if bench.is_client { "client" } else { "server" },
+        "version": env!("CARGO_PKG_VERSION"),
+        "port": attr.port,
+        "driver": attr.driver,
+        "path_mtu_bytes": params.mtu.bytes(),
+        "qps": params.qps,
+        "bidirectional": params.bidirectional,
+        "verified": params.verify,
+        "tx_depth": local.tx_depth,
+        "rx_depth": local.rx_depth,
+        "results": rows.iter().map(Row::json).collect::<Vec<_>>(),
+        "counters": counters,
+    })
+}
+
+/// Keeps the calling thread, which measures, on one CPU. Threads made before stay where they were.
+fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        anyhow::bail!("--cpu {cpu}: CPUs are numbered from 0 to {}", rustix::thread::CpuSet::MAX_CPU - 1);
+    }
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .with_context(|| format!("--cpu {cpu}: this process may not run there, or there is no such CPU"))
 }

@@ -46,6 +46,11 @@ pub trait Port {
     /// Appends frames that have arrived to `frames`, at most `max`; returns how many.
     fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize;
 
+    /// Drops received frames, all at once: cheaper than one by one where buffers go back to a pool.
+    fn free_frames(&mut self, frames: &mut Vec<Self::Frame>) {
+        frames.clear();
+    }
+
     /// A transmit buffer of exactly `len_bytes` bytes, or `None` where the port is full for now
     /// (the caller tries again at a later poll, after a flush).
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;

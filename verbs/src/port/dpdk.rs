@@ -60,6 +60,11 @@ impl Port for DpdkPort {
     }
 
     #[inline]
+    fn free_frames(&mut self, frames: &mut Vec<Mbuf>) {
+        Mbuf::free_bulk(frames);
+    }
+
+    #[inline]
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         if self.port.tx_queued() == TX_QUEUE_FRAMES {
             self.port.tx_flush();

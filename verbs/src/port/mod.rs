@@ -58,6 +58,11 @@ impl Port for Wire {
     }
 
     #[inline]
+    fn free_frames(&mut self, frames: &mut Vec<Mbuf>) {
+        self.dpdk_mut().free_frames(frames);
+    }
+
+    #[inline]
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         match self {
             Wire::Bare(port) => port.tx_reserve(len_bytes),

@@ -1,0 +1,308 @@
+//! The options of `roce perf`, under perftest's letters.
+
+use std::time::Duration;
+
+use clap::Args;
+use verbs::PathMtu;
+
+use super::params::{Choices, MAX_SIZE_BYTES, Measure, Test, Verb};
+use crate::device::{DeviceArgs, parse_path_mtu};
+
+/// Options of every test between queue pairs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TestArgs {
+    #[command(flatten)]
+    pub(super) device: DeviceArgs,
+
+    #[command(flatten)]
+    pub(super) peer: PeerArgs,
+
+    /// Size of a message [default: 65536 for bandwidth, 2 for latency]
+    #[arg(short, long, value_name = "BYTES")]
+    size: Option<u32>,
+
+    /// Number of messages of each queue pair [default: 5000 for bandwidth, 1000 for latency]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    iters: Option<u64>,
+
+    /// Run for so long instead of a number of messages
+    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all"], value_parser = clap::value_parser!(u32).range(1..))]
+    duration: Option<u32>,
+
+    /// Run all sizes from 2 to 2^23 bytes
+    #[arg(short, long, conflicts_with = "size")]
+    all: bool,
+
+    /// Path MTU in bytes [default: the largest that both ports carry]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_path_mtu)]
+    mtu: Option<PathMtu>,
+
+    /// Send queue depth [default: 128 for bandwidth, 1 for latency]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
+    tx_depth: Option<u32>,
+
+    /// Receive queue depth
+    #[arg(short, long, value_name = "COUNT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
+    pub(super) rx_depth: u32,
+
+    /// Index of the GID to use [default: one of a family that both ends have]
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub(super) gid_index: Option<u8>,
+
+    /// Messages up to this size are copied when they are posted [default: 0 for bandwidth, 220 for
+    /// latency]
+    #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
+    inline_size: Option<u32>,
+
+    /// Local ACK timeout: 4.096 us * 2^TIMEOUT
+    #[arg(short = 'u', long, value_name = "TIMEOUT", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
+    pub(super) qp_timeout: u8,
+
+    /// READs outstanding [default: the most that both ends take]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=128))]
+    outs: Option<u8>,
+
+    /// Sleep until a completion comes, instead of polling
+    #[arg(short, long)]
+    pub(super) events: bool,
+
+    /// Compare what arrives with what was sent
+    #[arg(long)]
+    verify: bool,
+
+    /// Accepted for perftest's sake: there is no CPU frequency to be warned of
+    #[arg(short = 'F', long = "CPU-freq")]
+    _cpu_freq: bool,
+
+    /// Not supported: connections are made over TCP
+    #[arg(short = 'R', long = "rdma_cm")]
+    rdma_cm: bool,
+}
+
+/// Options of bandwidth tests alone.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BwArgs {
+    #[command(flatten)]
+    pub(super) test: TestArgs,
+
+    /// Number of queue pairs
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    qp: Option<u32>,
+
+    /// Both ends send at once
+    #[arg(short, long)]
+    bidirectional: bool,
+
+    /// Do not look for the best rate between any two messages
+    #[arg(short = 'N', long = "noPeak")]
+    no_peak: bool,
+
+    /// Messages to one completion [default: 100, or 1 where messages are longer than 8192 bytes]
+    #[arg(short = 'Q', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    cq_mod: Option<u32>,
+
+    /// Messages to one post
+    #[arg(short = 'l', long = "post_list", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
+    post_list: u32,
+
+    /// Report in Gb/sec instead of MiB/sec
+    #[arg(long = "report_gbits")]
+    pub(super) report_gbits: bool,
+}
+
+/// Where the other end is, and how this side talks about it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PeerArgs {
+    /// The server to connect to; without it this side is the server
+    #[arg(value_name = "HOST")]
+    pub(super) host: Option<String>,
+
+    /// TCP port by which the two ends find each other
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 18515)]
+    pub(super) tcp_port: u16,
+
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Run the measuring thread on this CPU
+    #[arg(long, value_name = "CPU")]
+    pub(super) cpu: Option<usize>,
+}
+
+/// The deepest work queue.
+const MAX_DEPTH: u32 = 32_768;
+/// The most inline bytes.
+const MAX_INLINE_BYTES: u32 = 1024;
+/// Messages longer than this complete one by one unless asked otherwise.
+const CQ_MOD_SIZE_MAX_BYTES: u32 = 8192;
+/// Where perftest stops looking for a peak by itself.
+const PEAK_ITERS_MAX: u64 = 20_000;
+/// Sends of a latency test between two that complete visibly.
+const LAT_CQ_MOD: u32 = 64;
+
+/// What one side does by itself, whatever the other does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    pub(super) tx_depth: u32,
+    pub(super) rx_depth: u32,
+    pub(super) inline_bytes: u32,
+    pub(super) cq_mod: Option<u32>,
+    pub(super) post_list: u32,
+    pub(super) qp_timeout: u8,
+    pub(super) gid_index: Option<u8>,
+    pub(super) events: bool,
+    pub(super) wants_peak: bool,
+    pub(super) report_gbits: bool,
+}
+
+impl Local {
+    /// Messages to one completion, where messages have `size` bytes.
+    pub(super) fn cq_mod(&self, size: u32) -> u32 {
+        let default = if size > CQ_MOD_SIZE_MAX_BYTES { 1 } else { 100 };
+        self.cq_mod.unwrap_or(default).min(self.tx_depth)
+    }
+
+    /// Whether the peak of so many messages is looked for.
+    pub(super) fn peak_of(&self, count: Option<u64>) -> bool {
+        self.wants_peak && count.is_some_and(|count| count <= PEAK_ITERS_MAX)
+    }
+}
+
+impl TestArgs {
+    /// What is wrong with the options together, beyond what each may be.
+    pub(super) fn check(&self, test: Test) -> Result<(), String> {
+        if self.rdma_cm {
+            return Err(
+                "-R (connect by the RDMA connection manager) is not supported: leave it out, and the \
+                 queue pairs are connected by what the two ends tell each other over TCP"
+                    .to_owned(),
+            );
+        }
+        if self.size.is_some_and(|size| size > MAX_SIZE_BYTES) {
+            return Err(format!("-s: a message of this test has at most {MAX_SIZE_BYTES} bytes"));
+        }
+        if self.size == Some(0) && test.measure == Measure::Lat && test.verb == Verb::Write {
+            return Err("-s 0: the peer sees a WRITE by its last byte, so it needs at least one".to_owned());
+        }
+        if self.inline_size.is_some_and(|bytes| bytes > MAX_INLINE_BYTES) {
+            return Err(format!("-I: at most {MAX_INLINE_BYTES} bytes can be inline"));
+        }
+        if self.inline_size.is_some_and(|bytes| bytes > 0) && test.verb == Verb::Read {
+            return Err("-I: an RDMA READ carries no data that could be inline".to_owned());
+        }
+        if self.outs.is_some() && test.verb != Verb::Read {
+            return Err("-o: only read-bw and read-lat have READs outstanding".to_owned());
+        }
+        if self.events && test.measure == Measure::Lat && test.verb == Verb::Write {
+            return Err("-e: a WRITE completes nothing at the peer that it could sleep for".to_owned());
+        }
+        Ok(())
+    }
+
+    fn choices(&self) -> Choices {
+        Choices {
+            size: self.size,
+            iters: self.iters,
+            duration_secs: self.duration,
+            all: self.all,
+            qps: None,
+            mtu_bytes: self.mtu.map(PathMtu::bytes),
+            outs: self.outs,
+            bidirectional: false,
+            verify: self.verify,
+        }
+    }
+
+    /// What this side asks of both, and what it does by itself, in a latency test.
+    pub(super) fn resolve_lat(&self, test: Test) -> (Choices, Local) {
+        let default_inline = if test.verb == Verb::Read { 0 } else { 220 };
+        let local = Local {
+            tx_depth: self.tx_depth.unwrap_or(1),
+            rx_depth: self.rx_depth,
+            inline_bytes: self.inline_size.unwrap_or(default_inline),
+            cq_mod: Some(LAT_CQ_MOD),
+            post_list: 1,
+            qp_timeout: self.qp_timeout,
+            gid_index: self.gid_index,
+            events: self.events,
+            wants_peak: false,
+            report_gbits: false,
+        };
+        (self.choices(), local)
+    }
+}
+
+impl BwArgs {
+    /// As [`TestArgs::check`].
+    pub(super) fn check(&self, test: Test) -> Result<(), String> {
+        let depth = self.tx_depth();
+        if self.cq_mod.is_some_and(|cq_mod| cq_mod > depth) {
+            return Err(format!("-Q: a completion must come before the send queue (-t {depth}) is full"));
+        }
+        if self.post_list > depth {
+            return Err(format!("-l: a list must fit into the send queue (-t {depth})"));
+        }
+        self.test.check(test)
+    }
+
+    fn tx_depth(&self) -> u32 {
+        self.test.tx_depth.unwrap_or(128)
+    }
+
+    /// As [`TestArgs::resolve_lat`], in a bandwidth test.
+    pub(super) fn resolve(&self) -> (Choices, Local) {
+        let choices = Choices { qps: self.qp, bidirectional: self.bidirectional, ..self.test.choices() };
+        let local = Local {
+            tx_depth: self.tx_depth(),
+            rx_depth: self.test.rx_depth,
+            inline_bytes: self.test.inline_size.unwrap_or(0),
+            cq_mod: self.cq_mod,
+            post_list: self.post_list,
+            qp_timeout: self.test.qp_timeout,
+            gid_index: self.test.gid_index,
+            events: self.test.events,
+            wants_peak: !self.no_peak,
+            report_gbits: self.report_gbits,
+        };
+        (choices, local)
+    }
+}
+
+/// Options of the limit program.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RawArgs {
+    #[command(flatten)]
+    pub(super) device: DeviceArgs,
+
+    #[command(flatten)]
+    pub(super) peer: PeerArgs,
+
+    /// Payload of a frame
+    #[arg(short, long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(super) size: u32,
+
+    /// How long frames are sent
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value = "2", value_parser = parse_duration)]
+    pub(super) duration: Duration,
+
+    /// Neither copy the payload nor make and check the ICRC: what the port alone carries
+    #[arg(long)]
+    pub(super) bare: bool,
+
+    /// Measure latency: one frame goes back and forth
+    #[arg(long)]
+    pub(super) lat: bool,
+
+    /// Frames sent back and forth
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..100_000_000))]
+    pub(super) iters: u64,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let secs: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    Duration::try_from_secs_f64(secs)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| format!("`{text}` is no time to measure for"))
+}

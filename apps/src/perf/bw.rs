@@ -1,0 +1,417 @@
+//! Bandwidth: as many messages as go, and how long they took.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use verbs::{Cqe, SendData, SendFlags, SendOp, SendRequest, Sge};
+
+use super::MEASURING;
+use super::control::{Message, unexpected};
+use super::params::{Extent, Verb};
+use super::pattern;
+use super::report::{BwRow, Row, peak_nanos_per_message};
+use super::setup::{Area, Bench, Lane, check, send_id, split_id};
+use crate::progress::Progress;
+
+/// Completions taken at a time.
+const CQE_BATCH: usize = 32;
+/// Work requests that are made at a time of a longer post list.
+const POST_BATCH: usize = 32;
+/// Looks at the queues between two at the peer's messages.
+const CONTROL_INTERVAL: u32 = 64;
+/// Batches of completions between two looks at the progress bar.
+const PROGRESS_INTERVAL: u64 = 64;
+
+/// One run: sends, receives, and serves until both sides are done. Returns the figures of this
+/// side's requests or the peer's, or the sum where both sent.
+pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
+    let mut receiver = Receiver::prepare(bench, size)?;
+    let mut sender = bench.initiates().then(|| Sender::new(bench, size));
+    prepare_reads(bench, size)?;
+    let goal = match bench.params.extent {
+        Extent::Iters(iters) => iters * u64::from(bench.params.qps),
+        Extent::Secs(secs) => u64::from(secs) * 1000,
+    };
+    let mut progress = Progress::of(goal, MEASURING);
+    bench.control.barrier()?;
+    let mut own: Option<BwRow> = None;
+    let mut peer: Option<(Vec<u64>, Row)> = None;
+    let mut looks = 0_u32;
+    if let Some(sender) = &mut sender {
+        sender.start();
+    }
+    loop {
+        let mut worked = false;
+        match &mut sender {
+            Some(sender) if own.is_none() => {
+                worked |= sender.step(bench, &mut progress)?;
+                if sender.is_done() {
+                    let row = sender.row();
+                    own = Some(row);
+                    bench.control.send(&Message::Done { sent: sender.posted.clone(), row: Row::Bw(row) })?;
+                }
+            }
+            _ => bench.context.progress(),
+        }
+        if let Some(receiver) = &mut receiver {
+            worked |= receiver.step(bench)?;
+        }
+        let sent_all = sender.is_none() || own.is_some();
+        let got_all = match (&peer, &receiver) {
+            (None, _) => !bench.peer_initiates(),
+            (Some((sent, _)), Some(receiver)) => receiver.received == *sent,
+            (Some(_), None) => true,
+        };
+        if sent_all && got_all {
+            break;
+        }
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(CONTROL_INTERVAL) {
+            match bench.control.try_recv()? {
+                None => {}
+                Some(Message::Done { sent, row }) => peer = Some((sent, row)),
+                Some(other) => return Err(unexpected(&other)),
+            }
+        }
+        if !worked {
+            bench.idle()?;
+        }
+    }
+    drop(progress);
+    if let Some((sent, _)) = &peer {
+        verify_written(bench, size, sent)?;
+    }
+    match (own, peer) {
+        (Some(own), Some((_, Row::Bw(peer)))) => Ok(Row::Bw(own.plus(peer))),
+        (Some(own), None) => Ok(Row::Bw(own)),
+        (None, Some((_, row))) => Ok(row),
+        _ => bail!("the peer measured something else"),
+    }
+}
+
+/// Times of messages, for the peak.
+struct Times {
+    posted: Vec<u64>,
+    completed: Vec<(usize, u64)>,
+}
+
+/// The side that posts requests.
+struct Sender {
+    size: u32,
+    verb: Verb,
+    cq_mod: u64,
+    depth: u64,
+    batch: u64,
+    inline: bool,
+    verify: bool,
+    posted: Vec<u64>,
+    completed: Vec<u64>,
+    /// Per queue pair; `None`: until the time is over.
+    count: Option<u64>,
+    duration: Option<Duration>,
+    /// The time is over, and what had completed then.
+    ended: Option<(u64, Duration)>,
+    start: Instant,
+    last: Duration,
+    times: Option<Times>,
+    scratch: Vec<u8>,
+    cqes: Vec<Cqe>,
+    /// Batches of completions taken.
+    batches: u64,
+}
+
+impl Sender {
+    fn new(bench: &Bench, size: u32) -> Self {
+        let (params, local) = (&bench.params, &bench.local);
+        let lanes = bench.lanes.len();
+        let (count, duration) = match params.extent {
+            Extent::Iters(iters) => (Some(iters), None),
+            Extent::Secs(secs) => (None, Some(Duration::from_secs(secs.into()))),
+        };
+        let total = params.total();
+        let times = local.peak_of(total).then(|| {
+            let capacity = total.unwrap_or(0) as usize;
+            Times { posted: Vec::with_capacity(capacity), completed: Vec::with_capacity(capacity) }
+        });
+        Sender {
+            size,
+            verb: params.test.verb,
+            cq_mod: u64::from(local.cq_mod(size)),
+            depth: u64::from(local.tx_depth),
+            // Each verified message has contents of its own, prepared just before it is posted.
+            batch: if params.verify { 1 } else { u64::from(local.post_list) },
+            inline: size <= local.inline_bytes && params.test.verb != Verb::Read,
+            verify: params.verify,
+            posted: vec![0; lanes],
+            completed: vec![0; lanes],
+            count,
+            duration,
+            ended: None,
+            start: Instant::now(),
+            last: Duration::ZERO,
+            times,
+            scratch: vec![0; size as usize],
+            cqes: Vec::with_capacity(CQE_BATCH),
+            batches: 0,
+        }
+    }
+
+    fn start(&mut self) {
+        self.start = Instant::now();
+    }
+
+    /// How many messages a lane that has posted so many is still to post. When the time is over, as
+    /// many as bring a completion: those before it have none of their own.
+    fn wanted(&self, posted: u64) -> u64 {
+        match (self.count, self.ended) {
+            (Some(count), _) => count.saturating_sub(posted),
+            (None, None) => u64::MAX,
+            (None, Some(_)) => posted.next_multiple_of(self.cq_mod) - posted,
+        }
+    }
+
+    /// Everything posted has completed, and nothing more will be posted.
+    fn is_done(&self) -> bool {
+        let mut lanes = self.posted.iter().zip(&self.completed);
+        lanes.all(|(posted, completed)| posted == completed && self.wanted(*posted) == 0)
+    }
+
+    /// Fills the send queues and takes completions. Returns whether there was anything to do.
+    fn step(&mut self, bench: &Bench, progress: &mut Progress) -> anyhow::Result<bool> {
+        let mut worked = false;
+        for (index, lane) in bench.lanes.iter().enumerate() {
+            loop {
+                let posted = self.posted[index];
+                let room = self.depth - (posted - self.completed[index]);
+                let batch = self.batch.min(room).min(self.wanted(posted));
+                if batch == 0 {
+                    break;
+                }
+                self.post(bench, index, lane, batch)?;
+                worked = true;
+            }
+        }
+        let mut cqes = std::mem::take(&mut self.cqes);
+        cqes.clear();
+        if bench.send_cq.poll(&mut cqes, CQE_BATCH) > 0 {
+            worked = true;
+            self.last = self.start.elapsed();
+            for cqe in &cqes {
+                self.complete(bench, cqe)?;
+            }
+            let completed = self.completed.iter().sum();
+            self.watch_time(completed);
+            self.batches += 1;
+            if self.batches.is_multiple_of(PROGRESS_INTERVAL) {
+                let millis = self.last.as_millis() as u64;
+                progress.set(if self.duration.is_some() { millis } else { completed });
+            }
+        }
+        self.cqes = cqes;
+        Ok(worked)
+    }
+
+    fn watch_time(&mut self, completed: u64) {
+        if self.ended.is_none() && self.duration.is_some_and(|duration| self.last >= duration) {
+            self.ended = Some((completed, self.last));
+        }
+    }
+
+    fn complete(&mut self, bench: &Bench, cqe: &Cqe) -> anyhow::Result<()> {
+        check(cqe)?;
+        let (index, number) = split_id(cqe.wr_id);
+        let Some(lane) = bench.lanes.get(index) else { bail!("a completion of no queue pair") };
+        let before = std::mem::replace(&mut self.completed[index], number + 1);
+        if self.verify && self.verb == Verb::Read {
+            for n in before..=number {
+                let slot = n % bench.layout.slots;
+                verify(lane, bench.layout.offset(n), &mut self.scratch, index, slot)?;
+            }
+        }
+        if let Some(times) = &mut self.times {
+            let total: u64 = self.completed.iter().sum();
+            times.completed.push((total as usize - 1, self.last.as_nanos() as u64));
+        }
+        Ok(())
+    }
+
+    /// Posts `count` messages of a lane.
+    fn post(&mut self, bench: &Bench, index: usize, lane: &Lane, count: u64) -> anyhow::Result<()> {
+        if let Some(times) = &mut self.times {
+            let now = self.start.elapsed().as_nanos() as u64;
+            times.posted.extend(std::iter::repeat_n(now, count as usize));
+        }
+        let mut left = count;
+        while left > 0 {
+            let first = self.posted[index];
+            let batch = left.min(POST_BATCH as u64);
+            if self.verify {
+                self.prepare(bench, index, lane, first)?;
+            }
+            // One at a time is the common case, and has no list to build.
+            if batch == 1 {
+                let sges = [self.sge(bench, lane, first)];
+                lane.qp.post_send(&self.request(bench, index, lane, first, &sges))?;
+            } else {
+                let sges: [[Sge; 1]; POST_BATCH] =
+                    std::array::from_fn(|i| [self.sge(bench, lane, first + i as u64)]);
+                let requests: [SendRequest<'_>; POST_BATCH] =
+                    std::array::from_fn(|i| self.request(bench, index, lane, first + i as u64, &sges[i]));
+                lane.qp.post_sends(requests.get(..batch as usize).unwrap_or_default()).1?;
+            }
+            self.posted[index] += batch;
+            left -= batch;
+        }
+        Ok(())
+    }
+
+    /// Where message `n` comes from, or goes to in a READ.
+    fn sge(&self, bench: &Bench, lane: &Lane, n: u64) -> Sge {
+        let area = if self.verb == Verb::Read { Area::Rx } else { Area::Tx };
+        lane.sge(area, bench.layout.offset(n), self.size)
+    }
+
+    fn request<'a>(
+        &'a self,
+        bench: &Bench,
+        index: usize,
+        lane: &Lane,
+        n: u64,
+        sges: &'a [Sge],
+    ) -> SendRequest<'a> {
+        let offset = bench.layout.offset(n);
+        let op = match self.verb {
+            Verb::Send => SendOp::Send,
+            Verb::Write => {
+                let (remote_addr, rkey) = lane.remote(Area::Rx, offset);
+                SendOp::Write { remote_addr, rkey }
+            }
+            Verb::Read => {
+                let (remote_addr, rkey) = lane.remote(Area::Tx, offset);
+                SendOp::Read { remote_addr, rkey }
+            }
+        };
+        let signaled = self.count == Some(n + 1) || (n + 1).is_multiple_of(self.cq_mod);
+        let data = if self.inline { SendData::Inline(&self.scratch) } else { SendData::Sges(sges) };
+        let flags = SendFlags { signaled, ..SendFlags::default() };
+        SendRequest { wr_id: send_id(index, n), op, flags, data }
+    }
+
+    /// Writes the contents of message `n`, or clears what it will be read into.
+    fn prepare(&mut self, bench: &Bench, index: usize, lane: &Lane, n: u64) -> anyhow::Result<()> {
+        let offset = bench.layout.offset(n);
+        if self.verb == Verb::Read {
+            self.scratch.fill(0);
+            return lane.write(Area::Rx, offset, &self.scratch);
+        }
+        pattern::fill(&mut self.scratch, index, n);
+        lane.write(Area::Tx, offset, &self.scratch)
+    }
+
+    fn row(&self) -> BwRow {
+        let all = (self.completed.iter().sum(), self.last);
+        let (iterations, elapsed) = self.ended.unwrap_or(all);
+        let peak = self.times.as_ref().and_then(|t| peak_nanos_per_message(&t.posted, &t.completed));
+        BwRow {
+            bytes: self.size,
+            iterations,
+            peak_per_sec: peak.map_or(0.0, |nanos| 1e9 / nanos),
+            average_per_sec: iterations as f64 / elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// The side that takes SENDs.
+struct Receiver {
+    size: u32,
+    size_max: u32,
+    verify: bool,
+    received: Vec<u64>,
+    scratch: Vec<u8>,
+    cqes: Vec<Cqe>,
+}
+
+impl Receiver {
+    /// Fills the receive queues before the first run, where this side has any.
+    fn prepare(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Self>> {
+        if bench.params.test.verb != Verb::Send || !bench.peer_initiates() {
+            return Ok(None);
+        }
+        bench.fill_receive_queues()?;
+        Ok(Some(Receiver {
+            size,
+            size_max: bench.params.size_max(),
+            verify: bench.params.verify,
+            received: vec![0; bench.lanes.len()],
+            scratch: vec![0; size as usize],
+            cqes: Vec::with_capacity(CQE_BATCH),
+        }))
+    }
+
+    /// Takes completions and posts their receives again. Returns whether there were any.
+    fn step(&mut self, bench: &Bench) -> anyhow::Result<bool> {
+        self.cqes.clear();
+        if bench.recv_cq.poll(&mut self.cqes, CQE_BATCH) == 0 {
+            return Ok(false);
+        }
+        for cqe in &self.cqes {
+            check(cqe)?;
+            let (index, offset) = split_id(cqe.wr_id);
+            let offset = offset as usize;
+            let (Some(lane), Some(received)) = (bench.lanes.get(index), self.received.get_mut(index)) else {
+                bail!("a completion of no queue pair")
+            };
+            if self.verify {
+                if cqe.len_bytes != self.size {
+                    bail!("a message of {} bytes came, and {} were sent", cqe.len_bytes, self.size);
+                }
+                verify(lane, offset, &mut self.scratch, index, *received)?;
+            }
+            *received += 1;
+            lane.post_recv(offset, self.size_max, index)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Compares what lies at `offset` with the contents of message `n`.
+fn verify(lane: &Lane, offset: usize, scratch: &mut [u8], index: usize, n: u64) -> anyhow::Result<()> {
+    lane.read(Area::Rx, offset, scratch)?;
+    match pattern::first_difference(scratch, index, n) {
+        None => Ok(()),
+        Some(byte) => {
+            bail!("message {n} of queue pair {index} is not what was sent, from byte {byte} on")
+        }
+    }
+}
+
+/// Prepares what the peer will read, where it will be compared.
+fn prepare_reads(bench: &Bench, size: u32) -> anyhow::Result<()> {
+    let params = &bench.params;
+    if !params.verify || params.test.verb != Verb::Read || !bench.peer_initiates() {
+        return Ok(());
+    }
+    let mut contents = vec![0; size as usize];
+    for (index, lane) in bench.lanes.iter().enumerate() {
+        for slot in 0..bench.layout.slots {
+            pattern::fill(&mut contents, index, slot);
+            lane.write(Area::Tx, bench.layout.offset(slot), &contents)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares what the peer has written: the last message of each slot. Writes come in order, so
+/// nothing before it can be missing either.
+fn verify_written(bench: &Bench, size: u32, sent: &[u64]) -> anyhow::Result<()> {
+    if !bench.params.verify || bench.params.test.verb != Verb::Write {
+        return Ok(());
+    }
+    let mut scratch = vec![0; size as usize];
+    for (index, (lane, sent)) in bench.lanes.iter().zip(sent).enumerate() {
+        for n in sent.saturating_sub(bench.layout.slots)..*sent {
+            verify(lane, bench.layout.offset(n), &mut scratch, index, n)?;
+        }
+    }
+    Ok(())
+}

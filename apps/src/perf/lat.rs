@@ -1,0 +1,299 @@
+//! Latency: one message goes back and forth.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use verbs::{SendData, SendFlags, SendOp, SendRequest};
+
+use super::MEASURING;
+use super::control::{Message, unexpected};
+use super::params::{Extent, Verb};
+use super::pattern;
+use super::report::{LatRow, LatSpanRow, Row};
+use super::setup::{Area, Bench, check, send_id, split_id};
+use crate::progress::Progress;
+
+/// Looks at the queues between two at the peer's messages and at the clock.
+const CONTROL_INTERVAL: u32 = 256;
+/// Round trips remembered at most; a test by time only counts them.
+const SAMPLES_MAX: u64 = 20_000_000;
+/// Round trips between two looks at the progress bar.
+const PROGRESS_INTERVAL: u64 = 4096;
+/// Sends outstanding before their completions are waited for.
+const SENDS_UNSEEN_MAX: u64 = 128;
+
+/// One run. Returns the client's figures, at both ends.
+pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
+    let mut ball = Ball::prepare(bench, size)?;
+    let goal = match bench.params.extent {
+        Extent::Iters(iters) if iters > SAMPLES_MAX => {
+            bail!("-n {iters}: a latency test remembers each round trip, {SAMPLES_MAX} of them at most")
+        }
+        Extent::Iters(iters) => iters,
+        Extent::Secs(secs) => u64::from(secs) * 1000,
+    };
+    let mut progress = Progress::of(goal, MEASURING);
+    bench.control.barrier()?;
+    if bench.is_client {
+        let row = serve(bench, &mut ball, &mut progress)?;
+        bench.control.send(&Message::Done { sent: vec![ball.sent], row })?;
+        return Ok(row);
+    }
+    loop {
+        match ball.wait(bench)? {
+            Waited::Came if bench.params.test.verb == Verb::Read => {}
+            Waited::Came => ball.throw(bench)?,
+            Waited::Over(row) => return Ok(row),
+        }
+    }
+}
+
+/// The client's side: throws, waits, and takes the time.
+fn serve(bench: &mut Bench, ball: &mut Ball, progress: &mut Progress) -> anyhow::Result<Row> {
+    // A READ is a round trip by itself; elsewhere the two ways are taken as equal.
+    let ways = if bench.params.test.verb == Verb::Read { 1.0 } else { 2.0 };
+    let start = Instant::now();
+    let mut throw = |bench: &mut Bench| -> anyhow::Result<()> {
+        ball.throw(bench)?;
+        match ball.wait(bench)? {
+            Waited::Came => Ok(()),
+            Waited::Over(_) => bail!("the peer has ended the test early"),
+        }
+    };
+    let bytes = match bench.params.extent {
+        Extent::Iters(iters) => {
+            let mut nanos = Vec::with_capacity(iters as usize);
+            let mut before = Instant::now();
+            for n in 0..iters {
+                throw(bench)?;
+                let now = Instant::now();
+                nanos.push((now - before).as_nanos() as u64);
+                before = now;
+                if n.is_multiple_of(PROGRESS_INTERVAL) {
+                    progress.set(n);
+                }
+            }
+            let row = LatRow::of(ball.size, &mut nanos, ways).map(Row::Lat);
+            return row.ok_or_else(|| anyhow::anyhow!("no round trips"));
+        }
+        Extent::Secs(secs) => {
+            let duration = Duration::from_secs(secs.into());
+            while start.elapsed() < duration {
+                throw(bench)?;
+                progress.set(start.elapsed().as_millis() as u64);
+            }
+            ball.size
+        }
+    };
+    let (elapsed, iterations) = (start.elapsed().as_secs_f64(), ball.sent);
+    let each = elapsed / iterations as f64;
+    Ok(Row::LatSpan(LatSpanRow {
+        bytes,
+        iterations,
+        t_avg_usec: each * 1e6 / ways,
+        tps_average: iterations as f64 / elapsed,
+    }))
+}
+
+/// What came of waiting.
+enum Waited {
+    /// The other side's message, or the data read.
+    Came,
+    /// The word that it is over.
+    Over(Row),
+}
+
+/// The message in play.
+struct Ball {
+    size: u32,
+    verb: Verb,
+    inline: bool,
+    verify: bool,
+    cq_mod: u64,
+    /// Messages sent and received by this side.
+    sent: u64,
+    received: u64,
+    completed: u64,
+    /// Where the last message arrived.
+    arrived_at: usize,
+    scratch: Vec<u8>,
+    arrived: Vec<u8>,
+}
+
+/// The last byte of message `n`: never that of the one before, nor of fresh memory.
+fn mark(n: u64) -> u8 {
+    (n % 255) as u8 + 1
+}
+
+impl Ball {
+    fn prepare(bench: &mut Bench, size: u32) -> anyhow::Result<Self> {
+        let verb = bench.params.test.verb;
+        let ball = Ball {
+            size,
+            verb,
+            inline: size <= bench.local.inline_bytes && verb != Verb::Read,
+            verify: bench.params.verify,
+            cq_mod: if verb == Verb::Read { 1 } else { u64::from(bench.local.cq_mod(size)).max(1) },
+            sent: 0,
+            received: 0,
+            completed: 0,
+            arrived_at: 0,
+            scratch: vec![0; size as usize],
+            arrived: vec![0; size as usize],
+        };
+        if verb == Verb::Send {
+            bench.fill_receive_queues()?;
+        }
+        let Some(lane) = bench.lanes.first() else { bail!("a test needs a queue pair") };
+        lane.write(Area::Rx, 0, &ball.scratch)?;
+        let mut contents = vec![0; size as usize];
+        if ball.verify && verb == Verb::Read {
+            pattern::fill(&mut contents, 0, 0);
+        }
+        lane.write(Area::Tx, 0, &contents)?;
+        Ok(ball)
+    }
+
+    /// Sends the next message, or reads.
+    fn throw(&mut self, bench: &Bench) -> anyhow::Result<()> {
+        let Some(lane) = bench.lanes.first() else { bail!("a test needs a queue pair") };
+        let n = self.sent;
+        if self.verb != Verb::Read {
+            if self.verify {
+                pattern::fill(&mut self.scratch, 0, n);
+            }
+            self.write_mark(bench, n)?;
+        } else if self.verify {
+            self.scratch.fill(0);
+            lane.write(Area::Rx, 0, &self.scratch)?;
+        }
+        let area = if self.verb == Verb::Read { Area::Rx } else { Area::Tx };
+        let sges = [lane.sge(area, 0, self.size)];
+        let op = match self.verb {
+            Verb::Send => SendOp::Send,
+            Verb::Write => {
+                let (remote_addr, rkey) = lane.remote(Area::Rx, 0);
+                SendOp::Write { remote_addr, rkey }
+            }
+            Verb::Read => {
+                let (remote_addr, rkey) = lane.remote(Area::Tx, 0);
+                SendOp::Read { remote_addr, rkey }
+            }
+        };
+        self.sent += 1;
+        let signaled = self.sent.is_multiple_of(self.cq_mod);
+        let data = if self.inline { SendData::Inline(&self.scratch) } else { SendData::Sges(&sges) };
+        let flags = SendFlags { signaled, ..SendFlags::default() };
+        lane.qp.post_send(&SendRequest { wr_id: send_id(0, self.sent), op, flags, data })?;
+        Ok(())
+    }
+
+    /// Puts the mark at the end of message `n`, where it goes from.
+    fn write_mark(&mut self, bench: &Bench, n: u64) -> anyhow::Result<()> {
+        let Some(lane) = bench.lanes.first() else { return Ok(()) };
+        let Some(last) = self.scratch.last_mut().filter(|_| self.verb == Verb::Write) else {
+            return if self.verify { lane.write(Area::Tx, 0, &self.scratch) } else { Ok(()) };
+        };
+        *last = mark(n);
+        match (self.inline, self.verify) {
+            (true, _) => Ok(()),
+            (false, true) => lane.write(Area::Tx, 0, &self.scratch),
+            (false, false) => lane.write(Area::Tx, self.size as usize - 1, &[mark(n)]),
+        }
+    }
+
+    /// Waits for the other side.
+    fn wait(&mut self, bench: &mut Bench) -> anyhow::Result<Waited> {
+        let mut looks = 0_u32;
+        loop {
+            if self.look(bench)? {
+                if self.verify {
+                    self.compare(bench)?;
+                }
+                self.received += 1;
+                if self.verb == Verb::Send {
+                    self.reap(bench)?;
+                }
+                return Ok(Waited::Came);
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(CONTROL_INTERVAL) || bench.local.events {
+                match bench.control.try_recv()? {
+                    None => {}
+                    Some(Message::Done { row, .. }) => return Ok(Waited::Over(row)),
+                    Some(other) => return Err(unexpected(&other)),
+                }
+                bench.idle()?;
+            }
+        }
+    }
+
+    /// Drives the device once; whether what is waited for is there.
+    fn look(&mut self, bench: &Bench) -> anyhow::Result<bool> {
+        let Some(lane) = bench.lanes.first() else { return Ok(false) };
+        let waits_for_cqe = match self.verb {
+            Verb::Send => &bench.recv_cq,
+            Verb::Write => &bench.send_cq,
+            Verb::Read if bench.is_client => &bench.send_cq,
+            Verb::Read => {
+                bench.context.progress();
+                return Ok(false);
+            }
+        };
+        let cqe = waits_for_cqe.poll_one();
+        if let Some(cqe) = &cqe {
+            check(cqe)?;
+        }
+        match self.verb {
+            Verb::Send => {
+                let Some(cqe) = cqe else { return Ok(false) };
+                self.arrived_at = split_id(cqe.wr_id).1 as usize;
+                Ok(true)
+            }
+            Verb::Read => Ok(cqe.is_some()),
+            Verb::Write => {
+                let mut last = [0];
+                lane.read(Area::Rx, self.size as usize - 1, &mut last)?;
+                Ok(last == [mark(self.received)])
+            }
+        }
+    }
+
+    /// Posts the receive again, and takes completions of sends where many may have gathered.
+    fn reap(&mut self, bench: &Bench) -> anyhow::Result<()> {
+        let Some(lane) = bench.lanes.first() else { return Ok(()) };
+        lane.post_recv(self.arrived_at, bench.params.size_max(), 0)?;
+        while self.sent - self.completed >= SENDS_UNSEEN_MAX {
+            let Some(cqe) = bench.send_cq.poll_one() else { continue };
+            check(&cqe)?;
+            self.completed += self.cq_mod;
+        }
+        Ok(())
+    }
+
+    /// Compares what came with what was sent: the other side has sent as many as this one received.
+    fn compare(&mut self, bench: &Bench) -> anyhow::Result<()> {
+        let Some(lane) = bench.lanes.first() else { return Ok(()) };
+        lane.read(Area::Rx, self.arrived_at, &mut self.arrived)?;
+        let n = if self.verb == Verb::Read { 0 } else { self.received };
+        let mut wanted = vec![0; self.arrived.len()];
+        pattern::fill(&mut wanted, 0, n);
+        if let Some(last) = wanted.last_mut().filter(|_| self.verb == Verb::Write) {
+            *last = mark(n);
+        }
+        if wanted != self.arrived {
+            bail!("message {} is not what was sent", self.received);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mark;
+
+    #[test]
+    fn marks_differ_from_the_one_before_and_from_zero() {
+        assert!((0..1000).all(|n| mark(n) != 0 && mark(n) != mark(n + 1)));
+    }
+}

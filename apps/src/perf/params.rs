@@ -1,0 +1,246 @@
+//! What the two ends of a test must agree on.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use verbs::PathMtu;
+
+/// The longest message of a test: 2^23 bytes, where `-a` ends too, and beyond.
+pub(super) const MAX_SIZE_BYTES: u32 = 1 << 30;
+/// The largest size of `-a`, as a power of two.
+const ALL_SIZES_LOG2: u32 = 23;
+/// READs outstanding, where nobody says.
+const DEFAULT_OUTS: u8 = 16;
+
+/// The operation measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verb {
+    Send,
+    Write,
+    Read,
+}
+
+/// What is measured of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Measure {
+    Bw,
+    Lat,
+}
+
+/// A test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Test {
+    pub(super) verb: Verb,
+    pub(super) measure: Measure,
+}
+
+impl fmt::Display for Test {
+    /// The subcommand's name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self.verb {
+            Verb::Send => "send",
+            Verb::Write => "write",
+            Verb::Read => "read",
+        };
+        write!(f, "{verb}-{}", if self.measure == Measure::Bw { "bw" } else { "lat" })
+    }
+}
+
+/// What one side was told by its user; what it was not told the other side may say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Choices {
+    pub(super) size: Option<u32>,
+    pub(super) iters: Option<u64>,
+    pub(super) duration_secs: Option<u32>,
+    pub(super) all: bool,
+    pub(super) qps: Option<u32>,
+    pub(super) mtu_bytes: Option<u32>,
+    pub(super) outs: Option<u8>,
+    pub(super) bidirectional: bool,
+    pub(super) verify: bool,
+}
+
+/// How long each queue pair sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// So many messages.
+    Iters(u64),
+    /// So many seconds.
+    Secs(u32),
+}
+
+/// What both sides do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Params {
+    pub(super) test: Test,
+    /// Message sizes, one run each.
+    pub(super) sizes: Vec<u32>,
+    pub(super) extent: Extent,
+    pub(super) qps: u32,
+    pub(super) mtu: PathMtu,
+    pub(super) outs: u8,
+    pub(super) bidirectional: bool,
+    pub(super) verify: bool,
+}
+
+/// One side's part in the agreement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Offer {
+    pub(super) test: Test,
+    pub(super) choices: Choices,
+    /// The largest path MTU of its port, in bytes.
+    pub(super) active_mtu_bytes: u32,
+}
+
+/// Why there is no agreement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Disagreement {
+    #[error("the server runs {server} and the client {client}: start both with the same command")]
+    Test { server: Test, client: Test },
+    #[error(
+        "the server was started with {letter} {server} and the client with {letter} {client}: give both the \
+         same, or only one of them"
+    )]
+    Choice { letter: &'static str, server: String, client: String },
+    #[error("one end was started with -D and the other with {other}: a test ends by time or by count")]
+    Extent { other: &'static str },
+    #[error("one end was started with -s and the other with -a: give both the same, or only one of them")]
+    Sizes,
+    #[error("-m {wanted}: the port of the {side} carries a path MTU of {active} bytes at most")]
+    Mtu { wanted: u32, side: &'static str, active: u32 },
+}
+
+fn merge<T: Copy + PartialEq + fmt::Display>(
+    letter: &'static str,
+    server: Option<T>,
+    client: Option<T>,
+) -> Result<Option<T>, Disagreement> {
+    match (server, client) {
+        (Some(server), Some(client)) if server != client => {
+            Err(Disagreement::Choice { letter, server: server.to_string(), client: client.to_string() })
+        }
+        (server, client) => Ok(client.or(server)),
+    }
+}
+
+impl Params {
+    /// What both sides do, from what each was told; both sides come to the same result by themselves.
+    pub(super) fn agree(server: &Offer, client: &Offer) -> Result<Params, Disagreement> {
+        if server.test != client.test {
+            return Err(Disagreement::Test { server: server.test, client: client.test });
+        }
+        let test = client.test;
+        let (s, c) = (&server.choices, &client.choices);
+        let is_bw = test.measure == Measure::Bw;
+        let iters = merge("-n", s.iters, c.iters)?;
+        let secs = merge("-D", s.duration_secs, c.duration_secs)?;
+        let size = merge("-s", s.size, c.size)?;
+        let all = s.all || c.all;
+        let extent = match (iters, secs) {
+            (Some(_), Some(_)) => return Err(Disagreement::Extent { other: "-n" }),
+            (None, Some(_)) if all => return Err(Disagreement::Extent { other: "-a" }),
+            (None, Some(secs)) => Extent::Secs(secs),
+            (iters, None) => Extent::Iters(iters.unwrap_or(if is_bw { 5000 } else { 1000 })),
+        };
+        let sizes = match size {
+            Some(_) if all => return Err(Disagreement::Sizes),
+            None if all => (1..=ALL_SIZES_LOG2).map(|log2| 1 << log2).collect(),
+            size => vec![size.unwrap_or(if is_bw { 65_536 } else { 2 })],
+        };
+        Ok(Params {
+            test,
+            sizes,
+            extent,
+            qps: merge("-q", s.qps, c.qps)?.unwrap_or(1),
+            mtu: agree_mtu(server, client)?,
+            outs: merge("-o", s.outs, c.outs)?.unwrap_or(DEFAULT_OUTS),
+            bidirectional: s.bidirectional || c.bidirectional,
+            verify: s.verify || c.verify,
+        })
+    }
+
+    /// The longest message.
+    pub(super) fn size_max(&self) -> u32 {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// How many messages all queue pairs send together, where that is known.
+    pub(super) fn total(&self) -> Option<u64> {
+        match self.extent {
+            Extent::Iters(iters) => Some(iters * u64::from(self.qps)),
+            Extent::Secs(_) => None,
+        }
+    }
+}
+
+fn agree_mtu(server: &Offer, client: &Offer) -> Result<PathMtu, Disagreement> {
+    let wanted = merge("-m", server.choices.mtu_bytes, client.choices.mtu_bytes)?;
+    let bytes = wanted.unwrap_or(server.active_mtu_bytes.min(client.active_mtu_bytes));
+    for (side, offer) in [("server", server), ("client", client)] {
+        if bytes > offer.active_mtu_bytes {
+            return Err(Disagreement::Mtu { wanted: bytes, side, active: offer.active_mtu_bytes });
+        }
+    }
+    // Both numbers were a PathMtu at their own side; a peer that says otherwise gets the smallest.
+    Ok(PathMtu::from_bytes(bytes).unwrap_or(PathMtu::Mtu256))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(choices: Choices) -> Offer {
+        let test = Test { verb: Verb::Write, measure: Measure::Bw };
+        Offer { test, choices, active_mtu_bytes: 4096 }
+    }
+
+    #[test]
+    fn what_one_side_was_told_counts_for_both() {
+        let server = offer(Choices { qps: Some(4), ..Choices::default() });
+        let client = offer(Choices { size: Some(64), mtu_bytes: Some(1024), ..Choices::default() });
+        let params = Params::agree(&server, &client).unwrap();
+        assert_eq!((params.qps, &params.sizes[..], params.mtu), (4, &[64][..], PathMtu::Mtu1024));
+        assert_eq!(params.extent, Extent::Iters(5000));
+        assert_eq!(params.total(), Some(20_000));
+    }
+
+    #[test]
+    fn defaults_are_those_of_perftest() {
+        let params = Params::agree(&offer(Choices::default()), &offer(Choices::default())).unwrap();
+        assert_eq!((&params.sizes[..], params.extent), (&[65_536][..], Extent::Iters(5000)));
+        let test = Test { verb: Verb::Send, measure: Measure::Lat };
+        let lat = Offer { test, ..offer(Choices::default()) };
+        let params = Params::agree(&lat, &lat).unwrap();
+        assert_eq!((&params.sizes[..], params.extent), (&[2][..], Extent::Iters(1000)));
+        let all = offer(Choices { all: true, ..Choices::default() });
+        let sizes = Params::agree(&offer(Choices::default()), &all).unwrap().sizes;
+        assert_eq!((sizes.len(), sizes[0], sizes[22]), (23, 2, 1 << 23));
+    }
+
+    #[test]
+    fn contradictions_are_told_by_their_letters() {
+        let said = |server: Choices, client: Choices| {
+            Params::agree(&offer(server), &offer(client)).unwrap_err().to_string()
+        };
+        let none = Choices::default;
+        let sizes = said(Choices { size: Some(1), ..none() }, Choices { size: Some(2), ..none() });
+        assert!(sizes.contains("-s 1") && sizes.contains("-s 2"), "{sizes}");
+        let extent = said(Choices { iters: Some(1), ..none() }, Choices { duration_secs: Some(2), ..none() });
+        assert!(extent.contains("-D") && extent.contains("-n"), "{extent}");
+        let all = said(Choices { all: true, ..none() }, Choices { size: Some(2), ..none() });
+        assert!(all.contains("-a"), "{all}");
+        let small = Offer { active_mtu_bytes: 1024, ..offer(none()) };
+        let large = offer(Choices { mtu_bytes: Some(2048), ..none() });
+        let mtu = Params::agree(&small, &large).unwrap_err().to_string();
+        assert!(
+            mtu.contains("-m 2048") && mtu.contains("server carries") | mtu.contains("of the server"),
+            "{mtu}"
+        );
+        assert_eq!(Params::agree(&small, &offer(none())).unwrap().mtu, PathMtu::Mtu1024);
+        let other = Offer { test: Test { verb: Verb::Read, measure: Measure::Bw }, ..offer(none()) };
+        let test = Params::agree(&offer(none()), &other).unwrap_err().to_string();
+        assert!(test.contains("write-bw") && test.contains("read-bw"), "{test}");
+    }
+}
