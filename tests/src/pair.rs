@@ -1,11 +1,12 @@
 //! Two hosts on a cable with one connection, for tests that say step by step what happens.
 
-use netsim::{LinkConfig, LinkId, Tape};
+use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::counters::QpCounters;
+use roce::engine::Event;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
-use roce::qp::PathMtu;
+use roce::qp::{PathMtu, QpAttr, QpState};
 use roce::queue::{Cqe, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 
 use crate::rng::SplitMix;
@@ -36,8 +37,10 @@ pub struct PairConfig {
     pub memory_access: Access,
     /// Bytes of each host's memory.
     pub memory_bytes: usize,
-    /// Depth of all queues.
+    /// Depth of all work queues.
     pub depth: u32,
+    /// Depth of all completion queues.
+    pub cq_depth: u32,
 }
 
 impl Default for PairConfig {
@@ -59,6 +62,7 @@ impl Default for PairConfig {
             memory_access: Access::ALL,
             memory_bytes: 1 << 16,
             depth: 64,
+            cq_depth: 64,
         }
     }
 }
@@ -96,6 +100,9 @@ pub const BASE: u64 = 0xFFFF_FF00;
 /// The longest time that anything takes here, in nanoseconds of virtual time.
 const LIMIT_NANOS: u64 = 60_000_000_000;
 
+/// Frames that a cut link loses: more than any test sends.
+const FRAMES_CUT: u64 = 100_000;
+
 /// First PSNs: a few packets before the wrap.
 const FIRST_PSNS: [Psn; 2] = [Psn::new(0xFF_FFFA), Psn::new(0x7F_FFFD)];
 
@@ -105,6 +112,7 @@ pub struct Pair {
     pub world: World,
     /// The ends, by host.
     pub ends: [End; 2],
+    config: PairConfig,
     left_before: [u64; 2],
 }
 
@@ -119,7 +127,13 @@ impl Pair {
             window_pkts: config.window_pkts,
             seed: 1,
         });
-        let sizes = QpSizes { sends: config.depth, recvs: config.depth, sges: 4, inline_bytes: 64 };
+        let sizes = QpSizes {
+            sends: config.depth,
+            recvs: config.depth,
+            cqes: [config.cq_depth; 2],
+            sges: 4,
+            inline_bytes: 64,
+        };
         let ends = [0, 1].map(|host| {
             let memory = Memory::alloc(config.memory_bytes);
             let content = SplitMix::new(host).bytes(config.memory_bytes);
@@ -129,6 +143,14 @@ impl Pair {
             let qp = host.create_qp(&sizes);
             End { qp, memory, lkey, rkey, sent: Vec::new(), received: Vec::new() }
         });
+        let mut pair = Pair { world, ends, config: *config, left_before: [0; 2] };
+        pair.connect();
+        pair
+    }
+
+    /// Connects the queue pairs, which are in RESET.
+    pub fn connect(&mut self) {
+        let config = &self.config;
         let conn = ConnAttr {
             ipv6: false,
             path_mtu: config.path_mtu,
@@ -140,15 +162,43 @@ impl Pair {
         };
         let attr = |host: usize| EndAttr {
             host,
-            qpn: ends[host].qp.qpn,
+            qpn: self.ends[host].qp.qpn,
             first_psn: FIRST_PSNS[host],
             max_rd_atomic: config.max_rd_atomic,
             max_dest_rd_atomic: config.max_rd_atomic,
         };
-        world.connect(&conn, [attr(0), attr(1)]);
-        let mut pair = Pair { world, ends, left_before: [0; 2] };
-        pair.settle();
-        pair
+        self.world.connect(&conn, [attr(0), attr(1)]);
+        self.settle();
+    }
+
+    /// Moves an end's queue pair to a state that needs no attributes.
+    pub fn set_state(&mut self, end: usize, state: QpState) {
+        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
+        self.world.modify_qp(end, self.ends[end].qp.qpn, &attr);
+    }
+
+    /// The state of an end's queue pair.
+    pub fn state(&self, end: usize) -> Option<QpState> {
+        self.world.hosts[end].engine.query_qp(self.ends[end].qp.qpn).map(|(state, ..)| state)
+    }
+
+    /// The events of an end's host since the last call.
+    pub fn events(&mut self, end: usize) -> Vec<Event> {
+        let engine = &mut self.world.hosts[end].engine;
+        std::iter::from_fn(|| engine.poll_event()).collect()
+    }
+
+    /// Loses everything that leaves on a link from now on.
+    pub fn cut(&mut self, link: usize) {
+        let drop = |frame| Fault { link: LinkId(link), frame, action: Action::Drop };
+        self.set_tape(&Tape((0..FRAMES_CUT).map(drop).collect()));
+    }
+
+    /// The bytes of an end's memory.
+    pub fn bytes(&self, end: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.ends[end].memory.len_bytes()];
+        self.ends[end].memory.read(0, &mut bytes).expect("all of it");
+        bytes
     }
 
     /// Puts in a tape; frames are counted from now on.
@@ -196,7 +246,8 @@ impl Pair {
         self.ends[end].qp.send.post(&SendRequest { wr_id, op, flags, data: SendData::Sges(&sges) })
     }
 
-    fn take_completions(&mut self) {
+    /// Polls the completion queues of both ends.
+    pub fn take_completions(&mut self) {
         for end in &mut self.ends {
             end.received.extend(std::iter::from_fn(|| end.qp.recv_cq.pop()));
             end.sent.extend(std::iter::from_fn(|| end.qp.send_cq.pop()));

@@ -44,10 +44,12 @@ const LIMITS: DeviceLimits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 64
 /// Sizes of a queue pair and its completion queues.
 #[derive(Clone, Copy, Debug)]
 pub struct QpSizes {
-    /// Sends outstanding, and the depth of their completion queue.
+    /// Sends outstanding.
     pub sends: u32,
-    /// Receives outstanding, and the depth of their completion queue.
+    /// Receives outstanding.
     pub recvs: u32,
+    /// Depths of the completion queues of sends and of receives.
+    pub cqes: [u32; 2],
     /// Entries of a scatter/gather list.
     pub sges: u32,
     /// Inline bytes.
@@ -156,10 +158,12 @@ impl Host {
         self.engine.register(self.pd, memory.clone(), base, access).expect("there is room for the region")
     }
 
-    /// Creates a queue pair with its own completion queues, just as deep as its work queues.
+    /// Creates a queue pair with its own completion queues.
     pub fn create_qp(&mut self, sizes: &QpSizes) -> QpEnds {
-        let (send_cq, send_poller) = self.engine.create_cq(sizes.sends).expect("there is room for the queue");
-        let (recv_cq, recv_poller) = self.engine.create_cq(sizes.recvs).expect("there is room for the queue");
+        let (send_cq, send_poller) =
+            self.engine.create_cq(sizes.cqes[0]).expect("there is room for the queue");
+        let (recv_cq, recv_poller) =
+            self.engine.create_cq(sizes.cqes[1]).expect("there is room for the queue");
         let init = QpInit {
             pd: self.pd,
             send_cq,
@@ -253,11 +257,16 @@ impl World {
         for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
             let dgid = Gid::from(addresses_of(peer.host)[usize::from(conn.ipv6)]);
             self.resolve(end.host, dgid);
-            let engine = &mut self.hosts[end.host].engine;
             for attr in attributes(conn, dgid, end, peer) {
-                engine.modify_qp(end.qpn, &attr).expect("the attributes are right");
+                self.modify_qp(end.host, end.qpn, &attr);
             }
         }
+    }
+
+    /// Changes a queue pair of `host`, which must allow it.
+    pub fn modify_qp(&mut self, host: usize, qpn: Qpn, attr: &QpAttr) {
+        self.hosts[host].engine.modify_qp(qpn, attr).expect("the attributes are right");
+        self.hosts[host].kick();
     }
 
     fn resolve(&mut self, host: usize, dgid: Gid) {

@@ -65,8 +65,16 @@ const PATTERNS: [(&str, Pattern); 19] = [
     ("request late by 3", |run| vec![(REQUESTS, run.requests / 2, Action::Reorder { behind: 3 })]),
     ("response late by 1", |run| vec![(RESPONSES, run.responses / 2, Action::Reorder { behind: 1 })]),
     ("response late by 3", |run| vec![(RESPONSES, run.responses / 2, Action::Reorder { behind: 3 })]),
-    ("request twice", |run| vec![(REQUESTS, run.requests / 2, Action::Duplicate)]),
-    ("response twice", |run| vec![(RESPONSES, run.responses / 2, Action::Duplicate)]),
+    ("request doubled", |run| vec![(REQUESTS, run.requests / 2, Action::Duplicate)]),
+    ("response doubled", |run| vec![(RESPONSES, run.responses / 2, Action::Duplicate)]),
+];
+
+/// A middle frame is lost, and its repetitions too: name, link, how often in all.
+const STUBBORN: [(&str, usize, usize); 4] = [
+    ("request middle, twice", REQUESTS, 2),
+    ("request middle, 4 times", REQUESTS, 4),
+    ("response middle, twice", RESPONSES, 2),
+    ("response middle, 4 times", RESPONSES, 4),
 ];
 
 /// What one run cost. In the table's order of columns.
@@ -140,16 +148,22 @@ impl Case {
         }
     }
 
-    /// The number, on the link of requests, of the frame that repeats frame `lost`.
-    fn repetition_of(&self, lost: u64) -> u64 {
-        let trace = Trace::default();
-        self.run(tape(&drops(REQUESTS, [lost])), Some(&trace));
-        let trace = trace.borrow();
-        let requests: Vec<_> = trace.iter().filter(|seen| seen.link == LinkId(REQUESTS)).collect();
-        let psn = |frame: &[u8]| Packet::parse(frame).expect("only RoCE packets are sent").bth.psn;
-        let wanted = psn(&requests[lost as usize].frame);
-        let again = requests.iter().skip(lost as usize + 1).find(|seen| psn(&seen.frame) == wanted);
-        again.expect("what is lost is sent again").number
+    /// Drops of frame `first` of a link and of its first `times - 1` repetitions, as far as it is
+    /// repeated at all.
+    fn stubborn(&self, link: usize, first: u64, times: usize) -> Vec<(usize, u64, Action)> {
+        let mut lost = vec![first];
+        while lost.len() < times {
+            let trace = Trace::default();
+            self.run(tape(&drops(link, lost.clone())), Some(&trace));
+            let trace = trace.borrow();
+            let frames: Vec<_> = trace.iter().filter(|seen| seen.link == LinkId(link)).collect();
+            let psn = |frame: &[u8]| Packet::parse(frame).expect("only RoCE packets are sent").bth.psn;
+            let wanted = psn(&frames[first as usize].frame);
+            let later = frames.iter().filter(|seen| Some(&seen.number) > lost.last());
+            let Some(again) = later.into_iter().find(|seen| psn(&seen.frame) == wanted) else { break };
+            lost.push(again.number);
+        }
+        drops(link, lost)
     }
 }
 
@@ -181,9 +195,11 @@ fn measure() -> Vec<(String, Cost)> {
         for (name, pattern) in PATTERNS {
             table.push((case.name(name), case.run(tape(&pattern(&counts)), None)));
         }
-        let middle = counts.requests / 2;
-        let both = drops(REQUESTS, [middle, case.repetition_of(middle)]);
-        table.push((case.name("request middle, and again"), case.run(tape(&both), None)));
+        for (name, link, times) in STUBBORN {
+            let middle = if link == REQUESTS { counts.requests } else { counts.responses } / 2;
+            let lost = case.stubborn(link, middle, times);
+            table.push((case.name(name), case.run(tape(&lost), None)));
+        }
         assert_eq!(
             (clean.again, clean.timeouts, clean.naks),
             (0, 0, 0),

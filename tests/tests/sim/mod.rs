@@ -1,6 +1,7 @@
 //! Engines on a simulated network in virtual time.
 
 mod cost;
+mod errors;
 mod plan;
 mod play;
 mod run;

@@ -149,6 +149,7 @@ impl Run {
             let sizes = QpSizes {
                 sends: end.plan.sq_depth,
                 recvs: end.plan.rq_depth,
+                cqes: [end.plan.sq_depth, end.plan.rq_depth],
                 sges: SGES_MAX as u32,
                 inline_bytes: INLINE_BYTES_MAX as u32,
             };
