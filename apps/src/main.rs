@@ -1,6 +1,8 @@
 //! The `roce` command: a file or folder per subcommand.
 
 mod device;
+mod devinfo;
+mod doctor;
 mod dump;
 mod perf;
 mod ping;
@@ -45,7 +47,9 @@ Exit status: 0 on success, 1 on failure, 2 on wrong usage.";
 enum Command {
     Perf(perf::PerfArgs),
     Ping(ping::PingArgs),
+    Devinfo(devinfo::DevinfoArgs),
     Dump(dump::DumpArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +61,8 @@ fn main() -> ExitCode {
         Command::Perf(args) => perf::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Devinfo(args) => devinfo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,220 @@
+//! `roce devinfo`: what a port is as an RDMA device.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::Serialize;
+use verbs::{Context, DeviceAttr, DeviceOptions, PathMtu, PortSpec};
+
+use crate::doctor::system::System;
+
+/// Tell what a port is as an RDMA device, as ibv_devinfo does.
+///
+/// Opens the port and prints its state, its path MTU and its GID table, each GID with its index, which is what -g
+/// of `roce ping` and -x of `roce perf` take. Without --port it lists the ports that this machine offers.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  What there is to choose from:
+      roce devinfo
+
+  A port with an IPv4 and an IPv6 address:
+      roce devinfo --port memif:@wire,ip=10.0.0.1/24,ip=fd00::1/64
+
+  The limits too, and as JSON:
+      roce devinfo -v --port af_packet:eth1
+      roce devinfo --json --port af_packet:eth1
+
+Exit status: 0 on success, 1 when the port cannot be opened, 2 on wrong usage.")]
+pub(crate) struct DevinfoArgs {
+    /// The port to ask: KIND:TARGET[,key=value...], for example memif:@wire or af_packet:eth1.
+    #[arg(long, value_name = "PORT")]
+    port: Option<PortSpec>,
+
+    /// Print the limits too.
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A GID, as `--json` prints it.
+#[derive(Serialize)]
+struct GidReport {
+    index: usize,
+    gid: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    reaches: &'static str,
+}
+
+/// The device, as `--json` prints it.
+#[derive(Serialize)]
+struct Report {
+    port: String,
+    driver: String,
+    node_guid: String,
+    mac: String,
+    state: &'static str,
+    mtu_bytes: usize,
+    max_path_mtu_bytes: u32,
+    active_path_mtu_bytes: Option<u32>,
+    link_layer: &'static str,
+    gids: Vec<GidReport>,
+    limits: Limits,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    max_qp: usize,
+    max_qp_wr: u32,
+    max_sge: u32,
+    max_inline_bytes: u32,
+    max_cq: usize,
+    max_cqe: u32,
+    max_mr: usize,
+    max_pd: usize,
+    max_qp_rd_atom: u8,
+    max_msg_bytes: u32,
+}
+
+impl Report {
+    fn new(attr: &DeviceAttr) -> Self {
+        let gids = attr.gids.iter().map(|&(index, gid)| GidReport {
+            index,
+            gid: gid.to_string(),
+            kind: "RoCE v2",
+            reaches: match gid {
+                gid if gid.is_ipv4() => "IPv4 peers",
+                gid if gid.is_link_local() => "link-local IPv6 peers",
+                _ => "IPv6 peers",
+            },
+        });
+        // The last eight bytes of the link-local address are the EUI-64 of the Ethernet address.
+        let [.., a, b, c, d, e, f, g, h] = attr.mac.link_local().octets();
+        Report {
+            port: attr.port.clone(),
+            driver: attr.driver.clone(),
+            node_guid: format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}"),
+            mac: attr.mac.to_string(),
+            state: if attr.is_up { "PORT_ACTIVE" } else { "PORT_DOWN" },
+            mtu_bytes: attr.mtu_bytes,
+            max_path_mtu_bytes: PathMtu::Mtu4096.bytes(),
+            active_path_mtu_bytes: attr.active_mtu.map(PathMtu::bytes),
+            link_layer: "Ethernet",
+            gids: gids.collect(),
+            limits: Limits {
+                max_qp: attr.limits.max_qps,
+                max_qp_wr: attr.max_qp_wr,
+                max_sge: attr.max_sge,
+                max_inline_bytes: attr.max_inline_bytes,
+                max_cq: attr.limits.max_cqs,
+                max_cqe: attr.max_cqe,
+                max_mr: attr.limits.max_mrs,
+                max_pd: attr.limits.max_pds,
+                max_qp_rd_atom: attr.max_rd_atomic,
+                max_msg_bytes: roce::queue::wqe::MAX_MESSAGE_BYTES,
+            },
+        }
+    }
+
+    fn print(&self, is_verbose: bool) {
+        let mtu =
+            self.active_path_mtu_bytes.map_or("none: the MTU is too small".into(), |mtu| mtu.to_string());
+        let state = match self.state {
+            "PORT_ACTIVE" => self.state.to_owned(),
+            down => format!("{down} (no link: is the other end there?)"),
+        };
+        println!("port: {}", self.port);
+        for (name, value) in [
+            ("transport", "RoCE v2".to_owned()),
+            ("driver", self.driver.clone()),
+            ("node_guid", self.node_guid.clone()),
+            ("mac", self.mac.clone()),
+            ("state", state),
+            ("max_mtu", self.max_path_mtu_bytes.to_string()),
+            ("active_mtu", format!("{mtu} (the port's own MTU is {})", self.mtu_bytes)),
+            ("link_layer", self.link_layer.to_owned()),
+        ] {
+            println!("    {name:<16} {value}");
+        }
+        for gid in &self.gids {
+            println!("    GID[{:>3}]         {}, {}, for {}", gid.index, gid.gid, gid.kind, gid.reaches);
+        }
+        if is_verbose {
+            let limits = &self.limits;
+            for (name, value) in [
+                ("max_qp", limits.max_qp as u64),
+                ("max_qp_wr", limits.max_qp_wr.into()),
+                ("max_sge", limits.max_sge.into()),
+                ("max_inline", limits.max_inline_bytes.into()),
+                ("max_cq", limits.max_cq as u64),
+                ("max_cqe", limits.max_cqe.into()),
+                ("max_mr", limits.max_mr as u64),
+                ("max_pd", limits.max_pd as u64),
+                ("max_qp_rd_atom", limits.max_qp_rd_atom.into()),
+                ("max_msg_sz", limits.max_msg_bytes.into()),
+            ] {
+                println!("    {name:<16} {value}");
+            }
+        }
+    }
+}
+
+/// Prints the device, or what devices there could be.
+pub(crate) fn run(args: &DevinfoArgs) -> anyhow::Result<ExitCode> {
+    let Some(port) = &args.port else {
+        list(&System::live(), args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let context =
+        Context::open(port, &DeviceOptions::default()).with_context(|| format!("cannot open port {port}"))?;
+    let report = Report::new(&context.attr());
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        report.print(args.verbose);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A port that could be opened here.
+#[derive(Serialize)]
+struct Candidate {
+    port: String,
+    what: String,
+}
+
+fn candidates(system: &System) -> Vec<Candidate> {
+    let mut found = vec![Candidate {
+        port: "memif:@NAME".into(),
+        what: "shared memory between two processes, any name".into(),
+    }];
+    for interface in system.interfaces() {
+        let state = if interface.is_up { "up" } else { "down" };
+        let what = format!("kernel interface, {state}, MTU {}", interface.mtu_bytes);
+        found.push(Candidate { port: format!("af_packet:{}", interface.name), what });
+    }
+    for nic in system.pci_nics() {
+        let what = format!("NIC, driver {}", nic.driver.as_deref().unwrap_or("none"));
+        found.push(Candidate { port: format!("pci:{}", nic.address), what });
+    }
+    found
+}
+
+fn list(system: &System, as_json: bool) -> anyhow::Result<()> {
+    let found = candidates(system);
+    if as_json {
+        println!("{}", serde_json::to_string(&serde_json::json!({ "ports": found }))?);
+        return Ok(());
+    }
+    let width = found.iter().map(|candidate| candidate.port.len()).max().unwrap_or(0);
+    for candidate in found {
+        println!("{:<width$}  {}", candidate.port, candidate.what);
+    }
+    println!("\n`roce devinfo --port PORT` opens one; `roce doctor --port PORT` says what it needs.");
+    Ok(())
+}

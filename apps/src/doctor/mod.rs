@@ -1,0 +1,166 @@
+//! `roce doctor`: what on this machine stands in the way, and the command that mends it.
+
+mod checks;
+mod pci;
+pub(crate) mod system;
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
+
+use system::System;
+
+/// Look for what on this machine stands in the way of RDMA, and say how to mend it.
+///
+/// Looks at the CPU, hugepages, DPDK's drivers, permissions, limits, interfaces (MTU against path MTU, GIDs), the kernel's
+/// soft-RoCE, who holds UDP port 4791, VFIO and the IOMMU, and NICs that keep RoCE packets to themselves. With --port only
+/// what matters for that port can block. Changes nothing.
+#[derive(Args)]
+#[command(after_help = "\
+Severities:
+  ok      as it should be
+  note    works, but could be better or faster
+  warning works only in part, or surprises
+  BLOCKS  does not work until it is mended
+
+Examples:
+      roce doctor
+      roce doctor --port af_packet:eth1
+      roce doctor --port pci:0000:3b:00.0 --open
+
+Exit status: 0 when nothing blocks, 1 when something does, 2 on wrong usage.")]
+pub(crate) struct DoctorArgs {
+    /// The port that is wanted: KIND:TARGET[,key=value...].
+    #[arg(long, value_name = "PORT")]
+    port: Option<PortSpec>,
+
+    /// Open the port for a moment too, which takes its traffic meanwhile.
+    #[arg(long, requires = "port")]
+    open: bool,
+
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Ok,
+    Note,
+    Warning,
+    Blocks,
+}
+
+impl Severity {
+    fn text(self) -> &'static str {
+        match self {
+            Severity::Ok => "ok",
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Blocks => "BLOCKS",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    topic: &'static str,
+    severity: Severity,
+    /// What is the case, and what it means.
+    what: String,
+    /// The commands that mend it, one per line.
+    mend: Vec<String>,
+}
+
+impl Finding {
+    fn new(topic: &'static str, severity: Severity, what: impl Into<String>) -> Self {
+        Finding { topic, severity, what: what.into(), mend: Vec::new() }
+    }
+
+    fn ok(topic: &'static str, what: impl Into<String>) -> Self {
+        Finding::new(topic, Severity::Ok, what)
+    }
+
+    fn mend(mut self, command: impl Into<String>) -> Self {
+        self.mend.push(command.into());
+        self
+    }
+}
+
+/// The result, as `--json` prints it.
+#[derive(Serialize)]
+struct Report {
+    blocks: bool,
+    findings: Vec<Finding>,
+}
+
+/// Looks and tells.
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let mut findings = examine(&System::live(), args.port.as_ref());
+    if args.open
+        && let Some(port) = &args.port
+    {
+        findings.push(open(port));
+    }
+    let blocks = findings.iter().any(|finding| finding.severity == Severity::Blocks);
+    if args.json {
+        println!("{}", serde_json::to_string(&Report { blocks, findings })?);
+    } else {
+        findings.iter().for_each(print);
+        println!("\n{}", verdict(&findings, args.port.as_ref()));
+    }
+    Ok(if blocks { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn examine(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
+    let mut findings = vec![checks::cpu(system), checks::hugepages(system)];
+    findings.extend(checks::drivers(system, port));
+    findings.extend(checks::permissions(system, port));
+    findings.push(checks::memlock(system, port));
+    findings.extend(checks::interfaces(system, port));
+    findings.push(checks::udp_port(system, port));
+    findings.extend(pci::vfio(system, port));
+    findings.extend(pci::nics(system, port));
+    findings
+}
+
+fn open(port: &PortSpec) -> Finding {
+    const TOPIC: &str = "open";
+    match Context::open(port, &DeviceOptions::default()) {
+        Ok(context) => {
+            let attr = context.attr();
+            let mtu = attr.active_mtu.map_or(0, PathMtu::bytes);
+            let gids: Vec<String> = attr.gids.iter().map(|(index, gid)| format!("{index} = {gid}")).collect();
+            let gids = gids.join(", ");
+            Finding::ok(TOPIC, format!("{port} opens: path MTU up to {mtu}, GIDs {gids}"))
+        }
+        Err(error) => Finding::new(TOPIC, Severity::Blocks, format!("{port} does not open: {error}")),
+    }
+}
+
+fn print(finding: &Finding) {
+    println!("{:<8} {:<12} {}", finding.severity.text(), finding.topic, finding.what);
+    for command in &finding.mend {
+        println!("{:<8} {:<12}   $ {command}", "", "");
+    }
+}
+
+fn verdict(findings: &[Finding], port: Option<&PortSpec>) -> String {
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (blocks, warnings) = (count(Severity::Blocks), count(Severity::Warning));
+    let whom = port.map_or_else(|| "every port kind".to_owned(), |port| port.to_string());
+    match blocks {
+        0 if port.is_none() => {
+            format!("Nothing blocks; warnings: {warnings}. `--port PORT` looks at what one port needs.")
+        }
+        0 => format!("Nothing blocks {whom}; warnings: {warnings}."),
+        blocks => format!("Findings that block {whom}: {blocks}; warnings: {warnings}."),
+    }
+}

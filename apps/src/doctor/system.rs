@@ -1,0 +1,190 @@
+//! What the kernel tells of the machine in /proc, /sys and /dev.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The machine, as its file systems show it.
+pub(crate) struct System {
+    root: PathBuf,
+}
+
+/// An Ethernet interface of the kernel.
+pub(crate) struct KernelInterface {
+    pub(crate) name: String,
+    pub(crate) mtu_bytes: usize,
+    pub(crate) is_up: bool,
+    pub(crate) has_carrier: bool,
+}
+
+/// A network controller on the PCI bus.
+pub(crate) struct PciNic {
+    pub(crate) address: String,
+    pub(crate) driver: Option<String>,
+    pub(crate) iommu_group: Option<String>,
+    /// The kernel's interfaces on it.
+    pub(crate) interfaces: Vec<String>,
+    /// RDMA devices on it.
+    pub(crate) rdma_devices: Vec<String>,
+}
+
+/// IFF_UP of `flags` in /sys/class/net.
+const IFF_UP: u32 = 1;
+/// ARPHRD_ETHER of `type` in /sys/class/net.
+const ARPHRD_ETHER: &str = "1";
+
+impl System {
+    /// This machine.
+    pub(crate) fn live() -> Self {
+        System { root: PathBuf::from("/") }
+    }
+
+    /// A machine whose /proc, /sys and /dev are below `root`.
+    #[cfg(test)]
+    pub(crate) fn below(root: &Path) -> Self {
+        System { root: root.to_owned() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// A file's text, trimmed; `None` where it cannot be read.
+    pub(crate) fn read(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Whether something is at `path`.
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// Whether this process may open `path` for reading and writing.
+    pub(crate) fn can_open(&self, path: &str) -> bool {
+        fs::OpenOptions::new().read(true).write(true).open(self.path(path)).is_ok()
+    }
+
+    /// Names in a directory, sorted; none where it cannot be read.
+    pub(crate) fn list(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The last part of what a symbolic link points to.
+    fn link_name(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The Ethernet interfaces but the loopback.
+    pub(crate) fn interfaces(&self) -> Vec<KernelInterface> {
+        let names = self.list("/sys/class/net").into_iter();
+        names.filter_map(|name| self.interface(&name)).collect()
+    }
+
+    fn interface(&self, name: &str) -> Option<KernelInterface> {
+        let attribute = |attribute: &str| self.read(&format!("/sys/class/net/{name}/{attribute}"));
+        if attribute("type")? != ARPHRD_ETHER {
+            return None;
+        }
+        let flags = u32::from_str_radix(attribute("flags")?.trim_start_matches("0x"), 16).ok()?;
+        Some(KernelInterface {
+            name: name.to_owned(),
+            mtu_bytes: attribute("mtu")?.parse().ok()?,
+            is_up: flags & IFF_UP != 0,
+            // Reading it is an error while the interface is down.
+            has_carrier: attribute("carrier").is_some_and(|carrier| carrier == "1"),
+        })
+    }
+
+    /// The network controllers (class 02) on the PCI bus.
+    pub(crate) fn pci_nics(&self) -> Vec<PciNic> {
+        let addresses = self.list("/sys/bus/pci/devices").into_iter();
+        addresses
+            .filter(|address| {
+                let class = self.read(&format!("/sys/bus/pci/devices/{address}/class"));
+                class.is_some_and(|class| class.starts_with("0x02"))
+            })
+            .map(|address| self.pci_nic(address))
+            .collect()
+    }
+
+    fn pci_nic(&self, address: String) -> PciNic {
+        let device = format!("/sys/bus/pci/devices/{address}");
+        let mut interfaces = self.list(&format!("{device}/net"));
+        // A virtio NIC has a device of its own bus in between.
+        for child in self.list(&device).iter().filter(|child| child.starts_with("virtio")) {
+            interfaces.extend(self.list(&format!("{device}/{child}/net")));
+        }
+        PciNic {
+            driver: self.link_name(&format!("{device}/driver")),
+            iommu_group: self.link_name(&format!("{device}/iommu_group")),
+            interfaces,
+            rdma_devices: self.list(&format!("{device}/infiniband")),
+            address,
+        }
+    }
+
+    /// Soft-RoCE devices of the kernel and the interfaces they sit on.
+    pub(crate) fn rxe_devices(&self) -> Vec<(String, String)> {
+        let devices = self.list("/sys/class/infiniband").into_iter();
+        // Only software devices name a parent.
+        devices
+            .filter_map(|device| {
+                let parent = self.read(&format!("/sys/class/infiniband/{device}/parent"))?;
+                Some((device, parent))
+            })
+            .collect()
+    }
+
+    /// Whether a socket of this network namespace, the kernel's own included, holds a UDP port.
+    pub(crate) fn is_udp_port_held(&self, udp_port: u16) -> bool {
+        let suffix = format!(":{udp_port:04X}");
+        let tables = ["/proc/net/udp", "/proc/net/udp6"].into_iter().filter_map(|path| self.read(path));
+        let local = |line: &str| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&suffix));
+        tables.into_iter().any(|table| table.lines().skip(1).any(local))
+    }
+
+    /// A number of a `Name:   123 kB` line of /proc/meminfo.
+    pub(crate) fn meminfo(&self, name: &str) -> Option<u64> {
+        let text = self.read("/proc/meminfo")?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        rest.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Features of the first CPU, in the kernel's names.
+    pub(crate) fn cpu_features(&self) -> Vec<String> {
+        let text = self.read("/proc/cpuinfo").unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
+        let list = line.and_then(|line| line.split_once(':')).map_or("", |(_, list)| list);
+        list.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// The effective capabilities of this process, as the kernel's bits.
+    pub(crate) fn capabilities(&self) -> u64 {
+        let text = self.read("/proc/self/status").unwrap_or_default();
+        let hex = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+    }
+
+    /// How many bytes this process may lock in memory; `None`: any number.
+    pub(crate) fn memlock_bytes(&self) -> Option<u64> {
+        let text = self.read("/proc/self/limits")?;
+        let rest = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+        rest.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The directory of DPDK's shared libraries in this process, and the drivers' files below it; `None`
+    /// where DPDK is linked in.
+    pub(crate) fn dpdk_libraries(&self) -> Option<(String, Vec<String>)> {
+        let maps = self.read("/proc/self/maps")?;
+        let line = maps.lines().find(|line| line.contains("/librte_eal.so"))?;
+        let path = Path::new(line.get(line.find('/')?..)?);
+        let dir = format!("{}/dpdk", path.parent()?.display());
+        let versions = self.list(&dir).into_iter().filter(|name| name.starts_with("pmds-"));
+        let files = versions.flat_map(|version| self.list(&format!("{dir}/{version}"))).collect();
+        Some((dir, files))
+    }
+}
