@@ -71,6 +71,11 @@ impl<T> Table<T> {
         self.max_len
     }
 
+    /// The most slots there may be: every index is below it. More than objects, where these are few.
+    pub fn max_slots(&self) -> usize {
+        self.max_len.next_power_of_two().max(2 * MIN_FREE_INDICES).min(1 << self.layout.index_bits)
+    }
+
     /// Puts in what `make` builds for the new number; a number that `refuse` names is not given.
     /// `None` where the table is full.
     pub fn insert_with(
@@ -83,8 +88,7 @@ impl<T> Table<T> {
             return None;
         }
         if self.free.len() < MIN_FREE_INDICES {
-            let limit = 1usize << self.layout.index_bits;
-            let grown = (self.slots.len() * 2).max(2 * MIN_FREE_INDICES).min(limit);
+            let grown = (self.slots.len() * 2).max(2 * MIN_FREE_INDICES).min(self.max_slots());
             self.free.extend((self.slots.len()..grown).map(|index| index as u32));
             self.slots.resize_with(grown, || None);
         }
@@ -131,7 +135,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// The index of a number: below the table's largest size, and no two objects' the same.
+    /// The index of a number: below [`Table::max_slots`], and no two objects' the same.
     #[inline]
     pub fn index_of(&self, number: u32) -> usize {
         self.layout.index_of(number)
@@ -173,6 +177,18 @@ mod tests {
         assert_ne!(again, numbers[3]);
         assert_eq!(table.get_mut(again), Some(&mut 1000));
         assert_eq!(table.get(again ^ 1), None, "the random bits must match too");
+    }
+
+    #[test]
+    fn every_index_is_below_max_slots() {
+        for max_len in [1, 8, 100, 200, 256] {
+            let mut random = Random::new([3; 32]);
+            let mut table = Table::new(LAYOUT, max_len);
+            while let Some(number) = table.insert_with(&mut random, |_| false, |_| ()) {
+                assert!(table.index_of(number) < table.max_slots(), "{max_len} objects");
+            }
+            assert_eq!(table.len(), max_len);
+        }
     }
 
     #[test]

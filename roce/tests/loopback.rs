@@ -26,7 +26,11 @@ fn every_operation_moves_its_bytes_at_every_length_and_mtu() {
             b.post_recv(71, b.sge(0, 0));
             a.post(1, SendOp::SendWithImm { imm: 9 }, a.sge(0, len));
             a.post(2, SendOp::Write { remote_addr, rkey }, a.sge(0, len));
-            a.post(3, SendOp::WriteWithImm { remote_addr: remote_addr + 200_000, rkey, imm: 8 }, a.sge(0, len));
+            a.post(
+                3,
+                SendOp::WriteWithImm { remote_addr: remote_addr + 200_000, rkey, imm: 8 },
+                a.sge(0, len),
+            );
             a.post(4, SendOp::Read { remote_addr, rkey }, a.sge(500_000, len));
             settle(&mut a, &mut b);
             let got: Vec<_> = a.completions().iter().map(|c| (c.wr_id, c.status, c.opcode)).collect();
@@ -40,12 +44,15 @@ fn every_operation_moves_its_bytes_at_every_length_and_mtu() {
                     (4, ok, WcOpcode::RdmaRead)
                 ]
             );
-            let got: Vec<_> = b.completions().iter().map(|c| (c.wr_id, c.opcode, c.len_bytes, c.imm)).collect();
+            let got: Vec<_> =
+                b.completions().iter().map(|c| (c.wr_id, c.opcode, c.len_bytes, c.imm)).collect();
             assert_eq!(
                 got,
                 [(70, WcOpcode::Recv, len, Some(9)), (71, WcOpcode::RecvRdmaWithImm, len, Some(8))]
             );
-            for (memory, offset) in [(&b.memory, 100_000), (&b.memory, 300_000), (&b.memory, 500_000), (&a.memory, 500_000)] {
+            for (memory, offset) in
+                [(&b.memory, 100_000), (&b.memory, 300_000), (&b.memory, 500_000), (&a.memory, 500_000)]
+            {
                 let mut bytes = vec![0; len as usize];
                 memory.read(offset, &mut bytes).unwrap();
                 assert!(bytes == data, "{len} bytes at {offset}, path MTU {}", mtu.bytes());
@@ -105,7 +112,10 @@ fn a_wrong_key_fails_the_request_and_flushes_what_follows_in_order() {
     a.post(5, SendOp::Send, a.sge(0, 8));
     settle(&mut a, &mut b);
     a.poll(1);
-    assert_eq!(a.completions().iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(5, WcStatus::WrFlushErr)]);
+    assert_eq!(
+        a.completions().iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(),
+        [(5, WcStatus::WrFlushErr)]
+    );
 }
 
 #[test]

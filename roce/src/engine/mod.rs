@@ -123,7 +123,7 @@ impl<P: Port> Engine<P> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
         let qps = Table::new(QPN_LAYOUT, limits.max_qps);
-        let slots = qps.max_len().next_power_of_two();
+        let slots = qps.max_slots();
         Ok(Engine {
             port,
             congestion: config.congestion,

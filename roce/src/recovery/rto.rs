@@ -16,8 +16,12 @@ pub struct RetransmitTimer {
 impl RetransmitTimer {
     /// A stopped timer of 4.096 us * 2^`timeout`; `timeout` has 5 bits, and 0 means never.
     pub fn new(timeout: u8) -> Self {
-        let rto_nanos = (timeout != 0).then(|| TIMEOUT_UNIT_NANOS << (timeout & 0x1F));
-        RetransmitTimer { rto_nanos, deadline: None }
+        RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
+    }
+
+    /// Changes the timeout, from the next start on: what runs goes on.
+    pub fn set_timeout(&mut self, timeout: u8) {
+        self.rto_nanos = rto_nanos(timeout);
     }
 
     /// When it expires next.
@@ -56,6 +60,10 @@ impl RetransmitTimer {
     }
 }
 
+fn rto_nanos(timeout: u8) -> Option<u64> {
+    (timeout != 0).then(|| TIMEOUT_UNIT_NANOS << (timeout & 0x1F))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +80,15 @@ mod tests {
         let mut never = RetransmitTimer::new(0);
         never.restart(Instant::ZERO);
         assert_eq!(never.deadline(), None);
+    }
+
+    #[test]
+    fn a_change_does_not_stop_what_runs() {
+        let mut timer = RetransmitTimer::new(1);
+        timer.start(Instant::ZERO);
+        timer.set_timeout(2);
+        assert_eq!(timer.deadline(), Some(Instant::from_nanos(8192)));
+        timer.restart(Instant::ZERO);
+        assert_eq!(timer.deadline(), Some(Instant::from_nanos(16384)));
     }
 }

@@ -6,32 +6,34 @@ use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::loopback::{Loopback, LoopbackPort};
-use roce::port::PortCaps;
+use roce::port::{Port, PortCaps};
 use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
-use roce::queue::{CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge};
+use roce::queue::{
+    CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
+};
 use roce::time::Instant;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// One end of the connection.
-pub struct End {
-    pub engine: Engine<LoopbackPort>,
-    pub pd: PdId,
-    pub cq: CqId,
-    pub poller: CqPoller,
-    pub qpn: Qpn,
-    pub send: SendPoster,
-    pub recv: RecvPoster,
-    pub memory: Memory,
-    pub lkey: LKey,
-    pub rkey: RKey,
-    pub gid: Gid,
+pub(crate) struct End<P: Port = LoopbackPort> {
+    pub(crate) engine: Engine<P>,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
+    pub(crate) poller: CqPoller,
+    pub(crate) qpn: Qpn,
+    pub(crate) send: SendPoster,
+    pub(crate) recv: RecvPoster,
+    pub(crate) memory: Memory,
+    pub(crate) lkey: LKey,
+    pub(crate) rkey: RKey,
+    pub(crate) gid: Gid,
 }
 
 /// Depth of each end's queues.
-pub const DEPTH: u32 = 512;
+pub(crate) const DEPTH: u32 = 512;
 
-fn end(index: u8, port: LoopbackPort, memory_bytes: usize, signal_all: bool) -> End {
+fn end<P: Port>(index: u8, port: P, memory_bytes: usize, signal_all: bool) -> End<P> {
     let mac = Mac([2, 0, 0, 0, 0, index]);
     let other = Mac([2, 0, 0, 0, 0, 3 - index]);
     let ip = |index| IpAddr::V4(Ipv4Addr::new(10, 0, 0, index));
@@ -65,7 +67,7 @@ fn end(index: u8, port: LoopbackPort, memory_bytes: usize, signal_all: bool) -> 
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
-fn connect(this: &mut End, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
+fn connect<P: Port>(this: &mut End<P>, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let to_init = QpAttr {
         state: Some(QpState::Init),
@@ -99,45 +101,61 @@ fn connect(this: &mut End, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
 }
 
 /// Two connected ends with `memory_bytes` of registered memory each.
-pub fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End, End) {
+pub(crate) fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End, End) {
+    let (port_a, port_b) = ports();
+    pair_over(port_a, port_b, mtu, memory_bytes, signal_all)
+}
+
+/// The two ends of a loopback.
+pub(crate) fn ports() -> (LoopbackPort, LoopbackPort) {
     let caps = |index| PortCaps { mac: Mac([2, 0, 0, 0, 0, index]), mtu_bytes: 4200 };
-    let (port_a, port_b) = Loopback::pair(caps(1), caps(2), 1024);
+    Loopback::pair(caps(1), caps(2), 1024)
+}
+
+/// As [`pair`], over other ports.
+pub(crate) fn pair_over<P: Port, Q: Port>(
+    port_a: P,
+    port_b: Q,
+    mtu: PathMtu,
+    memory_bytes: usize,
+    signal_all: bool,
+) -> (End<P>, End<Q>) {
     let (mut a, mut b) = (end(1, port_a, memory_bytes, signal_all), end(2, port_b, memory_bytes, signal_all));
     connect(&mut a, b.qpn, b.gid, mtu);
     connect(&mut b, a.qpn, a.gid, mtu);
     (a, b)
 }
 
-impl End {
+impl<P: Port> End<P> {
     /// A list of one entry: `len_bytes` at `offset` of this end's memory.
-    pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
+    pub(crate) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.memory.addr() + offset as u64, len_bytes, lkey: self.lkey }
     }
 
     /// Posts a send of one entry.
-    pub fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
+    pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
         let data = SendData::Sges(&[sge]);
         self.send.post(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
     }
 
     /// Posts a receive of one entry.
-    pub fn post_recv(&mut self, wr_id: u64, sge: Sge) {
+    pub(crate) fn post_recv(&mut self, wr_id: u64, sge: Sge) {
         self.recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
     }
 
     /// Polls the engine at `nanos`.
-    pub fn poll(&mut self, nanos: u64) {
+    pub(crate) fn poll(&mut self, nanos: u64) {
         self.engine.poll(Instant::from_nanos(nanos));
     }
 
     /// Everything that has completed.
-    pub fn completions(&mut self) -> Vec<Cqe> {
+    pub(crate) fn completions(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.poller.pop()).collect()
     }
 }
 
 /// Polls both ends in turn until neither has anything left to do.
-pub fn settle(a: &mut End, b: &mut End) {
+pub(crate) fn settle(a: &mut End, b: &mut End) {
     for nanos in 0..100_000 {
         let now = Instant::from_nanos(nanos);
         let idle = a.engine.poll(now).is_idle() & b.engine.poll(now).is_idle();

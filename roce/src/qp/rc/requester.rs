@@ -39,7 +39,7 @@ pub struct RequesterConfig {
     pub congestion: Congestion,
 }
 
-/// A work request whose own memory could not be read.
+/// A work request that cannot be sent: its own memory cannot be read, or it is a READ where none is allowed.
 #[derive(Clone, Copy, Debug)]
 struct LocalFault {
     position: u32,
@@ -128,10 +128,10 @@ impl Requester {
         self.draining = draining;
     }
 
-    /// Changes the timers of a drained queue pair.
+    /// Changes timeouts, retries and limits. A queue pair that still drains stays under its timer.
     pub fn reconfigure(&mut self, config: RequesterConfig) {
         self.config = config;
-        self.timer = RetransmitTimer::new(config.timeout);
+        self.timer.set_timeout(config.timeout);
         self.retries_left = config.retry_count;
         self.rnr_retries_left = config.rnr_retry;
     }
@@ -143,7 +143,7 @@ impl Requester {
 
     /// Sends packets until there are none, none may go, or the budget is used up.
     pub fn transmit<P: Port>(&mut self, outstanding: &mut Outstanding, outlet: &mut Outlet<'_, P>) -> Turn {
-        if self.rnr_until.is_some() || self.local_fault.is_some() {
+        if self.rnr_until.is_some() {
             return Turn::Done;
         }
         loop {
@@ -158,13 +158,17 @@ impl Requester {
                 return Turn::MoreToSend;
             }
             let Some(place) = outstanding.find(psn) else { return Turn::Done };
+            // What was sent before a faulty work request is still sent again where it is lost.
+            let position = outstanding.position_of(place.index);
+            if self.local_fault.is_some_and(|fault| fault.position == position) {
+                return Turn::Done;
+            }
             let Some(wqe) = outstanding.wqe(place.index) else { return Turn::Done };
             let part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.config.mtu_bytes);
             match self.send_one(outstanding, &wqe, &part, psn, outlet) {
                 Ok(()) => {}
                 Err(NotSent::PortFull) => return Turn::PortFull,
                 Err(NotSent::BadMemory) => {
-                    let position = outstanding.position_of(place.index);
                     self.local_fault = Some(LocalFault { position, status: WcStatus::LocProtErr });
                     return Turn::Done;
                 }
@@ -176,14 +180,20 @@ impl Requester {
     /// Whether the next work request gets its PSNs now.
     #[inline]
     fn start_next(&mut self, outstanding: &mut Outstanding) -> bool {
-        if self.draining {
+        if self.draining || self.local_fault.is_some() {
             return false;
         }
         let Some(wqe) = outstanding.next_unassigned() else { return false };
         let reads = outstanding.assigned_reads();
-        let too_many_reads =
-            matches!(wqe.op, SendOp::Read { .. }) && reads >= u32::from(self.config.max_rd_atomic);
-        if too_many_reads || (wqe.flags.fence && reads > 0) {
+        let max_reads = u32::from(self.config.max_rd_atomic);
+        let is_read = matches!(wqe.op, SendOp::Read { .. });
+        if is_read && max_reads == 0 {
+            // It could never be sent.
+            let position = outstanding.position_of(outstanding.assigned());
+            self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
+            return false;
+        }
+        if (is_read && reads >= max_reads) || (wqe.flags.fence && reads > 0) {
             return false;
         }
         outstanding.assign(&wqe, self.recovery.sent(), self.config.mtu_bytes)
@@ -330,8 +340,8 @@ impl Requester {
         None
     }
 
-    /// The status of the oldest work request, where it is one whose memory could not be read: its
-    /// predecessors have completed.
+    /// The status of the oldest work request, where it is one that cannot be sent: its predecessors
+    /// have completed.
     pub fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }

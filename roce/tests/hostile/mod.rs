@@ -1,0 +1,547 @@
+//! One engine and a hostile peer: runs a script and checks after every poll what must always hold.
+//! Shared by the fuzz target, the replay of its corpus and a property test.
+//!
+//! ```text
+//!   bytes --tape--> steps --peer--> frames --> Engine::poll --> frames, completions, memory --> checks
+//! ```
+//!
+//! * No byte changes but where a receive or READ of the application, or a permitted WRITE, puts it.
+//! * No byte leaves that the peer may not read.
+//! * Each work request completes exactly once and in order; a tiny completion queue may lose some.
+//! * Every frame is dropped for a counted reason or reaches the queue pair.
+//! * Answers, READ responses and resent requests are bounded by what asks for them.
+//! * The engine allocates next to nothing, and does not spin.
+//! * In the end, with a peer that has gone silent, nothing stays outstanding.
+
+mod memory;
+mod peer;
+mod port;
+mod tape;
+
+use memory::{Arena, FOREIGN, GUARD, PRIVATE, REGION_BYTES};
+use peer::Peer;
+use port::{STALE, WirePort};
+use roce::engine::limits::{DEFAULT_WINDOW_PKTS, DeviceLimits};
+use roce::engine::{Engine, EngineConfig, Event, Progress};
+use roce::id::{Gid, LKey, Mac, Qpn};
+use roce::mem::{Access, PdId};
+use roce::neighbour::{Mode, NeighbourConfig};
+use roce::psn::Psn;
+use roce::qp::{AddressVector, QpAttr, QpInit, QpState};
+use roce::queue::{
+    CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
+    WcStatus,
+};
+use roce::time::Instant;
+use roce::wire::{Operation, Packet, Reth};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::rc::Rc;
+use tape::{Kind, RethPlan, Setup, Step, Target};
+
+const DEPTH: u32 = 64;
+const INLINE_BYTES: u32 = 64;
+/// What the application puts into inline messages.
+const INLINE: u8 = 0x55;
+/// Receives have odd numbers.
+const RECV_BIT: u64 = 1;
+/// Net allocations of the engine in one run, in bytes: queues of events that grow a little.
+const ALLOCATED_MAX_BYTES: i64 = 16 << 10;
+/// Polls after which a silent peer must have been given up.
+const LAST_POLLS_MAX: usize = 5000;
+
+/// What a run did, so that a test can see that scripts go deep.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Frames into the engine.
+    pub(crate) frames: u64,
+    /// Of these, packets that reached a queue pair.
+    pub(crate) received: u64,
+    /// Completions with success.
+    pub(crate) successes: u64,
+    /// Completions with an error.
+    pub(crate) failures: u64,
+    /// Connections made.
+    pub(crate) connections: u64,
+}
+
+/// Bytes that print as the steps that they spell.
+#[allow(dead_code)] // the fuzz target keeps the bytes alone
+pub(crate) struct Script(pub(crate) Vec<u8>);
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (setup, steps) = tape::script(&self.0);
+        writeln!(f, "{:?}\n{setup:?}", self.0)?;
+        steps.iter().try_for_each(|step| writeln!(f, "{step:?}"))
+    }
+}
+
+/// A work request that has not completed, and the memory that it may fill.
+struct Posted {
+    wr_id: u64,
+    len_bytes: u32,
+    fills: Vec<Range<usize>>,
+}
+
+struct Hostile {
+    engine: Engine<WirePort>,
+    setup: Setup,
+    arena: Arena,
+    peer: Peer,
+    pd: PdId,
+    cq: CqId,
+    poller: CqPoller,
+    qpn: Qpn,
+    send: SendPoster,
+    recv: RecvPoster,
+    sends: VecDeque<Posted>,
+    recvs: VecDeque<Posted>,
+    next_wr_id: u64,
+    now: Instant,
+    frames: Vec<Rc<[u8]>>,
+    allocated_bytes: i64,
+    bounds: Bounds,
+    tally: Tally,
+}
+
+/// What the engine may send at most, and what it has sent.
+#[derive(Default)]
+struct Bounds {
+    requests_in: u64,
+    reads_in: u64,
+    posted_pkts: u64,
+    answers_out: u64,
+    responses_out: u64,
+    requests_out: u64,
+}
+
+/// Runs the script that `bytes` spell; panics where something does not hold.
+pub(crate) fn run(bytes: &[u8]) -> Tally {
+    let (setup, steps) = tape::script(bytes);
+    let mut hostile = Hostile::new(setup);
+    for step in steps {
+        hostile.step(step);
+    }
+    hostile.finish();
+    hostile.tally
+}
+
+fn gid(setup: Setup, last: u8) -> IpAddr {
+    if setup.is_ipv6 {
+        IpAddr::V6(Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, u16::from(last)))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+    }
+}
+
+fn engine(setup: Setup) -> Engine<WirePort> {
+    let mac = Mac([2, 0, 0, 0, 0, 1]);
+    let gids = vec![(gid(setup, 1), if setup.is_ipv6 { 64 } else { 24 })];
+    let neighbour = NeighbourConfig { mac, mode: Mode::Shared, gids, gateway_v4: None, gateway_v6: None };
+    let mut config = EngineConfig::new([7; 32], neighbour);
+    config.limits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps: 8 };
+    let mut engine = Engine::new(WirePort::new(mac), config).unwrap();
+    for last in [2, 3] {
+        engine.neighbour_mut().set_neighbour(gid(setup, last), Mac([2, 0, 0, 0, 0, last]));
+    }
+    engine
+}
+
+impl Hostile {
+    fn new(setup: Setup) -> Self {
+        let mut engine = engine(setup);
+        let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
+        let arena = Arena::new(&mut engine, pd, other_pd);
+        let (cq, poller) = engine.create_cq(if setup.tiny_cq { 4 } else { 4 * DEPTH }).unwrap();
+        let (other_cq, _) = engine.create_cq(16).unwrap();
+        let init = |pd, cq| QpInit {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_bytes: INLINE_BYTES,
+            signal_all: true,
+        };
+        let main = engine.create_qp(&init(pd, cq)).unwrap();
+        let [other_qpn, idle_qpn] =
+            [(); 2].map(|()| engine.create_qp(&init(other_pd, other_cq)).unwrap().qpn);
+        let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(setup, last)));
+        let mut peer = Peer::new(peer_gid, engine_gid, stranger, setup.mtu.bytes());
+        (peer.qpn, peer.other_qpn, peer.idle_qpn) = (main.qpn, other_qpn, idle_qpn);
+        let mut hostile = Hostile {
+            engine,
+            setup,
+            arena,
+            peer,
+            pd,
+            cq,
+            poller,
+            qpn: main.qpn,
+            send: main.send,
+            recv: main.recv,
+            sends: VecDeque::new(),
+            recvs: VecDeque::new(),
+            next_wr_id: 0,
+            now: Instant::ZERO,
+            frames: Vec::new(),
+            allocated_bytes: 0,
+            bounds: Bounds::default(),
+            tally: Tally::default(),
+        };
+        hostile.connect(other_qpn, stranger, QpState::Rts);
+        hostile.connect(idle_qpn, stranger, QpState::Init);
+        hostile.connect_main();
+        hostile
+    }
+
+    fn connect_main(&mut self) {
+        self.connect(self.qpn, self.peer.own, QpState::Rts);
+        self.peer.restart(Psn::new(self.setup.first_psn));
+        self.tally.connections += 1;
+    }
+
+    fn connect(&mut self, qpn: Qpn, peer: Gid, until: QpState) {
+        let setup = self.setup;
+        let mut access = Access::NONE;
+        for (bit, right) in [(1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ)] {
+            access = if setup.refuses & bit == 0 { access | right } else { access };
+        }
+        let first_psn = Some(Psn::new(setup.first_psn));
+        let to_init = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port_num: Some(1),
+            access: Some(access),
+            ..QpAttr::default()
+        };
+        let to_rtr = QpAttr {
+            state: Some(QpState::Rtr),
+            path: Some(AddressVector::new(peer, 1)),
+            path_mtu: Some(setup.mtu),
+            dest_qpn: Some(Qpn::new(0x1234)),
+            rq_psn: first_psn,
+            max_dest_rd_atomic: Some(setup.rd_atomic),
+            min_rnr_timer: Some(1),
+            ..QpAttr::default()
+        };
+        let to_rts = QpAttr {
+            state: Some(QpState::Rts),
+            timeout: Some(4),
+            retry_count: Some(setup.retry_count),
+            rnr_retry: Some(setup.rnr_retry),
+            sq_psn: first_psn,
+            max_rd_atomic: Some(setup.rd_atomic),
+            ..QpAttr::default()
+        };
+        for attr in [to_init, to_rtr, to_rts] {
+            self.engine.modify_qp(qpn, &attr).unwrap();
+            if attr.state == Some(until) {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Packet(plan) => {
+                let reth = self.reth(plan.reth);
+                let frame = self.peer.packet(&plan, reth);
+                self.put(frame);
+            }
+            Step::Message { kind, reth, lost } => {
+                let reth = self.reth(reth);
+                let frames = self.peer.message(kind, reth);
+                self.put_all(frames, lost);
+            }
+            Step::Answer { lost } => {
+                let frames = self.peer.answers();
+                self.put_all(frames, lost);
+            }
+            Step::Raw(bytes) => self.put(bytes),
+            Step::Send { kind, len_bytes, sges, inline, fence, bad_key } => {
+                self.post_send(kind, len_bytes, sges, inline, fence, bad_key);
+            }
+            Step::Recv { len_bytes, sges, bad_key } => self.post_recv(len_bytes, sges, bad_key),
+            Step::Poll { nanos, room } => {
+                self.now = self.now.plus_nanos(nanos);
+                self.poll(room);
+            }
+            Step::Sleep => {
+                self.sleep();
+            }
+            Step::Deregister => self.arena.deregister(&mut self.engine),
+            Step::Register => self.arena.register(&mut self.engine, self.pd),
+            Step::Modify(state) => self.modify(state),
+        }
+    }
+
+    fn reth(&self, plan: RethPlan) -> Reth {
+        let base = self.arena.addr(plan.target);
+        let start = if plan.from_end {
+            let last = base.wrapping_add(REGION_BYTES as u64).wrapping_sub(u64::from(plan.len_bytes));
+            last.wrapping_sub(plan.offset as u64)
+        } else {
+            base.wrapping_add(plan.offset as u64)
+        };
+        Reth { va: start, rkey: self.arena.rkey(plan.target), len_bytes: plan.len_bytes }
+    }
+
+    fn put_all(&mut self, frames: Vec<Vec<u8>>, lost: u32) {
+        for (index, frame) in frames.into_iter().enumerate() {
+            if lost >> (index % 32) & 1 == 0 {
+                self.put(frame);
+            }
+        }
+    }
+
+    /// Puts a frame into the port, and notes what it entitles the engine to do.
+    fn put(&mut self, frame: Vec<u8>) {
+        if let Ok(packet) = Packet::parse(&frame)
+            && packet.icrc_ok()
+        {
+            self.bounds.requests_in += u64::from(packet.info.is_request);
+            self.bounds.reads_in += u64::from(packet.info.operation == Operation::ReadRequest);
+            if let (Operation::Write, Some(reth)) = (packet.info.operation, packet.reth()) {
+                self.arena.expect_write(reth.rkey, reth.va, reth.len_bytes);
+            }
+        }
+        let frame: Rc<[u8]> = frame.into();
+        self.frames.push(frame.clone());
+        self.engine.port_mut().incoming.push_back(frame);
+    }
+
+    /// A list of `len_bytes` bytes in up to three pieces of the private region.
+    fn sges(&self, len_bytes: u32, pieces: u8, bad_key: bool) -> Vec<Sge> {
+        let lkey = self.arena.lkey(Target::Private);
+        let lkey = if bad_key { LKey(lkey.0 ^ 1) } else { lkey };
+        let addr = self.arena.addr(Target::Private);
+        let pieces = u32::from(pieces);
+        let (mut offset, mut left) = (u64::from(self.next_wr_id as u32 % 7) * 64, len_bytes);
+        let mut sges = Vec::new();
+        for index in 0..pieces {
+            let len_bytes = if index + 1 == pieces { left } else { left / 2 };
+            sges.push(Sge { addr: addr + offset, len_bytes, lkey });
+            offset += u64::from(len_bytes) + 5;
+            left -= len_bytes;
+        }
+        sges
+    }
+
+    fn fills(&self, sges: &[Sge]) -> Vec<Range<usize>> {
+        sges.iter().map(|sge| self.arena.private(sge.addr, sge.len_bytes)).collect()
+    }
+
+    fn post_send(&mut self, kind: Kind, len_bytes: u32, sges: u8, inline: bool, fence: bool, bad_key: bool) {
+        let sges = self.sges(len_bytes, sges, bad_key);
+        let (remote_addr, rkey) = (0x10_0000, roce::id::RKey(0x77));
+        let op = match kind {
+            Kind::Send => SendOp::Send,
+            Kind::SendWithImm => SendOp::SendWithImm { imm: 1 },
+            Kind::Write => SendOp::Write { remote_addr, rkey },
+            Kind::WriteWithImm => SendOp::WriteWithImm { remote_addr, rkey, imm: 2 },
+            Kind::Read => SendOp::Read { remote_addr, rkey },
+        };
+        let bytes = [INLINE; INLINE_BYTES as usize];
+        let inline = inline && kind != Kind::Read;
+        let data = if inline {
+            SendData::Inline(&bytes[..(len_bytes % (INLINE_BYTES + 1)) as usize])
+        } else {
+            SendData::Sges(&sges)
+        };
+        let wr_id = self.next_wr_id << 1;
+        let flags = SendFlags { signaled: false, solicited: fence, fence };
+        if self.send.post(&SendRequest { wr_id, op, flags, data }).is_ok() {
+            self.next_wr_id += 1;
+            let total: u32 = sges.iter().map(|sge| sge.len_bytes).sum();
+            self.bounds.posted_pkts += u64::from(total.div_ceil(self.setup.mtu.bytes()).max(1));
+            let fills = if kind == Kind::Read { self.fills(&sges) } else { Vec::new() };
+            self.sends.push_back(Posted { wr_id, len_bytes: total, fills });
+        }
+    }
+
+    fn post_recv(&mut self, len_bytes: u32, sges: u8, bad_key: bool) {
+        let sges = self.sges(len_bytes, sges, bad_key);
+        let wr_id = self.next_wr_id << 1 | RECV_BIT;
+        if self.recv.post(&RecvRequest { wr_id, sges: &sges }).is_ok() {
+            self.next_wr_id += 1;
+            let total = sges.iter().map(|sge| sge.len_bytes).sum();
+            self.recvs.push_back(Posted { wr_id, len_bytes: total, fills: self.fills(&sges) });
+        }
+    }
+
+    fn state(&self) -> QpState {
+        self.engine.query_qp(self.qpn).unwrap().0
+    }
+
+    fn modify(&mut self, to: QpState) {
+        let attr = QpAttr { state: Some(to), ..QpAttr::default() };
+        if self.engine.modify_qp(self.qpn, &attr).is_err() {
+            return; // no such transition from here
+        }
+        match to {
+            QpState::Reset => self.start_again(),
+            QpState::Err => self.flush_and_reconnect(),
+            _ => {}
+        }
+    }
+
+    /// The queue pair is in RESET: its work requests are gone without completions.
+    fn start_again(&mut self) {
+        self.take_completions();
+        self.sends.clear();
+        self.recvs.clear();
+        self.connect_main();
+    }
+
+    fn flush_and_reconnect(&mut self) {
+        for _ in 0..DEPTH {
+            self.poll_once(usize::MAX);
+        }
+        if !self.setup.tiny_cq {
+            assert!(self.sends.is_empty() && self.recvs.is_empty(), "work requests stay in an error state");
+        }
+        self.engine
+            .modify_qp(self.qpn, &QpAttr { state: Some(QpState::Reset), ..QpAttr::default() })
+            .unwrap();
+        self.start_again();
+    }
+
+    fn poll(&mut self, room: usize) -> Progress {
+        let progress = self.poll_once(room);
+        if self.state() == QpState::Err {
+            self.flush_and_reconnect();
+        }
+        progress
+    }
+
+    /// Polls, then checks everything.
+    fn poll_once(&mut self, room: usize) -> Progress {
+        self.engine.port_mut().room = room;
+        let mut progress = Progress::default();
+        let (engine, now) = (&mut self.engine, self.now);
+        let allocated = allocation_counter::measure(|| progress = engine.poll(now));
+        self.allocated_bytes += allocated.bytes_current;
+        assert!(self.allocated_bytes < ALLOCATED_MAX_BYTES, "the engine keeps {} B", self.allocated_bytes);
+        let fills = self.sends.iter().chain(&self.recvs).flat_map(|posted| &posted.fills);
+        self.arena.check(fills);
+        self.take_sent();
+        self.take_completions();
+        self.check_counts();
+        if progress.is_idle() {
+            let due = self.engine.next_deadline();
+            assert!(due.is_none_or(|due| due > now), "idle at {now:?}, but due at {due:?}: it would spin");
+        }
+        if self.engine.port().incoming.is_empty() {
+            self.frames.clear();
+        }
+        while let Some(event) = self.engine.poll_event() {
+            assert!(self.setup.tiny_cq || event != Event::CqError(self.cq), "the queue has room for all");
+        }
+        progress
+    }
+
+    /// Reads what the engine sent: well-formed, to the peer, and nothing in it that is secret.
+    fn take_sent(&mut self) {
+        let is_latest = self.engine.port().incoming.is_empty();
+        for frame in self.engine.port_mut().take_sent() {
+            let packet = Packet::parse(&frame).expect("the engine sends packets that can be read");
+            assert!(packet.icrc_ok());
+            assert_eq!((packet.src_gid(), packet.dst_gid()), (self.peer.engine, self.peer.own));
+            assert_eq!(packet.bth.dest_qp, Qpn::new(0x1234));
+            let bounds = &mut self.bounds;
+            let is_response = packet.info.operation == Operation::ReadResponse;
+            // A run: single bytes of any value come from the peer itself, in damaged packets.
+            let secrets = [GUARD, FOREIGN, STALE, if is_response { PRIVATE } else { GUARD }];
+            let is_secret = |run: &[u8]| secrets.iter().any(|secret| run.iter().all(|byte| byte == secret));
+            assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);
+            match packet.info.operation {
+                Operation::ReadResponse => bounds.responses_out += 1,
+                Operation::Acknowledge => bounds.answers_out += 1,
+                _ => bounds.requests_out += 1,
+            }
+            self.peer.observe(&packet, is_latest);
+        }
+    }
+
+    fn take_completions(&mut self) {
+        while let Some(cqe) = self.poller.pop() {
+            let is_recv = cqe.wr_id & RECV_BIT != 0;
+            let queue = if is_recv { &mut self.recvs } else { &mut self.sends };
+            let mut posted = queue.pop_front();
+            // What an overflowed queue lost is missing, but the order stays.
+            while self.setup.tiny_cq && posted.as_ref().is_some_and(|posted| posted.wr_id < cqe.wr_id) {
+                posted = queue.pop_front();
+            }
+            let Some(posted) = posted else { panic!("{cqe:?} completes nothing") };
+            self.tally.failures += u64::from(cqe.status != WcStatus::Success);
+            self.tally.successes += u64::from(cqe.status == WcStatus::Success);
+            check_completion(&cqe, &posted, self.qpn);
+        }
+    }
+
+    fn check_counts(&mut self) {
+        let counters = self.engine.counters();
+        let dropped: u64 = self.engine.drop_counters().iter().map(|(_, count)| count).sum();
+        let taken = self.engine.port().taken;
+        assert_eq!(dropped + counters.rcvd_pkts, taken, "every frame is counted once");
+        (self.tally.frames, self.tally.received) = (taken, counters.rcvd_pkts);
+        let bounds = &self.bounds;
+        assert!(bounds.answers_out <= bounds.requests_in, "more answers than requests");
+        let longest_read_pkts = (REGION_BYTES as u64).div_ceil(u64::from(self.setup.mtu.bytes()));
+        let responses = bounds.reads_in * longest_read_pkts;
+        assert!(bounds.responses_out <= responses, "more responses than READs ask for");
+        let resumptions = counters.local_ack_timeout_err
+            + counters.packet_seq_err
+            + counters.rcvd_rnr_err
+            + counters.implied_nak_seq_err;
+        let requests = bounds.posted_pkts + resumptions * u64::from(DEFAULT_WINDOW_PKTS);
+        assert!(
+            bounds.requests_out <= requests,
+            "{} requests sent, {requests} explained",
+            bounds.requests_out
+        );
+        let sent = bounds.requests_out + bounds.responses_out + bounds.answers_out;
+        assert_eq!(counters.sent_pkts, sent);
+    }
+
+    /// Lets time pass until the engine's next deadline; false where it has none.
+    fn sleep(&mut self) -> bool {
+        let Some(deadline) = self.engine.next_deadline() else { return false };
+        if self.now < deadline {
+            self.now = deadline;
+        }
+        self.poll(usize::MAX);
+        true
+    }
+
+    /// The peer says no more: whatever is outstanding ends.
+    fn finish(&mut self) {
+        self.modify(QpState::Rts);
+        for _ in 0..LAST_POLLS_MAX {
+            let idle = self.poll(usize::MAX).is_idle();
+            if idle && self.sends.is_empty() {
+                break;
+            }
+            if idle && !self.sleep() {
+                break;
+            }
+        }
+        if !self.setup.tiny_cq {
+            assert!(self.sends.is_empty(), "a silent peer is never given up: {:?}", self.engine.counters());
+        }
+        self.modify(QpState::Err);
+    }
+}
+
+fn check_completion(cqe: &Cqe, posted: &Posted, qpn: Qpn) {
+    assert_eq!(cqe.wr_id, posted.wr_id, "completions come in the order of the posts");
+    assert_eq!(cqe.qpn, qpn);
+    if cqe.status == WcStatus::Success && cqe.opcode == roce::queue::WcOpcode::Recv {
+        assert!(cqe.len_bytes <= posted.len_bytes);
+    }
+}

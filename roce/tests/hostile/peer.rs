@@ -1,0 +1,269 @@
+//! The peer: builds the frames that a script asks for, and reads those that the engine sends.
+
+use super::port::MTU_BYTES;
+use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
+use roce::id::{Gid, Mac, Msn, PKey, Qpn};
+use roce::psn::Psn;
+use roce::wire::{
+    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, Reth, Syndrome, icrc,
+};
+use std::collections::VecDeque;
+
+/// What the peer fills its payloads with.
+pub(crate) const PEER: u8 = 0x44;
+
+const ETH_LEN: usize = 14;
+/// Requests of the engine that the peer remembers.
+const REQUESTS_MAX: usize = 512;
+/// Responses to one READ that an honest answer has at most.
+const RESPONSES_MAX: u32 = 64;
+
+/// A request that the engine sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub psn: Psn,
+    pub operation: Operation,
+    pub ack_req: bool,
+    pub reth: Option<Reth>,
+}
+
+pub(crate) struct Peer {
+    pub own: Gid,
+    pub engine: Gid,
+    pub stranger: Gid,
+    pub qpn: Qpn,
+    pub other_qpn: Qpn,
+    pub idle_qpn: Qpn,
+    pub mtu_bytes: u32,
+    /// The PSN that the engine expects, as far as the peer knows.
+    pub expected: Psn,
+    pub requests: VecDeque<Request>,
+    unanswered: usize,
+}
+
+/// A frame's header fields, with what is wrong with them.
+struct Address {
+    src: Gid,
+    dst: Gid,
+    qpn: Qpn,
+    pkey: PKey,
+}
+
+impl Peer {
+    pub(crate) fn new(own: Gid, engine: Gid, stranger: Gid, mtu_bytes: u32) -> Self {
+        let [qpn, other_qpn, idle_qpn] = [Qpn::default(); 3];
+        let (expected, requests) = (Psn::default(), VecDeque::new());
+        Peer { own, engine, stranger, qpn, other_qpn, idle_qpn, mtu_bytes, expected, requests, unanswered: 0 }
+    }
+
+    /// A new connection begins.
+    pub(crate) fn restart(&mut self, expected: Psn) {
+        self.expected = expected;
+        self.requests.clear();
+        self.unanswered = 0;
+    }
+
+    /// Learns from a frame that the engine sent. `is_latest`: the engine has seen all that was sent to it.
+    pub(crate) fn observe(&mut self, packet: &Packet<'_>, is_latest: bool) {
+        if packet.info.is_request {
+            if self.requests.len() == REQUESTS_MAX {
+                self.requests.pop_front();
+                self.unanswered = self.unanswered.min(REQUESTS_MAX - 1);
+            }
+            let (psn, ack_req) = (packet.bth.psn, packet.bth.ack_req);
+            let (operation, reth) = (packet.info.operation, packet.reth());
+            self.requests.push_back(Request { psn, operation, ack_req, reth });
+            self.unanswered += 1;
+        } else if is_latest && packet.info.operation == Operation::Acknowledge {
+            let is_ack = matches!(packet.aeth().map(|aeth| aeth.syndrome), Some(Syndrome::Ack { .. }));
+            self.expected = packet.bth.psn.plus(u32::from(is_ack));
+        }
+    }
+
+    fn frame(&self, address: &Address, spec: &PacketSpec, reth: Reth, aeth: Aeth) -> Vec<u8> {
+        let template = HeaderTemplate::new(&HeaderSpec {
+            src_mac: Mac([2, 0, 0, 0, 0, 2]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 1]),
+            vlan: None,
+            src: address.src,
+            dst: address.dst,
+            tclass: 0,
+            ttl: 64,
+            flow_label: 0,
+            udp_source_port: 0xC001,
+            pkey: address.pkey,
+            dest_qp: address.qpn,
+        })
+        .unwrap();
+        let info = spec.opcode.info().unwrap();
+        let mut frame = vec![0; template.frame_len(info.ext_len_bytes, spec.payload_len)];
+        let mut parts = template.write(&mut frame, spec).unwrap();
+        parts.payload.fill(PEER);
+        let _ = parts.set_reth(reth);
+        let _ = parts.set_aeth(aeth);
+        let _ = parts.set_immdt(0x4949_4949);
+        template.seal(&mut frame).unwrap();
+        frame
+    }
+
+    fn address(&self) -> Address {
+        Address { src: self.own, dst: self.engine, qpn: self.qpn, pkey: PKey::DEFAULT }
+    }
+
+    /// The frame of a packet plan.
+    pub(crate) fn packet(&mut self, plan: &PacketPlan, reth: Reth) -> Vec<u8> {
+        let known = Opcode::new(plan.opcode).info();
+        let opcode = known.map_or(Opcode::RC_SEND_ONLY, |info| info.opcode);
+        let has_payload = known.is_none_or(|info| info.has_payload);
+        let psn = match plan.psn {
+            PsnPlan::Expected(offset) => self.expected.plus(offset as u32),
+            PsnPlan::Any(value) => Psn::new(value),
+            PsnPlan::Request { back, offset } => {
+                let request = self.requests.iter().rev().nth(usize::from(back));
+                request.map_or(self.expected, |request| request.psn).plus(offset as u32)
+            }
+        };
+        let spec = PacketSpec {
+            opcode,
+            solicited: plan.flags & 1 != 0,
+            ack_req: plan.flags & 2 != 0,
+            fecn: plan.flags & 4 != 0,
+            becn: plan.flags & 8 != 0,
+            psn,
+            ip_id: 0,
+            payload_len: if has_payload { plan.payload_len } else { 0 },
+        };
+        let aeth = Aeth { syndrome: Syndrome::from_byte(plan.syndrome), msn: Msn::new(1) };
+        let mut address = self.address();
+        match plan.damage {
+            Damage::UnknownQp(number) => address.qpn = Qpn::new(number),
+            Damage::OtherQp => address.qpn = self.other_qpn,
+            Damage::IdleQp => address.qpn = self.idle_qpn,
+            Damage::PKey(pkey) => address.pkey = PKey(pkey),
+            Damage::WrongSource => address.src = self.stranger,
+            Damage::WrongDestination => address.dst = self.stranger,
+            _ => {}
+        }
+        let mut frame = self.frame(&address, &spec, reth, aeth);
+        let bth = ETH_LEN + if self.own.is_ipv4() { 28 } else { 48 };
+        if known.is_none() {
+            frame[bth] = plan.opcode;
+            reseal(&mut frame);
+        }
+        damage(&mut frame, plan.damage, bth);
+        if psn == self.expected
+            && matches!(plan.damage, Damage::None)
+            && spec.opcode.info().unwrap().is_request
+        {
+            self.expected = psn.plus(span(spec.opcode, &reth, self.mtu_bytes));
+        }
+        frame
+    }
+
+    /// The frames of a whole message.
+    pub(crate) fn message(&mut self, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
+        let [first, middle, last, only] = match kind {
+            Kind::Send => [0x00, 0x01, 0x02, 0x04],
+            Kind::SendWithImm => [0x00, 0x01, 0x03, 0x05],
+            Kind::Write => [0x06, 0x07, 0x08, 0x0A],
+            Kind::WriteWithImm => [0x06, 0x07, 0x09, 0x0B],
+            Kind::Read => [0x0C; 4],
+        };
+        // A message is short whatever its RETH says.
+        let len_bytes = if kind == Kind::Read { 0 } else { reth.len_bytes.min(16 * self.mtu_bytes) };
+        let packets = len_bytes.div_ceil(self.mtu_bytes).max(1);
+        let mut frames = Vec::new();
+        for index in 0..packets {
+            let opcode = Opcode::new(match (index == 0, index + 1 == packets) {
+                (true, true) => only,
+                (true, false) => first,
+                (false, true) => last,
+                (false, false) => middle,
+            });
+            let payload_len = (len_bytes - index * self.mtu_bytes).min(self.mtu_bytes) as usize;
+            let spec = self.spec(opcode, self.expected, payload_len, index + 1 == packets);
+            frames.push(self.frame(&self.address(), &spec, reth, ACK));
+            self.expected = self.expected.plus(span(opcode, &reth, self.mtu_bytes));
+        }
+        frames
+    }
+
+    fn spec(&self, opcode: Opcode, psn: Psn, payload_len: usize, ack_req: bool) -> PacketSpec {
+        let (solicited, fecn, becn) = (false, false, false);
+        PacketSpec { opcode, solicited, ack_req, fecn, becn, psn, ip_id: 0, payload_len }
+    }
+
+    /// Honest answers to all requests not yet answered.
+    pub(crate) fn answers(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let first = self.requests.len() - self.unanswered;
+        for request in self.requests.iter().skip(first) {
+            let reth = request.reth.filter(|_| request.operation == Operation::ReadRequest);
+            match reth {
+                Some(reth) => self.read_responses(request.psn, &reth, &mut frames),
+                None if request.ack_req => {
+                    let spec = self.spec(Opcode::RC_ACKNOWLEDGE, request.psn, 0, false);
+                    frames.push(self.frame(&self.address(), &spec, reth_of_nothing(), ACK));
+                }
+                None => {}
+            }
+        }
+        self.unanswered = 0;
+        frames
+    }
+
+    fn read_responses(&self, psn: Psn, reth: &Reth, frames: &mut Vec<Vec<u8>>) {
+        let packets = reth.len_bytes.div_ceil(self.mtu_bytes).max(1);
+        for index in 0..packets.min(RESPONSES_MAX) {
+            let opcode = Opcode::new(match (index == 0, index + 1 == packets) {
+                (true, true) => 0x10,
+                (true, false) => 0x0D,
+                (false, true) => 0x0F,
+                (false, false) => 0x0E,
+            });
+            let payload_len = (reth.len_bytes - index * self.mtu_bytes).min(self.mtu_bytes) as usize;
+            let spec = self.spec(opcode, psn.plus(index), payload_len, false);
+            frames.push(self.frame(&self.address(), &spec, *reth, ACK));
+        }
+    }
+}
+
+const ACK: Aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: Msn::new(1) };
+
+fn reth_of_nothing() -> Reth {
+    Reth { va: 0, rkey: roce::id::RKey(0), len_bytes: 0 }
+}
+
+/// PSNs of a request packet.
+fn span(opcode: Opcode, reth: &Reth, mtu_bytes: u32) -> u32 {
+    if opcode == Opcode::RC_RDMA_READ_REQUEST { reth.len_bytes.div_ceil(mtu_bytes).max(1) } else { 1 }
+}
+
+fn damage(frame: &mut Vec<u8>, damage: Damage, bth: usize) {
+    match damage {
+        Damage::Pad(pad) => {
+            frame[bth + 1] = frame[bth + 1] & !0x30 | pad << 4;
+            reseal(frame);
+        }
+        Damage::Byte { at, xor } => {
+            let at = ETH_LEN + usize::from(at) % (frame.len() - ETH_LEN - ICRC_LEN);
+            frame[at] ^= xor;
+            reseal(frame);
+        }
+        Damage::Corrupt { at, xor } => {
+            let at = usize::from(at) % frame.len();
+            frame[at] ^= xor;
+        }
+        Damage::Truncate(len) => frame.truncate(usize::from(len) % frame.len()),
+        Damage::Extend(by) => frame.resize((frame.len() + usize::from(by)).min(MTU_BYTES), 0x80),
+        _ => {}
+    }
+}
+
+/// Makes the ICRC right again.
+fn reseal(frame: &mut [u8]) {
+    let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>().unwrap();
+    if let Some(value) = icrc::compute(&covered[ETH_LEN..]) {
+        *icrc = value.to_le_bytes();
+    }
+}

@@ -1,0 +1,80 @@
+//! A port whose wire is the harness, and which allocates nothing while the engine polls.
+
+use roce::id::Mac;
+use roce::port::{Port, PortCaps};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Frames that one poll can reserve.
+const FRAMES_MAX: usize = 128;
+/// The port's MTU.
+pub(crate) const MTU_BYTES: usize = 4200;
+
+/// What a transmit buffer holds when the engine gets it.
+pub(crate) const STALE: u8 = 0xBA;
+
+pub(crate) struct WirePort {
+    mac: Mac,
+    /// Frames on their way to the engine. The harness keeps another reference to each.
+    pub incoming: VecDeque<Rc<[u8]>>,
+    /// Frames that the engine has taken.
+    pub taken: u64,
+    /// Frames that the port still takes from the engine.
+    pub room: usize,
+    bytes: Vec<u8>,
+    lens: Vec<usize>,
+}
+
+impl WirePort {
+    pub(crate) fn new(mac: Mac) -> Self {
+        WirePort {
+            mac,
+            incoming: VecDeque::new(),
+            taken: 0,
+            room: usize::MAX,
+            bytes: Vec::with_capacity(FRAMES_MAX * (MTU_BYTES + 18)),
+            lens: Vec::with_capacity(FRAMES_MAX),
+        }
+    }
+
+    /// The frames sent since the last call.
+    pub(crate) fn take_sent(&mut self) -> Vec<Vec<u8>> {
+        let mut rest = self.bytes.as_slice();
+        let frames = self.lens.iter().map(|len| {
+            let (frame, after) = rest.split_at(*len);
+            rest = after;
+            frame.to_vec()
+        });
+        let frames = frames.collect();
+        self.bytes.clear();
+        self.lens.clear();
+        frames
+    }
+}
+
+impl Port for WirePort {
+    type Frame = Rc<[u8]>;
+
+    fn caps(&self) -> PortCaps {
+        PortCaps { mac: self.mac, mtu_bytes: MTU_BYTES }
+    }
+
+    fn rx_burst(&mut self, frames: &mut Vec<Rc<[u8]>>, max: usize) -> usize {
+        let count = self.incoming.len().min(max);
+        frames.extend(self.incoming.drain(..count));
+        self.taken += count as u64;
+        count
+    }
+
+    fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        assert!(len_bytes <= self.caps().frame_bytes_max(), "a frame of {len_bytes} bytes");
+        self.room = self.room.checked_sub(1)?;
+        assert!(self.lens.len() < FRAMES_MAX, "one poll sends without bound");
+        let start = self.bytes.len();
+        self.bytes.resize(start + len_bytes, STALE);
+        self.lens.push(len_bytes);
+        Some(&mut self.bytes[start..])
+    }
+
+    fn tx_flush(&mut self) {}
+}

@@ -1,0 +1,341 @@
+//! Bytes to steps: what a hostile peer, the network and the application do to one engine. Every byte
+//! string is a script, and most packets are nearly right, for those go deepest.
+
+use roce::qp::{PathMtu, QpState};
+
+/// Steps of one run at most.
+const STEPS_MAX: usize = 400;
+
+/// How the connection is set up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub is_ipv6: bool,
+    pub mtu: PathMtu,
+    /// A completion queue of four entries, which overflows.
+    pub tiny_cq: bool,
+    /// The queue pair refuses remote WRITE (bit 0), remote READ (bit 1).
+    pub refuses: u8,
+    pub rd_atomic: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub first_psn: u32,
+}
+
+/// Which region of memory, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Remote WRITE and READ.
+    Shared,
+    /// Remote READ only.
+    ReadOnly,
+    /// No remote access.
+    Private,
+    /// Of another protection domain.
+    Foreign,
+    /// The key of `Shared`, with one bit wrong.
+    NoRegion,
+}
+
+/// A PSN, given from what the engine expects or has sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PsnPlan {
+    /// From the PSN that the engine expects.
+    Expected(i32),
+    /// From the engine's own request, so many before its last.
+    Request {
+        back: u8,
+        offset: i32,
+    },
+    Any(u32),
+}
+
+/// An address and a length, both near a region's bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RethPlan {
+    pub target: Target,
+    /// After the region's start, or (where `from_end`) before the last place where the length fits.
+    pub offset: i64,
+    pub from_end: bool,
+    pub len_bytes: u32,
+}
+
+/// What is wrong with a packet besides its fields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Damage {
+    None,
+    UnknownQp(u32),
+    /// To the queue pair of another peer.
+    OtherQp,
+    /// To a queue pair in INIT.
+    IdleQp,
+    PKey(u16),
+    WrongSource,
+    WrongDestination,
+    /// The pad count, with the ICRC right.
+    Pad(u8),
+    /// A byte of the packet, with the ICRC right.
+    Byte {
+        at: u16,
+        xor: u8,
+    },
+    /// A byte of the frame, ICRC or not.
+    Corrupt {
+        at: u16,
+        xor: u8,
+    },
+    Truncate(u16),
+    Extend(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PacketPlan {
+    pub opcode: u8,
+    pub psn: PsnPlan,
+    pub payload_len: usize,
+    pub reth: RethPlan,
+    pub syndrome: u8,
+    /// Solicited, ack request, FECN, BECN, from bit 0 on.
+    pub flags: u8,
+    pub damage: Damage,
+}
+
+/// A kind of message or work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Send,
+    SendWithImm,
+    Write,
+    WriteWithImm,
+    Read,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// One packet of the peer's.
+    Packet(PacketPlan),
+    /// A whole message, as an honest peer sends it, but for the packets whose bit in `lost` is set.
+    Message {
+        kind: Kind,
+        reth: RethPlan,
+        lost: u32,
+    },
+    /// Honest answers to the engine's requests, but for those whose bit in `lost` is set.
+    Answer {
+        lost: u32,
+    },
+    /// Bytes that need not be a packet.
+    Raw(Vec<u8>),
+    /// The application posts a send.
+    Send {
+        kind: Kind,
+        len_bytes: u32,
+        sges: u8,
+        inline: bool,
+        fence: bool,
+        bad_key: bool,
+    },
+    /// The application posts a receive.
+    Recv {
+        len_bytes: u32,
+        sges: u8,
+        bad_key: bool,
+    },
+    /// Time passes, and the engine is polled, with room for so many frames in the port.
+    Poll {
+        nanos: u64,
+        room: usize,
+    },
+    /// Time passes until the engine's next deadline.
+    Sleep,
+    /// The application takes the shared region away, and gives it back.
+    Deregister,
+    Register,
+    Modify(QpState),
+}
+
+/// Bytes, read as choices; zeroes after their end.
+struct Tape<'a>(&'a [u8]);
+
+impl Tape<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    fn below(&mut self, end: u8) -> u8 {
+        self.byte() % end
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.byte()) % choices.len()]
+    }
+
+    /// True once in `out_of` times.
+    fn once_in(&mut self, out_of: u8) -> bool {
+        self.byte() % out_of == 1
+    }
+}
+
+/// The script that `bytes` spell.
+pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
+    let mut tape = Tape(bytes);
+    let flags = tape.byte();
+    let setup = Setup {
+        is_ipv6: flags & 1 != 0,
+        tiny_cq: flags & 0x0E == 0x0E,
+        refuses: if flags & 0x30 == 0x30 { flags >> 6 } else { 0 },
+        mtu: tape.pick(&[PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096]),
+        rd_atomic: tape.pick(&[1, 2, 4, 0]),
+        retry_count: tape.below(8),
+        rnr_retry: tape.below(8),
+        first_psn: tape.pick(&[0, 0xFF_FFF0, 0x7F_FFF8, 1]),
+    };
+    let mut steps = Vec::new();
+    while !tape.0.is_empty() && steps.len() < STEPS_MAX {
+        steps.push(step(&mut tape, setup.mtu.bytes()));
+    }
+    (setup, steps)
+}
+
+fn step(tape: &mut Tape<'_>, mtu: u32) -> Step {
+    match tape.below(32) {
+        0..=9 => Step::Packet(packet(tape, mtu)),
+        10..=12 => {
+            let kind = kind(tape);
+            Step::Message { kind, reth: honest_reth(tape, mtu), lost: losses(tape) }
+        }
+        13..=15 => Step::Answer { lost: losses(tape) },
+        16 => {
+            let len = usize::from(tape.below(96));
+            Step::Raw((0..len).map(|_| tape.byte()).collect())
+        }
+        17..=19 => Step::Send {
+            kind: kind(tape),
+            len_bytes: length(tape, mtu),
+            sges: tape.below(4),
+            inline: tape.once_in(4),
+            fence: tape.once_in(6),
+            bad_key: tape.once_in(40),
+        },
+        20..=22 => {
+            Step::Recv { len_bytes: length(tape, mtu), sges: tape.below(4), bad_key: tape.once_in(40) }
+        }
+        23 => Step::Sleep,
+        24 if tape.once_in(4) => Step::Deregister,
+        25 if tape.once_in(2) => Step::Register,
+        26 => Step::Modify(tape.pick(&[
+            QpState::Rts,
+            QpState::Rts,
+            QpState::Rts,
+            QpState::Sqd,
+            QpState::Sqd,
+            QpState::Reset,
+            QpState::Err,
+        ])),
+        _ => Step::Poll {
+            nanos: tape.pick(&[0, 1, 1000, 20_000, 4096 << 4, 1_000_000, 700_000_000]),
+            room: tape.pick(&[usize::MAX, usize::MAX, usize::MAX, 0, 1, 2, 7]),
+        },
+    }
+}
+
+fn kind(tape: &mut Tape<'_>) -> Kind {
+    tape.pick(&[Kind::Send, Kind::SendWithImm, Kind::Write, Kind::WriteWithImm, Kind::Read, Kind::Write])
+}
+
+fn losses(tape: &mut Tape<'_>) -> u32 {
+    if tape.once_in(3) { tape.word() & tape.word() } else { 0 }
+}
+
+fn length(tape: &mut Tape<'_>, mtu: u32) -> u32 {
+    let packets = u32::from(tape.below(4)) * mtu;
+    let near = i32::from(tape.pick(&[0i8, 0, 1, -1, 3, 7, 64]));
+    packets.saturating_add_signed(near)
+}
+
+fn honest_reth(tape: &mut Tape<'_>, mtu: u32) -> RethPlan {
+    RethPlan {
+        target: if tape.once_in(24) { target(tape) } else { Target::Shared },
+        offset: i64::from(tape.byte()) * 4,
+        from_end: tape.once_in(3),
+        len_bytes: length(tape, mtu),
+    }
+}
+
+fn target(tape: &mut Tape<'_>) -> Target {
+    use Target::*;
+    tape.pick(&[Shared, ReadOnly, Private, Foreign, NoRegion])
+}
+
+fn packet(tape: &mut Tape<'_>, mtu: u32) -> PacketPlan {
+    let opcode = match tape.below(16) {
+        0..=9 => tape.below(0x18),
+        10..=13 => 0x0D + tape.below(5),
+        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11]),
+        _ => tape.byte(),
+    };
+    let offset = i32::from(tape.pick(&[0i8, 0, 0, 0, 0, 1, -1, 2, -2, 7, -9, 100]));
+    let psn = match tape.below(16) {
+        0..=6 => PsnPlan::Expected(offset),
+        7..=13 => PsnPlan::Request { back: tape.below(6), offset },
+        14 => PsnPlan::Expected(tape.pick(&[1 << 23, (1 << 23) - 1, -(1 << 23) + 1, 128])),
+        _ => PsnPlan::Any(tape.word()),
+    };
+    let payload_len = match tape.below(8) {
+        0..=2 => mtu as usize,
+        3..=5 => length(tape, mtu) as usize,
+        6 => usize::from(tape.byte()),
+        _ => 0,
+    };
+    PacketPlan {
+        opcode,
+        psn,
+        payload_len,
+        reth: wild_reth(tape, mtu),
+        syndrome: match tape.below(4) {
+            0..=1 => 0x1F,
+            2 => tape.pick(&[0x60, 0x60, 0x21, 0x61, 0x62, 0x63, 0x64, 0x20]),
+            _ => tape.byte(),
+        },
+        flags: tape.byte(),
+        damage: damage(tape),
+    }
+}
+
+fn wild_reth(tape: &mut Tape<'_>, mtu: u32) -> RethPlan {
+    if tape.byte() < 128 {
+        return honest_reth(tape, mtu);
+    }
+    RethPlan {
+        target: target(tape),
+        offset: tape.pick(&[0, 1, -1, 4, -4, 4096, -4096, 8192, i64::MAX, i64::MIN]),
+        from_end: tape.once_in(2),
+        len_bytes: match tape.below(4) {
+            0..=1 => length(tape, mtu),
+            2 => tape.pick(&[1 << 31, (1 << 31) + 1, u32::MAX, 8192, 8193, 1 << 24]),
+            _ => tape.word(),
+        },
+    }
+}
+
+fn damage(tape: &mut Tape<'_>) -> Damage {
+    match tape.below(48) {
+        0 => Damage::UnknownQp(tape.word()),
+        1 => Damage::OtherQp,
+        2 => Damage::IdleQp,
+        3 => Damage::PKey(tape.pick(&[0x7FFF, 0, 0x8000, 0xFFFE])),
+        4 => Damage::WrongSource,
+        5 => Damage::WrongDestination,
+        6 => Damage::Pad(tape.below(4)),
+        7 | 8 => Damage::Byte { at: u16::from(tape.byte()), xor: tape.byte() },
+        9 => Damage::Corrupt { at: tape.word() as u16, xor: tape.byte() },
+        10 => Damage::Truncate(tape.word() as u16),
+        11 => Damage::Extend(tape.byte()),
+        _ => Damage::None,
+    }
+}

@@ -1,0 +1,58 @@
+//! Work requests that fail on this side, and what becomes of those before them.
+
+mod common;
+
+use common::{End, pair, settle};
+use roce::port::Port;
+use roce::qp::{PathMtu, QpAttr, QpState};
+use roce::queue::{SendOp, Sge, WcStatus};
+
+fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
+    end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
+}
+
+/// Everything on its way to `end` is lost.
+fn lose(end: &mut End) -> usize {
+    end.engine.port_mut().rx_burst(&mut Vec::new(), usize::MAX)
+}
+
+#[test]
+fn what_precedes_a_bad_local_key_is_sent_again_where_it_was_lost() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 8192, true);
+    let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
+    a.memory.write(0, b"kept").unwrap();
+    a.post(1, SendOp::Write { remote_addr, rkey }, a.sge(0, 4));
+    let bad = Sge { lkey: roce::id::LKey(1), ..a.sge(0, 8) };
+    a.post(2, SendOp::Write { remote_addr, rkey }, bad);
+    a.poll(0);
+    assert_eq!(lose(&mut b), 1);
+    let timeout = a.engine.next_deadline().unwrap();
+    a.poll(timeout.as_nanos());
+    b.poll(timeout.as_nanos());
+    a.poll(timeout.as_nanos());
+    assert_eq!(statuses(&mut a), [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]);
+    let mut bytes = [0; 4];
+    b.memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+}
+
+#[test]
+fn a_read_that_may_never_be_sent_fails_instead_of_waiting() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 8192, true);
+    let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
+    for attr in [
+        QpAttr { state: Some(QpState::Sqd), ..QpAttr::default() },
+        QpAttr { max_rd_atomic: Some(0), ..QpAttr::default() },
+        QpAttr { state: Some(QpState::Rts), ..QpAttr::default() },
+    ] {
+        a.engine.modify_qp(a.qpn, &attr).unwrap();
+    }
+    a.post(1, SendOp::Write { remote_addr, rkey }, a.sge(0, 8));
+    a.post(2, SendOp::Read { remote_addr, rkey }, a.sge(0, 8));
+    a.post(3, SendOp::Write { remote_addr, rkey }, a.sge(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(
+        statuses(&mut a),
+        [(1, WcStatus::Success), (2, WcStatus::LocQpOpErr), (3, WcStatus::WrFlushErr)]
+    );
+}
