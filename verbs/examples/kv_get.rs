@@ -1,0 +1,99 @@
+//! A key-value store whose server answers nothing: clients look keys up in its memory by RDMA READ.
+//!   cargo run -p verbs --example kv_get -- --port memif:@kv
+//!   cargo run -p verbs --example kv_get -- --port memif:@kv localhost pear
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+
+use verbs::{Access, ConnectOptions, Context, Cq, DeviceOptions, Endpoint, Pd, Qp, QpOptions, RKey};
+use verbs::{SendData, SendFlags, SendOp, SendRequest, WcStatus};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const SLOTS: u64 = 1024;
+const SLOT_BYTES: usize = 64;
+const TCP_PORT: u16 = 18516;
+
+/// Where in the table to look for a key: the slot of its hash, then those after it. A slot holds
+/// `key NUL value NUL`, and a NUL at its start where it is free.
+fn offsets(key: &str) -> impl Iterator<Item = u64> {
+    let hash = key.bytes().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(byte));
+    (0..SLOTS).map(move |probe| hash.wrapping_add(probe) % SLOTS * SLOT_BYTES as u64)
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (port, client) = match &args[..] {
+        [option, port] if option == "--port" => (port, None),
+        [option, port, host, key] if option == "--port" => (port, Some((host, key))),
+        _ => return Err("usage: kv_get --port PORT [HOST KEY]".into()),
+    };
+    let context = Context::open(&port.parse()?, &DeviceOptions::default())?;
+    let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+    match client {
+        None => serve(&context, &pd, &cq),
+        Some((host, key)) => get(&context, &pd, &cq, host, key),
+    }
+}
+
+fn serve(context: &Context, pd: &Pd, cq: &Cq) -> Result<()> {
+    let table = pd.alloc(SLOTS as usize * SLOT_BYTES, Access::REMOTE_READ)?;
+    for (key, value) in [("apple", "red"), ("pear", "green"), ("plum", "blue")] {
+        let mut slot = [1];
+        let free = offsets(key).find(|at| table.read(*at as usize, &mut slot).is_ok() && slot == [0]);
+        let at = free.ok_or("the table is full")? as usize;
+        table.write(at, format!("{key}\0{value}\0").as_bytes())?;
+    }
+    let listener = TcpListener::bind(("0.0.0.0", TCP_PORT))?;
+    loop {
+        let mut stream = BufReader::new(listener.accept()?.0);
+        let qp = pd.create_qp(&QpOptions::new(cq))?;
+        connect(context, &qp, &mut stream, &format!("{} {}", table.addr(), table.rkey().0))?;
+        // From here on the device serves the client's READs; this thread waits until it hangs up.
+        while stream.read_line(&mut String::new())? > 0 {}
+    }
+}
+
+/// Connects `qp` with the peer behind `stream`: each end says who it is, and `more`.
+fn connect(context: &Context, qp: &Qp, stream: &mut BufReader<TcpStream>, more: &str) -> Result<String> {
+    // The first address that the port was given, or else its link-local one.
+    let gid_index = u8::from(context.gid(1).is_some());
+    writeln!(stream.get_mut(), "{} {more}", qp.endpoint(gid_index))?;
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let (peer, more) = line.trim_end_matches('\n').split_once(' ').ok_or("the peer hung up")?;
+    qp.connect(&peer.parse::<Endpoint>()?, &ConnectOptions { gid_index, ..ConnectOptions::default() })?;
+    // Both ends are connected before either sends.
+    writeln!(stream.get_mut(), "ready")?;
+    stream.read_line(&mut String::new())?;
+    Ok(more.to_owned())
+}
+
+fn get(context: &Context, pd: &Pd, cq: &Cq, host: &str, key: &str) -> Result<()> {
+    let mut stream = BufReader::new(TcpStream::connect((host, TCP_PORT))?);
+    let qp = pd.create_qp(&QpOptions::new(cq))?;
+    let table = connect(context, &qp, &mut stream, "")?;
+    let (addr, rkey) = table.split_once(' ').ok_or("the server did not say where its table is")?;
+    let (addr, rkey): (u64, _) = (addr.parse()?, RKey(rkey.parse()?));
+    let local = pd.alloc(SLOT_BYTES, Access::LOCAL_WRITE)?;
+    for offset in offsets(key) {
+        let op = SendOp::Read { remote_addr: addr + offset, rkey };
+        let data = SendData::Sges(&[local.sge(0, SLOT_BYTES as u32)]);
+        let flags = SendFlags { signaled: true, ..SendFlags::default() };
+        qp.post_send(&SendRequest { wr_id: offset, op, flags, data })?;
+        let done = std::iter::repeat_with(|| cq.poll_one()).flatten().next();
+        if done.is_none_or(|done| done.status != WcStatus::Success) {
+            return Err(format!("the READ failed: {done:?}").into());
+        }
+        let mut slot = [0; SLOT_BYTES];
+        local.read(0, &mut slot)?;
+        match std::str::from_utf8(&slot)?.split('\0').collect::<Vec<_>>()[..] {
+            ["", ..] => return Err(format!("there is no key {key}").into()),
+            [found, value, ..] if found == key => {
+                println!("{key} = {value}");
+                return Ok(());
+            }
+            _ => {} // of another key; look further
+        }
+    }
+    Err("the table is full of other keys".into())
+}
