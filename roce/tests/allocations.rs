@@ -1,0 +1,130 @@
+//! Nothing is allocated per packet once a connection is warm: at neither end, by no operation, at no
+//! size, and not while lost packets are sent again.
+
+mod common;
+
+use common::{End, pair_over, ports};
+use roce::port::Port;
+use roce::port::fault::{Fault, FaultConfig, FaultDirection};
+use roce::qp::PathMtu;
+use roce::queue::{SendOp, WcStatus};
+use roce::time::Instant;
+
+/// Messages before allocations are counted: queues have grown to what they need.
+const WARM_MESSAGES: u64 = 600;
+const MESSAGES: u64 = 300;
+/// Messages posted and not completed.
+const WINDOW: u64 = 16;
+const MEMORY_BYTES: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+/// Messages from one end to the other, or back by READ.
+struct Flow<P: Port> {
+    a: End<P>,
+    b: End<P>,
+    op: SendOp,
+    len_bytes: u32,
+    nanos: u64,
+}
+
+/// Allocations by posting and polling, at each end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Allocations {
+    requester: u64,
+    responder: u64,
+}
+
+fn count(work: impl FnOnce()) -> u64 {
+    allocation_counter::measure(work).count_total
+}
+
+impl<P: Port> Flow<P> {
+    fn new((port_a, port_b): (P, P), kind: Kind, len_bytes: u32) -> Self {
+        let (a, mut b) = pair_over(port_a, port_b, PathMtu::Mtu4096, MEMORY_BYTES, true);
+        let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
+        let op = match kind {
+            Kind::Send => SendOp::Send,
+            Kind::Write => SendOp::Write { remote_addr, rkey },
+            Kind::Read => SendOp::Read { remote_addr, rkey },
+        };
+        if op == SendOp::Send {
+            (0..2 * WINDOW).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, len_bytes)));
+        }
+        Flow { a, b, op, len_bytes, nanos: 0 }
+    }
+
+    fn run(&mut self, messages: u64) -> Allocations {
+        let mut allocations = Allocations::default();
+        let (mut posted, mut done) = (0, 0);
+        while done < messages {
+            let (mut idle_a, mut idle_b) = (false, false);
+            let now = Instant::from_nanos(self.nanos);
+            allocations.requester += count(|| {
+                while posted < messages && posted - done < WINDOW {
+                    self.a.post(posted, self.op, self.a.sge(0, self.len_bytes));
+                    posted += 1;
+                }
+                idle_a = self.a.engine.poll(now).is_idle();
+            });
+            allocations.responder += count(|| {
+                idle_b = self.b.engine.poll(now).is_idle();
+                while let Some(cqe) = self.b.poller.pop() {
+                    self.b.post_recv(cqe.wr_id, self.b.sge(0, self.len_bytes));
+                }
+            });
+            while let Some(cqe) = self.a.poller.pop() {
+                assert_eq!(cqe.status, WcStatus::Success);
+                done += 1;
+            }
+            let deadline = self.a.engine.next_deadline().filter(|_| idle_a && idle_b);
+            self.nanos = deadline.map_or(self.nanos + 1000, |deadline| deadline.as_nanos());
+        }
+        allocations
+    }
+}
+
+/// Checks every operation and size over the ports that `ports` makes; returns all packets sent again.
+fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
+    let mut resent_pkts = 0;
+    for kind in [Kind::Send, Kind::Write, Kind::Read] {
+        for len_bytes in [64, 64 << 10] {
+            let mut flow = Flow::new(ports(), kind, len_bytes);
+            flow.run(WARM_MESSAGES);
+            let warm = flow.a.engine.counters().retransmitted_pkts;
+            let allocations = flow.run(MESSAGES);
+            assert_eq!(allocations, Allocations::default(), "{kind:?}: {MESSAGES} messages of {len_bytes} B");
+            resent_pkts += flow.a.engine.counters().retransmitted_pkts - warm;
+        }
+    }
+    resent_pkts
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(count(|| drop(std::hint::black_box(vec![1]))), 1);
+}
+
+#[test]
+fn nothing_is_allocated_while_nothing_is_lost() {
+    assert_eq!(assert_no_allocations(ports), 0);
+}
+
+#[test]
+fn nothing_is_allocated_while_losses_are_made_good() {
+    let resent_pkts = assert_no_allocations(|| {
+        let chance = "0.02".parse().unwrap();
+        let direction = FaultDirection::Rx;
+        // Frames that are dropped or held on arrival need no buffers of their own.
+        let config =
+            FaultConfig { drop_chance: chance, reorder_chance: chance, direction, ..FaultConfig::default() };
+        let (a, b) = ports();
+        (Fault::new(a, FaultConfig { seed: 1, ..config }), Fault::new(b, FaultConfig { seed: 2, ..config }))
+    });
+    assert!(resent_pkts > 100, "only {resent_pkts} packets were lost");
+}
