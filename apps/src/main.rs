@@ -72,3 +72,52 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// What wrong usage says; its exit status is clap's, 2.
+    fn refusal(line: &str) -> String {
+        match Cli::try_parse_from(line.split_whitespace()) {
+            Ok(_) => panic!("`{line}` was accepted"),
+            Err(error) => {
+                assert_eq!(error.exit_code(), 2, "{line}");
+                error.to_string()
+            }
+        }
+    }
+
+    #[test]
+    fn the_options_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_says_what_is_wrong() {
+        for (line, said) in [
+            ("roce", "Usage: roce"),
+            ("roce pong", "unrecognized subcommand"),
+            ("roce ping", "--port <PORT>"),
+            ("roce ping --port eth1", "names no port"),
+            ("roce ping --port memif:@a,ip=10.0.0.1", "prefix length"),
+            ("roce ping --port memif:@a -m 1500", "256, 512, 1024, 2048 or 4096"),
+            ("roce ping --port memif:@a -n 0", "0 is not in 1.."),
+            ("roce ping --port memif:@a -l 8", "8 is not in 0..=7"),
+            ("roce ping --port memif:@a --drop-chance 5", "from 0 (never) to 1"),
+            ("roce ping --port memif:@a host1 host2", "unexpected argument"),
+            ("roce devinfo --port nic:1", "names no port"),
+            ("roce doctor --open", "--port <PORT>"),
+        ] {
+            let error = refusal(line);
+            assert!(error.contains(said), "`{line}` says: {error}");
+        }
+    }
+
+    #[test]
+    fn ping_takes_the_letters_of_ibv_rc_pingpong() {
+        let line = "roce ping --port memif:@a -p 18516 -s 1023 -m 4096 -r 10 -n 7 -l 3 -e -g 1 -c 10.0.0.1";
+        assert!(Cli::try_parse_from(line.split_whitespace()).is_ok());
+    }
+}
