@@ -196,12 +196,17 @@ impl Scenario {
         ends.map(of_end).sum()
     }
 
-    /// The time that all bytes of the run take on one wire.
+    /// The time that all packets of the run and their answers take on one wire, where a host puts no
+    /// more on it by each poll than its queue holds.
     pub(crate) fn wire_nanos(&self) -> u64 {
-        let ops = self.conns.iter().flat_map(|conn| &conn.ends).flat_map(|end| &end.ops);
-        let bytes: u64 =
-            ops.map(|op| u64::from(op.len.bytes(self.mtu_bytes)) + FRAME_OVERHEAD_BYTES as u64).sum();
-        bytes * 8 / self.link.rate_gbits
+        let mtu_bytes = self.mtu_bytes;
+        let ops = || self.conns.iter().flat_map(|conn| &conn.ends).flat_map(|end| &end.ops);
+        let bytes: u64 = ops().map(|op| u64::from(op.len.bytes(mtu_bytes))).sum();
+        let packets: u64 =
+            ops().map(|op| u64::from(op.len.bytes(mtu_bytes).div_ceil(mtu_bytes).max(1))).sum();
+        let frames = 2 * packets;
+        let on_wire_nanos = (bytes + frames * FRAME_OVERHEAD_BYTES as u64) * 8 / self.link.rate_gbits;
+        on_wire_nanos + frames * self.poll_gap_nanos / self.link.queue_frames as u64
     }
 
     pub(crate) fn tape(&self) -> Tape {
