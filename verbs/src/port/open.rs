@@ -17,8 +17,10 @@ use crate::kernel::{Interface, KernelNeighbours, PortGuard};
 const BUFFER_BYTES: u16 = 8192;
 /// The MTU of ports that have none of their own: what a buffer holds beside an Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
-/// The MTU that an XDP socket's frames (one page, less its headroom) leave.
-const XDP_MTU_BYTES: usize = 3000;
+/// The same for an XDP socket, where the kernel lets a buffer with all its headers be a page at most.
+const XDP_BUFFER_BYTES: u16 = 3072;
+/// What such a buffer holds beside an Ethernet header.
+const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of Ethernet around an IP packet: header and a VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
@@ -132,8 +134,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
 }
 
 fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
-    let pool =
-        Mempool::new(eal, &MempoolConfig { data_room_bytes: BUFFER_BYTES, ..MempoolConfig::default() })?;
+    let data_room_bytes = if spec.kind == PortKind::AfXdp { XDP_BUFFER_BYTES } else { BUFFER_BYTES };
+    let pool = Mempool::new(eal, &MempoolConfig { data_room_bytes, ..MempoolConfig::default() })?;
     let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
     Ok(builder.queues(spec.queues, spec.queues))
 }
@@ -201,3 +203,4 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
 }
 
 const _: () = assert!(BUFFER_MTU_BYTES + ETHERNET_BYTES <= BUFFER_BYTES as usize);
+const _: () = assert!(XDP_MTU_BYTES + ETHERNET_BYTES <= XDP_BUFFER_BYTES as usize);
