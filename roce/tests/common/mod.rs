@@ -108,8 +108,13 @@ pub(crate) fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End,
 
 /// The two ends of a loopback.
 pub(crate) fn ports() -> (LoopbackPort, LoopbackPort) {
+    ports_of(1024)
+}
+
+/// The two ends of a loopback of `depth_frames`.
+pub(crate) fn ports_of(depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
     let caps = |index| PortCaps { mac: Mac([2, 0, 0, 0, 0, index]), mtu_bytes: 4200 };
-    Loopback::pair(caps(1), caps(2), 1024)
+    Loopback::pair(caps(1), caps(2), depth_frames)
 }
 
 /// As [`pair`], over other ports.

@@ -1,0 +1,199 @@
+//! Two engines on one core over a loopback, in the phases of a batch of messages, so that each side's
+//! share can be timed or counted by itself.
+//!
+//! ```text
+//!   a: post_to_wire ---- requests ---> b: wire_to_completion
+//!   a: completion   <--- answers -----'
+//! ```
+#![allow(dead_code)] // each bench uses its part
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use common::{End, pair_over, ports_of};
+use roce::qp::PathMtu;
+use roce::queue::{SendOp, WcStatus};
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, icrc};
+
+/// Data packets of a batch: what one burst of receive takes.
+pub(crate) const BATCH_PKTS: u32 = 32;
+/// Frames that the ports hold: two batches, so that their buffers stay in the cache.
+const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
+const MTU: PathMtu = PathMtu::Mtu4096;
+const MEMORY_BYTES: usize = 64 << 10;
+/// Bytes of the Ethernet header.
+const L3: usize = 14;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    Send64,
+    Send4K,
+    Write64K,
+    Read64K,
+}
+
+impl Case {
+    pub(crate) const ALL: [Case; 4] = [Case::Send64, Case::Send4K, Case::Write64K, Case::Read64K];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Case::Send64 => "send_64",
+            Case::Send4K => "send_4k",
+            Case::Write64K => "write_64k",
+            Case::Read64K => "read_64k",
+        }
+    }
+
+    fn len_bytes(self) -> u32 {
+        match self {
+            Case::Send64 => 64,
+            Case::Send4K => 4096,
+            Case::Write64K | Case::Read64K => 64 << 10,
+        }
+    }
+
+    /// Payload bytes of each data packet.
+    pub(crate) fn payload_bytes(self) -> usize {
+        self.len_bytes().min(MTU.bytes()) as usize
+    }
+}
+
+/// A connection in its steady state, between two batches.
+pub(crate) struct Flow {
+    a: End,
+    b: End,
+    case: Case,
+    messages: u64,
+    nanos: u64,
+}
+
+impl Flow {
+    /// A connection that has moved some batches already.
+    pub(crate) fn new(case: Case) -> Self {
+        let (port_a, port_b) = ports_of(PORT_FRAMES);
+        let (a, mut b) = pair_over(port_a, port_b, MTU, MEMORY_BYTES, true);
+        let messages = u64::from(BATCH_PKTS / case.len_bytes().div_ceil(MTU.bytes()));
+        (0..messages).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, MTU.bytes())));
+        let mut flow = Flow { a, b, case, messages, nanos: 0 };
+        (0..20).for_each(|_| flow.batch());
+        flow
+    }
+
+    fn batch(&mut self) {
+        self.post_to_wire();
+        self.wire_to_completion();
+        self.completion();
+    }
+
+    /// The requester posts a batch and sends it.
+    pub(crate) fn post_to_wire(&mut self) {
+        let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
+        let op = match self.case {
+            Case::Send64 | Case::Send4K => SendOp::Send,
+            Case::Write64K => SendOp::Write { remote_addr, rkey },
+            Case::Read64K => SendOp::Read { remote_addr, rkey },
+        };
+        let sge = self.a.sge(0, self.case.len_bytes());
+        (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
+        self.nanos += 1000;
+        self.a.poll(self.nanos);
+    }
+
+    /// The responder takes the batch in, completes its receives, posts new ones, and answers.
+    pub(crate) fn wire_to_completion(&mut self) {
+        self.b.poll(self.nanos);
+        while let Some(cqe) = self.b.poller.pop() {
+            assert_eq!(cqe.status, WcStatus::Success);
+            self.b.post_recv(cqe.wr_id, self.b.sge(0, MTU.bytes()));
+        }
+    }
+
+    /// The requester takes the answers in and completes the batch.
+    pub(crate) fn completion(&mut self) {
+        self.a.poll(self.nanos);
+        for _ in 0..self.messages {
+            let cqe = self.a.poller.pop().expect("one round trip completes a batch");
+            assert_eq!(cqe.status, WcStatus::Success);
+        }
+    }
+}
+
+/// The least that must be done for a packet: its payload copied, its ICRC computed. As many frames
+/// in turn as a port has.
+pub(crate) struct Least {
+    frames: Vec<Vec<u8>>,
+    memory: Vec<u8>,
+    next: usize,
+}
+
+impl Least {
+    /// Frames of `payload_bytes`, between IPv4 addresses.
+    pub(crate) fn new(payload_bytes: usize) -> Self {
+        let frame = frame(payload_bytes);
+        Least { frames: vec![frame; PORT_FRAMES], memory: vec![0x5A; payload_bytes], next: 0 }
+    }
+
+    /// The place of the next frame.
+    fn turn(&mut self) -> usize {
+        self.next = (self.next + 1) % PORT_FRAMES;
+        self.next
+    }
+
+    /// A batch to send: copy, then ICRC.
+    pub(crate) fn send(&mut self) {
+        for _ in 0..BATCH_PKTS {
+            let turn = self.turn();
+            let (covered, crc) = self.frames[turn].split_last_chunk_mut::<4>().expect("a packet");
+            let at = covered.len() - self.memory.len();
+            covered[at..].copy_from_slice(&self.memory);
+            *crc = icrc::compute(&covered[L3..]).expect("a packet").to_le_bytes();
+        }
+    }
+
+    /// A batch to receive: ICRC, then copy.
+    pub(crate) fn receive(&mut self) {
+        for _ in 0..BATCH_PKTS {
+            let turn = self.turn();
+            let (covered, crc) = self.frames[turn].split_last_chunk::<4>().expect("a packet");
+            assert_eq!(icrc::compute(&covered[L3..]), Some(u32::from_le_bytes(*crc)));
+            let at = covered.len() - self.memory.len();
+            self.memory.copy_from_slice(&covered[at..]);
+        }
+    }
+}
+
+/// A frame of a SEND ONLY.
+pub(crate) fn frame(payload_bytes: usize) -> Vec<u8> {
+    use roce::id::{Gid, Mac, PKey, Qpn};
+    use std::net::Ipv4Addr;
+    let template = HeaderTemplate::new(&HeaderSpec {
+        src_mac: Mac([2, 0, 0, 0, 0, 1]),
+        dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+        vlan: None,
+        src: Gid::from(Ipv4Addr::new(10, 0, 0, 1)),
+        dst: Gid::from(Ipv4Addr::new(10, 0, 0, 2)),
+        tclass: 0,
+        ttl: 64,
+        flow_label: 0,
+        udp_source_port: 0xC123,
+        pkey: PKey::DEFAULT,
+        dest_qp: Qpn::new(17),
+    })
+    .expect("one family");
+    let spec = PacketSpec {
+        opcode: Opcode::RC_SEND_ONLY,
+        solicited: false,
+        ack_req: true,
+        fecn: false,
+        becn: false,
+        psn: roce::psn::Psn::new(5),
+        ip_id: 7,
+        payload_len: payload_bytes,
+    };
+    let mut frame = vec![0; template.frame_len(0, payload_bytes)];
+    template.write(&mut frame, &spec).expect("of the right length").payload.fill(0x5A);
+    template.seal(&mut frame).expect("just written");
+    debug_assert!(Packet::parse(&frame).is_ok_and(|packet| packet.icrc_ok()));
+    frame
+}
