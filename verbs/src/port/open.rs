@@ -108,7 +108,9 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         _ => (attach(eal, spec)?, false),
     };
     let mut builder = builder(eal, spec)?.promiscuous(true);
-    if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| spec.kind == PortKind::Pci) {
+    // These devices have an MTU of their own; the frames of other ports are as long as a buffer.
+    let has_mtu = matches!(spec.kind, PortKind::Pci | PortKind::Tap);
+    if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);
     }
     let mut port = builder.open_stopped(device)?;
@@ -117,9 +119,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     {
         return Err(error.into());
     }
-    let mac = spec.mac.unwrap_or(Mac(port.info().mac));
-    // A PCI device has an MTU of its own; the frames of other ports are as long as a buffer.
-    let own_mtu = if spec.kind == PortKind::Pci { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
+    let mac = spec.mac.unwrap_or(own_mac(spec.kind, port.info().mac));
+    let own_mtu = if has_mtu { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
     let mtu_bytes = spec.mtu_bytes.map_or(own_mtu, usize::from).min(BUFFER_MTU_BYTES);
     let gateways = (spec.gateway, spec.gateway);
     let neighbour = NeighbourConfig {
@@ -131,6 +132,13 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     };
     let port = DpdkPort::new(port, PortCaps { mac, mtu_bytes }, knocks);
     Ok(Opened { port, neighbour, shared: None })
+}
+
+/// The address of a port whose device has the address `device`. A tap's is that of the kernel's end of
+/// it, and the two ends must differ.
+fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
+    let [a, b, c, d, e, last] = device;
+    Mac(if kind == PortKind::Tap { [a, b, c, d, e, last ^ 1] } else { device })
 }
 
 fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
