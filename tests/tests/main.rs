@@ -1,3 +1,6 @@
 //! The integration tests, in one binary.
 
+mod guest;
+mod live;
+mod ports;
 mod sim;

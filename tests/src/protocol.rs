@@ -1,0 +1,277 @@
+//! What a test says to a peer program, and what the program answers: one JSON object per line.
+//!
+//! Two programs speak it: `roce-peer` (this project's verbs) and `tests/guest/peer.py` (pyverbs on
+//! Linux's soft-RoCE). A test that is written against this protocol therefore runs with either of
+//! them at either end. Numbers of rights, completion statuses and opcodes are libibverbs'.
+
+use roce::queue::WcStatus;
+use serde::{Deserialize, Serialize};
+
+/// `IBV_WC_RECV`.
+pub const WC_RECV: u32 = 128;
+/// `IBV_WC_RECV_RDMA_WITH_IMM`.
+pub const WC_RECV_RDMA_WITH_IMM: u32 = 129;
+
+/// A command to a peer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Command {
+    /// Register zeroed memory; answered by [`MrReply`].
+    Mr {
+        /// Its length in bytes.
+        len_bytes: usize,
+        /// Rights, as bits of `enum ibv_access_flags`.
+        access: u32,
+    },
+    /// Create a queue pair with a completion queue of its own; answered by [`QpReply`].
+    Qp {
+        /// Index of the GID it will send from.
+        gid_index: u8,
+        /// Work requests of each queue.
+        depth: u32,
+    },
+    /// Bring a queue pair to RTS; answered by [`Done`].
+    Connect(Connect),
+    /// Put bytes into memory; answered by [`Done`].
+    Write {
+        /// Which memory.
+        mr: usize,
+        /// Where.
+        offset: usize,
+        /// What, as hexadecimal digits.
+        hex: String,
+    },
+    /// Look into memory; answered by [`Bytes`].
+    Read {
+        /// Which memory.
+        mr: usize,
+        /// Where.
+        offset: usize,
+        /// How many bytes.
+        len_bytes: usize,
+    },
+    /// Post receives; answered by [`Done`].
+    PostRecv {
+        /// Which queue pair.
+        qp: usize,
+        /// The receives, in order.
+        wrs: Vec<Recv>,
+    },
+    /// Post sends; answered by [`Done`].
+    PostSend {
+        /// Which queue pair.
+        qp: usize,
+        /// The sends, in order. All are signaled.
+        wrs: Vec<Send>,
+    },
+    /// Wait for completions; answered by [`Completions`], which may be fewer when the time is up.
+    Poll {
+        /// Which queue pair's.
+        qp: usize,
+        /// How many.
+        count: usize,
+        /// For how long.
+        timeout_millis: u64,
+    },
+    /// Ask for a queue pair's state; answered by [`State`].
+    State {
+        /// Which queue pair.
+        qp: usize,
+    },
+    /// Destroy a queue pair; answered by [`Done`].
+    Destroy {
+        /// Which queue pair.
+        qp: usize,
+    },
+    /// Ask for counters; answered by a map of names to numbers.
+    Counters,
+}
+
+/// How a queue pair connects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Connect {
+    /// Which queue pair.
+    pub qp: usize,
+    /// The other end.
+    pub peer: QpReply,
+    /// Index of this end's GID.
+    pub gid_index: u8,
+    /// Path MTU in bytes.
+    pub path_mtu_bytes: u32,
+    /// Local ACK timeout code.
+    pub timeout: u8,
+    /// Retries.
+    pub retry_count: u8,
+    /// Retries after receiver-not-ready; 7: for ever.
+    pub rnr_retry: u8,
+    /// RNR timer code.
+    pub min_rnr_timer: u8,
+    /// READs outstanding, at both ends.
+    pub rd_atomic: u8,
+}
+
+/// A stretch of a peer's registered memory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Piece {
+    /// Which memory.
+    pub mr: usize,
+    /// Where in it.
+    pub offset: usize,
+    /// How many bytes.
+    pub len_bytes: u32,
+}
+
+/// A receive work request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recv {
+    /// Its number.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub pieces: Vec<Piece>,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// SEND.
+    Send,
+    /// SEND with immediate.
+    SendWithImm,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate.
+    WriteWithImm,
+    /// RDMA READ.
+    Read,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Op; 5] = [Op::Send, Op::SendWithImm, Op::Write, Op::WriteWithImm, Op::Read];
+
+    /// Whether it consumes a receive of the peer.
+    pub fn takes_receive(self) -> bool {
+        matches!(self, Op::Send | Op::SendWithImm | Op::WriteWithImm)
+    }
+
+    /// Whether it carries an immediate.
+    pub fn has_imm(self) -> bool {
+        matches!(self, Op::SendWithImm | Op::WriteWithImm)
+    }
+}
+
+/// A send work request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Send {
+    /// Its number.
+    pub wr_id: u64,
+    /// What it does.
+    pub op: Op,
+    /// The immediate, in host order.
+    pub imm: u32,
+    /// First remote address of a WRITE or READ.
+    pub remote_addr: u64,
+    /// Key of the remote memory.
+    pub rkey: u32,
+    /// The bytes.
+    pub pieces: Vec<Piece>,
+}
+
+/// Memory, as its owner and its peer need to know it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct MrReply {
+    /// Its number in commands.
+    pub mr: usize,
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Key for the peer.
+    pub rkey: u32,
+}
+
+/// A queue pair, as its owner and its peer need to know it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QpReply {
+    /// Its number in commands.
+    pub qp: usize,
+    /// Queue pair number.
+    pub qpn: u32,
+    /// First PSN that it sends.
+    pub psn: u32,
+    /// Its GID, as an IPv6 address.
+    pub gid: std::net::Ipv6Addr,
+}
+
+/// Bytes of memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bytes {
+    /// As hexadecimal digits.
+    pub hex: String,
+}
+
+/// A queue pair's state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// As libibverbs numbers it.
+    pub state: u32,
+}
+
+/// Completions, oldest first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Completions {
+    /// At most as many as were asked for.
+    pub completions: Vec<Completion>,
+}
+
+/// A completion. Where `status` is not 0, only `wr_id` and `status` mean anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Completion {
+    /// The work request's number.
+    pub wr_id: u64,
+    /// `enum ibv_wc_status`.
+    pub status: u32,
+    /// `enum ibv_wc_opcode`.
+    pub opcode: u32,
+    /// Bytes received or read.
+    pub len_bytes: u32,
+    /// The immediate, in host order.
+    pub imm: Option<u32>,
+}
+
+impl Completion {
+    /// Whether it ended with `status`.
+    pub fn is(&self, status: WcStatus) -> bool {
+        self.status == status as u32
+    }
+}
+
+/// The answer to a command that has nothing to say.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Done {}
+
+/// The envelope of every answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply<T> {
+    /// It was done.
+    Ok(T),
+    /// It was not, for this reason.
+    Error(String),
+}
+
+/// Bytes as hexadecimal digits.
+pub fn to_hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
+}
+
+/// The bytes of hexadecimal digits; `None` where they are none.
+pub fn from_hex(hex: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs.iter().map(|[high, low]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()).collect()
+}

@@ -1,0 +1,6 @@
+//! Our stack with Linux's own soft-RoCE in a QEMU guest: `cargo test -p tests guest`.
+
+mod boot;
+mod loss;
+mod ops;
+mod pingpong;

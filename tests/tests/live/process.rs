@@ -1,0 +1,198 @@
+//! Processes that a test starts: they end with it, and what they print is kept for its messages.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often a process is asked whether it has ended.
+const ASK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a process may take to end when its stdin does.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How a process ended, and what it printed.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Output {
+    /// Panics unless the process succeeded.
+    pub(crate) fn expect_success(self, what: &str) -> Output {
+        assert!(self.status.success(), "{what}: {}\n{}{}", self.status, self.stdout, self.stderr);
+        self
+    }
+}
+
+/// A process. When dropped it loses its stdin, and is killed where it does not end by that.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    pub(crate) stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    stderr: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts `command`, all of its streams piped.
+    pub(crate) fn start(command: &mut Command) -> Process {
+        let name = format!("{command:?}").replace('"', "");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("cannot run {name}: {error}; scripts/check.sh installs what the tests need")
+            });
+        let (sender, lines) = channel();
+        let stdout = child.stdout.take().expect("piped");
+        let stderr_pipe = child.stderr.take().expect("piped");
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let kept = stderr.clone();
+        let readers = vec![
+            std::thread::spawn(move || send_lines(stdout, &sender)),
+            std::thread::spawn(move || keep(stderr_pipe, &kept)),
+        ];
+        Process { name, stdin: child.stdin.take(), child, lines, stderr, readers }
+    }
+
+    /// The next line of stdout.
+    pub(crate) fn line(&mut self, timeout: Duration) -> String {
+        match self.lines.recv_timeout(timeout) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{}: no line within {timeout:?}; on stderr:\n{}", self.name, self.stderr())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait().expect("a child can be waited for");
+                let stderr = self.all_stderr();
+                panic!("{}: ended ({status}); on stderr:\n{stderr}", self.name)
+            }
+        }
+    }
+
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed on stderr so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn all_stderr(&mut self) -> String {
+        for reader in self.readers.drain(..) {
+            reader.join().expect("a reader does not panic");
+        }
+        self.stderr()
+    }
+
+    /// Waits for it to end.
+    pub(crate) fn finish(mut self, timeout: Duration) -> Output {
+        drop(self.stdin.take());
+        let end = Instant::now() + timeout;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            if Instant::now() > end {
+                // What it says when it is asked to end helps to see where it was.
+                let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+                std::thread::sleep(Duration::from_millis(500));
+                let stdout: String = self.lines.try_iter().map(|line| line + "\n").collect();
+                panic!("{}: not done within {timeout:?}\n{stdout}{}", self.name, self.stderr());
+            }
+            std::thread::sleep(ASK_INTERVAL);
+        };
+        let stderr = self.all_stderr();
+        let stdout = self.lines.iter().map(|line| line + "\n").collect();
+        Output { status, stdout, stderr }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let end = Instant::now() + FAREWELL;
+        while Instant::now() < end {
+            // An error means that there is nobody to wait for.
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(ASK_INTERVAL);
+        }
+        // It may have ended just now.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send_lines(stdout: impl Read, sender: &Sender<String>) {
+    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    for line in lines {
+        if sender.send(line).is_err() {
+            return;
+        }
+    }
+}
+
+fn keep(stderr: impl Read, kept: &Mutex<String>) {
+    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_str(&line);
+        kept.push('\n');
+    }
+}
+
+/// Runs `command` to its end, which must be a success, and returns its stdout.
+pub(crate) fn run(command: &mut Command) -> String {
+    const TIMEOUT: Duration = Duration::from_secs(300);
+    let name = format!("{command:?}");
+    Process::start(command).finish(TIMEOUT).expect_success(&name).stdout
+}
+
+/// The `roce` command, built from this workspace.
+pub(crate) fn roce() -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    // target/debug/deps/main-0123 -> target/debug/roce
+    let path = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").join("roce");
+    assert!(path.exists(), "{} is not there: run `cargo build -p apps` first", path.display());
+    path
+}
+
+/// A file for the capture of the test that runs on this thread, overwritten each time.
+pub(crate) fn capture_file() -> PathBuf {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("unnamed").replace("::", ".");
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name + ".pcap")
+}
+
+/// A command that runs `program` as a user without any privilege: as `nobody` where this is root.
+/// The program is copied to where that user can read it.
+pub(crate) fn ordinary_user(program: &Path) -> Command {
+    let is_root = run(Command::new("id").arg("-u")).trim() == "0";
+    if !is_root {
+        return Command::new(program);
+    }
+    let place = std::env::temp_dir().join(format!("roce-tests-{}", std::process::id()));
+    let name = program.file_name().expect("a program has a name");
+    let copy = place.join(name);
+    if !copy.exists() {
+        std::fs::create_dir_all(&place).expect("the temporary directory is writable");
+        std::fs::copy(program, &copy).expect("a program can be copied");
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--"]);
+    command.arg(copy).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent").current_dir("/");
+    command
+}

@@ -1,0 +1,1 @@
+//! Real processes over real ports: `cargo test -p tests ports`.
