@@ -80,5 +80,5 @@ done
 measure "write: 64 KiB messages" write-bw -m 4096 -s 65536 -D "$SECONDS_EACH" --report_gbits
 measure "send: 64 B messages" send-bw -m 4096 -s 64 -D "$SECONDS_EACH" --report_gbits
 measure "send: half round trip of 64 B" send-lat -m 4096 -s 64 -n 100000
-measure "what copying and the ICRC alone allow on this port: 4 KiB payloads, no transport" raw -s 4096 -D "$SECONDS_EACH" --report_gbits
-measure "what the bare port carries: 4 KiB payloads, nothing copied or checked" raw --bare -s 4096 -D "$SECONDS_EACH" --report_gbits
+measure "what copying and the ICRC alone allow on this port: 4 KiB payloads, no transport" raw -s 4096 -D "$SECONDS_EACH"
+measure "what the bare port carries: 4 KiB payloads, nothing copied or checked" raw --bare -s 4096 -D "$SECONDS_EACH"
