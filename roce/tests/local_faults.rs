@@ -29,6 +29,8 @@ fn what_precedes_a_bad_local_key_is_sent_again_where_it_was_lost() {
     let timeout = a.engine.next_deadline().unwrap();
     a.poll(timeout.as_nanos());
     b.poll(timeout.as_nanos());
+    // The acknowledgement waits for one poll.
+    b.poll(timeout.as_nanos());
     a.poll(timeout.as_nanos());
     assert_eq!(statuses(&mut a), [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]);
     let mut bytes = [0; 4];

@@ -97,12 +97,12 @@ impl Flow {
         let sge = self.a.sge(0, self.case.len_bytes());
         (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
         self.nanos += 1000;
-        self.a.poll(self.nanos);
+        while self.a.poll(self.nanos).more {}
     }
 
     /// The responder takes the batch in, completes its receives, posts new ones, and answers.
     pub(crate) fn wire_to_completion(&mut self) {
-        self.b.poll(self.nanos);
+        while self.b.poll(self.nanos).more {}
         while let Some(cqe) = self.b.poller.pop() {
             assert_eq!(cqe.status, WcStatus::Success);
             self.b.post_recv(cqe.wr_id, self.b.sge(0, MTU.bytes()));
@@ -111,7 +111,7 @@ impl Flow {
 
     /// The requester takes the answers in and completes the batch.
     pub(crate) fn completion(&mut self) {
-        self.a.poll(self.nanos);
+        while self.a.poll(self.nanos).more {}
         for _ in 0..self.messages {
             let cqe = self.a.poller.pop().expect("one round trip completes a batch");
             assert_eq!(cqe.status, WcStatus::Success);

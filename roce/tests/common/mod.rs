@@ -1,7 +1,7 @@
 //! Two engines joined by a loopback port, with one connected queue pair each.
 #![allow(dead_code)] // each test and bench uses its part
 
-use roce::engine::{Engine, EngineConfig};
+use roce::engine::{Engine, EngineConfig, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
@@ -149,8 +149,8 @@ impl<P: Port> End<P> {
     }
 
     /// Polls the engine at `nanos`.
-    pub(crate) fn poll(&mut self, nanos: u64) {
-        self.engine.poll(Instant::from_nanos(nanos));
+    pub(crate) fn poll(&mut self, nanos: u64) -> Progress {
+        self.engine.poll(Instant::from_nanos(nanos))
     }
 
     /// Everything that has completed.

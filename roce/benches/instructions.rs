@@ -1,0 +1,110 @@
+//! Instructions of each piece of a packet's way, by callgrind: they repeat where times do not.
+//! `scripts/instructions.sh` runs this and compares with `instructions.txt`.
+
+#![allow(missing_docs)] // of what the macros make
+
+mod flow;
+
+use flow::{BATCH_PKTS, Case, Flow, Least};
+use gungraun::{library_benchmark, library_benchmark_group, main};
+use roce::id::RKey;
+use roce::qp::rc::segment::segment;
+use roce::queue::SendOp;
+use roce::wire::{Packet, icrc};
+use std::hint::black_box;
+
+// Every function does its work `BATCH_PKTS` times, so that the call itself does not show.
+
+#[library_benchmark]
+#[bench::bytes_64(flow::frame(64))]
+#[bench::bytes_4k(flow::frame(4096))]
+fn parse(frame: Vec<u8>) -> Vec<u8> {
+    for _ in 0..BATCH_PKTS {
+        black_box(Packet::parse(black_box(&frame)).is_ok());
+    }
+    frame
+}
+
+#[library_benchmark]
+#[bench::bytes_64(flow::frame(64))]
+#[bench::bytes_4k(flow::frame(4096))]
+fn check_icrc(frame: Vec<u8>) -> Vec<u8> {
+    for _ in 0..BATCH_PKTS {
+        black_box(icrc::compute(black_box(&frame[14..frame.len() - 4])));
+    }
+    frame
+}
+
+#[library_benchmark]
+#[bench::write_64k(SendOp::Write { remote_addr: 0x1000, rkey: RKey(7) })]
+fn segment_message(op: SendOp) -> SendOp {
+    for index in 0..BATCH_PKTS {
+        black_box(segment(black_box(&op), black_box(128 << 10), index, black_box(4096)));
+    }
+    op
+}
+
+#[library_benchmark]
+#[bench::bytes_64(Least::new(64))]
+#[bench::bytes_4k(Least::new(4096))]
+fn copy_and_icrc(mut least: Least) -> Least {
+    least.send();
+    least
+}
+
+#[library_benchmark]
+#[bench::send_64(Flow::new(Case::Send64))]
+#[bench::send_4k(Flow::new(Case::Send4K))]
+#[bench::write_64k(Flow::new(Case::Write64K))]
+#[bench::read_64k(Flow::new(Case::Read64K))]
+fn requester_post_to_wire(mut flow: Flow) -> Flow {
+    flow.post_to_wire();
+    flow
+}
+
+fn posted(case: Case) -> Flow {
+    let mut flow = Flow::new(case);
+    flow.post_to_wire();
+    flow
+}
+
+#[library_benchmark]
+#[bench::send_64(posted(Case::Send64))]
+#[bench::send_4k(posted(Case::Send4K))]
+#[bench::write_64k(posted(Case::Write64K))]
+#[bench::read_64k(posted(Case::Read64K))]
+fn responder_wire_to_completion(mut flow: Flow) -> Flow {
+    flow.wire_to_completion();
+    flow
+}
+
+fn answered(case: Case) -> Flow {
+    let mut flow = posted(case);
+    flow.wire_to_completion();
+    flow
+}
+
+#[library_benchmark]
+#[bench::send_64(answered(Case::Send64))]
+#[bench::send_4k(answered(Case::Send4K))]
+#[bench::write_64k(answered(Case::Write64K))]
+#[bench::read_64k(answered(Case::Read64K))]
+fn requester_completion(mut flow: Flow) -> Flow {
+    flow.completion();
+    flow
+}
+
+library_benchmark_group!(
+    name = packet,
+    benchmarks = [
+        parse,
+        check_icrc,
+        segment_message,
+        copy_and_icrc,
+        requester_post_to_wire,
+        responder_wire_to_completion,
+        requester_completion
+    ]
+);
+
+main!(library_benchmark_groups = packet);
