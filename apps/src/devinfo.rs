@@ -8,6 +8,7 @@ use serde::Serialize;
 use verbs::{Context, DeviceAttr, DeviceOptions, PathMtu, PortSpec};
 
 use crate::doctor::system::System;
+use crate::output;
 
 /// Tell what a port is as an RDMA device, as ibv_devinfo does.
 ///
@@ -121,14 +122,14 @@ impl Report {
         }
     }
 
-    fn print(&self, is_verbose: bool) {
+    fn describe(&self, is_verbose: bool) -> String {
         let mtu =
             self.active_path_mtu_bytes.map_or("none: the MTU is too small".into(), |mtu| mtu.to_string());
         let state = match self.state {
             "PORT_ACTIVE" => self.state.to_owned(),
             down => format!("{down} (no link: is the other end there?)"),
         };
-        println!("port: {}", self.port);
+        let mut text = format!("port: {}\n", self.port);
         for (name, value) in [
             ("transport", "RoCE v2".to_owned()),
             ("driver", self.driver.clone()),
@@ -139,10 +140,11 @@ impl Report {
             ("active_mtu", format!("{mtu} (the port's own MTU is {})", self.mtu_bytes)),
             ("link_layer", self.link_layer.to_owned()),
         ] {
-            println!("    {name:<16} {value}");
+            text.push_str(&format!("    {name:<16} {value}\n"));
         }
         for gid in &self.gids {
-            println!("    GID[{:>3}]         {}, {}, for {}", gid.index, gid.gid, gid.kind, gid.reaches);
+            let GidReport { index, gid, kind, reaches } = gid;
+            text.push_str(&format!("    GID[{index:>3}]         {gid}, {kind}, for {reaches}\n"));
         }
         if is_verbose {
             let limits = &self.limits;
@@ -158,9 +160,10 @@ impl Report {
                 ("max_qp_rd_atom", limits.max_qp_rd_atom.into()),
                 ("max_msg_sz", limits.max_msg_bytes.into()),
             ] {
-                println!("    {name:<16} {value}");
+                text.push_str(&format!("    {name:<16} {value}\n"));
             }
         }
+        text
     }
 }
 
@@ -174,9 +177,9 @@ pub(crate) fn run(args: &DevinfoArgs) -> anyhow::Result<ExitCode> {
         Context::open(port, &DeviceOptions::default()).with_context(|| format!("cannot open port {port}"))?;
     let report = Report::new(&context.attr());
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        output::print_json(&report)?;
     } else {
-        report.print(args.verbose);
+        output::print(&report.describe(args.verbose))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -208,13 +211,11 @@ fn candidates(system: &System) -> Vec<Candidate> {
 fn list(system: &System, as_json: bool) -> anyhow::Result<()> {
     let found = candidates(system);
     if as_json {
-        println!("{}", serde_json::to_string(&serde_json::json!({ "ports": found }))?);
-        return Ok(());
+        return output::print_json(&serde_json::json!({ "ports": found }));
     }
     let width = found.iter().map(|candidate| candidate.port.len()).max().unwrap_or(0);
-    for candidate in found {
-        println!("{:<width$}  {}", candidate.port, candidate.what);
-    }
-    println!("\n`roce devinfo --port PORT` opens one; `roce doctor --port PORT` says what it needs.");
-    Ok(())
+    let mut text: String =
+        found.iter().map(|candidate| format!("{:<width$}  {}\n", candidate.port, candidate.what)).collect();
+    text.push_str("\n`roce devinfo --port PORT` opens one; `roce doctor --port PORT` says what it needs.\n");
+    Ok(output::print(&text)?)
 }

@@ -4,6 +4,7 @@ mod device;
 mod devinfo;
 mod doctor;
 mod dump;
+mod output;
 mod perf;
 mod ping;
 mod progress;

@@ -12,6 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
+use crate::output;
 use system::System;
 
 /// Look for what on this machine stands in the way of RDMA, and say how to mend it.
@@ -111,10 +112,11 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     }
     let blocks = findings.iter().any(|finding| finding.severity == Severity::Blocks);
     if args.json {
-        println!("{}", serde_json::to_string(&Report { blocks, findings })?);
+        output::print_json(&Report { blocks, findings })?;
     } else {
-        findings.iter().for_each(print);
-        println!("\n{}", verdict(&findings, args.port.as_ref()));
+        let mut text: String = findings.iter().map(describe).collect();
+        text.push_str(&format!("\n{}\n", verdict(&findings, args.port.as_ref())));
+        output::print(&text)?;
     }
     Ok(if blocks { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -145,11 +147,12 @@ fn open(port: &PortSpec) -> Finding {
     }
 }
 
-fn print(finding: &Finding) {
-    println!("{:<8} {:<12} {}", finding.severity.text(), finding.topic, finding.what);
+fn describe(finding: &Finding) -> String {
+    let mut text = format!("{:<8} {:<12} {}\n", finding.severity.text(), finding.topic, finding.what);
     for command in &finding.mend {
-        println!("{:<8} {:<12}   $ {command}", "", "");
+        text.push_str(&format!("{:<8} {:<12}   $ {command}\n", "", ""));
     }
+    text
 }
 
 fn verdict(findings: &[Finding], port: Option<&PortSpec>) -> String {
