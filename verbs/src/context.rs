@@ -87,7 +87,9 @@ pub(crate) struct Driven {
 /// What all objects of a device share.
 pub(crate) struct Shared {
     driven: Mutex<Driven>,
-    origin: Instant,
+    clock: quanta::Clock,
+    /// The clock's reading at the engine's origin of time.
+    origin: u64,
     port: PortSpec,
     limits: DeviceLimits,
     /// Counts polls by application threads: while it moves, the background thread sleeps.
@@ -126,6 +128,15 @@ impl Driven {
             self.on_event(event);
         }
         progress
+    }
+
+    /// Sends what was posted.
+    #[inline]
+    fn push(&mut self, now: roce::time::Instant) {
+        self.engine.push(now);
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(event);
+        }
     }
 
     fn on_event(&mut self, event: Event) {
@@ -188,17 +199,31 @@ impl Shared {
     /// The engine's time.
     #[inline]
     pub(crate) fn now(&self) -> roce::time::Instant {
-        // 2^64 ns are 584 years.
-        roce::time::Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
+        roce::time::Instant::from_nanos(self.clock.delta_as_nanos(self.origin, self.clock.raw()))
     }
 
     /// Drives the engine once on behalf of the application, unless another thread is at it.
     #[inline]
     pub(crate) fn drive(&self) {
         if let Some(mut driven) = self.try_lock() {
-            self.app_polls.fetch_add(1, Ordering::Relaxed);
+            self.count_poll();
             driven.poll(self.now());
         }
+    }
+
+    /// Sends what was posted, unless another thread drives the engine just now and will do it.
+    #[inline]
+    pub(crate) fn push(&self) {
+        if let Some(mut driven) = self.try_lock() {
+            self.count_poll();
+            driven.push(self.now());
+        }
+    }
+
+    /// Only for who holds the lock: so the count needs no exchange between processors.
+    #[inline]
+    fn count_poll(&self) {
+        self.app_polls.store(self.app_polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Tells the background thread that the application stops polling for now.
@@ -214,7 +239,7 @@ impl Context {
     /// [`OpenError`]: what is missing and what to do about it.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let opened = port::open(spec, &options.eal)?;
-        let origin = Instant::now();
+        let clock = quanta::Clock::new();
         let wire = match &options.pcap {
             None => Wire::Bare(opened.port),
             Some(path) => {
@@ -245,7 +270,8 @@ impl Context {
         };
         let shared = Arc::new(Shared {
             driven: Mutex::new(driven),
-            origin,
+            origin: clock.raw(),
+            clock,
             port: spec.clone(),
             limits: options.limits,
             app_polls: AtomicU64::new(0),

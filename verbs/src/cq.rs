@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roce::queue::{CqId, CqPoller, Cqe, Notify};
 
@@ -54,28 +54,28 @@ impl Cq {
     /// are none yet. Does not block.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> usize {
-        let taken = self.take(out, max);
+        let mut poller = self.lock();
+        let taken = take(&mut poller, out, max);
         if taken > 0 || max == 0 {
             return taken;
         }
         self.0.shared.drive();
-        self.take(out, max)
+        take(&mut poller, out, max)
     }
 
-    fn take(&self, out: &mut Vec<Cqe>, max: usize) -> usize {
-        let mut poller = self.0.poller.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = out.len();
-        out.extend(std::iter::from_fn(|| poller.pop()).take(max));
-        out.len() - before
+    /// Whoever drives the engine may hold this lock; who holds the engine never takes it.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, CqPoller> {
+        self.0.poller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next completion, if there is one. Drives the device where there is none.
     #[inline]
     pub fn poll_one(&self) -> Option<Cqe> {
-        let next = || self.0.poller.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        next().or_else(|| {
+        let mut poller = self.lock();
+        poller.pop().or_else(|| {
             self.0.shared.drive();
-            next()
+            poller.pop()
         })
     }
 
@@ -83,4 +83,11 @@ impl Cq {
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock().engine.request_notify(self.0.id, notify)?)
     }
+}
+
+#[inline]
+fn take(poller: &mut CqPoller, out: &mut Vec<Cqe>, max: usize) -> usize {
+    let before = out.len();
+    out.extend(std::iter::from_fn(|| poller.pop()).take(max));
+    out.len() - before
 }

@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,9 +18,8 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::mr::{Pd, PdInner};
 
-/// Sends that may be posted before a post drives the device again: the first of a batch goes out at
-/// once, the rest together.
-const POSTS_PER_DRIVE: u32 = 16;
+/// Posts that go out together. The first post since the device was last driven does not wait for more.
+const POSTS_PER_PUSH: u32 = 16;
 
 /// How long `modify` looks for the Ethernet address of a path's destination.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -110,7 +109,9 @@ pub struct Qp {
     first_psn: Psn,
     send: Mutex<SendPoster>,
     recv: Mutex<RecvPoster>,
-    posts_undriven: AtomicU32,
+    /// Posts since the last push, and the device's count of polls then.
+    posts_waiting: AtomicU32,
+    polls_seen: AtomicU64,
     _cqs: [Arc<CqInner>; 2],
     pd: Arc<PdInner>,
 }
@@ -146,7 +147,8 @@ impl Qp {
             first_psn,
             send: Mutex::new(handles.send),
             recv: Mutex::new(handles.recv),
-            posts_undriven: AtomicU32::new(0),
+            posts_waiting: AtomicU32::new(0),
+            polls_seen: AtomicU64::new(0),
             _cqs: [options.send_cq.0.clone(), options.recv_cq.0.clone()],
             pd: pd.0.clone(),
         })
@@ -259,14 +261,20 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Drives the device at the first post of a batch and then at every so many.
+    /// Sends what was posted, at once or when there is enough. Two threads that post at a time may
+    /// miscount, which delays nothing for longer than a poll.
     #[inline]
     fn after_posts(&self, count: u32) {
-        let before = self.posts_undriven.fetch_add(count, Ordering::Relaxed);
-        if before == 0 || before + count >= POSTS_PER_DRIVE {
-            self.posts_undriven.store(if before == 0 { 1 } else { 0 }, Ordering::Relaxed);
-            self.shared.drive();
+        let polls = &self.shared.app_polls;
+        let waiting = self.posts_waiting.load(Ordering::Relaxed) + count;
+        let is_first = self.polls_seen.load(Ordering::Relaxed) != polls.load(Ordering::Relaxed);
+        if !is_first && waiting < POSTS_PER_PUSH {
+            self.posts_waiting.store(waiting, Ordering::Relaxed);
+            return;
         }
+        self.shared.push();
+        self.posts_waiting.store(0, Ordering::Relaxed);
+        self.polls_seen.store(polls.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Posts a receive work request.

@@ -6,19 +6,29 @@ use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::rc::requester::{Outlet, Turn};
 
+/// What queue pairs may send in their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outgoing {
+    /// Answers, then requests.
+    All,
+    /// Requests; answers wait for the next poll.
+    Requests,
+}
+
 impl<P: Port> Engine<P> {
     /// Gives queue pairs their turns until the budget or the port is used up. Returns packets sent.
-    pub(super) fn transmit(&mut self) -> u32 {
+    pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
             let Some(slot) = self.turns.pop_front() else { break };
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
             let before = quantum;
-            let turn = self.take_turn(slot as usize, &mut quantum);
+            let turn = self.take_turn(slot as usize, outgoing, &mut quantum);
             budget -= before - quantum;
             match turn {
                 Turn::Done => {}
                 Turn::MoreToSend => self.turns.push_back(slot),
+                Turn::Later => self.later.push(slot),
                 Turn::PortFull => {
                     self.turns.push_front(slot);
                     break;
@@ -29,12 +39,12 @@ impl<P: Port> Engine<P> {
                 }
             }
         }
-        self.transmit_neighbour();
+        self.turns.extend(self.later.drain(..));
         TX_BUDGET_PKTS - budget
     }
 
     #[inline]
-    fn take_turn(&mut self, slot: usize, quantum: &mut u32) -> Turn {
+    fn take_turn(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> Turn {
         let Some(qp) = self.qps.at_mut(slot) else { return Turn::Done };
         qp.scheduled = false;
         let Some(connection) = &mut qp.connection else { return Turn::Done };
@@ -47,22 +57,27 @@ impl<P: Port> Engine<P> {
             path: &mut connection.path,
             counters: &mut qp.counters,
         };
-        let mut turn = connection.responder.transmit(&mut outlet);
-        if turn == Turn::Done && matches!(qp.state, QpState::Rts | QpState::Sqd) {
-            turn = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
+        let mut turn = match outgoing {
+            Outgoing::All => connection.responder.transmit(&mut outlet),
+            Outgoing::Requests if connection.responder.has_answers() => Turn::Later,
+            Outgoing::Requests => Turn::Done,
+        };
+        if matches!(turn, Turn::Done | Turn::Later) && matches!(qp.state, QpState::Rts | QpState::Sqd) {
+            let requests = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
+            turn = if requests == Turn::Done { turn } else { requests };
             if let Some(deadline) = connection.requester.deadline() {
                 self.timers.no_later_than(slot, deadline);
             }
         }
         // Still in line, unless it is done.
-        qp.scheduled = matches!(turn, Turn::MoreToSend | Turn::PortFull);
+        qp.scheduled = matches!(turn, Turn::MoreToSend | Turn::Later | Turn::PortFull);
         if connection.requester.local_fault(&qp.outstanding).is_some() {
             self.after_requester(slot, None);
         }
         turn
     }
 
-    fn transmit_neighbour(&mut self) {
+    pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
             // A full port loses it; whoever waits for it asks again.

@@ -19,9 +19,10 @@ impl<P: Port> Engine<P> {
         let mut frames = std::mem::take(&mut self.frames);
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
         let count = frames.len();
-        for frame in frames.drain(..) {
+        for frame in &frames {
             self.on_frame(frame.as_ref());
         }
+        self.port.free_frames(&mut frames);
         self.frames = frames;
         count
     }

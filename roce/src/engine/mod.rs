@@ -36,6 +36,7 @@ pub use event::Event;
 pub use objects::{CreateError, DestroyError, QpHandles};
 pub use qp_object::Attributes;
 
+use egress::Outgoing;
 use limits::{
     DEFAULT_WINDOW_PKTS, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
     TIMERS_PER_POLL,
@@ -106,6 +107,8 @@ pub struct Engine<P: Port> {
     doorbells: Arc<Doorbells>,
     /// Slots of queue pairs that have something to send, in turn.
     turns: VecDeque<u32>,
+    /// Slots whose turn comes again at the next poll; empty between polls.
+    later: Vec<u32>,
     /// Slots of queue pairs in error.
     errors: VecDeque<u32>,
     timers: Timers,
@@ -135,6 +138,7 @@ impl<P: Port> Engine<P> {
             cqs: CqTable::new(limits.max_cqs),
             doorbells: Arc::new(Doorbells::new(slots)),
             turns: VecDeque::new(),
+            later: Vec::new(),
             errors: VecDeque::new(),
             timers: Timers::new(slots),
             qps,
@@ -151,16 +155,33 @@ impl<P: Port> Engine<P> {
         self.now = now;
         self.port.set_now(now);
         let rx_frames = self.receive();
-        let (qps, turns) = (&mut self.qps, &mut self.turns);
-        self.doorbells.drain(|slot| schedule(qps, turns, slot));
+        self.answer_doorbells();
         self.expire_timers();
         self.flush_errors();
         self.follow_neighbours();
-        let tx_pkts = self.transmit();
+        let tx_pkts = self.transmit(Outgoing::All);
+        self.transmit_neighbour();
         self.port.tx_flush();
         self.collect_events();
         let more = rx_frames == RX_BURST_FRAMES || !self.turns.is_empty();
         Progress { rx_frames, tx_pkts, more }
+    }
+
+    /// Sends what was posted, and nothing else: what a post does that will not wait for the next poll.
+    pub fn push(&mut self, now: Instant) {
+        self.now = now;
+        self.port.set_now(now);
+        self.answer_doorbells();
+        self.transmit(Outgoing::Requests);
+        self.port.tx_flush();
+        self.collect_events();
+    }
+
+    /// Puts queue pairs with posts in line.
+    #[inline]
+    fn answer_doorbells(&mut self) {
+        let (qps, turns) = (&mut self.qps, &mut self.turns);
+        self.doorbells.drain(|slot| schedule(qps, turns, slot));
     }
 
     /// The latest time at which the engine wants to be polled, if nothing else happens.

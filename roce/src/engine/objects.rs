@@ -152,6 +152,7 @@ impl<P: Port> Engine<P> {
         let full = CreateError::TooMany { what: "queue pairs", max };
         let (Some(number), Some((send, recv))) = (number, ends) else { return Err(full) };
         self.turns.reserve(self.qps.len());
+        self.later.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
         Ok(QpHandles { qpn: Qpn::new(number), send, recv })
     }

@@ -305,6 +305,15 @@ impl<P: Port> Port for Fault<P> {
         count
     }
 
+    fn free_frames(&mut self, frames: &mut Vec<Self::Frame>) {
+        if self.rx.active {
+            return frames.clear();
+        }
+        let own = |frame| if let FaultFrame::Intact(frame) = frame { Some(frame) } else { None };
+        self.arrived.extend(frames.drain(..).filter_map(own));
+        self.port.free_frames(&mut self.arrived);
+    }
+
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         if !self.tx.active {
             return self.port.tx_reserve(len_bytes);

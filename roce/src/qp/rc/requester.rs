@@ -53,6 +53,8 @@ pub enum Turn {
     Done,
     /// The budget is used up; there may be more.
     MoreToSend,
+    /// What is left is to be sent at the next poll.
+    Later,
     /// The port is full.
     PortFull,
     /// Memory being read for the peer was deregistered; the peer was told, the connection is in error.

@@ -123,6 +123,9 @@ pub struct Responder {
     partial: Partial,
     reads: Reads,
     due: Due,
+    /// The acknowledgement became due since the last turn. It waits for one poll: what the application
+    /// sends in answer to the request goes before it, and one acknowledgement stands for two bursts.
+    ack_is_new: bool,
 }
 
 impl Responder {
@@ -135,6 +138,7 @@ impl Responder {
             partial: Partial::None,
             reads: Reads::new(config.max_dest_rd_atomic, config.mtu_bytes),
             due: Due::Nothing,
+            ack_is_new: false,
         }
     }
 
@@ -370,6 +374,7 @@ impl Responder {
             return Aftermath::Answer;
         }
         if packet.bth.ack_req {
+            self.ack_is_new |= self.due != Due::Ack;
             self.due = Due::Ack;
             return Aftermath::Answer;
         }
@@ -461,6 +466,7 @@ impl Responder {
         let last_received = self.recovery.expected().minus(1);
         let (psn, syndrome) = match self.due {
             Due::Nothing => return Turn::Done,
+            Due::Ack if std::mem::take(&mut self.ack_is_new) => return Turn::Later,
             Due::Ack => (last_received, Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
         };
