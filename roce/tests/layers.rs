@@ -1,0 +1,207 @@
+//! The shape of the house: who may name whom, where `unsafe` may stand, how long files and functions
+//! may be. All of it is read from the sources, line by line, as rustfmt leaves them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates in the workspace, and which of the others each may depend on.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("dpdk-ffi/sys", &[]),
+    ("dpdk-ffi", &["dpdk-sys"]),
+    ("roce", &[]),
+    ("netsim", &[]),
+    ("verbs", &["roce", "dpdk-ffi"]),
+    ("apps", &["verbs", "roce", "dpdk-ffi", "netsim"]),
+    ("tests", &["verbs", "roce", "netsim", "apps"]),
+];
+
+/// Where `unsafe` may stand, as the start of a path.
+const UNSAFE: &[&str] =
+    &["dpdk-ffi/", "roce/src/mem/copy.rs", "roce/src/queue/ring.rs", "roce/tests/hostile/memory.rs"];
+
+const FILE_LINES_MAX: usize = 1000;
+const FUNCTION_LINES_MAX: usize = 70;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every Rust source under `dir`, with its path from the workspace's root.
+fn sources(dir: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut dirs = vec![PathBuf::from(dir)];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(workspace().join(&dir)).unwrap() {
+            let entry = entry.unwrap();
+            let path = dir.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                if entry.file_name() != "target" {
+                    dirs.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(entry.path()).unwrap();
+                found.push((path.to_str().unwrap().to_owned(), text));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "there are sources in {dir}");
+    found
+}
+
+fn all_sources() -> Vec<(String, String)> {
+    let dirs = ["roce", "netsim", "verbs", "apps", "tests", "dpdk-ffi", "fuzz"];
+    dirs.into_iter().flat_map(sources).collect()
+}
+
+/// A line without its comment. That a `//` may stand in a string does no harm here.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
+}
+
+/// The modules that `text` names as `crate::module` or `crate::{module, ..}`.
+fn named_modules(text: &str) -> BTreeSet<String> {
+    let code: String = text.lines().map(code).collect::<Vec<_>>().join(" ");
+    let mut named = BTreeSet::new();
+    for after in code.split("crate::").skip(1) {
+        let Some(group) = after.strip_prefix('{') else {
+            named.extend(words(after).next().map(str::to_owned));
+            continue;
+        };
+        let mut depth = 0;
+        for part in group.split_inclusive(['{', '}', ',']) {
+            if depth == 0 {
+                named.extend(words(part).next().map(str::to_owned));
+            }
+            depth += i32::from(part.ends_with('{')) - i32::from(part.ends_with('}'));
+            if depth < 0 {
+                break;
+            }
+        }
+    }
+    named
+}
+
+#[test]
+fn a_module_names_only_modules_above_it() {
+    let lib = fs::read_to_string(workspace().join("roce/src/lib.rs")).unwrap();
+    let order: Vec<&str> =
+        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    assert!(order.len() >= 15, "the list in lib.rs is read: {order:?}");
+    let place: BTreeMap<&str, usize> = order.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+    let mut edges = 0;
+    for (path, text) in sources("roce/src") {
+        let own = path.trim_start_matches("roce/src/").split(['/', '.']).next().unwrap();
+        let Some(own_place) = place.get(own) else {
+            assert_eq!(own, "lib", "{path} belongs to no module of lib.rs");
+            continue;
+        };
+        for name in named_modules(&text) {
+            let Some(there) = place.get(name.as_str()) else {
+                panic!("{path} names crate::{name}, which lib.rs does not list")
+            };
+            assert!(there <= own_place, "{path} names crate::{name}, which is below {own} in lib.rs");
+            edges += usize::from(there < own_place);
+        }
+    }
+    assert!(edges >= 50, "only {edges} uses were found");
+}
+
+#[test]
+fn the_reader_of_paths_sees_groups() {
+    let named =
+        named_modules("use crate::{a::{b, c}, d};\nuse crate::e::f; // crate::g\nlet x = crate::h(1);");
+    assert_eq!(named.into_iter().collect::<Vec<_>>(), ["a", "d", "e", "h"]);
+}
+
+#[test]
+fn crates_depend_downwards() {
+    let arrows: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let root = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let members = root.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
+    let members: Vec<&str> = members.trim_end_matches(']').split(", ").map(|m| m.trim_matches('"')).collect();
+    let names: BTreeSet<&str> =
+        members.iter().map(|member| if *member == "dpdk-ffi/sys" { "dpdk-sys" } else { member }).collect();
+    for member in &members {
+        let allowed = arrows.get(member).unwrap_or_else(|| panic!("ARROWS does not list {member}"));
+        let manifest = fs::read_to_string(workspace().join(member).join("Cargo.toml")).unwrap();
+        let mut section = "";
+        for line in manifest.lines() {
+            section = line.strip_prefix('[').map_or(section, |name| name.trim_end_matches(']'));
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            // What tests of a crate need is no part of its shape, but netsim's depend on nothing either.
+            let counts =
+                section == "dependencies" || (*member == "netsim" && section.ends_with("dependencies"));
+            if counts && names.contains(name) {
+                assert!(allowed.contains(&name), "{member} depends on {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_stands_only_where_it_may() {
+    let mut seen = 0;
+    for (path, text) in all_sources() {
+        let is_unsafe = text.lines().any(|line| words(code(line)).any(|word| word == concat!("un", "safe")));
+        let allowed = UNSAFE.iter().any(|place| path.starts_with(place));
+        assert!(!is_unsafe || allowed || path == file!(), "{path} is not a place for this");
+        seen += usize::from(is_unsafe && allowed);
+    }
+    assert!(seen >= 3, "the places that have some were read");
+}
+
+#[test]
+fn files_are_short() {
+    for (path, text) in all_sources() {
+        let lines = text.lines().count();
+        assert!(lines < FILE_LINES_MAX, "{path} has {lines} lines");
+    }
+}
+
+/// Whether a line of code begins a function's item.
+fn begins_function(line: &str) -> bool {
+    let mut words = words(line).skip_while(|word| {
+        matches!(*word, "pub" | "crate" | "super" | "const" | "async" | "extern" | "C" | "in")
+            || *word == concat!("un", "safe")
+    });
+    words.next() == Some("fn")
+}
+
+/// The functions of a file, with how many lines each has from its name to its closing brace.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| begins_function(code(line))) {
+        let signature_end = lines[at..].iter().position(|line| line.ends_with(['{', ';', '}']));
+        let Some(ends) = signature_end.filter(|ends| lines[at + ends].ends_with('{')) else { continue };
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let closing = format!("{indent}}}");
+        let body = lines[at + ends..].iter().position(|line| *line == closing);
+        found.push((line.trim().to_owned(), ends + body.unwrap_or(0) + 1));
+    }
+    found
+}
+
+#[test]
+fn functions_are_short() {
+    let mut count = 0;
+    for (path, text) in all_sources() {
+        for (name, lines) in functions(&text) {
+            assert!(lines < FUNCTION_LINES_MAX, "{path}: `{name}` has {lines} lines");
+            count += 1;
+        }
+    }
+    assert!(count >= 500, "only {count} functions were found");
+}
+
+#[test]
+fn the_reader_of_functions_counts_lines() {
+    let text =
+        "impl A {\n    pub(crate) const fn a(\n        x: u8,\n    ) -> u8 {\n        x\n    }\n}\nfn b();\n";
+    assert_eq!(functions(text), [("pub(crate) const fn a(".to_owned(), 5)]);
+}
