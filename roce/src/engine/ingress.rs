@@ -149,6 +149,7 @@ impl<P: Port> Engine<P> {
         }
         if !std::mem::replace(&mut qp.flushing, true) {
             self.errors.push_back(slot as u32);
+            self.flushed_in_a_row = 0;
         }
     }
 }

@@ -111,6 +111,8 @@ pub struct Engine<P: Port> {
     later: Vec<u32>,
     /// Slots of queue pairs in error.
     errors: VecDeque<u32>,
+    /// Of these, how many were seen in a row with nothing left to flush: when all were, there is rest.
+    flushed_in_a_row: usize,
     timers: Timers,
     events: VecDeque<Event>,
     drops: DropCounters,
@@ -140,6 +142,7 @@ impl<P: Port> Engine<P> {
             turns: VecDeque::new(),
             later: Vec::new(),
             errors: VecDeque::new(),
+            flushed_in_a_row: 0,
             timers: Timers::new(slots),
             qps,
             events: VecDeque::new(),
@@ -157,13 +160,13 @@ impl<P: Port> Engine<P> {
         let rx_frames = self.receive();
         self.answer_doorbells();
         self.expire_timers();
-        self.flush_errors();
+        let more_to_flush = self.flush_errors();
         self.follow_neighbours();
         let tx_pkts = self.transmit(Outgoing::All);
         self.transmit_neighbour();
         self.port.tx_flush();
         self.collect_events();
-        let more = rx_frames == RX_BURST_FRAMES || !self.turns.is_empty();
+        let more = rx_frames == RX_BURST_FRAMES || !self.turns.is_empty() || more_to_flush;
         Progress { rx_frames, tx_pkts, more }
     }
 
@@ -180,8 +183,11 @@ impl<P: Port> Engine<P> {
     /// Puts queue pairs with posts in line.
     #[inline]
     fn answer_doorbells(&mut self) {
-        let (qps, turns) = (&mut self.qps, &mut self.turns);
-        self.doorbells.drain(|slot| schedule(qps, turns, slot));
+        let (qps, turns, flushed) = (&mut self.qps, &mut self.turns, &mut self.flushed_in_a_row);
+        self.doorbells.drain(|slot| {
+            schedule(qps, turns, slot);
+            *flushed = 0; // it may be one in error
+        });
     }
 
     /// The latest time at which the engine wants to be polled, if nothing else happens.
@@ -237,17 +243,21 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    fn flush_errors(&mut self) {
+    /// Flushes some of the queue pairs in error, in turn. Returns whether any may have more to flush.
+    fn flush_errors(&mut self) -> bool {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
-            let Some(slot) = self.errors.pop_front() else { return };
+            let Some(slot) = self.errors.pop_front() else { break };
             // In error for good: what is posted later is flushed too.
             if let Some(qp) = self.qps.at_mut(slot as usize)
                 && qp.flushing
             {
-                qp.flush(&mut self.cqs, FLUSHED_WRS_PER_QP);
+                let left = qp.flush(&mut self.cqs, FLUSHED_WRS_PER_QP);
+                self.flushed_in_a_row = if left { 0 } else { self.flushed_in_a_row + 1 };
                 self.errors.push_back(slot);
             }
         }
+        self.flushed_in_a_row = self.flushed_in_a_row.min(self.errors.len());
+        self.flushed_in_a_row < self.errors.len()
     }
 
     fn collect_events(&mut self) {

@@ -52,6 +52,22 @@ fn a_mute_peer_exhausts_the_retries_and_the_rest_is_flushed_in_order() {
 }
 
 #[test]
+fn what_is_posted_in_error_is_flushed_too_however_much() {
+    let mut pair = Pair::new(&PairConfig { depth: 200, cq_depth: 400, ..PairConfig::default() });
+    (0..100).for_each(|n| pair.post_recv(0, n, 10));
+    pair.cut(0);
+    (0..150).for_each(|n| pair.post_send(0, n, Op::Write, 10));
+    pair.run_until_completions(0, 150);
+    assert_eq!(statuses(&pair.ends[0].sent), failed(0, WcStatus::RetryExcErr, 150));
+    (150..300).for_each(|n| pair.post_send(0, n, Op::Write, 10));
+    (100..200).for_each(|n| pair.post_recv(0, n, 10));
+    pair.settle();
+    let flushes = |from, to| (from..to).map(|n| (n, WcStatus::WrFlushErr)).collect::<Vec<_>>();
+    assert_eq!(statuses(&pair.ends[0].sent)[150..], flushes(150, 300));
+    assert_eq!(statuses(&pair.ends[0].received), flushes(0, 200));
+}
+
+#[test]
 fn receivers_that_are_never_ready_exhaust_the_rnr_retries() {
     for rnr_retry in [0, 1, 6] {
         let mut pair = Pair::new(&PairConfig { rnr_retry, min_rnr_timer: 12, ..PairConfig::default() });

@@ -390,7 +390,7 @@ impl Apps {
             expected.rdma_recvs += u64::from(kind.consumes_receive());
             expected.rx_write_requests += u64::from(matches!(kind, Kind::Write | Kind::WriteWithImm));
             expected.rx_read_requests += u64::from(is_read);
-            expected.rcvd_bytes += if is_read { 0 } else { op.len as u64 };
+            expected.rcvd_bytes += op.len as u64;
         }
         expected
     }

@@ -140,6 +140,7 @@ impl Completer<'_> {
         if lists.scatter(&wqe.list, offset, packet.payload).is_err() {
             return Outcome::Failed { next: psn, status: WcStatus::LocProtErr };
         }
+        self.counters.rcvd_bytes += u64::from(wanted_bytes);
         Outcome::Feedback(Feedback::Cumulative { next: psn.plus(1) })
     }
 }
