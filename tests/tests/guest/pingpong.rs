@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::boot::{GUEST_V4, Guest, HOST_V4, PINGPONG_PORT, TAP, guest};
-use crate::live::{Output, Process, roce};
+use crate::live::{Output, Process, capture_file, roce};
 
 /// How long one game may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,6 +37,7 @@ impl Game {
         let mut command = guest.namespace.command(roce());
         command.args(["ping", "--port", &format!("af_packet:{TAP}")]);
         command.args(self.options().split_whitespace());
+        command.arg("--pcap").arg(capture_file());
         command
     }
 

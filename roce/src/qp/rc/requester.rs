@@ -313,6 +313,9 @@ impl Requester {
         if self.config.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
+        // The peer is there and `next` reached it: what is lost from now on is a new loss. Linux's
+        // rxe tells of a sequence error after each of these, which must not add up.
+        self.retries_left = self.config.retry_count;
         self.recovery.on_timeout();
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
@@ -376,3 +379,41 @@ impl From<PortFull> for NotSent {
 }
 
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_errors_between_receiver_not_ready_do_not_use_up_the_retries() {
+        const WAIT_NANOS: u64 = 1000;
+        let first_psn = Psn::new(7);
+        let mut requester = Requester::new(RequesterConfig {
+            first_psn,
+            mtu_bytes: 1024,
+            timeout: 14,
+            retry_count: 1,
+            rnr_retry: RNR_RETRY_FOREVER,
+            max_rd_atomic: 1,
+            congestion: Congestion::Window { window_pkts: 64 },
+        });
+        let mut counters = QpCounters::default();
+        let lost = Outcome::Feedback(Feedback::Lost { next: first_psn });
+        let mut now = Instant::from_nanos(0);
+        requester.recovery.on_sent(10);
+        for _ in 0..10 {
+            let refused = Outcome::NotReady { next: first_psn, wait_nanos: WAIT_NANOS };
+            assert_eq!(requester.on_outcome(now, refused, &mut counters), None);
+            assert_eq!(requester.on_outcome(now, lost, &mut counters), None, "nothing is in flight");
+            now = now.plus_nanos(WAIT_NANOS);
+            assert_eq!(requester.on_time(now, &mut counters), None);
+            requester.recovery.on_sent(10);
+            assert_eq!(requester.on_outcome(now, lost, &mut counters), None);
+            requester.recovery.on_sent(10);
+        }
+        // Without a word from the peer they do.
+        requester.recovery.on_timeout();
+        requester.recovery.on_sent(10);
+        assert_eq!(requester.on_outcome(now, lost, &mut counters), Some(WcStatus::RetryExcErr));
+    }
+}
