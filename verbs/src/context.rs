@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dpdk_ffi::EalConfig;
@@ -24,6 +24,7 @@ use roce::queue::CqId;
 use crate::channel::{CompChannel, Inbox};
 use crate::cq::Cq;
 use crate::error::{Error, OpenError};
+use crate::lock::{Lock, LockGuard};
 use crate::mr::Pd;
 use crate::port::{self, PortSpec, SharedInterface, Wire};
 use crate::progress::Background;
@@ -86,7 +87,7 @@ pub(crate) struct Driven {
 
 /// What all objects of a device share.
 pub(crate) struct Shared {
-    driven: Mutex<Driven>,
+    driven: Lock<Driven>,
     clock: quanta::Clock,
     /// The clock's reading at the engine's origin of time.
     origin: u64,
@@ -182,18 +183,14 @@ impl Driven {
 
 impl Shared {
     /// The engine, for control operations: waits for whoever drives it just now.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Driven> {
-        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> LockGuard<'_, Driven> {
+        self.driven.lock()
     }
 
     /// The engine, if nobody drives it just now.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driven>> {
-        match self.driven.try_lock() {
-            Ok(driven) => Some(driven),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+    pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, Driven>> {
+        self.driven.try_lock()
     }
 
     /// The engine's time.
@@ -269,7 +266,7 @@ impl Context {
             async_events: VecDeque::new(),
         };
         let shared = Arc::new(Shared {
-            driven: Mutex::new(driven),
+            driven: Lock::new(driven),
             origin: clock.raw(),
             clock,
             port: spec.clone(),

@@ -1,18 +1,19 @@
 //! Completion queues.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use roce::queue::{CqId, CqPoller, Cqe, Notify};
 
 use crate::channel::CompChannel;
 use crate::context::{Context, Shared};
 use crate::error::Error;
+use crate::lock::{Lock, LockGuard};
 
 pub(crate) struct CqInner {
     context: Context,
     shared: Arc<Shared>,
     pub(crate) id: CqId,
-    poller: Mutex<CqPoller>,
+    poller: Lock<CqPoller>,
 }
 
 impl Drop for CqInner {
@@ -37,7 +38,7 @@ impl Cq {
             driven.add_channel(id, channel.inbox.clone());
         }
         drop(driven);
-        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Mutex::new(poller) })))
+        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
     /// Its number, which a channel's events carry.
@@ -65,8 +66,8 @@ impl Cq {
 
     /// Whoever drives the engine may hold this lock; who holds the engine never takes it.
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, CqPoller> {
-        self.0.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, CqPoller> {
+        self.0.poller.lock()
     }
 
     /// The next completion, if there is one. Drives the device where there is none.

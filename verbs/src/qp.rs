@@ -1,7 +1,7 @@
 //! Queue pairs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use roce::counters::QpCounters;
@@ -16,6 +16,7 @@ use crate::context::Shared;
 use crate::cq::{Cq, CqInner};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
 /// Posts that go out together. The first post since the device was last driven does not wait for more.
@@ -107,8 +108,8 @@ pub struct Qp {
     shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
-    send: Mutex<SendPoster>,
-    recv: Mutex<RecvPoster>,
+    send: Lock<SendPoster>,
+    recv: Lock<RecvPoster>,
     /// Posts since the last push, and the device's count of polls then.
     posts_waiting: AtomicU32,
     polls_seen: AtomicU64,
@@ -145,8 +146,8 @@ impl Qp {
             shared,
             qpn: handles.qpn,
             first_psn,
-            send: Mutex::new(handles.send),
-            recv: Mutex::new(handles.recv),
+            send: Lock::new(handles.send),
+            recv: Lock::new(handles.recv),
             posts_waiting: AtomicU32::new(0),
             polls_seen: AtomicU64::new(0),
             _cqs: [options.send_cq.0.clone(), options.recv_cq.0.clone()],
@@ -238,7 +239,7 @@ impl Qp {
     /// [`Error::Post`]; nothing was posted.
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Error> {
-        self.send.lock().unwrap_or_else(PoisonError::into_inner).post(request)?;
+        self.send.lock().post(request)?;
         self.after_posts(1);
         Ok(())
     }
@@ -246,7 +247,7 @@ impl Qp {
     /// Posts several send work requests, which go out together. Returns how many were posted, and
     /// why not the next.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
-        let mut send = self.send.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut send = self.send.lock();
         let mut posted = 0;
         let mut refused = Ok(());
         for request in requests {
@@ -283,6 +284,6 @@ impl Qp {
     /// [`Error::Post`]; nothing was posted.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
-        Ok(self.recv.lock().unwrap_or_else(PoisonError::into_inner).post(request)?)
+        Ok(self.recv.lock().post(request)?)
     }
 }
