@@ -58,6 +58,10 @@ impl Game {
         let mr = pd.alloc(size.max(1), Access::LOCAL_WRITE)?;
         fill(&mr, size, args.chk && args.host.is_some())?;
         let cq = context.create_cq(args.rx_depth.saturating_add(1), channel.as_ref())?;
+        if channel.is_some() {
+            // Before a peer knows of the queue pair, whose first message would go unannounced.
+            cq.request_notify(Notify::Any)?;
+        }
         let options = QpOptions {
             max_send_wr: 1,
             max_recv_wr: args.rx_depth,
@@ -94,9 +98,6 @@ impl Game {
     pub(super) fn play(&mut self, starts: bool, iters: u32) -> anyhow::Result<Duration> {
         let mut progress = Progress::of(u64::from(iters), "exchanging messages");
         let mut score = Score { pending: RECV, ..Score::default() };
-        if self.channel.is_some() {
-            self.cq.request_notify(Notify::Any)?;
-        }
         let start = Instant::now();
         if starts {
             self.post_send()?;
