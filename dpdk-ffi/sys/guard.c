@@ -5,7 +5,10 @@
  * a listening socket is never closed, and its handler stays registered for memory that is freed.
  *
  * build.rs redirects the driver's calls for interrupt handlers to the functions here, so that a handler runs only
- * while no burst and no control operation does. A burst pays two writes to its own port's cache line for it.
+ * while no burst and no control operation does. A burst pays two writes to its own port's cache line for it: the
+ * barrier between a burst's write and its look at the handlers is made by the handlers' side, which are rare, for
+ * all processors at once (membarrier, Linux 4.14). A barrier in each burst would wait for what the last one wrote
+ * to the rings.
  *
  * Where DPDK is linked as shared libraries the driver cannot be redirected, and none of this has an effect. */
 #ifndef _GNU_SOURCE
@@ -15,13 +18,18 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <linux/membarrier.h>
 #include <sys/queue.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <rte_interrupts.h>
 #include <rte_pause.h>
 
 #include "shim.h"
+
+/* Longer than any processor keeps a write to itself: in place of a barrier that was possible once and is refused. */
+#define FENCE_USEC 1000
 
 struct burst_flag {
 	_Alignas(64) atomic_bool busy;
@@ -32,6 +40,8 @@ static pthread_mutex_t control_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Whether a handler wants to run. */
 static atomic_bool handler_waits;
 static struct burst_flag bursts[RTE_MAX_ETHPORTS];
+/* Whether handlers make the barriers. Set before the first handler is registered, and so before the first burst. */
+static atomic_bool handlers_fence;
 
 /* One registered handler. */
 struct guarded {
@@ -50,9 +60,16 @@ static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool burst_begin(uint16_t port)
 {
 	/* Both sides write their flag before they read the other's, so one of them sees the other. */
-	atomic_store_explicit(&bursts[port].busy, true, memory_order_seq_cst);
-	if (!atomic_load_explicit(&handler_waits, memory_order_seq_cst))
-		return true;
+	if (atomic_load_explicit(&handlers_fence, memory_order_relaxed)) {
+		atomic_store_explicit(&bursts[port].busy, true, memory_order_relaxed);
+		atomic_signal_fence(memory_order_seq_cst);
+		if (!atomic_load_explicit(&handler_waits, memory_order_acquire))
+			return true;
+	} else {
+		atomic_store_explicit(&bursts[port].busy, true, memory_order_seq_cst);
+		if (!atomic_load_explicit(&handler_waits, memory_order_seq_cst))
+			return true;
+	}
 	atomic_store_explicit(&bursts[port].busy, false, memory_order_release);
 	return false;
 }
@@ -94,6 +111,11 @@ void shim_guard_unlock(void)
 	pthread_mutex_unlock(&control_lock);
 }
 
+static bool membarrier(int command)
+{
+	return syscall(SYS_membarrier, command, 0, 0) == 0;
+}
+
 static void run_handler(void *arg)
 {
 	struct guarded *guarded = arg;
@@ -102,6 +124,8 @@ static void run_handler(void *arg)
 	pthread_mutex_lock(&control_lock);
 	if (!atomic_load(&guarded->cancelled)) {
 		atomic_store_explicit(&handler_waits, true, memory_order_seq_cst);
+		if (atomic_load(&handlers_fence) && !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED))
+			usleep(FENCE_USEC);
 		for (port = 0; port < RTE_MAX_ETHPORTS; port++)
 			while (atomic_load_explicit(&bursts[port].busy, memory_order_seq_cst))
 				rte_pause();
@@ -158,6 +182,8 @@ int shim_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_c
 	guarded->handle = handle;
 	guarded->handler = handler;
 	guarded->arg = arg;
+	if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+		atomic_store(&handlers_fence, true);
 	put(guarded);
 	ret = rte_intr_callback_register(handle, run_handler, guarded);
 	if (ret < 0 && take(handle, handler) == guarded)
