@@ -1,6 +1,5 @@
 //! The guest that the tests share.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -12,35 +11,86 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(1200);
 /// How long a command in the guest may take, on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The tap's name on the host.
-pub(crate) const TAP: &str = "gtap";
-/// This side's address on the tap.
-pub(crate) const HOST_V4: &str = "10.77.0.1";
-/// The guest's.
-pub(crate) const GUEST_V4: &str = "10.77.0.2";
+/// A link between this side and the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// A tap interface of the host's kernel; packet sockets on it.
+    Tap,
+    /// Shared memory; this side is the vhost-user server.
+    Vhost,
+}
 
-/// TCP port of the guest's peer program.
+/// The tap's name on the host.
+const TAP: &str = "gtap";
+
+/// TCP port of the guest's first peer program; the next device's has the next.
 const PEER_PORT: u16 = 7471;
 /// Where ibv_rc_pingpong listens, and `roce ping`.
 pub(crate) const PINGPONG_PORT: u16 = 18515;
-/// The same of the guest, on the loopback interface beside the host's end of the links.
-pub(crate) const FORWARDED_PORT: u16 = 18516;
+/// The guest's [`PINGPONG_PORT`], on the loopback interface beside the host's end of the links.
+const FORWARDED_PORT: u16 = 18516;
+
+impl Wire {
+    /// The guest's RDMA device.
+    pub(crate) fn device(self) -> &'static str {
+        match self {
+            Wire::Tap => "rxe0",
+            Wire::Vhost => "rxe1",
+        }
+    }
+
+    /// How to bring that device up.
+    fn rxe_up(self) -> &'static str {
+        match self {
+            Wire::Tap => "rxe_up nic0 10.77.0.2/24 fd77::2/64 9000",
+            Wire::Vhost => "rxe_up nic1 10.78.0.2/24 fd78::2/64 9000",
+        }
+    }
+
+    fn peer_port(self) -> u16 {
+        PEER_PORT + self as u16
+    }
+
+    /// Host and TCP port by which programs here reach [`PINGPONG_PORT`] of the guest.
+    pub(crate) fn guest_address(self) -> (&'static str, u16) {
+        match self {
+            Wire::Tap => ("10.77.0.2", PINGPONG_PORT),
+            Wire::Vhost => ("127.0.0.1", FORWARDED_PORT),
+        }
+    }
+
+    /// Where programs in the guest reach those here.
+    pub(crate) fn host_address(self) -> &'static str {
+        match self {
+            Wire::Tap => "10.77.0.1",
+            // The user-mode network's name for the host.
+            Wire::Vhost => "10.0.2.2",
+        }
+    }
+}
 
 /// A guest with soft-RoCE devices, in a network namespace with the host's ends of its links.
 ///
 /// ```text
 ///   nic0  rxe0 ---- tap ----------- af_packet:gtap     10.77.0.2, fd77::2 / 10.77.0.1, fd77::1
-///   nic1       ---- user network -- TCP alone, so that loss on the others does not reach it
+///   nic1  rxe1 ---- vhost-user ---- vhost:SOCKET       10.78.0.2, fd78::2 / 10.78.0.1, fd78::1
+///   nic2       ---- user network -- TCP alone, so that loss on the others does not reach it
 /// ```
 pub(crate) struct Guest {
     pub(crate) namespace: Namespace,
     name: String,
-    /// The peer program, for as long as the guest runs.
-    _server: Process,
+    socket: String,
+    /// The peer programs, for as long as the guest runs.
+    _servers: Vec<Process>,
 }
 
-fn script() -> String {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/guest").to_owned()
+fn script() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/guest")
+}
+
+/// Programs of the guest.
+fn jobs() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/guest")
 }
 
 /// The guest, booted by the first test that needs it; one test at a time has it.
@@ -56,32 +106,42 @@ impl Guest {
         let namespace = Namespace::new();
         namespace.ip(&format!("tuntap add dev {TAP} mode tap"));
         namespace.ip(&format!("link set {TAP} mtu 9000 up"));
-        namespace.ip(&format!("address add {HOST_V4}/24 dev {TAP}"));
+        namespace.ip(&format!("address add 10.77.0.1/24 dev {TAP}"));
         namespace.ip(&format!("address add fd77::1/64 dev {TAP} nodad"));
-        let name = format!("tests.{}", std::process::id());
-        let jobs = concat!(env!("CARGO_MANIFEST_DIR"), "/guest");
-        let user = format!(
-            "user:hostfwd=tcp:127.0.0.1:{PEER_PORT}-:{PEER_PORT},hostfwd=tcp:127.0.0.1:{FORWARDED_PORT}-:{PINGPONG_PORT}"
-        );
-        let pid = std::process::id().to_string();
-        let mut start = namespace.command(script());
-        start.args(["start", "--name", &name, "--with-pid", &pid, "--share", jobs]);
-        run(start.args(["--nic", &format!("tap:{TAP}"), "--nic", &user]));
-        let inside = |command: &str| {
-            run(Command::new(script()).args(["exec", "--name", &name, "--", "bash", "-c", command]))
-        };
-        assert_eq!(inside(&format!("rxe_up nic0 {GUEST_V4}/24 fd77::2/64 9000")).trim(), "rxe0");
-        let peer = Path::new(jobs).join("peer.py");
-        let server = Process::start(
-            Command::new(script()).args(["exec", "--name", &name, "--timeout", "1700", "--"]).args([
-                "python3".as_ref(),
-                peer.as_os_str(),
-                "rxe0".as_ref(),
-                PEER_PORT.to_string().as_ref(),
-            ]),
-        );
-        inside(&format!("wait_listen {PEER_PORT}"));
-        Guest { namespace, name, _server: server }
+        let pid = std::process::id();
+        let socket = std::env::temp_dir().join(format!("roce-tests-{pid}.sock")).display().to_string();
+        let mut guest = Guest { namespace, name: format!("tests.{pid}"), socket, _servers: Vec::new() };
+        // The guest does not boot before its vhost-user server listens.
+        let mut server = guest.ours(Wire::Vhost);
+        let _: u64 = server.counter("rcvd_pkts");
+        guest.start();
+        guest._servers = [Wire::Tap, Wire::Vhost].into_iter().map(|wire| guest.serve(wire)).collect();
+        guest
+    }
+
+    fn start(&self) {
+        let mut forwards: String = [Wire::Tap, Wire::Vhost]
+            .map(|wire| format!("hostfwd=tcp:127.0.0.1:{0}-:{0},", wire.peer_port()))
+            .concat();
+        forwards += &format!("hostfwd=tcp:127.0.0.1:{FORWARDED_PORT}-:{PINGPONG_PORT}");
+        let mut start = self.namespace.command(script());
+        start.args(["start", "--name", &self.name, "--with-pid", &std::process::id().to_string()]);
+        start.args(["--share", jobs()]);
+        start.args(["--nic", &format!("tap:{TAP}")]);
+        start.args(["--nic", &format!("vhost-user:{}", self.socket)]);
+        start.args(["--nic", &format!("user:{forwards}")]);
+        run(&mut start);
+    }
+
+    /// Starts the guest's peer program for the device of `wire`.
+    fn serve(&self, wire: Wire) -> Process {
+        assert_eq!(self.run(wire.rxe_up()).trim(), wire.device());
+        let mut server = Command::new(script());
+        server.args(["exec", "--name", &self.name, "--timeout", "1700", "--", "python3"]);
+        server.args([&format!("{}/peer.py", jobs()), wire.device(), &wire.peer_port().to_string()]);
+        let server = Process::start(&mut server);
+        self.run(&format!("wait_listen {}", wire.peer_port()));
+        server
     }
 
     /// A shell command to be run in the guest.
@@ -103,15 +163,23 @@ impl Guest {
     }
 
     /// A peer of libibverbs on soft-RoCE.
-    pub(crate) fn rxe(&self) -> Peer {
+    pub(crate) fn rxe(&self, wire: Wire) -> Peer {
         let mut relay = self.namespace.command(Peer::program());
-        Peer::start(relay.args(["relay", &format!("127.0.0.1:{PEER_PORT}")]))
+        Peer::start(relay.args(["relay", &format!("127.0.0.1:{}", wire.peer_port())]))
     }
 
-    /// A peer of this project on `port`. It captures what it sends and receives.
-    pub(crate) fn ours(&self, port: &str) -> Peer {
+    /// The name of this side's port.
+    pub(crate) fn port(&self, wire: Wire) -> String {
+        match wire {
+            Wire::Tap => format!("af_packet:{TAP}"),
+            Wire::Vhost => format!("vhost:{},ip=10.78.0.1/24,ip=fd78::1/64", self.socket),
+        }
+    }
+
+    /// A peer of this project. It captures what it sends and receives.
+    pub(crate) fn ours(&self, wire: Wire) -> Peer {
         let pcap = format!("pcap={}", capture_file().display());
-        Peer::start(self.namespace.command(Peer::program()).args([port, &pcap]))
+        Peer::start(self.namespace.command(Peer::program()).args([&self.port(wire), &pcap]))
     }
 }
 

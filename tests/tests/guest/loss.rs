@@ -1,7 +1,7 @@
 //! 5 % of the packets lost on the way to soft-RoCE, on the way from it, and both: nothing is lost or
 //! doubled for all that.
 
-use super::boot::{Guest, guest};
+use super::boot::{Guest, Wire, guest};
 use super::ops::{IPV4, ends};
 use crate::live::{End, Settings, scenarios};
 
@@ -47,7 +47,7 @@ fn a_mix_with(guest: &Guest, losses: &[Loss], requester: &mut End, responder: &m
 fn both_ways(losses: &[Loss]) {
     let guest = guest();
     guest.clear_losses();
-    let (mut ours, mut rxe) = ends(&guest, IPV4);
+    let (mut ours, mut rxe) = ends(&guest, Wire::Tap, IPV4);
     a_mix_with(&guest, losses, &mut ours, &mut rxe);
     a_mix_with(&guest, losses, &mut rxe, &mut ours);
 }

@@ -2,7 +2,7 @@
 
 use roce::queue::WcStatus;
 
-use super::boot::{Guest, TAP, guest};
+use super::boot::{Guest, Wire, guest};
 use crate::live::{End, Settings, scenarios};
 
 /// GIDs on both sides: 0 link-local, 1 IPv4, 2 IPv6.
@@ -12,49 +12,48 @@ const IPV6: u8 = 2;
 type Scenario = fn(&mut End, &mut End, &Settings);
 
 /// Two ends, ours first, not yet connected.
-pub(super) fn ends(guest: &Guest, gid_index: u8) -> (End, End) {
-    let ours = guest.ours(&format!("af_packet:{TAP}"));
-    (End::new(ours, gid_index), End::new(guest.rxe(), gid_index))
+pub(super) fn ends(guest: &Guest, wire: Wire, gid_index: u8) -> (End, End) {
+    (End::new(guest.ours(wire), gid_index), End::new(guest.rxe(wire), gid_index))
 }
 
-fn both_ways(gid_index: u8, path_mtu_bytes: u32, scenario: Scenario) {
+fn both_ways(wire: Wire, gid_index: u8, path_mtu_bytes: u32, scenario: Scenario) {
     let guest = guest();
     let settings = Settings { path_mtu_bytes, ..Settings::default() };
-    let (mut ours, mut rxe) = ends(&guest, gid_index);
+    let (mut ours, mut rxe) = ends(&guest, wire, gid_index);
     scenario(&mut ours, &mut rxe, &settings);
     scenario(&mut rxe, &mut ours, &settings);
 }
 
 #[test]
 fn every_op_and_len_over_ipv4() {
-    both_ways(IPV4, 1024, scenarios::every_op_and_len);
+    both_ways(Wire::Tap, IPV4, 1024, scenarios::every_op_and_len);
 }
 
 #[test]
 fn every_op_and_len_over_ipv6_in_large_packets() {
-    both_ways(IPV6, 4096, scenarios::every_op_and_len);
+    both_ways(Wire::Tap, IPV6, 4096, scenarios::every_op_and_len);
 }
 
 #[test]
 fn a_wrong_rkey_is_refused() {
-    both_ways(IPV4, 1024, scenarios::wrong_rkey);
+    both_ways(Wire::Tap, IPV4, 1024, scenarios::wrong_rkey);
 }
 
 #[test]
 fn sends_wait_for_late_receives() {
-    both_ways(IPV4, 1024, scenarios::late_receive);
+    both_ways(Wire::Tap, IPV4, 1024, scenarios::late_receive);
 }
 
 #[test]
 fn a_send_without_receive_fails_at_last() {
-    both_ways(IPV4, 1024, scenarios::no_receive);
+    both_ways(Wire::Tap, IPV4, 1024, scenarios::no_receive);
 }
 
 #[test]
 fn a_receive_that_is_too_short_fails_both_ends() {
     let guest = guest();
     let settings = Settings::default();
-    let (mut ours, mut rxe) = ends(&guest, IPV4);
+    let (mut ours, mut rxe) = ends(&guest, Wire::Tap, IPV4);
     // rxe takes it for a malformed receive instead of the invalid request that it is (IBA 9.9.6.3).
     let rxe_says = [WcStatus::RemOpErr, WcStatus::LocQpOpErr];
     scenarios::short_receive(&mut ours, &mut rxe, &settings, rxe_says);
@@ -64,5 +63,15 @@ fn a_receive_that_is_too_short_fails_both_ends() {
 
 #[test]
 fn a_mix_of_messages_in_flight() {
-    both_ways(IPV4, 1024, scenarios::a_mix);
+    both_ways(Wire::Tap, IPV4, 1024, scenarios::a_mix);
+}
+
+#[test]
+fn every_op_and_len_over_vhost_user() {
+    both_ways(Wire::Vhost, IPV4, 4096, scenarios::every_op_and_len);
+}
+
+#[test]
+fn a_mix_of_messages_in_flight_over_vhost_user() {
+    both_ways(Wire::Vhost, IPV6, 1024, scenarios::a_mix);
 }

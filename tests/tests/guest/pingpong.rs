@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::boot::{GUEST_V4, Guest, HOST_V4, PINGPONG_PORT, TAP, guest};
+use super::boot::{Guest, PINGPONG_PORT, Wire, guest};
 use crate::live::{Output, Process, capture_file, roce};
 
 /// How long one game may take on a busy machine.
@@ -15,6 +15,7 @@ const SIZES: [u32; 4] = [1, 1023, 4096, 65536];
 
 /// One game's parameters, which are the same options for both programs.
 struct Game {
+    wire: Wire,
     gid_index: u8,
     mtu: u32,
     size: u32,
@@ -22,20 +23,20 @@ struct Game {
 
 impl Game {
     fn options(&self) -> String {
-        let Game { gid_index, mtu, size } = self;
+        let Game { gid_index, mtu, size, .. } = self;
         // With -e they sleep. Where both poll and the guest's processors are emulated, this machine
         // may well be too busy for the half second after which ibv_rc_pingpong gives up.
         format!("-g {gid_index} -m {mtu} -s {size} -n {ITERS} -c -e")
     }
 
     fn guests(&self, guest: &Guest, server: &str) -> Process {
-        let options = self.options();
-        Process::start(&mut guest.command(&format!("ibv_rc_pingpong -d rxe0 {options} {server}")))
+        let (device, options) = (self.wire.device(), self.options());
+        Process::start(&mut guest.command(&format!("ibv_rc_pingpong -d {device} {options} {server}")))
     }
 
     fn ours(&self, guest: &Guest) -> Command {
         let mut command = guest.namespace.command(roce());
-        command.args(["ping", "--port", &format!("af_packet:{TAP}")]);
+        command.args(["ping", "--port", &guest.port(self.wire)]);
         command.args(self.options().split_whitespace());
         command.arg("--pcap").arg(capture_file());
         command
@@ -52,69 +53,80 @@ impl Game {
     }
 }
 
-/// Plays a game of each size over the tap.
-fn play_all(gid_index: u8, mtu: u32, play: impl Fn(&Guest, &Game)) {
+/// Plays a game of each size.
+fn play_all(wire: Wire, gid_index: u8, mtu: u32, play: impl Fn(&Guest, &Game)) {
     let guest = guest();
     for size in SIZES {
-        play(&guest, &Game { gid_index, mtu, size });
+        play(&guest, &Game { wire, gid_index, mtu, size });
     }
 }
 
 fn we_join(guest: &Guest, game: &Game) {
     let server = game.guests(guest, "");
     guest.run(&format!("wait_listen {PINGPONG_PORT}"));
-    let client = Process::start(game.ours(guest).arg(GUEST_V4));
+    let (host, tcp_port) = game.wire.guest_address();
+    let client = Process::start(game.ours(guest).args(["-p", &tcp_port.to_string(), host]));
     game.check(client, server);
 }
 
 fn we_serve(guest: &Guest, game: &Game) {
     let server = Process::start(&mut game.ours(guest));
     guest.namespace.wait_listen(PINGPONG_PORT);
-    let client = game.guests(guest, HOST_V4);
+    let client = game.guests(guest, game.wire.host_address());
     game.check(server, client);
 }
 
 #[test]
 fn we_join_over_ipv4() {
-    play_all(1, 1024, we_join);
+    play_all(Wire::Tap, 1, 1024, we_join);
 }
 
 #[test]
 fn we_join_over_ipv4_in_large_packets() {
-    play_all(1, 4096, we_join);
+    play_all(Wire::Tap, 1, 4096, we_join);
 }
 
 #[test]
 fn we_join_over_ipv6() {
-    play_all(2, 1024, we_join);
+    play_all(Wire::Tap, 2, 1024, we_join);
 }
 
 #[test]
 fn we_join_over_ipv6_in_large_packets() {
-    play_all(2, 4096, we_join);
+    play_all(Wire::Tap, 2, 4096, we_join);
 }
 
 #[test]
 fn we_serve_over_ipv4() {
-    play_all(1, 1024, we_serve);
+    play_all(Wire::Tap, 1, 1024, we_serve);
 }
 
 #[test]
 fn we_serve_over_ipv4_in_large_packets() {
-    play_all(1, 4096, we_serve);
+    play_all(Wire::Tap, 1, 4096, we_serve);
 }
 
 #[test]
 fn we_serve_over_ipv6() {
-    play_all(2, 1024, we_serve);
+    play_all(Wire::Tap, 2, 1024, we_serve);
 }
 
 #[test]
 fn we_serve_over_ipv6_in_large_packets() {
-    play_all(2, 4096, we_serve);
+    play_all(Wire::Tap, 2, 4096, we_serve);
 }
 
 #[test]
 fn we_join_over_link_local_addresses() {
-    play_all(0, 1024, we_join);
+    play_all(Wire::Tap, 0, 1024, we_join);
+}
+
+#[test]
+fn we_join_over_vhost_user() {
+    play_all(Wire::Vhost, 1, 4096, we_join);
+}
+
+#[test]
+fn we_serve_over_vhost_user() {
+    play_all(Wire::Vhost, 2, 1024, we_serve);
 }
