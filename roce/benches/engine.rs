@@ -43,6 +43,10 @@ fn bench(c: &mut Criterion) {
         let op = SendOp::Write { remote_addr: 0x1000, rkey: RKey(7) };
         b.iter(|| segment(black_box(&op), black_box(65_536), black_box(7), black_box(4096)));
     });
+    c.bench_function("idle_poll", |b| {
+        let mut flow = Flow::new(Case::Send64);
+        b.iter(|| flow.idle_poll());
+    });
     for case in Case::ALL {
         let mut group = c.benchmark_group(case.name());
         group.throughput(Throughput::Elements(u64::from(BATCH_PKTS)));

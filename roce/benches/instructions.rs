@@ -53,6 +53,13 @@ fn copy_and_icrc(mut least: Least) -> Least {
 }
 
 #[library_benchmark]
+#[bench::one_qp(Flow::new(Case::Send64))]
+fn idle_poll(mut flow: Flow) -> Flow {
+    (0..BATCH_PKTS).for_each(|_| flow.idle_poll());
+    flow
+}
+
+#[library_benchmark]
 #[bench::send_64(Flow::new(Case::Send64))]
 #[bench::send_4k(Flow::new(Case::Send4K))]
 #[bench::write_64k(Flow::new(Case::Write64K))]
@@ -101,6 +108,7 @@ library_benchmark_group!(
         check_icrc,
         segment_message,
         copy_and_icrc,
+        idle_poll,
         requester_post_to_wire,
         responder_wire_to_completion,
         requester_completion

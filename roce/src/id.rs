@@ -166,7 +166,7 @@ impl Gid {
 
     /// Whether packets to this GID are IPv4.
     pub const fn is_ipv4(self) -> bool {
-        matches!(self.ip(), IpAddr::V4(_))
+        u128::from_be_bytes(self.0) >> 32 == 0xFFFF
     }
 
     /// Whether this is an IPv6 link-local address (fe80::/10).

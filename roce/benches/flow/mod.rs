@@ -86,6 +86,11 @@ impl Flow {
         self.completion();
     }
 
+    /// A poll that finds nothing to do.
+    pub(crate) fn idle_poll(&mut self) {
+        self.a.poll(self.nanos);
+    }
+
     /// The requester posts a batch and sends it.
     pub(crate) fn post_to_wire(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);

@@ -169,11 +169,10 @@ fn admit(qp: &Qp, packet: &Packet<'_>) -> Result<(), DropCounter> {
     if !PKey::DEFAULT.accepts(packet.bth.pkey) {
         return Err(|drops| &mut drops.wrong_pkey);
     }
-    // An IPv6 packet between IPv4-mapped addresses would name the same GIDs.
-    if packet.src_gid() != connection.peer || packet.ip.is_ipv6 == connection.peer.is_ipv4() {
+    if !packet.is_from(&connection.peer) {
         return Err(|drops| &mut drops.wrong_source);
     }
-    if packet.dst_gid() != connection.own {
+    if !packet.is_to(&connection.own) {
         return Err(|drops| &mut drops.wrong_destination);
     }
     Ok(())

@@ -82,8 +82,8 @@ impl RecvQueue {
 
     /// The oldest receive.
     #[inline]
-    pub fn oldest(&mut self) -> Option<RecvWqe> {
-        self.wqes.get(0).copied()
+    pub fn oldest(&mut self) -> Option<&RecvWqe> {
+        self.wqes.get(0)
     }
 
     /// Releases the oldest receive and its entries, once its message has completed.

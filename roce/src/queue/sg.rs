@@ -3,7 +3,7 @@
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
-use crate::mem::{Access, MemoryError, MemoryTable, PdId};
+use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
 /// A queue's view of registered memory: whose work requests it holds, and the rest of their lists.
 pub struct Lists<'a> {
@@ -15,7 +15,21 @@ pub struct Lists<'a> {
     pub rest: &'a mut Consumer<Sge>,
 }
 
-impl Lists<'_> {
+impl<'a> Lists<'a> {
+    /// Bytes `offset..offset+len_bytes` of a list of one entry; `None` where it has more. Most have one,
+    /// and need not be walked through.
+    #[inline]
+    pub fn open_one(
+        &self,
+        list: &SgList,
+        offset: u32,
+        len_bytes: u32,
+        access: Access,
+    ) -> Option<Result<Span<'a>, MemoryError>> {
+        let piece = list.one_piece(offset, len_bytes)?;
+        Some(self.memory.open_local(self.pd, piece.lkey, piece.addr, piece.len_bytes, access))
+    }
+
     /// Whether every byte of `offset..offset+len_bytes` of `list` may be accessed.
     #[inline]
     pub fn check(
@@ -48,9 +62,10 @@ impl Lists<'_> {
     /// Copies `bytes` into memory, starting at `offset` of `list`.
     #[inline]
     pub fn scatter(&mut self, list: &SgList, offset: u32, mut bytes: &[u8]) -> Result<(), MemoryError> {
-        if !list.is_one_entry() {
-            self.check(list, offset, bytes.len() as u32, Access::LOCAL_WRITE)?;
+        if let Some(opened) = self.open_one(list, offset, bytes.len() as u32, Access::LOCAL_WRITE) {
+            return opened.map(|span| span.copy_from(bytes));
         }
+        self.check(list, offset, bytes.len() as u32, Access::LOCAL_WRITE)?;
         let (memory, pd) = (self.memory, self.pd);
         list.pieces(self.rest, offset, bytes.len() as u32, |piece| {
             let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::LOCAL_WRITE)?;

@@ -164,6 +164,15 @@ impl SgList {
         self.count <= 1
     }
 
+    /// The run of memory that makes up bytes `offset..offset+len_bytes`, where the list has one entry
+    /// and they lie in it.
+    #[inline]
+    pub(super) fn one_piece(&self, offset: u32, len_bytes: u32) -> Option<Sge> {
+        let fits = self.is_one_entry() && len_bytes <= self.len_bytes.checked_sub(offset)?;
+        let addr = self.first.addr.wrapping_add(u64::from(offset));
+        fits.then_some(Sge { addr, len_bytes, lkey: self.first.lkey })
+    }
+
     /// Address of the first entry.
     pub(super) fn first_addr(&self) -> u64 {
         self.first.addr

@@ -190,6 +190,29 @@ impl<'a> Packet<'a> {
         self.gid(16, 24)
     }
 
+    /// Whether the packet comes from `gid`, and is of its family.
+    #[inline]
+    pub fn is_from(&self, gid: &Gid) -> bool {
+        self.has_address(gid, 12, 8)
+    }
+
+    /// Whether the packet goes to `gid`, and is of its family.
+    #[inline]
+    pub fn is_to(&self, gid: &Gid) -> bool {
+        self.has_address(gid, 16, 24)
+    }
+
+    /// Compares in place: a GID put together from pieces and read back whole would wait for the stores.
+    #[inline]
+    fn has_address(&self, gid: &Gid, v4_at: usize, v6_at: usize) -> bool {
+        if self.ip.is_ipv6 {
+            !gid.is_ipv4() && self.l3.get(v6_at..).and_then(|b| b.first_chunk()) == Some(&gid.0)
+        } else {
+            let v4: Option<&[u8; 4]> = self.l3.get(v4_at..).and_then(|b| b.first_chunk());
+            gid.is_ipv4() && v4 == gid.0.last_chunk()
+        }
+    }
+
     /// The address at `v4_at` or `v6_at` of the IP header, which `parse` has seen to be whole.
     fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
         if self.ip.is_ipv6 {

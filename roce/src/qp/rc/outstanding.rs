@@ -11,7 +11,7 @@
 
 use super::segment::packets_in;
 use crate::psn::Psn;
-use crate::queue::{SendOp, SendQueue, SendWqe};
+use crate::queue::{SendQueue, SendWqe};
 
 /// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also
 /// the longest message at the smallest path MTU.
@@ -104,26 +104,26 @@ impl Outstanding {
 
     /// The work request that gets PSNs next, if one is posted.
     #[inline]
-    pub fn next_unassigned(&mut self) -> Option<SendWqe> {
-        self.queue.get(self.assigned).copied()
+    pub fn next_unassigned(&mut self) -> Option<&SendWqe> {
+        self.queue.get(self.assigned)
     }
 
-    /// Gives the next work request its PSNs. False where it does not fit beside the `unacked` PSNs
-    /// of its predecessors.
+    /// Gives the next work request, of `len_bytes`, its PSNs: the place of its first packet. `None` where
+    /// they do not fit beside the `unacked` PSNs of its predecessors.
     #[inline]
-    pub fn assign(&mut self, wqe: &SendWqe, unacked: u32, mtu_bytes: u32) -> bool {
-        let packets = packets_in(wqe.list.len_bytes, mtu_bytes);
+    pub fn assign(&mut self, len_bytes: u32, is_read: bool, unacked: u32, mtu_bytes: u32) -> Option<Place> {
+        let packets = packets_in(len_bytes, mtu_bytes);
         if unacked + packets > MAX_OUTSTANDING_PSNS {
-            return false;
+            return None;
         }
-        let is_read = matches!(wqe.op, SendOp::Read { .. });
-        let mask = self.spans.len() - 1;
-        self.spans[self.position.wrapping_add(self.assigned) as usize & mask] =
-            PsnSpan { first: self.end, packets, is_read };
+        let (index, mask) = (self.assigned, self.spans.len() - 1);
+        let span = PsnSpan { first: self.end, packets, is_read };
+        self.cursor = self.position.wrapping_add(index);
+        self.spans[self.cursor as usize & mask] = span;
         self.end = self.end.plus(packets);
         self.assigned += 1;
         self.assigned_reads += u32::from(is_read);
-        true
+        Some(Place { index, packet: 0, span })
     }
 
     /// Where the packet `psn` lies, if it is assigned and not completed.

@@ -151,15 +151,15 @@ impl Requester {
         loop {
             let psn = self.recovery.next_psn();
             let in_flight = self.recovery.unacked();
-            if !self.config.congestion.permit(in_flight)
-                || (psn == outstanding.end() && !self.start_next(outstanding))
-            {
+            if !self.config.congestion.permit(in_flight) {
                 return Turn::Done;
             }
+            let is_new = psn == outstanding.end();
+            let place = if is_new { self.start_next(outstanding) } else { outstanding.find(psn) };
+            let Some(place) = place else { return Turn::Done };
             if *outlet.budget == 0 {
                 return Turn::MoreToSend;
             }
-            let Some(place) = outstanding.find(psn) else { return Turn::Done };
             // What was sent before a faulty work request is still sent again where it is lost.
             let position = outstanding.position_of(place.index);
             if self.local_fault.is_some_and(|fault| fault.position == position) {
@@ -179,26 +179,27 @@ impl Requester {
         }
     }
 
-    /// Whether the next work request gets its PSNs now.
+    /// Gives the next work request its PSNs, if it may start now: the place of its first packet.
     #[inline]
-    fn start_next(&mut self, outstanding: &mut Outstanding) -> bool {
+    fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
         if self.draining || self.local_fault.is_some() {
-            return false;
+            return None;
         }
-        let Some(wqe) = outstanding.next_unassigned() else { return false };
+        let wqe = outstanding.next_unassigned()?;
+        let (is_read, is_fenced) = (matches!(wqe.op, SendOp::Read { .. }), wqe.flags.fence);
+        let len_bytes = wqe.list.len_bytes;
         let reads = outstanding.assigned_reads();
         let max_reads = u32::from(self.config.max_rd_atomic);
-        let is_read = matches!(wqe.op, SendOp::Read { .. });
         if is_read && max_reads == 0 {
             // It could never be sent.
             let position = outstanding.position_of(outstanding.assigned());
             self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
-            return false;
+            return None;
         }
-        if (is_read && reads >= max_reads) || (wqe.flags.fence && reads > 0) {
-            return false;
+        if (is_read && reads >= max_reads) || (is_fenced && reads > 0) {
+            return None;
         }
-        outstanding.assign(&wqe, self.recovery.sent(), self.config.mtu_bytes)
+        outstanding.assign(len_bytes, is_read, self.recovery.sent(), self.config.mtu_bytes)
     }
 
     #[inline]
@@ -223,8 +224,14 @@ impl Requester {
         };
         let (offset, len) = (part.offset, part.payload_len);
         let queue = outstanding.queue();
-        if wqe.inline {
-            let span = queue.inline_span(wqe, offset, len);
+        let in_one = if wqe.inline {
+            Some(Ok(queue.inline_span(wqe, offset, len)))
+        } else {
+            queue.lists(outlet.memory, outlet.pd).open_one(&wqe.list, offset, len, Access::NONE)
+        };
+        // Checked before a frame is reserved, for a reserved frame cannot be given back.
+        if let Some(span) = in_one {
+            let span = span.map_err(|_| NotSent::BadMemory)?;
             outlet.path.emit(outlet.port, &spec, |parts| {
                 headers(parts);
                 span.copy_to(parts.payload);
@@ -232,7 +239,6 @@ impl Requester {
             return Ok(());
         }
         let mut lists = queue.lists(outlet.memory, outlet.pd);
-        // Checked before a frame is reserved, for a reserved frame cannot be given back.
         lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
         outlet.path.emit(outlet.port, &spec, |parts| {
             headers(parts);

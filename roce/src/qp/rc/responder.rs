@@ -227,12 +227,12 @@ impl Responder {
         packet: &Packet<'_>,
         inlet: &mut Inlet<'_>,
     ) -> Result<Authorized<'m>, Refusal> {
-        let wqe = inlet.rq.oldest().ok_or(Refusal::NotReady)?;
+        let room_bytes = inlet.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
         if packet.ieth().is_some() {
             return Err(Refusal::Nak(NakCode::InvalidRequest)); // no memory windows to invalidate
         }
         let at = if let Partial::Send { received } = self.partial { received } else { 0 };
-        if packet.payload.len() as u64 + u64::from(at) > u64::from(wqe.list.len_bytes) {
+        if packet.payload.len() as u64 + u64::from(at) > u64::from(room_bytes) {
             return Err(Refusal::NakAndFailReceive(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
         Ok(Authorized::Send { at })
@@ -344,10 +344,10 @@ impl Responder {
 
     #[inline]
     fn fill_receive(&mut self, payload: &[u8], at: u32, inlet: &mut Inlet<'_>) -> Result<(), Refusal> {
-        let wqe = inlet.rq.oldest().ok_or(Refusal::NotReady)?;
+        let list = inlet.rq.oldest().ok_or(Refusal::NotReady)?.list;
         let mut lists = inlet.rq.lists(inlet.memory, inlet.pd);
         lists
-            .scatter(&wqe.list, at, payload)
+            .scatter(&list, at, payload)
             .map_err(|_| Refusal::NakAndFailReceive(NakCode::RemoteOperationalError, WcStatus::LocProtErr))
     }
 
