@@ -42,10 +42,10 @@ docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 }
 
-# The tests of live ports run the `roce` command.
+# The tests of live ports run the programs.
 build() {
     step "build"
-    cargo build --workspace --all-targets --locked
+    cargo build --package apps --package tests --locked
 }
 
 tests() {
