@@ -1,5 +1,6 @@
 //! Counters, named as rxe's and mlx5's `hw_counters` where they mean the same.
 
+/// Declares a struct of counters once: its fields with their documentation, and their names and values.
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -21,6 +22,7 @@ macro_rules! counters {
         }
     };
 }
+pub(crate) use counters;
 
 counters! {
     /// What one queue pair did. A device's are the sums, over queue pairs destroyed too.

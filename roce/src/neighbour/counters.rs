@@ -1,58 +1,45 @@
 //! What the neighbour code saw and did, by name.
 
-/// Declares the counters once: fields with their documentation, and the list of names and values.
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What [`Neighbour`](super::Neighbour) saw and did. Each counts frames unless it says otherwise.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct NeighbourCounters {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl NeighbourCounters {
-            /// Every counter with its name.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
-    /// ARP requests received, for whatever address.
-    arp_requests_rx,
-    /// ARP requests sent, announcements included.
-    arp_requests_tx,
-    /// ARP replies received.
-    arp_replies_rx,
-    /// ARP replies sent.
-    arp_replies_tx,
-    /// Neighbour solicitations received.
-    nd_solicitations_rx,
-    /// Neighbour solicitations sent.
-    nd_solicitations_tx,
-    /// Neighbour advertisements received.
-    nd_advertisements_rx,
-    /// Neighbour advertisements sent, announcements included.
-    nd_advertisements_tx,
-    /// ICMP echo requests to our addresses received.
-    echo_requests_rx,
-    /// ICMP echo replies sent.
-    echo_replies_tx,
-    /// Well-formed frames that are nothing to us.
-    ignored,
-    /// Frames that break the rules of their protocol, or whose checksum is wrong.
-    malformed,
-    /// Frames in which somebody else claims one of our addresses.
-    address_conflicts,
-    /// Frames that were not sent because too many were waiting.
-    tx_dropped,
-    /// Neighbours learned because they asked for us.
-    learned,
-    /// Neighbours forgotten to make room.
-    evicted,
-    /// Times that a neighbour did not answer and was given up.
-    unanswered,
-    /// Times that an address could not be asked for because the cache was full.
-    cache_full,
+    /// What [`Neighbour`](super::Neighbour) saw and did. Each counts frames unless it says otherwise.
+    NeighbourCounters {
+        /// ARP requests received, for whatever address.
+        arp_requests_rx,
+        /// ARP requests sent, announcements included.
+        arp_requests_tx,
+        /// ARP replies received.
+        arp_replies_rx,
+        /// ARP replies sent.
+        arp_replies_tx,
+        /// Neighbour solicitations received.
+        nd_solicitations_rx,
+        /// Neighbour solicitations sent.
+        nd_solicitations_tx,
+        /// Neighbour advertisements received.
+        nd_advertisements_rx,
+        /// Neighbour advertisements sent, announcements included.
+        nd_advertisements_tx,
+        /// ICMP echo requests to our addresses received.
+        echo_requests_rx,
+        /// ICMP echo replies sent.
+        echo_replies_tx,
+        /// Well-formed frames that are nothing to us.
+        ignored,
+        /// Frames that break the rules of their protocol, or whose checksum is wrong.
+        malformed,
+        /// Frames in which somebody else claims one of our addresses.
+        address_conflicts,
+        /// Frames that were not sent because too many were waiting.
+        tx_dropped,
+        /// Neighbours learned because they asked for us.
+        learned,
+        /// Neighbours forgotten to make room.
+        evicted,
+        /// Times that a neighbour did not answer and was given up.
+        unanswered,
+        /// Times that an address could not be asked for because the cache was full.
+        cache_full,
+    }
 }
