@@ -1,15 +1,9 @@
-//! The guest that the tests share.
+//! The guest that most tests share, and the links to it.
 
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
-use crate::live::{Namespace, Peer, Process, capture_file, run};
-
-/// How long the first boot may take: it builds the guest's image, where there is none.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(1200);
-/// How long a command in the guest may take, on a busy machine.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+use super::machine::Machine;
+use crate::live::{Namespace, Peer, Process, capture_file};
 
 /// A link between this side and the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +25,8 @@ pub(crate) const PINGPONG_PORT: u16 = 18515;
 const FORWARDED_PORT: u16 = 18516;
 
 impl Wire {
+    const ALL: [Wire; 2] = [Wire::Tap, Wire::Vhost];
+
     /// The guest's RDMA device.
     pub(crate) fn device(self) -> &'static str {
         match self {
@@ -69,7 +65,7 @@ impl Wire {
     }
 }
 
-/// A guest with soft-RoCE devices, in a network namespace with the host's ends of its links.
+/// A guest with soft-RoCE devices, and a network namespace with the host's ends of its links.
 ///
 /// ```text
 ///   nic0  rxe0 ---- tap ----------- af_packet:gtap     10.77.0.2, fd77::2 / 10.77.0.1, fd77::1
@@ -78,19 +74,9 @@ impl Wire {
 /// ```
 pub(crate) struct Guest {
     pub(crate) namespace: Namespace,
-    name: String,
-    socket: String,
-    /// The peer programs, for as long as the guest runs.
+    pub(crate) machine: Machine,
+    /// The peer programs in the guest.
     _servers: Vec<Process>,
-}
-
-fn script() -> &'static str {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/guest")
-}
-
-/// Programs of the guest.
-fn jobs() -> &'static str {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/guest")
 }
 
 /// The guest, booted by the first test that needs it; one test at a time has it.
@@ -100,66 +86,41 @@ pub(crate) fn guest() -> MutexGuard<'static, Guest> {
     GUEST.get_or_init(|| Mutex::new(Guest::boot())).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The socket of [`Wire::Vhost`].
+fn socket() -> String {
+    std::env::temp_dir().join(format!("roce-tests-{}.sock", std::process::id())).display().to_string()
+}
+
+/// Programs of the guest.
+fn jobs() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/guest")
+}
+
 impl Guest {
     fn boot() -> Guest {
-        build_image();
         let namespace = Namespace::new();
         namespace.ip(&format!("tuntap add dev {TAP} mode tap"));
         namespace.ip(&format!("link set {TAP} mtu 9000 up"));
         namespace.ip(&format!("address add 10.77.0.1/24 dev {TAP}"));
         namespace.ip(&format!("address add fd77::1/64 dev {TAP} nodad"));
-        let pid = std::process::id();
-        let socket = std::env::temp_dir().join(format!("roce-tests-{pid}.sock")).display().to_string();
-        let mut guest = Guest { namespace, name: format!("tests.{pid}"), socket, _servers: Vec::new() };
+        let ports = Wire::ALL.map(Wire::peer_port).map(|port| (port, port));
+        let forward = |(here, there)| format!(",hostfwd=tcp:127.0.0.1:{here}-:{there}");
+        let forwards = ports.into_iter().chain([(FORWARDED_PORT, PINGPONG_PORT)]).map(forward);
+        let tap = format!("tap:{TAP}");
+        let vhost = format!("vhost-user:{}", socket());
+        let user = format!("user:{}", forwards.collect::<String>().trim_start_matches(','));
         // The guest does not boot before its vhost-user server listens.
-        let mut server = guest.ours(Wire::Vhost);
+        let mut server = ours(&namespace, Wire::Vhost);
         let _: u64 = server.counter("rcvd_pkts");
-        guest.start();
-        guest._servers = [Wire::Tap, Wire::Vhost].into_iter().map(|wire| guest.serve(wire)).collect();
-        guest
-    }
-
-    fn start(&self) {
-        let mut forwards: String = [Wire::Tap, Wire::Vhost]
-            .map(|wire| format!("hostfwd=tcp:127.0.0.1:{0}-:{0},", wire.peer_port()))
-            .concat();
-        forwards += &format!("hostfwd=tcp:127.0.0.1:{FORWARDED_PORT}-:{PINGPONG_PORT}");
-        let mut start = self.namespace.command(script());
-        start.args(["start", "--name", &self.name, "--with-pid", &std::process::id().to_string()]);
-        start.args(["--share", jobs()]);
-        start.args(["--nic", &format!("tap:{TAP}")]);
-        start.args(["--nic", &format!("vhost-user:{}", self.socket)]);
-        start.args(["--nic", &format!("user:{forwards}")]);
-        run(&mut start);
-    }
-
-    /// Starts the guest's peer program for the device of `wire`.
-    fn serve(&self, wire: Wire) -> Process {
-        assert_eq!(self.run(wire.rxe_up()).trim(), wire.device());
-        let mut server = Command::new(script());
-        server.args(["exec", "--name", &self.name, "--timeout", "1700", "--", "python3"]);
-        server.args([&format!("{}/peer.py", jobs()), wire.device(), &wire.peer_port().to_string()]);
-        let server = Process::start(&mut server);
-        self.run(&format!("wait_listen {}", wire.peer_port()));
-        server
-    }
-
-    /// A shell command to be run in the guest.
-    pub(crate) fn command(&self, command: &str) -> Command {
-        let mut exec = Command::new(script());
-        let timeout = COMMAND_TIMEOUT.as_secs().to_string();
-        exec.args(["exec", "--name", &self.name, "--timeout", &timeout, "--", "bash", "-c", command]);
-        exec
-    }
-
-    /// Runs a shell command in the guest, which must succeed.
-    pub(crate) fn run(&self, command: &str) -> String {
-        run(&mut self.command(command))
+        let options = ["--share", jobs(), "--nic", &tap, "--nic", &vhost, "--nic", &user];
+        let machine = Machine::boot("tests", &namespace, &options);
+        let servers = Wire::ALL.map(|wire| serve(&machine, wire)).into();
+        Guest { namespace, machine, _servers: servers }
     }
 
     /// Undoes what a test that failed left lossy.
     pub(crate) fn clear_losses(&self) {
-        self.run("netem_clear nic0; loss_clear nic0; true");
+        self.machine.run("netem_clear nic0; loss_clear nic0; true");
     }
 
     /// A peer of libibverbs on soft-RoCE.
@@ -169,22 +130,29 @@ impl Guest {
     }
 
     /// The name of this side's port.
-    pub(crate) fn port(&self, wire: Wire) -> String {
+    pub(crate) fn port(wire: Wire) -> String {
         match wire {
             Wire::Tap => format!("af_packet:{TAP}"),
-            Wire::Vhost => format!("vhost:{},ip=10.78.0.1/24,ip=fd78::1/64", self.socket),
+            Wire::Vhost => format!("vhost:{},ip=10.78.0.1/24,ip=fd78::1/64", socket()),
         }
     }
 
     /// A peer of this project. It captures what it sends and receives.
     pub(crate) fn ours(&self, wire: Wire) -> Peer {
-        let pcap = format!("pcap={}", capture_file().display());
-        Peer::start(self.namespace.command(Peer::program()).args([&self.port(wire), &pcap]))
+        ours(&self.namespace, wire)
     }
 }
 
-/// The image comes from Debian's packages, which the namespace has no way to.
-fn build_image() {
-    let build = Process::start(Command::new(script()).arg("build"));
-    build.finish(BOOT_TIMEOUT).expect_success("scripts/guest build");
+fn ours(namespace: &Namespace, wire: Wire) -> Peer {
+    let pcap = format!("pcap={}", capture_file().display());
+    Peer::start(namespace.command(Peer::program()).args([&Guest::port(wire), &pcap]))
+}
+
+/// Starts the guest's peer program for the device of `wire`.
+fn serve(machine: &Machine, wire: Wire) -> Process {
+    assert_eq!(machine.run(wire.rxe_up()).trim(), wire.device());
+    let port = wire.peer_port();
+    let server = machine.serve(&format!("exec python3 {}/peer.py {} {port}", jobs(), wire.device()));
+    machine.run(&format!("wait_listen {port}"));
+    server
 }

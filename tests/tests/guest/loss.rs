@@ -34,13 +34,13 @@ const SETTINGS: Settings = Settings {
 
 fn a_mix_with(guest: &Guest, losses: &[Loss], requester: &mut End, responder: &mut End) {
     for loss in losses {
-        guest.run(loss.start);
+        guest.machine.run(loss.start);
     }
     scenarios::a_mix(requester, responder, &SETTINGS);
     for loss in losses {
-        let lost: u64 = guest.run(loss.count).trim().parse().expect("a number of packets");
+        let lost: u64 = guest.machine.run(loss.count).trim().parse().expect("a number of packets");
         assert!(lost > 0, "{}: nothing was lost, so nothing was tested", loss.start);
-        guest.run(loss.stop);
+        guest.machine.run(loss.stop);
     }
 }
 

@@ -2,5 +2,7 @@
 
 mod boot;
 mod loss;
+mod machine;
 mod ops;
 mod pingpong;
+mod vfio;

@@ -31,12 +31,12 @@ impl Game {
 
     fn guests(&self, guest: &Guest, server: &str) -> Process {
         let (device, options) = (self.wire.device(), self.options());
-        Process::start(&mut guest.command(&format!("ibv_rc_pingpong -d {device} {options} {server}")))
+        guest.machine.start(&format!("ibv_rc_pingpong -d {device} {options} {server}"))
     }
 
     fn ours(&self, guest: &Guest) -> Command {
         let mut command = guest.namespace.command(roce());
-        command.args(["ping", "--port", &guest.port(self.wire)]);
+        command.args(["ping", "--port", &Guest::port(self.wire)]);
         command.args(self.options().split_whitespace());
         command.arg("--pcap").arg(capture_file());
         command
@@ -63,7 +63,7 @@ fn play_all(wire: Wire, gid_index: u8, mtu: u32, play: impl Fn(&Guest, &Game)) {
 
 fn we_join(guest: &Guest, game: &Game) {
     let server = game.guests(guest, "");
-    guest.run(&format!("wait_listen {PINGPONG_PORT}"));
+    guest.machine.run(&format!("wait_listen {PINGPONG_PORT}"));
     let (host, tcp_port) = game.wire.guest_address();
     let client = Process::start(game.ours(guest).args(["-p", &tcp_port.to_string(), host]));
     game.check(client, server);
