@@ -45,7 +45,7 @@ docs() {
 # The tests of live ports run the programs.
 build() {
     step "build"
-    cargo build --package apps --package tests --locked
+    cargo build --workspace --bins --locked
 }
 
 tests() {
@@ -57,7 +57,8 @@ guest() {
     step "the soft-RoCE guest"
     scripts/guest build
     step "tests against the guest"
-    cargo test --package tests --locked -- guest::
+    # The same selection of packages as above, or cargo would build all of them anew.
+    cargo test --workspace --locked --test main -- guest::
 }
 
 instructions() {
