@@ -63,7 +63,7 @@ fn median_per_pkt(mut samples: Vec<Duration>) -> f64 {
 }
 
 fn least(case: Case, batch: fn(&mut Least)) -> f64 {
-    let mut least = Least::new(case.payload_bytes());
+    let mut least = Least::new(case);
     let time = |_| {
         let start = Instant::now();
         batch(&mut least);

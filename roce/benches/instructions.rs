@@ -45,8 +45,8 @@ fn segment_message(op: SendOp) -> SendOp {
 }
 
 #[library_benchmark]
-#[bench::bytes_64(Least::new(64))]
-#[bench::bytes_4k(Least::new(4096))]
+#[bench::bytes_64(Least::new(Case::Send64))]
+#[bench::bytes_4k(Least::new(Case::Send4K))]
 fn copy_and_icrc(mut least: Least) -> Least {
     least.send();
     least

@@ -128,30 +128,34 @@ impl Flow {
 /// in turn as a port has.
 pub(crate) struct Least {
     frames: Vec<Vec<u8>>,
+    /// What a message fills, a payload at a time.
     memory: Vec<u8>,
+    payload_bytes: usize,
     next: usize,
 }
 
 impl Least {
-    /// Frames of `payload_bytes`, between IPv4 addresses.
-    pub(crate) fn new(payload_bytes: usize) -> Self {
-        let frame = frame(payload_bytes);
-        Least { frames: vec![frame; PORT_FRAMES], memory: vec![0x5A; payload_bytes], next: 0 }
+    /// The packets of `case`, between IPv4 addresses.
+    pub(crate) fn new(case: Case) -> Self {
+        let payload_bytes = case.payload_bytes();
+        let memory = vec![0x5A; case.len_bytes() as usize];
+        Least { frames: vec![frame(payload_bytes); PORT_FRAMES], memory, payload_bytes, next: 0 }
     }
 
-    /// The place of the next frame.
-    fn turn(&mut self) -> usize {
-        self.next = (self.next + 1) % PORT_FRAMES;
-        self.next
+    /// The next frame, and the memory of its payload.
+    fn turn(&mut self) -> (&mut Vec<u8>, &mut [u8]) {
+        self.next += 1;
+        let at = self.next * self.payload_bytes % self.memory.len();
+        (&mut self.frames[self.next % PORT_FRAMES], &mut self.memory[at..][..self.payload_bytes])
     }
 
     /// A batch to send: copy, then ICRC.
     pub(crate) fn send(&mut self) {
         for _ in 0..BATCH_PKTS {
-            let turn = self.turn();
-            let (covered, crc) = self.frames[turn].split_last_chunk_mut::<4>().expect("a packet");
-            let at = covered.len() - self.memory.len();
-            covered[at..].copy_from_slice(&self.memory);
+            let (frame, memory) = self.turn();
+            let (covered, crc) = frame.split_last_chunk_mut::<4>().expect("a packet");
+            let at = covered.len() - memory.len();
+            covered[at..].copy_from_slice(memory);
             *crc = icrc::compute(&covered[L3..]).expect("a packet").to_le_bytes();
         }
     }
@@ -159,11 +163,11 @@ impl Least {
     /// A batch to receive: ICRC, then copy.
     pub(crate) fn receive(&mut self) {
         for _ in 0..BATCH_PKTS {
-            let turn = self.turn();
-            let (covered, crc) = self.frames[turn].split_last_chunk::<4>().expect("a packet");
+            let (frame, memory) = self.turn();
+            let (covered, crc) = frame.split_last_chunk::<4>().expect("a packet");
             assert_eq!(icrc::compute(&covered[L3..]), Some(u32::from_le_bytes(*crc)));
-            let at = covered.len() - self.memory.len();
-            self.memory.copy_from_slice(&covered[at..]);
+            let at = covered.len() - memory.len();
+            memory.copy_from_slice(&covered[at..]);
         }
     }
 }

@@ -28,12 +28,13 @@ impl<P: Port> Engine<P> {
     }
 
     fn on_frame(&mut self, frame: &[u8]) {
-        match Packet::parse(frame) {
-            Ok(packet) if packet.icrc_ok() => self.on_packet(&packet),
+        // By reference: moving it would read back in one what was just written in pieces.
+        match &Packet::parse(frame) {
+            Ok(packet) if packet.icrc_ok() => self.on_packet(packet),
             Ok(_) => self.drops.rx_icrc_errors += 1,
             Err(reason) => {
-                *parse_counter(&mut self.drops, reason) += 1;
-                if reason == ParseError::NotRoce {
+                *parse_counter(&mut self.drops, *reason) += 1;
+                if *reason == ParseError::NotRoce {
                     self.neighbour.handle_frame(frame, self.now);
                 }
             }

@@ -41,7 +41,9 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// Reads the header.
+    /// Reads the header. Always inlined: a value returned through memory is written in pieces and read
+    /// back in one, which waits for the stores.
+    #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [opcode, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
         Bth {

@@ -137,12 +137,14 @@ impl<'a> Packet<'a> {
             }
             ethertype => (None, ethertype, rest),
         };
-        let (ip, l3, l4) = match ethertype {
-            ETHERTYPE_IPV4 => parse_ipv4(l3)?,
-            ETHERTYPE_IPV6 => parse_ipv6(l3)?,
+        let (is_ipv6, parts) = match ethertype {
+            ETHERTYPE_IPV4 => (false, parse_ipv4(l3)?),
+            ETHERTYPE_IPV6 => (true, parse_ipv6(l3)?),
             ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Err(ParseError::StackedVlan),
             _ => return Err(ParseError::NotRoce),
         };
+        let IpParts { tclass, ttl, flow_label, packet: l3, payload: l4 } = parts;
+        let ip = IpInfo { is_ipv6, tclass, ttl, flow_label };
         let (bytes, transport) = take::<{ UdpHeader::LEN }>(l4)?;
         let udp = UdpHeader::parse(bytes);
         if usize::from(udp.len_bytes) != l4.len() {
@@ -279,8 +281,16 @@ fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// An IP header's facts, the IP packet without Ethernet padding, and its payload.
-type IpParts<'a> = (IpInfo, &'a [u8], &'a [u8]);
+/// What an IP header says. Without a `bool`: a `Result` would keep its own mark in it, write the fields
+/// one by one and read them back together, which waits for the stores.
+struct IpParts<'a> {
+    tclass: u8,
+    ttl: u8,
+    flow_label: u32,
+    /// The IP packet without Ethernet padding.
+    packet: &'a [u8],
+    payload: &'a [u8],
+}
 
 /// Whether the bytes after an IP header are not for us. Told before any fault of the header, for
 /// faults in other protocols' packets are not ours to count.
@@ -309,8 +319,7 @@ fn parse_ipv4(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
     }
     let packet = l3.get(..usize::from(header.total_len_bytes)).ok_or(ParseError::Truncated)?;
     let payload = packet.get(Ipv4Header::LEN..).ok_or(ParseError::LengthMismatch)?;
-    let ip = IpInfo { is_ipv6: false, tclass: header.tos, ttl: header.ttl, flow_label: 0 };
-    Ok((ip, packet, payload))
+    Ok(IpParts { tclass: header.tos, ttl: header.ttl, flow_label: 0, packet, payload })
 }
 
 fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
@@ -327,9 +336,8 @@ fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
     }
     let payload = rest.get(..usize::from(header.payload_len_bytes)).ok_or(ParseError::Truncated)?;
     let packet = l3.get(..Ipv6Header::LEN + payload.len()).ok_or(ParseError::Truncated)?;
-    let ip =
-        IpInfo { is_ipv6: true, tclass: header.tclass, ttl: header.hop_limit, flow_label: header.flow_label };
-    Ok((ip, packet, payload))
+    let (tclass, ttl, flow_label) = (header.tclass, header.hop_limit, header.flow_label);
+    Ok(IpParts { tclass, ttl, flow_label, packet, payload })
 }
 
 /// The parts of a UDP payload.
@@ -341,6 +349,8 @@ struct Transport<'a> {
     icrc: u32,
 }
 
+/// Always inlined, as [`Bth::parse`] is.
+#[inline(always)]
 fn parse_transport(bytes: &[u8]) -> Result<Transport<'_>, ParseError> {
     let (header, rest) = take::<{ Bth::LEN }>(bytes)?;
     let bth = Bth::parse(header);

@@ -103,6 +103,7 @@ enum Authorized<'m> {
 }
 
 /// Why a request is not executed.
+#[derive(Clone, Copy)]
 enum Refusal {
     /// Refused for good.
     Nak(NakCode),
@@ -174,10 +175,12 @@ impl Responder {
             }
         }
         let memory = inlet.memory;
-        let done = self
-            .sequence(packet)
-            .and_then(|request| self.authorize(request, inlet, memory))
-            .and_then(|request| self.execute(packet, request, inlet));
+        let authorized = self.sequence(packet).and_then(|request| self.authorize(request, inlet, memory));
+        // By reference: moving it would read back in one what was just written in pieces.
+        let done = match &authorized {
+            Ok(request) => self.execute(packet, request, inlet),
+            Err(refusal) => Err(*refusal),
+        };
         match done {
             Ok(()) => self.accepted(packet),
             Err(refusal) => self.refuse(refusal, inlet),
@@ -304,13 +307,13 @@ impl Responder {
     fn execute(
         &mut self,
         packet: &Packet<'_>,
-        request: Authorized<'_>,
+        request: &Authorized<'_>,
         inlet: &mut Inlet<'_>,
     ) -> Result<(), Refusal> {
         let ends = packet.info.ends_message();
         let len = packet.payload.len() as u32;
         inlet.counters.rcvd_bytes += u64::from(len);
-        match request {
+        match *request {
             Authorized::Send { at } => {
                 self.fill_receive(packet.payload, at, inlet)?;
                 self.partial = if ends { Partial::None } else { Partial::Send { received: at + len } };
