@@ -20,6 +20,8 @@ pub(crate) const BATCH_PKTS: u32 = 32;
 /// Frames that the ports hold: two batches, so that their buffers stay in the cache.
 const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
 const MTU: PathMtu = PathMtu::Mtu4096;
+/// What a poll takes, as the engine is told.
+const POLL_NANOS: u64 = 100;
 const MEMORY_BYTES: usize = 64 << 10;
 /// Bytes of the Ethernet header.
 const L3: usize = 14;
@@ -101,13 +103,12 @@ impl Flow {
         };
         let sge = self.a.sge(0, self.case.len_bytes());
         (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
-        self.nanos += 1000;
-        while self.a.poll(self.nanos).more {}
+        poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
     /// The responder takes the batch in, completes its receives, posts new ones, and answers.
     pub(crate) fn wire_to_completion(&mut self) {
-        while self.b.poll(self.nanos).more {}
+        poll_while_busy(&mut self.b, &mut self.nanos);
         while let Some(cqe) = self.b.poller.pop() {
             assert_eq!(cqe.status, WcStatus::Success);
             self.b.post_recv(cqe.wr_id, self.b.sge(0, MTU.bytes()));
@@ -116,12 +117,20 @@ impl Flow {
 
     /// The requester takes the answers in and completes the batch.
     pub(crate) fn completion(&mut self) {
-        while self.a.poll(self.nanos).more {}
+        poll_while_busy(&mut self.a, &mut self.nanos);
         for _ in 0..self.messages {
             let cqe = self.a.poller.pop().expect("one round trip completes a batch");
             assert_eq!(cqe.status, WcStatus::Success);
         }
     }
+}
+
+/// Time passes from poll to poll.
+fn poll_while_busy(end: &mut End, nanos: &mut u64) {
+    while end.poll(*nanos).more {
+        *nanos += POLL_NANOS;
+    }
+    *nanos += POLL_NANOS;
 }
 
 /// The least that must be done for a packet: its payload copied, its ICRC computed. As many frames

@@ -48,6 +48,8 @@ const INLINE: u8 = 0x55;
 const RECV_BIT: u64 = 1;
 /// Net allocations of the engine in one run, in bytes: queues of events that grow a little.
 const ALLOCATED_MAX_BYTES: i64 = 16 << 10;
+/// What a poll takes.
+const POLL_NANOS: u64 = 100;
 /// Polls after which a silent peer must have been given up.
 const LAST_POLLS_MAX: usize = 5000;
 
@@ -524,6 +526,8 @@ impl Hostile {
         self.modify(QpState::Rts);
         for _ in 0..LAST_POLLS_MAX {
             let idle = self.poll(usize::MAX).is_idle();
+            // Each poll takes its time: what is held back for a moment must not be held for ever.
+            self.now = self.now.plus_nanos(POLL_NANOS);
             if idle && self.sends.is_empty() {
                 break;
             }
