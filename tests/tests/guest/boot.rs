@@ -1,9 +1,9 @@
 //! The guest that most tests share, and the links to it.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::machine::Machine;
-use crate::live::{Namespace, Peer, Process, capture_file};
+use crate::live::{Namespace, Peer, Process, Turn, capture_file};
 
 /// A link between this side and the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +80,9 @@ pub(crate) struct Guest {
 }
 
 /// The guest, booted by the first test that needs it; one test at a time has it.
-pub(crate) fn guest() -> MutexGuard<'static, Guest> {
+pub(crate) fn guest() -> Turn<Guest> {
     static GUEST: OnceLock<Mutex<Guest>> = OnceLock::new();
-    // A test that failed leaves the guest as fit as it was: what it had in there has ended with it.
-    GUEST.get_or_init(|| Mutex::new(Guest::boot())).lock().unwrap_or_else(PoisonError::into_inner)
+    Turn::with(|| GUEST.get_or_init(|| Mutex::new(Guest::boot())))
 }
 
 /// The socket of [`Wire::Vhost`].

@@ -1,12 +1,12 @@
 //! Our stack inside a guest, on NICs that vfio-pci has behind an emulated IOMMU, facing soft-RoCE on
 //! other NICs of the same guest.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use super::boot::PINGPONG_PORT;
 use super::machine::Machine;
-use crate::live::{Namespace, roce};
+use crate::live::{Namespace, Turn, roce};
 
 /// How long one game may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -27,9 +27,9 @@ const VIRTIO: Nic = Nic { port: "pci:0000:00:12.0,mtu=4200", address: "fd01::1/6
 /// Index of the GIDs of those addresses: each NIC has its link-local one and then just one.
 const GID_INDEX: u8 = 1;
 
-fn guest() -> MutexGuard<'static, Machine> {
+fn guest() -> Turn<Machine> {
     static GUEST: OnceLock<Mutex<Machine>> = OnceLock::new();
-    GUEST.get_or_init(|| Mutex::new(boot())).lock().unwrap_or_else(PoisonError::into_inner)
+    Turn::with(|| GUEST.get_or_init(|| Mutex::new(boot())))
 }
 
 fn boot() -> Machine {

@@ -6,8 +6,10 @@ mod namespace;
 mod peer;
 mod process;
 pub(crate) mod scenarios;
+mod turn;
 
-pub(crate) use link::{End, Settings, connect};
-pub(crate) use namespace::Namespace;
-pub(crate) use peer::Peer;
-pub(crate) use process::{Output, Process, capture_file, ordinary_user, roce, run};
+pub(crate) use link::{End, Settings};
+pub(crate) use namespace::{Namespace, wait_listen};
+pub(crate) use peer::{Peer, TIMEOUT};
+pub(crate) use process::{Output, Process, capture_file, is_root, ordinary_user, roce, run, shared_dir};
+pub(crate) use turn::{Turn, turn};

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::process::{Process, run};
+use super::process::{Process, is_root, run};
 
 /// How long the kernel may take to make one.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,12 +22,11 @@ const HOLD: &str = "ip link set lo up && echo ready && cat";
 impl Namespace {
     /// A namespace with a loopback interface and nothing else.
     pub(crate) fn new() -> Namespace {
-        let is_root = run(Command::new("id").arg("-u")).trim() == "0";
         let mut command = Command::new("unshare");
-        if !is_root {
+        if !is_root() {
             command.args(["--user", "--map-root-user"]);
         }
-        Self::hold(command.args(["--net", "sh", "-c", HOLD]), !is_root)
+        Self::hold(command.args(["--net", "sh", "-c", HOLD]), !is_root())
     }
 
     /// Another one, that can be linked with this.
@@ -60,15 +59,15 @@ impl Namespace {
 
     /// Waits until something in it listens on `tcp_port`.
     pub(crate) fn wait_listen(&self, tcp_port: u16) {
+        wait_listen(|| self.command("cat"), tcp_port);
+    }
+
+    /// Waits until frames can pass through `interface`.
+    pub(crate) fn wait_up(&self, interface: &str) {
         let end = Instant::now() + TIMEOUT;
-        let wanted = format!(":{tcp_port:04X} 0");
-        loop {
-            let sockets = run(self.command("cat").args(["/proc/self/net/tcp", "/proc/self/net/tcp6"]));
-            if sockets.lines().any(|line| line.contains(&wanted) && line.contains(" 0A ")) {
-                return;
-            }
-            assert!(Instant::now() < end, "nothing listens on TCP port {tcp_port} within {TIMEOUT:?}");
-            std::thread::sleep(Duration::from_millis(50));
+        while !run(self.command("ip").args(["link", "show", interface])).contains("state UP") {
+            assert!(Instant::now() < end, "{interface} is not up within {TIMEOUT:?}");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -80,5 +79,19 @@ impl Namespace {
         ));
         self.ip(&format!("link set {near} up"));
         other.ip(&format!("link set {far} up"));
+    }
+}
+
+/// Waits until something listens on `tcp_port` in the namespace that this `cat` runs in.
+pub(crate) fn wait_listen(cat: impl Fn() -> Command, tcp_port: u16) {
+    let end = Instant::now() + TIMEOUT;
+    let wanted = format!(":{tcp_port:04X} 0");
+    loop {
+        let sockets = run(cat().args(["/proc/self/net/tcp", "/proc/self/net/tcp6"]));
+        if sockets.lines().any(|line| line.contains(&wanted) && line.contains(" 0A ")) {
+            return;
+        }
+        assert!(Instant::now() < end, "nothing listens on TCP port {tcp_port} within {TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -13,7 +13,7 @@ use tests::protocol::{
 use super::process::Process;
 
 /// How long a command may take that has no time of its own; the machine may be busy.
-const TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A program at one end of a connection.
 pub(crate) struct Peer {

@@ -1,5 +1,6 @@
 //! Processes that a test starts: they end with it, and what they print is kept for its messages.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 /// How often a process is asked whether it has ended.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
@@ -177,20 +180,26 @@ pub(crate) fn capture_file() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name + ".pcap")
 }
 
-/// A command that runs `program` as a user without any privilege: as `nobody` where this is root.
-/// The program is copied to where that user can read it.
-pub(crate) fn ordinary_user(program: &Path) -> Command {
-    let is_root = run(Command::new("id").arg("-u")).trim() == "0";
-    if !is_root {
+/// Whether this is run by root.
+pub(crate) fn is_root() -> bool {
+    run(Command::new("id").arg("-u")).trim() == "0"
+}
+
+/// An empty directory that every user may use, gone with the value.
+pub(crate) fn shared_dir() -> TempDir {
+    let directory = TempDir::with_prefix("roce-tests-").expect("the temporary directory is writable");
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o1777)).expect("it is ours");
+    directory
+}
+
+/// A command that runs `program` as a user without any privilege: as `nobody` where this is root, for
+/// whom it is copied into `directory`.
+pub(crate) fn ordinary_user(program: &Path, directory: &TempDir) -> Command {
+    if !is_root() {
         return Command::new(program);
     }
-    let place = std::env::temp_dir().join(format!("roce-tests-{}", std::process::id()));
-    let name = program.file_name().expect("a program has a name");
-    let copy = place.join(name);
-    if !copy.exists() {
-        std::fs::create_dir_all(&place).expect("the temporary directory is writable");
-        std::fs::copy(program, &copy).expect("a program can be copied");
-    }
+    let copy = directory.path().join(program.file_name().expect("a program has a name"));
+    std::fs::copy(program, &copy).expect("a program can be copied");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--"]);
     command.arg(copy).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent").current_dir("/");

@@ -1,1 +1,6 @@
 //! Real processes over real ports: `cargo test -p tests ports`.
+
+mod command;
+mod links;
+mod pairs;
+mod verbs;

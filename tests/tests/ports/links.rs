@@ -1,0 +1,83 @@
+//! The links that the tests run over: each gives two commands that start a program at either end.
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::live::{Namespace, ordinary_user, shared_dir, wait_listen};
+
+/// One end: how to start a program there, and its port.
+pub(super) struct Side {
+    place: Place,
+    pub(super) port: String,
+    /// Index of the GID to use.
+    pub(super) gid_index: u8,
+}
+
+enum Place {
+    /// As an ordinary user, who finds programs in this directory.
+    OrdinaryUser(TempDir),
+    /// As the user who runs the tests.
+    Here,
+    /// In a network namespace.
+    Namespace(Namespace),
+}
+
+impl Side {
+    /// A command that runs `program` there.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        match &self.place {
+            Place::OrdinaryUser(directory) => ordinary_user(program, directory),
+            Place::Here => Command::new(program),
+            Place::Namespace(namespace) => namespace.command(program),
+        }
+    }
+
+    /// Waits until a program there listens on `tcp_port`.
+    pub(super) fn wait_listen(&self, tcp_port: u16) {
+        match &self.place {
+            Place::OrdinaryUser(_) | Place::Here => wait_listen(|| Command::new("cat"), tcp_port),
+            Place::Namespace(namespace) => namespace.wait_listen(tcp_port),
+        }
+    }
+}
+
+/// A name of this test run's own.
+pub(super) fn unique(name: &str) -> String {
+    format!("roce-tests-{}-{name}", std::process::id())
+}
+
+/// Shared memory between two processes of an ordinary user, without hugepages.
+pub(super) fn memif(name: &str) -> [Side; 2] {
+    [(); 2].map(|()| Side {
+        place: Place::OrdinaryUser(shared_dir()),
+        port: format!("memif:@{}", unique(name)),
+        gid_index: 0,
+    })
+}
+
+/// The two ends of a vhost-user socket; the first makes it.
+pub(super) fn vhost(name: &str) -> [Side; 2] {
+    let socket = std::env::temp_dir().join(unique(name)).display().to_string();
+    let side =
+        |kind, ip| Side { place: Place::Here, port: format!("{kind}:{socket},ip={ip}/24"), gid_index: 1 };
+    [side("vhost", "10.0.0.1"), side("virtio-user", "10.0.0.2")]
+}
+
+/// A veth pair between two network namespaces, with ports of this kind on both ends.
+pub(super) fn veth(kind: &str, mtu_bytes: usize) -> [Side; 2] {
+    let near = Namespace::new();
+    let far = near.beside();
+    near.link("v0", &far, "v1", mtu_bytes);
+    near.ip("address add 10.0.0.1/24 dev v0");
+    far.ip("address add 10.0.0.2/24 dev v1");
+    near.wait_up("v0");
+    far.wait_up("v1");
+    let side = |namespace, interface| Side {
+        place: Place::Namespace(namespace),
+        port: format!("{kind}:{interface}"),
+        gid_index: 1,
+    };
+    [side(near, "v0"), side(far, "v1")]
+}
