@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dpdk_ffi::EalConfig;
@@ -214,6 +214,9 @@ impl Shared {
         if let Some(mut driven) = self.try_lock() {
             self.count_poll();
             driven.push(self.now());
+            // Without it the frame may linger in this processor's store buffer while the polls that follow
+            // read memory of the other's (measured on an EPYC, two cores: 0.3 us of 1.4).
+            fence(Ordering::SeqCst);
         }
     }
 

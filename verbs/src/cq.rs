@@ -56,12 +56,12 @@ impl Cq {
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> usize {
         let mut poller = self.lock();
-        let taken = take(&mut poller, out, max);
+        let taken = poller.pop_into(out, max);
         if taken > 0 || max == 0 {
             return taken;
         }
         self.0.shared.drive();
-        take(&mut poller, out, max)
+        poller.pop_into(out, max)
     }
 
     /// Whoever drives the engine may hold this lock; who holds the engine never takes it.
@@ -84,11 +84,4 @@ impl Cq {
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock().engine.request_notify(self.0.id, notify)?)
     }
-}
-
-#[inline]
-fn take(poller: &mut CqPoller, out: &mut Vec<Cqe>, max: usize) -> usize {
-    let before = out.len();
-    out.extend(std::iter::from_fn(|| poller.pop()).take(max));
-    out.len() - before
 }

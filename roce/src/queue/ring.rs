@@ -139,6 +139,19 @@ impl<T: Copy + Send> Consumer<T> {
         self.shared.head.0.store(self.head, Ordering::Release);
     }
 
+    /// Takes at most `max` of the oldest elements and appends them to `out`; returns how many.
+    #[inline]
+    pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+        let count = (self.len() as usize).min(max);
+        out.reserve(count);
+        // Fewer than 2^32, as the ring's length is.
+        for index in 0..count as u32 {
+            out.extend(self.get(index).copied());
+        }
+        self.release(count as u32);
+        count
+    }
+
     /// Takes the oldest element.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
@@ -153,6 +166,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+
+    #[test]
+    fn several_are_taken_at_once_and_no_more_than_asked() {
+        let (mut producer, mut consumer) = ring::<u32>(3);
+        let mut out = vec![9];
+        assert_eq!(consumer.pop_into(&mut out, 2), 0);
+        (0..3).for_each(|n| producer.push(n).unwrap());
+        assert_eq!((consumer.pop_into(&mut out, 2), consumer.pop_into(&mut out, 2)), (2, 1));
+        assert_eq!(out, [9, 0, 1, 2]);
+        assert!(producer.has_room(3));
+    }
 
     #[test]
     fn two_threads_pass_every_element_in_order() {
