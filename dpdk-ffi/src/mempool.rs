@@ -21,12 +21,16 @@ pub struct MempoolConfig {
     pub data_room_bytes: u16,
     /// Size of each registered thread's cache, in mbufs; 0 for none.
     pub cache_mbufs: u32,
+    /// Whether the mbufs stand side by side in one piece of memory, also across the ends of pages. A driver
+    /// that hands the pool to the kernel (af_xdp) takes this for granted: of another pool it would lose
+    /// whatever is sent from the mbufs at the end.
+    pub packed: bool,
 }
 
 impl Default for MempoolConfig {
     /// 4,095 mbufs of 8 KiB, which hold an InfiniBand packet of the largest path MTU in one piece: 34 MiB.
     fn default() -> Self {
-        Self { mbufs: 4095, data_room_bytes: 8192, cache_mbufs: 256 }
+        Self { mbufs: 4095, data_room_bytes: 8192, cache_mbufs: 256, packed: false }
     }
 }
 
@@ -135,17 +139,16 @@ impl Pool {
         let name = format!("dpdk_ffi_{}", NEXT_NAME.fetch_add(1, Ordering::Relaxed));
         let name = CString::new(name).expect("no NUL in it");
         let room = config.data_room_bytes + dpdk_sys::SHIM_PKTMBUF_HEADROOM as u16;
+        let MempoolConfig { mbufs, cache_mbufs, packed, .. } = *config;
         // SAFETY: a C string which is copied, and plain numbers.
         let raw = unsafe {
             let socket = i32::try_from(dpdk_sys::rte_socket_id()).unwrap_or(-1);
-            dpdk_sys::rte_pktmbuf_pool_create(
-                name.as_ptr(),
-                config.mbufs,
-                config.cache_mbufs,
-                0,
-                room,
-                socket,
-            )
+            if packed {
+                let name = name.as_ptr();
+                dpdk_sys::shim_pktmbuf_pool_create_packed(name, mbufs, cache_mbufs, room, socket)
+            } else {
+                dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), mbufs, cache_mbufs, 0, room, socket)
+            }
         };
         match NonNull::new(raw) {
             Some(raw) => Ok(Self { raw, config: *config }),

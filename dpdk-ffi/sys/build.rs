@@ -167,6 +167,8 @@ fn bind(flags: &[String]) -> Result<()> {
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
     build.files(["shim.c", "guard.c"]).opt_level(3).warnings(false);
+    // A function that is not declared returns an int, also where it should be a pointer.
+    build.flag("-Werror=implicit-function-declaration");
     for flag in flags {
         build.flag(flag);
     }

@@ -38,6 +38,58 @@ void shim_mempool_flush_own_cache(struct rte_mempool *pool)
 	rte_mempool_cache_flush(NULL, pool);
 }
 
+struct extent {
+	uintptr_t first;
+	uintptr_t last;
+};
+
+static void widen(struct rte_mempool *pool, void *extent_, void *object, unsigned int index)
+{
+	struct extent *extent = extent_;
+	uintptr_t at = (uintptr_t)object;
+
+	(void)pool;
+	(void)index;
+	extent->first = RTE_MIN(extent->first, at);
+	extent->last = RTE_MAX(extent->last, at);
+}
+
+static int fill_packed(struct rte_mempool *pool, uint16_t room)
+{
+	struct rte_pktmbuf_pool_private private_data = {.mbuf_data_room_size = room};
+	struct extent extent = {.first = UINTPTR_MAX};
+	size_t stride = pool->header_size + pool->elt_size + pool->trailer_size;
+	int ret = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+
+	if (ret < 0)
+		return -ret;
+	rte_pktmbuf_pool_init(pool, &private_data);
+	ret = rte_mempool_populate_default(pool);
+	if (ret < 0)
+		return -ret;
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	rte_mempool_obj_iter(pool, widen, &extent);
+	/* Memory in several pieces leaves gaps. */
+	return extent.last - extent.first == (pool->size - 1) * stride ? 0 : ENOMEM;
+}
+
+struct rte_mempool *shim_pktmbuf_pool_create_packed(const char *name, unsigned int mbufs, unsigned int cache,
+						    uint16_t room, int socket)
+{
+	/* Without the flag no mbuf crosses from one page to the next. */
+	struct rte_mempool *pool =
+		rte_mempool_create_empty(name, mbufs, sizeof(struct rte_mbuf) + room, cache,
+					 sizeof(struct rte_pktmbuf_pool_private), socket,
+					 RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+	int error = pool == NULL ? rte_errno : fill_packed(pool, room);
+
+	if (error == 0)
+		return pool;
+	rte_mempool_free(pool);
+	rte_errno = error;
+	return NULL;
+}
+
 int shim_errno(void)
 {
 	return rte_errno;

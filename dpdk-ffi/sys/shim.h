@@ -16,6 +16,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
 
@@ -58,6 +59,11 @@ void shim_guard_unlock(void);
 
 /* Returns the objects that the calling thread's cache of `pool` holds to the pool. */
 void shim_mempool_flush_own_cache(struct rte_mempool *pool);
+
+/* As rte_pktmbuf_pool_create, but with the mbufs side by side in one piece of memory, also across pages: what a
+ * driver needs that computes the end of a pool from the number of its mbufs. NULL, with rte_errno, otherwise. */
+struct rte_mempool *shim_pktmbuf_pool_create_packed(const char *name, unsigned int mbufs, unsigned int cache,
+						    uint16_t room, int socket);
 
 /* Thread-local state. */
 int shim_errno(void);

@@ -103,6 +103,11 @@ fn an_exhausted_pool_is_no_disaster() {
 }
 
 #[test]
+fn a_packed_pool_leaves_no_gaps() {
+    play_alone("packed");
+}
+
+#[test]
 fn ports_and_mbufs_change_threads() {
     play_alone("threads");
 }

@@ -43,6 +43,14 @@ pub enum PortError {
         /// The most there can be.
         max: u32,
     },
+    /// The driver shares the pool with the kernel, and would lose what is in mbufs that it does not see.
+    #[error("port {device} ({driver}): its mempool must be a packed one (MempoolConfig::packed)")]
+    PoolNotPacked {
+        /// The device's name.
+        device: String,
+        /// The driver's name.
+        driver: String,
+    },
 }
 
 /// How to open a port. The default is one queue each way of 1,024 descriptors, the device's own MTU,
@@ -144,6 +152,10 @@ impl PortBuilder {
         let info = PortInfo::read(device.port_id(), self.multi_segs);
         let context = Context { device: device.name(), driver: &info.driver };
         let promiscuous = self.promiscuous;
+        if info.driver == info::AF_XDP && !self.pool.config().packed {
+            let (device, driver) = (device.name().to_owned(), info.driver.clone());
+            return Err(PortError::PoolNotPacked { device, driver });
+        }
         self.check_range(&context, "receive queues", self.rx_queues, (1, info.max_rx_queues))?;
         self.check_range(&context, "transmit queues", self.tx_queues, (1, info.max_tx_queues))?;
         if let Some(mtu_bytes) = self.mtu_bytes {

@@ -7,6 +7,9 @@ use crate::device::PortId;
 /// Ethernet header, a VLAN tag and the FCS: what a frame has beyond its IP packet.
 pub(super) const ETHERNET_OVERHEAD_BYTES: usize = 22;
 
+/// The driver of XDP sockets, which wants more care than its capabilities tell.
+pub(super) const AF_XDP: &str = "net_af_xdp";
+
 /// Facts of a port that do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -84,7 +87,7 @@ impl PortInfo {
         // af_xdp would send the first segment only, and call the frame sent.
         let can_send_chains = multi_segs
             && info.tx_offload_capa & dpdk_sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0
-            && driver != "net_af_xdp";
+            && driver != AF_XDP;
         Self {
             mac: mac.addr_bytes,
             if_index: info.if_index,

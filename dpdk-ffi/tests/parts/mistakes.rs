@@ -1,5 +1,7 @@
 //! What goes wrong must come back as a value that says what to do.
 
+use std::collections::BTreeSet;
+
 use dpdk_ffi::{
     Device, DeviceError, Eal, EalConfig, EalError, Mempool, MempoolConfig, MempoolError, PortBuilder,
     PortError,
@@ -80,7 +82,12 @@ fn ports(eal: Eal) {
 }
 
 fn pools(eal: Eal) {
-    let shape = |mbufs, data_room_bytes, cache_mbufs| MempoolConfig { mbufs, data_room_bytes, cache_mbufs };
+    let shape = |mbufs, data_room_bytes, cache_mbufs| MempoolConfig {
+        mbufs,
+        data_room_bytes,
+        cache_mbufs,
+        packed: false,
+    };
     for (invalid, reason) in [
         (shape(0, 2048, 0), "at least one mbuf"),
         (shape(100, 2048, 99), "one and a half times"),
@@ -94,10 +101,30 @@ fn pools(eal: Eal) {
     assert_says(huge, &["1048576 mbufs", "hugepages"]);
 }
 
+/// The mbufs of a packed pool are one distance apart; those of another keep within their pages.
+pub(super) fn packed() {
+    let eal = eal();
+    let strides = |packed| {
+        let shape = MempoolConfig { mbufs: 1023, data_room_bytes: 3072, cache_mbufs: 0, packed };
+        let pool = Mempool::new(eal, &shape).unwrap_or_else(|error| panic!("{error}"));
+        let mut taken: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!(taken.len(), 1023);
+        let mut places: Vec<_> =
+            taken.iter_mut().map(|mbuf| mbuf.append(1).unwrap().as_ptr() as usize).collect();
+        places.sort_unstable();
+        places.windows(2).map(|pair| pair[1] - pair[0]).collect::<BTreeSet<_>>()
+    };
+    let packed = strides(true);
+    assert!(packed.len() == 1 && packed.iter().all(|stride| (3072..4096).contains(stride)), "{packed:?}");
+    assert_ne!(strides(false), packed, "then nobody would need packed ones");
+}
+
 /// A pool of 63 mbufs, a port, and more frames than there are mbufs.
 pub(super) fn exhaustion() {
     let eal = eal();
-    let pool = Mempool::new(eal, &MempoolConfig { mbufs: 63, data_room_bytes: 256, cache_mbufs: 0 }).unwrap();
+    let pool =
+        Mempool::new(eal, &MempoolConfig { mbufs: 63, data_room_bytes: 256, cache_mbufs: 0, packed: false })
+            .unwrap();
     let mut taken = Vec::new();
     while let Some(mbuf) = pool.alloc() {
         taken.push(mbuf);
@@ -127,7 +154,7 @@ pub(super) fn exhaustion() {
     let mut last = pool.alloc().unwrap();
     drop(pool);
     last.append(100).unwrap().fill(7);
-    let shape = MempoolConfig { mbufs: 63, data_room_bytes: 256, cache_mbufs: 0 };
+    let shape = MempoolConfig { mbufs: 63, data_room_bytes: 256, cache_mbufs: 0, packed: false };
     let other = Mempool::new(eal, &shape).unwrap();
     assert_eq!(other.available(), 63, "not the pool that waits for its mbuf");
     assert_eq!(last.data(), [7; 100]);
@@ -137,7 +164,11 @@ pub(super) fn exhaustion() {
     drop(other);
     for _ in 0..1000 {
         drop(
-            Mempool::new(eal, &MempoolConfig { mbufs: 1023, data_room_bytes: 8192, cache_mbufs: 0 }).unwrap(),
+            Mempool::new(
+                eal,
+                &MempoolConfig { mbufs: 1023, data_room_bytes: 8192, cache_mbufs: 0, packed: false },
+            )
+            .unwrap(),
         );
     }
 }

@@ -17,6 +17,7 @@ pub(crate) fn play(part: &str) {
         "mistakes" => mistakes::mistakes(),
         "eal_refuses" => mistakes::eal_refuses(),
         "exhaustion" => mistakes::exhaustion(),
+        "packed" => mistakes::packed(),
         "null" => local::null(),
         "ring" => local::ring(),
         "reopen" => local::reopen(),
@@ -44,7 +45,7 @@ pub(crate) fn eal() -> Eal {
 }
 
 pub(crate) fn pool(eal: Eal, mbufs: u32, data_room_bytes: u16) -> Mempool {
-    let config = MempoolConfig { mbufs, data_room_bytes, cache_mbufs: 32 };
+    let config = MempoolConfig { mbufs, data_room_bytes, cache_mbufs: 32, packed: false };
     Mempool::new(eal, &config).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -143,7 +143,7 @@ impl Guest {
 }
 
 fn ours(namespace: &Namespace, wire: Wire) -> Peer {
-    let pcap = format!("pcap={}", capture_file().display());
+    let pcap = format!("pcap={}", capture_file("ours").display());
     Peer::start(namespace.command(Peer::program()).args([&Guest::port(wire), &pcap]))
 }
 

@@ -38,7 +38,7 @@ impl Game {
         let mut command = guest.namespace.command(roce());
         command.args(["ping", "--port", &Guest::port(self.wire)]);
         command.args(self.options().split_whitespace());
-        command.arg("--pcap").arg(capture_file());
+        command.arg("--pcap").arg(capture_file("ours"));
         command
     }
 

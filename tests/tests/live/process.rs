@@ -173,11 +173,11 @@ pub(crate) fn roce() -> PathBuf {
     path
 }
 
-/// A file for the capture of the test that runs on this thread, overwritten each time.
-pub(crate) fn capture_file() -> PathBuf {
+/// A file for the capture that `whose` end of the test on this thread makes, overwritten each time.
+pub(crate) fn capture_file(whose: &str) -> PathBuf {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("unnamed").replace("::", ".");
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name + ".pcap")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{whose}.pcap"))
 }
 
 /// Whether this is run by root.

@@ -34,6 +34,11 @@ impl Side {
         }
     }
 
+    /// Whether a program there may write captures where tests leave them.
+    pub(super) fn may_capture(&self) -> bool {
+        !matches!(self.place, Place::OrdinaryUser(_))
+    }
+
     /// Waits until a program there listens on `tcp_port`.
     pub(super) fn wait_listen(&self, tcp_port: u16) {
         match &self.place {

@@ -5,7 +5,7 @@ use std::path::Path;
 use roce::queue::WcStatus;
 
 use super::links::{Side, memif, veth, vhost};
-use crate::live::{End, Peer, Settings, is_root, scenarios, turn};
+use crate::live::{End, Peer, Settings, capture_file, is_root, scenarios, turn};
 
 type Scenario = fn(&mut End, &mut End, &Settings);
 
@@ -26,7 +26,11 @@ fn ends(sides: &[Side; 2], faults: &[&str]) -> [End; 2] {
         let side = &sides[number];
         let seed = format!("seed={}", number + 1);
         let mut command = side.command(Path::new(Peer::program()));
-        End::new(Peer::start(command.arg(&side.port).args(faults).arg(seed)), side.gid_index)
+        command.arg(&side.port).args(faults).arg(seed);
+        if side.may_capture() {
+            command.arg(format!("pcap={}", capture_file(["near", "far"][number]).display()));
+        }
+        End::new(Peer::start(&mut command), side.gid_index)
     })
 }
 

@@ -142,8 +142,9 @@ fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
 }
 
 fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
-    let data_room_bytes = if spec.kind == PortKind::AfXdp { XDP_BUFFER_BYTES } else { BUFFER_BYTES };
-    let pool = Mempool::new(eal, &MempoolConfig { data_room_bytes, ..MempoolConfig::default() })?;
+    let packed = spec.kind == PortKind::AfXdp;
+    let data_room_bytes = if packed { XDP_BUFFER_BYTES } else { BUFFER_BYTES };
+    let pool = Mempool::new(eal, &MempoolConfig { data_room_bytes, packed, ..MempoolConfig::default() })?;
     let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
     Ok(builder.queues(spec.queues, spec.queues))
 }
