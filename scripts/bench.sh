@@ -172,6 +172,7 @@ measure_memif() {
     note bare_64 "$(one rate_mpps raw --bare -s 64 -D "$SECONDS_EACH")"
     note limit_64 "$(one rate_mpps raw -s 64 -D "$SECONDS_EACH")"
     note send_64 "$(one msg_rate_mpps send-bw -s 64 -m 4096 -D "$SECONDS_EACH")"
+    note bare_lat_64 "$(one t_typical_usec raw --bare --lat -s 64 -n 200000)"
     note limit_lat_64 "$(one t_typical_usec raw --lat -s 64 -n 200000)"
     note send_lat_64 "$(one t_typical_usec send-lat -s 64 -m 4096 -n 200000)"
 }
@@ -235,7 +236,8 @@ testpmd_64|bare port (testpmd), frames of 64 B payload|Mpps|||
 bare_64|bare port (roce perf raw --bare), same frames|Mpps|testpmd_64|1|
 limit_64|limit program (roce perf raw), same frames|Mpps|bare_64|1|
 send_64|roce perf send-bw, 64 B|Mpps|limit_64|1|value >= 4
-limit_lat_64|limit program, 64 B, half a round trip|usec|||
+bare_lat_64|bare port (roce perf raw --bare), 64 B, half a round trip|usec|||
+limit_lat_64|limit program, 64 B, half a round trip|usec|bare_lat_64|1|
 send_lat_64|roce perf send-lat, 64 B, half a round trip|usec|limit_lat_64|1|value <= 1.0
 veth_bare_4096|bare af_packet over veth, frames of 4096 B payload|Mpps|||
 veth_limit_4096|limit program over it|Gb/sec|veth_bare_4096|32.768|
