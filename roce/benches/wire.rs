@@ -2,6 +2,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};
+use roce::mem::Memory;
 use roce::psn::Psn;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
 use std::hint::black_box;
@@ -43,9 +44,10 @@ fn spec(opcode: Opcode, payload_len: usize) -> PacketSpec {
 }
 
 /// A frame with `payload` copied in.
-fn build(template: &HeaderTemplate, frame: &mut [u8], opcode: Opcode, payload: &[u8]) {
-    let mut parts = template.write(frame, &spec(opcode, payload.len())).expect("a frame of the right length");
-    parts.payload.copy_from_slice(payload);
+fn build(template: &HeaderTemplate, frame: &mut [u8], opcode: Opcode, payload: &Memory) {
+    let mut parts =
+        template.write(frame, &spec(opcode, payload.len_bytes())).expect("a frame of the right length");
+    payload.read(0, parts.payload).expect("as long as the payload");
     if opcode == Opcode::RC_RDMA_WRITE_ONLY {
         let reth = Reth { va: 0x1000, rkey: RKey(5), len_bytes: 64 };
         parts.set_reth(reth).expect("the opcode has a RETH");
@@ -57,7 +59,8 @@ fn bench(c: &mut Criterion) {
     for (family, is_ipv6) in [("v4", false), ("v6", true)] {
         let template = template(is_ipv6);
         for len in PAYLOADS {
-            let payload = vec![0x5A; len];
+            let payload = Memory::alloc(len);
+            payload.write(0, &vec![0x5A; len]).expect("it fits");
             for (name, opcode) in [("send", Opcode::RC_SEND_ONLY), ("write", Opcode::RC_RDMA_WRITE_ONLY)] {
                 let ext_len = opcode.info().expect("in the table").ext_len_bytes;
                 let mut frame = vec![0; template.frame_len(ext_len, len)];
@@ -78,11 +81,11 @@ fn bench(c: &mut Criterion) {
                     });
                 });
                 group.bench_function("check_and_copy", |b| {
-                    let mut memory = vec![0u8; len];
+                    let memory = black_box(Memory::alloc(len));
                     b.iter(|| {
                         let packet = Packet::parse(black_box(&frame)).expect("a good frame");
                         if packet.icrc_ok() {
-                            black_box(&mut memory).copy_from_slice(packet.payload);
+                            memory.write(0, packet.payload).expect("it fits");
                         }
                     });
                 });

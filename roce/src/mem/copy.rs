@@ -149,7 +149,7 @@ impl Span<'_> {
         let count = self.len_bytes.min(out.len());
         // SAFETY: `count` bytes are inside the memory this span was cut from and inside `out`; a
         // frame buffer is never registered memory, so they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), out.as_mut_ptr(), count) }
+        unsafe { copy(self.base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
     /// Copies `bytes` into memory: as many as the shorter of the two.
@@ -157,8 +157,28 @@ impl Span<'_> {
     pub fn copy_from(&self, bytes: &[u8]) {
         let count = self.len_bytes.min(bytes.len());
         // SAFETY: as in copy_to, in the other direction.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), count) }
+        unsafe { copy(bytes.as_ptr(), self.base.as_ptr(), count) }
     }
+}
+
+/// Bytes copied at once. Longer copies a C library leaves to the processor's string instruction, which
+/// takes its time to start: 4 KiB, hot, take 41 to 51 ns in one piece and 25 ns in two (AMD EPYC, family 26).
+const PIECE_BYTES: usize = 2048;
+
+/// Copies `count` bytes.
+///
+/// # Safety
+/// As of [`std::ptr::copy_nonoverlapping`].
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
+    let mut done = 0;
+    while count - done > PIECE_BYTES {
+        // SAFETY: the caller's, for a part of the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), PIECE_BYTES) };
+        done += PIECE_BYTES;
+    }
+    // SAFETY: as above, for the rest.
+    unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), count - done) };
 }
 
 #[cfg(test)]

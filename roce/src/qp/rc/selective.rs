@@ -1,0 +1,296 @@
+//! The requester under selective repeat: what the completer learned, told to the scheme in PSNs.
+//!
+//! ```text
+//!   executed: requests before it have arrived;       told by every acknowledgement
+//!             of READs, the responses that came      told by themselves
+//!   bitmap:   requests behind `executed` that wait   told by selective acknowledgements
+//!             at the peer for what is missing
+//! ```
+
+use super::outstanding::Outstanding;
+use super::requester::Requester;
+use super::segment::Segment;
+use crate::counters::QpCounters;
+use crate::psn::Psn;
+use crate::queue::WcStatus;
+use crate::recovery::selective_repeat::Path;
+use crate::recovery::{AdaptiveRto, Recovery, SelectiveRepeat};
+use crate::time::Instant;
+use crate::wire::SackEth;
+use crate::wire::sacketh::bitmap_words;
+
+/// What a response says under selective repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News<'p> {
+    /// Every request before `next` was executed.
+    Executed {
+        /// The first PSN not executed.
+        next: Psn,
+    },
+    /// The same, and what lies behind `next`.
+    Sack {
+        /// The first PSN missing.
+        next: Psn,
+        /// What triggered it.
+        header: SackEth,
+        /// Bit by bit, the PSNs behind `next`.
+        bitmap: &'p [u8],
+    },
+    /// A READ response arrived, and its payload is in its place.
+    Response {
+        /// Its PSN.
+        psn: Psn,
+        /// The end of its READ: all requests before that were executed.
+        executed: Psn,
+    },
+    /// A READ response that arrived before, or that there is no place for yet.
+    Repetition {
+        /// Its PSN.
+        psn: Psn,
+    },
+}
+
+/// Timing that follows the network, where the scheme can use it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    rto: AdaptiveRto,
+    /// When the peer last brought anything new, or a retry was spent on its silence.
+    heard_at: Instant,
+    /// What was repeated as a probe: a duplicate of it says nothing of the network.
+    probe: Option<Psn>,
+}
+
+impl Requester {
+    fn scheme(&mut self) -> Option<&mut SelectiveRepeat> {
+        match &mut self.recovery {
+            Recovery::GoBackN(_) => None,
+            Recovery::SelectiveRepeat(scheme) => Some(scheme),
+        }
+    }
+
+    /// A packet was sent.
+    pub(super) fn pace_sent(&mut self, part: &Segment, is_resend: bool, now: Instant) {
+        let Recovery::SelectiveRepeat(scheme) = &self.recovery else { return };
+        if !is_resend && part.is_last {
+            self.pace.rto.on_sent(scheme.una().plus(scheme.sent()), now);
+        }
+        if self.timer.deadline().is_none() {
+            self.pace.heard_at = now;
+            self.timer.restart_for(now, self.pace.rto.wait_nanos(scheme.unacked()));
+        }
+    }
+
+    /// The wait for a receive is over.
+    pub(super) fn resume_pace(&mut self, now: Instant) {
+        if self.selective().is_some() && self.recovery.sent() > 0 {
+            self.on_progress(now);
+        }
+    }
+
+    /// Takes in what a response said.
+    pub(super) fn on_news(
+        &mut self,
+        now: Instant,
+        news: &News<'_>,
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
+        let in_flight_before = self.recovery.unacked();
+        let una_before = self.recovery.una();
+        match *news {
+            News::Executed { next } => {
+                self.on_executed(now, next, outstanding);
+            }
+            News::Sack { next, header, bitmap } => {
+                self.on_executed(now, next, outstanding);
+                self.on_sack(next, header, bitmap, outstanding, counters);
+            }
+            News::Response { psn, executed } => self.on_read_response(now, psn, executed, outstanding),
+            News::Repetition { psn } => self.on_repetition(psn, counters),
+        }
+        let lost = self.find_lost_responses(outstanding);
+        counters.implied_nak_seq_err += u64::from(lost > 0);
+        if lost > 0 {
+            self.pace.rto.on_lost();
+        }
+        if self.recovery.una() != una_before || self.recovery.unacked() != in_flight_before {
+            self.on_progress(now);
+        }
+        None
+    }
+
+    fn on_progress(&mut self, now: Instant) {
+        self.pace.heard_at = now;
+        self.retries_left = self.config.retry_count;
+        if self.recovery.sent() > 0 {
+            self.timer.restart_for(now, self.pace.rto.wait_nanos(self.recovery.unacked()));
+        } else {
+            self.timer.stop();
+        }
+    }
+
+    /// The peer executed all requests before `next`. Returns whether that is news.
+    pub(super) fn on_executed(&mut self, now: Instant, next: Psn, outstanding: &mut Outstanding) -> bool {
+        let reads = outstanding.assigned_reads() > 0;
+        let Some(scheme) = self.scheme() else { return false };
+        let from = scheme.executed();
+        if !scheme.on_executed(next) {
+            return false;
+        }
+        scheme.on_answered(next);
+        arrive(scheme, from, next, reads.then_some(outstanding));
+        self.pace.rto.on_acknowledged(self.recovery.una(), now);
+        self.rnr_retries_left = self.config.rnr_retry;
+        true
+    }
+
+    fn on_sack(
+        &mut self,
+        next: Psn,
+        header: SackEth,
+        bitmap: &[u8],
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) {
+        let probe = self.pace.probe;
+        let Some(scheme) = self.scheme() else { return };
+        counters.sacks_received += 1;
+        if header.duplicate && probe != Some(header.trigger) {
+            counters.spurious_retransmits += 1;
+            scheme.on_spurious();
+        }
+        if next != scheme.executed() {
+            return; // an old one
+        }
+        for (word, bits) in bitmap_words(bitmap).enumerate() {
+            let mut left = bits;
+            while left != 0 {
+                let psn = next.plus(1 + 32 * word as u32 + left.trailing_zeros());
+                left &= left - 1;
+                // Of a READ it tells that it was asked, not that it was answered.
+                if outstanding.assigned_reads() == 0 || outstanding.find(psn).is_some_and(|p| !p.span.is_read) {
+                    scheme.on_arrived(Path::Request, psn, 1);
+                }
+            }
+        }
+        let lost = find_lost_requests(scheme, next, bitmap, outstanding);
+        if lost > 0 {
+            self.pace.rto.on_lost();
+        }
+    }
+
+    fn on_read_response(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        executed: Psn,
+        outstanding: &mut Outstanding,
+    ) {
+        let Some(scheme) = self.scheme() else { return };
+        let from = scheme.executed();
+        if scheme.on_executed(executed) {
+            arrive(scheme, from, executed, Some(outstanding));
+        }
+        scheme.on_arrived(Path::Response, psn, 1);
+        self.pace.rto.on_acknowledged(self.recovery.una(), now);
+        self.rnr_retries_left = self.config.rnr_retry;
+    }
+
+    fn on_repetition(&mut self, psn: Psn, counters: &mut QpCounters) {
+        let Some(scheme) = self.scheme().filter(|scheme| scheme.is_repetition(psn)) else { return };
+        counters.spurious_retransmits += 1;
+        scheme.on_spurious();
+    }
+
+    /// READ responses that later answers have overtaken are lost. Returns how many.
+    fn find_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
+        let Some(scheme) = self.scheme() else { return 0 };
+        let (mut at, mut lost) = (scheme.una(), 0);
+        while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
+            let Some(place) = outstanding.find(psn) else { break };
+            if place.span.is_read {
+                lost += scheme.on_lost(psn, 1);
+                at = psn.plus(1);
+            } else {
+                at = place.span.end();
+            }
+        }
+        lost
+    }
+
+    /// The timer expired: a probe, and after that everything, and when the peer was silent for the local
+    /// ACK timeout, a retry is used up.
+    pub(super) fn on_pace(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
+        if self.recovery.sent() == 0 {
+            return None;
+        }
+        let failed = if self.timer.has_passed(self.pace.heard_at, now) {
+            counters.local_ack_timeout_err += 1;
+            self.pace.heard_at = now;
+            self.use_retry(counters)
+        } else {
+            None
+        };
+        if failed.is_some() {
+            return failed;
+        }
+        let is_probe = self.pace.rto.on_expired();
+        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return None };
+        let probe = scheme.last_in_flight().filter(|_| is_probe);
+        self.pace.probe = probe;
+        if let Some(psn) = probe {
+            counters.tail_probes += 1;
+            scheme.on_lost(psn, 1);
+        } else {
+            counters.adaptive_retrans += 1;
+            scheme.on_timeout();
+        }
+        self.timer.restart_for(now, self.pace.rto.wait_nanos(self.recovery.unacked()));
+        None
+    }
+}
+
+/// Tells that all requests from `from` to `to` have arrived; where there are READs among them, not theirs.
+fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut Outstanding>) {
+    let count = |from: Psn| to.index_in(from, Psn::COUNT).unwrap_or(0);
+    let Some(outstanding) = reads else { return scheme.on_arrived(Path::Request, from, count(from)) };
+    let mut at = from;
+    while let Some(left) = to.offset_from(at).filter(|left| *left > 0) {
+        let Some(place) = outstanding.find(at) else { return };
+        let rest = place.span.packets - place.packet;
+        if !place.span.is_read {
+            scheme.on_arrived(Path::Request, at, rest.min(left.unsigned_abs()));
+        }
+        at = place.span.end();
+    }
+}
+
+/// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns
+/// how many packets.
+fn find_lost_requests(
+    scheme: &mut SelectiveRepeat,
+    next: Psn,
+    bitmap: &[u8],
+    outstanding: &mut Outstanding,
+) -> u32 {
+    let is_told = |psn: Psn| {
+        let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
+        let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
+        word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
+    };
+    let (mut at, mut lost) = (next, 0);
+    while let Some(psn) = scheme.next_overtaken(Path::Request, at) {
+        let Some(place) = outstanding.find(psn) else { break };
+        if !place.span.is_read {
+            lost += scheme.on_lost(psn, 1);
+            at = psn.plus(1);
+            continue;
+        }
+        // A READ is one request: lost as a whole, or waiting at the peer.
+        if place.packet == 0 && !is_told(psn) {
+            lost += scheme.on_lost(psn, place.span.packets);
+        }
+        at = place.span.end();
+    }
+    lost
+}

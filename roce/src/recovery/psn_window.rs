@@ -1,0 +1,192 @@
+//! A set of PSNs within a bounded window of the circle.
+//!
+//! ```text
+//!   PSN      .. | base | base+1 | ...            | base+capacity-1 | ..
+//!   place        psn modulo capacity: 2^24 is a multiple of every capacity, so that a PSN keeps its
+//!                place when the numbers wrap
+//! ```
+//! Whoever moves the base on removes what falls out behind it.
+
+use crate::psn::Psn;
+
+/// Bits of a word.
+const WORD_BITS: u32 = 64;
+
+/// A set of PSNs, of which no two are `capacity` or more apart.
+#[derive(Clone, Debug)]
+pub struct PsnSet {
+    words: Box<[u64]>,
+    len: u32,
+}
+
+impl PsnSet {
+    /// An empty set; `capacity` is a power of two from 64.
+    pub fn new(capacity: u32) -> Self {
+        debug_assert!(capacity.is_power_of_two() && (WORD_BITS..Psn::COUNT).contains(&capacity));
+        PsnSet { words: vec![0; (capacity / WORD_BITS) as usize].into_boxed_slice(), len: 0 }
+    }
+
+    /// How many PSNs it spans at most.
+    pub fn capacity(&self) -> u32 {
+        self.words.len() as u32 * WORD_BITS
+    }
+
+    /// How many are in it.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether none is in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn place(&self, psn: Psn) -> (usize, u64) {
+        let place = psn.value() & (self.capacity() - 1);
+        ((place / WORD_BITS) as usize, 1 << (place % WORD_BITS))
+    }
+
+    /// Whether `psn` is in it.
+    #[inline]
+    pub fn contains(&self, psn: Psn) -> bool {
+        let (word, bit) = self.place(psn);
+        self.words[word] & bit != 0
+    }
+
+    /// Puts `psn` in; false where it was there.
+    #[inline]
+    pub fn insert(&mut self, psn: Psn) -> bool {
+        let (word, bit) = self.place(psn);
+        let is_new = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        self.len += u32::from(is_new);
+        is_new
+    }
+
+    /// Takes `psn` out; false where it was not there.
+    #[inline]
+    pub fn remove(&mut self, psn: Psn) -> bool {
+        let (word, bit) = self.place(psn);
+        let was_in = self.words[word] & bit != 0;
+        self.words[word] &= !bit;
+        self.len -= u32::from(was_in);
+        was_in
+    }
+
+    /// Takes the `count` PSNs from `first` on out: whole words where it can.
+    pub fn remove_range(&mut self, first: Psn, count: u32) {
+        if self.len == 0 {
+            return;
+        }
+        let count = count.min(self.capacity());
+        let mut done = 0;
+        while done < count && self.len > 0 {
+            let psn = first.plus(done);
+            let at = psn.value() % WORD_BITS;
+            let step = (WORD_BITS - at).min(count - done);
+            let mask = (u64::MAX >> (WORD_BITS - step)) << at;
+            let (word, _) = self.place(psn);
+            self.len -= (self.words[word] & mask).count_ones();
+            self.words[word] &= !mask;
+            done += step;
+        }
+    }
+
+    /// The first PSN in it among the `count` from `first` on.
+    pub fn first_in(&self, first: Psn, count: u32) -> Option<Psn> {
+        if self.len == 0 { None } else { self.first_where(first, count, |word| word) }
+    }
+
+    /// The first PSN not in it among the `count` from `first` on.
+    pub fn first_missing(&self, first: Psn, count: u32) -> Option<Psn> {
+        if self.len == 0 { (count > 0).then_some(first) } else { self.first_where(first, count, |word| !word) }
+    }
+
+    fn first_where(&self, first: Psn, count: u32, select: impl Fn(u64) -> u64) -> Option<Psn> {
+        let count = count.min(self.capacity());
+        let mut done = 0;
+        while done < count {
+            let psn = first.plus(done);
+            let at = psn.value() % WORD_BITS;
+            let (word, _) = self.place(psn);
+            let found = (select(self.words[word]) >> at).trailing_zeros();
+            let step = WORD_BITS - at;
+            if found < step {
+                return (done + found < count).then(|| psn.plus(found));
+            }
+            done += step;
+        }
+        None
+    }
+
+    /// Which of the 32 PSNs from `first` on are in it: bit `i` for `first + i`.
+    pub fn bits(&self, first: Psn) -> u32 {
+        let at = first.value() % WORD_BITS;
+        let (word, _) = self.place(first);
+        let low = self.words[word] >> at;
+        let high = if at == 0 {
+            0
+        } else {
+            let (next, _) = self.place(first.plus(WORD_BITS - at));
+            self.words[next] << (WORD_BITS - at)
+        };
+        (low | high) as u32 // the low half is what is asked for
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u32),
+        Remove(u32),
+        RemoveRange(u32, u32),
+    }
+
+    fn step(capacity: u32) -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..capacity).prop_map(Step::Insert),
+            (0..capacity).prop_map(Step::Remove),
+            (0..capacity, 0..capacity).prop_map(move |(from, n)| Step::RemoveRange(from, n.min(capacity - from))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(
+            base in prop_oneof![Just(0u32), Just(Psn::COUNT - 1), Just(Psn::COUNT - 65), 0..Psn::COUNT],
+            steps in prop::collection::vec(step(128), 0..200),
+            from in 0u32..128,
+        ) {
+            let (base, mut set, mut model) = (Psn::new(base), PsnSet::new(128), BTreeSet::new());
+            for step in steps {
+                match step {
+                    Step::Insert(i) => prop_assert_eq!(set.insert(base.plus(i)), model.insert(i)),
+                    Step::Remove(i) => prop_assert_eq!(set.remove(base.plus(i)), model.remove(&i)),
+                    Step::RemoveRange(first, n) => {
+                        set.remove_range(base.plus(first), n);
+                        model.retain(|i| !(first..first + n).contains(i));
+                    }
+                }
+            }
+            prop_assert_eq!(set.len(), model.len() as u32);
+            let index = |psn: Option<Psn>| psn.map(|psn| psn.index_in(base, 128).unwrap());
+            let count = 128 - from;
+            prop_assert_eq!(index(set.first_in(base.plus(from), count)), model.range(from..).next().copied());
+            let missing = (from..128).find(|i| !model.contains(i));
+            prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
+            let bits = (0..32).filter(|i| from + i < 128 && model.contains(&(from + i)));
+            let wanted = bits.fold(0u32, |bits, i| bits | 1 << i);
+            // Beyond the window the circle of places begins again.
+            let known = 128u32.checked_sub(from).map_or(0, |n| if n >= 32 { u32::MAX } else { (1 << n) - 1 });
+            prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
+        }
+    }
+}

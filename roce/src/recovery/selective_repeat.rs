@@ -1,0 +1,356 @@
+//! Selective repeat between two of this project's stacks: only what was lost is sent again.
+//!
+//! ```text
+//!          una                                              high
+//!   acked   |  x x . x L x . L . . . .                       |  never sent
+//!   --------|------------------------------------------------|-----------------> PSN
+//!           '- at most `window_pkts`: arrived x, lost L, in flight .
+//!
+//!   in flight --later one arrived, timeout--> lost --sent again--> in flight --> arrived
+//! ```
+//! A packet is taken for lost when one that was sent after it has arrived (IRN, SIGCOMM'18, section 3.1,
+//! holes below the highest selective acknowledgement). A packet sent again remembers what had been sent
+//! by then, so that its second loss is noticed in the same way, without a timeout. A duplicate at the
+//! peer shows that the network reorders: later evidence must then lie further ahead.
+
+use super::psn_window::PsnSet;
+use crate::psn::Psn;
+
+/// The smallest window, in packets.
+pub const WINDOW_PKTS_MIN: u32 = 64;
+
+/// The largest window, in packets: the longest bitmap.
+pub const WINDOW_PKTS_MAX: u32 = 4096;
+
+/// The tolerance for reordering that the first spurious retransmission brings, in packets.
+const REORDER_PKTS_FIRST: u32 = 8;
+
+/// The requester side.
+#[derive(Clone, Debug)]
+pub struct SelectiveRepeat {
+    una: Psn,
+    high: Psn,
+    arrived: PsnSet,
+    lost: PsnSet,
+    /// Sent again since they were taken for lost ..
+    resent: PsnSet,
+    /// .. and by then everything before this had been sent. By place, as in the sets.
+    resent_at: Box<[Psn]>,
+    /// All requests before it were executed: the largest cumulative acknowledgement.
+    executed: Psn,
+    /// The end of the last packet that arrived when it was first sent: requests, READ responses.
+    reached: [Psn; 2],
+    /// How many packets may overtake one before it is taken for lost.
+    reorder_pkts: u32,
+    /// The tolerance is not raised again before this is acknowledged.
+    raised_at: Psn,
+}
+
+/// What tells of a packet's arrival: the order of one says nothing of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Requests, told by acknowledgements.
+    Request,
+    /// READ responses, which tell by themselves.
+    Response,
+}
+
+impl SelectiveRepeat {
+    /// Starts at the first PSN of the connection; `window_pkts` is a power of two from
+    /// [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
+    pub fn new(first: Psn, window_pkts: u32) -> Self {
+        let set = PsnSet::new(window_pkts);
+        SelectiveRepeat {
+            una: first,
+            high: first,
+            arrived: set.clone(),
+            lost: set.clone(),
+            resent_at: vec![first; window_pkts as usize].into_boxed_slice(),
+            resent: set,
+            executed: first,
+            reached: [first; 2],
+            reorder_pkts: 0,
+            raised_at: first,
+        }
+    }
+
+    /// The packet to send next: a lost one, or the first never sent.
+    #[inline]
+    pub fn next_psn(&self) -> Psn {
+        self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.high)
+    }
+
+    /// Whether the packet to send next was sent before.
+    #[inline]
+    pub fn is_resend(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// How many packets from `psn` on are lost in a row: a READ asks for them at once. What lies beyond
+    /// the window belongs to it where it reaches so far.
+    pub fn lost_run(&self, psn: Psn) -> u32 {
+        let Some(index) = psn.index_in(self.una, self.window_pkts()) else { return u32::MAX };
+        let rest = self.window_pkts() - index;
+        let run = (0..rest).take_while(|i| self.lost.contains(psn.plus(*i))).count() as u32;
+        if run == rest { u32::MAX } else { run }
+    }
+
+    /// The first PSN not acknowledged.
+    #[inline]
+    pub fn una(&self) -> Psn {
+        self.una
+    }
+
+    /// PSNs sent, counted from [`SelectiveRepeat::una`].
+    #[inline]
+    pub fn sent(&self) -> u32 {
+        distance(self.una, self.high)
+    }
+
+    /// PSNs in flight: sent, not arrived, not lost.
+    #[inline]
+    pub fn unacked(&self) -> u32 {
+        self.sent() - self.arrived.len() - self.lost.len()
+    }
+
+    /// Packets that may be kept by either side; nothing is sent beyond them.
+    #[inline]
+    pub fn window_pkts(&self) -> u32 {
+        self.arrived.capacity()
+    }
+
+    /// Whether the packet to send next lies in the window.
+    #[inline]
+    pub fn permit(&self) -> bool {
+        self.is_resend() || self.sent() < self.window_pkts()
+    }
+
+    #[inline]
+    fn place(&self, psn: Psn) -> usize {
+        (psn.value() & (self.window_pkts() - 1)) as usize
+    }
+
+    /// The packet at [`SelectiveRepeat::next_psn`] was sent; it stands for `span` PSNs.
+    #[inline]
+    pub fn on_sent(&mut self, span: u32) {
+        if !self.is_resend() {
+            self.high = self.high.plus(span);
+            return;
+        }
+        let (first, high) = (self.next_psn(), self.high);
+        let index = distance(self.una, first);
+        for psn in (0..span.min(self.window_pkts() - index)).map(|i| first.plus(i)) {
+            self.lost.remove(psn);
+            self.resent.insert(psn);
+            let place = self.place(psn);
+            self.resent_at[place] = high;
+        }
+    }
+
+    /// Where `psn` lies among the packets sent and tracked.
+    #[inline]
+    fn tracked(&self, psn: Psn) -> Option<u32> {
+        psn.index_in(self.una, self.sent().min(self.window_pkts()))
+    }
+
+    /// The PSN before which all requests were executed.
+    #[inline]
+    pub fn executed(&self) -> Psn {
+        self.executed
+    }
+
+    /// The peer executed all requests before `next`; those between [`SelectiveRepeat::executed`] and it
+    /// are to be told as arrived, except READs, whose responses tell. False where it is no news.
+    #[inline]
+    pub fn on_executed(&mut self, next: Psn) -> bool {
+        let is_news = next.offset_from(self.executed).is_some_and(|offset| offset > 0);
+        if is_news {
+            self.executed = next;
+            self.reach(Path::Request, next);
+        }
+        is_news
+    }
+
+    /// An acknowledgement said that everything before `next` was executed: responses to READs go out
+    /// before the acknowledgement of anything after them.
+    pub fn on_answered(&mut self, next: Psn) {
+        self.reach(Path::Response, next);
+    }
+
+    /// Whether `psn` has not arrived, and is near enough to be taken in.
+    #[inline]
+    pub fn is_awaited(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && !self.arrived.contains(psn)
+    }
+
+    /// Whether `psn` has arrived, and was sent again: one of the two was not needed.
+    pub fn is_repetition(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && self.arrived.contains(psn) && self.resent.contains(psn)
+    }
+
+    #[inline]
+    fn reach(&mut self, path: Path, end: Psn) {
+        let reached = &mut self.reached[path as usize];
+        if end.offset_from(*reached).is_some_and(|offset| offset > 0) {
+            *reached = end;
+        }
+    }
+
+    /// The packets `first` to `first + count` have arrived.
+    #[inline]
+    pub fn on_arrived(&mut self, path: Path, first: Psn, count: u32) {
+        let is_quiet = self.arrived.is_empty() && self.lost.is_empty() && self.resent.is_empty();
+        if first == self.una && is_quiet {
+            self.una = first.plus(count);
+            self.reach(path, self.una);
+            return;
+        }
+        for psn in (0..count).map(|i| first.plus(i)) {
+            let Some(index) = self.tracked(psn) else { continue };
+            self.lost.remove(psn);
+            if self.arrived.insert(psn) && !self.resent.contains(psn) {
+                self.reach(path, psn.plus(1));
+            }
+            if index == 0 {
+                self.advance();
+            }
+        }
+    }
+
+    /// Moves on over what has arrived and was executed: what waits at the peer may still be refused.
+    fn advance(&mut self) {
+        let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
+        let span = executed.min(self.window_pkts());
+        let end = self.arrived.first_missing(self.una, span).unwrap_or(self.una.plus(span));
+        let gone = distance(self.una, end);
+        for set in [&mut self.arrived, &mut self.lost, &mut self.resent] {
+            set.remove_range(self.una, gone);
+        }
+        self.una = end;
+    }
+
+    /// The first packet from `from` on that has not arrived and is not known to be lost, of those that
+    /// later arrivals on this path have overtaken.
+    pub fn next_overtaken(&self, path: Path, from: Psn) -> Option<Psn> {
+        let reached = self.reached[path as usize].minus(self.reorder_pkts);
+        let mut at = from;
+        loop {
+            let left = u32::try_from(reached.offset_from(at)?).ok().filter(|left| *left > 0)?;
+            let index = self.tracked(at)?;
+            let missing = self.arrived.first_missing(at, left.min(self.window_pkts() - index))?;
+            self.tracked(missing)?;
+            let overtaken = !self.resent.contains(missing)
+                || reached.offset_from(self.resent_at[self.place(missing)]).is_some_and(|offset| offset > 0);
+            if overtaken && !self.lost.contains(missing) {
+                return Some(missing);
+            }
+            at = missing.plus(1);
+        }
+    }
+
+    /// The packets `first` to `first + count` that have not arrived are lost. Returns how many are newly so.
+    pub fn on_lost(&mut self, first: Psn, count: u32) -> u32 {
+        let mut newly = 0;
+        for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
+            if self.tracked(psn).is_some() && !self.arrived.contains(psn) {
+                newly += u32::from(self.lost.insert(psn));
+            }
+        }
+        newly
+    }
+
+    /// The peer threw the packet `psn` away, although it may have told of its arrival.
+    pub fn on_refused(&mut self, psn: Psn) {
+        if self.tracked(psn).is_some() {
+            self.arrived.remove(psn);
+            self.lost.insert(psn);
+        }
+    }
+
+    /// A packet sent again had arrived the first time: the network reorders.
+    pub fn on_spurious(&mut self) {
+        if self.raised_at.offset_from(self.una).is_none_or(|offset| offset <= 0) {
+            self.reorder_pkts = (self.reorder_pkts * 2).clamp(REORDER_PKTS_FIRST, self.window_pkts() / 2);
+            self.raised_at = self.high;
+        }
+    }
+
+    /// The last packet sent, if it has not arrived: what a probe repeats.
+    pub fn last_in_flight(&self) -> Option<Psn> {
+        let last = self.high.minus(1);
+        (self.unacked() > 0 && self.tracked(last).is_some() && !self.arrived.contains(last)).then_some(last)
+    }
+
+    /// Nothing was heard for a whole timeout: all that has not arrived is lost, and what waited at the peer
+    /// may have been thrown away (RFC 2018, section 8).
+    pub fn on_timeout(&mut self) {
+        if let Some(kept) = self.executed.index_in(self.una, self.window_pkts()) {
+            self.arrived.remove_range(self.executed, self.window_pkts() - kept);
+        }
+        self.on_lost(self.una, self.sent());
+        self.resent.remove_range(self.una, self.window_pkts());
+    }
+}
+
+fn distance(from: Psn, to: Psn) -> u32 {
+    to.index_in(from, Psn::COUNT).unwrap_or(0)
+}
+
+/// The responder side's memory of packets received ahead of the one expected.
+#[derive(Clone, Debug)]
+pub struct Ahead {
+    kept: PsnSet,
+}
+
+impl Ahead {
+    /// Keeps at most `window_pkts`, a power of two.
+    pub fn new(window_pkts: u32) -> Self {
+        Ahead { kept: PsnSet::new(window_pkts) }
+    }
+
+    /// Whether `psn` may be kept while `expected` is expected: it is ahead, in the window, and new.
+    pub fn is_new(&self, expected: Psn, psn: Psn) -> bool {
+        psn.index_in(expected, self.kept.capacity()).is_some_and(|i| i > 0) && !self.kept.contains(psn)
+    }
+
+    /// Whether `psn` is in the window ahead and kept.
+    pub fn was_kept(&self, expected: Psn, psn: Psn) -> bool {
+        psn.index_in(expected, self.kept.capacity()).is_some_and(|i| i > 0) && self.kept.contains(psn)
+    }
+
+    /// Whether `psn`, which is expected or in the window behind it, is kept.
+    pub fn contains(&self, psn: Psn) -> bool {
+        self.kept.contains(psn)
+    }
+
+    /// `psn` is kept.
+    pub fn keep(&mut self, psn: Psn) {
+        self.kept.insert(psn);
+    }
+
+    /// Whether anything is kept.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// `expected` and the `span - 1` PSNs after it are behind.
+    pub fn accept(&mut self, expected: Psn, span: u32) {
+        self.kept.remove_range(expected, span);
+    }
+
+    /// Words of the bitmap that [`Ahead::words`] yields at most.
+    fn words_max(&self) -> usize {
+        (self.kept.capacity() / 32) as usize
+    }
+
+    /// The bitmap of what lies behind `expected`, without empty words at its end.
+    pub fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
+        // The last word would wrap to the place of `expected` itself, which is never kept.
+        let word = move |w: usize| self.kept.bits(expected.plus(1 + 32 * w as u32));
+        let mut len = 0;
+        if !self.kept.is_empty() {
+            len = (0..self.words_max()).rev().find(|w| word(*w) != 0).map_or(0, |last| last + 1);
+        }
+        (0..len).map(word)
+    }
+}

@@ -1,0 +1,79 @@
+//! Selective acknowledge extended transport header: this project's own (docs/WIRE.md), sent only to a
+//! peer that has agreed to it.
+//!
+//! ```text
+//!   byte 0                1..3
+//!   | version 1 | flags | PSN that triggered it |
+//! ```
+//! It follows an AETH. The base transport header's PSN is the first one missing, as in a NAK, and all
+//! before it have been executed. The payload is a bitmap of 32-bit big-endian words: bit `i` of word
+//! `w`, counted from the least significant, stands for PSN + 1 + 32 `w` + `i`, and is set where that
+//! packet was received.
+
+use crate::psn::Psn;
+
+/// The flag of a duplicate.
+const DUPLICATE: u8 = 1;
+
+/// The header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SackEth {
+    /// Format, 4 bits: [`SackEth::VERSION`].
+    pub version: u8,
+    /// The packet that triggered it had been received before.
+    pub duplicate: bool,
+    /// The packet that made the responder tell.
+    pub trigger: Psn,
+}
+
+impl SackEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// The format described here.
+    pub const VERSION: u8 = 1;
+
+    /// Words of the longest bitmap: 4,096 PSNs.
+    pub const BITMAP_WORDS_MAX: usize = 128;
+
+    /// Reads the header; unknown flags are ignored.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [first, p0, p1, p2] = *bytes;
+        let trigger = Psn::new(u32::from_be_bytes([0, p0, p1, p2]));
+        SackEth { version: first >> 4, duplicate: first & DUPLICATE != 0, trigger }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        let [_, p0, p1, p2] = self.trigger.value().to_be_bytes();
+        *bytes = [(self.version << 4) | (u8::from(self.duplicate) * DUPLICATE), p0, p1, p2];
+    }
+}
+
+/// The words of a bitmap, first to last; bytes beyond the last whole word or the longest bitmap are
+/// left out.
+pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
+    let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);
+    words.map(|word| word.try_into().map_or(0, u32::from_be_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_back() {
+        let header = SackEth { version: SackEth::VERSION, duplicate: true, trigger: Psn::new(0x12_3456) };
+        let mut bytes = [0; 4];
+        header.write(&mut bytes);
+        assert_eq!(bytes, [0x11, 0x12, 0x34, 0x56]);
+        assert_eq!(SackEth::parse(&bytes), header);
+        assert_eq!(SackEth::parse(&[0x2E, 0, 0, 1]), SackEth { version: 2, duplicate: false, trigger: Psn::new(1) });
+    }
+
+    #[test]
+    fn a_bitmap_is_bounded_and_whole() {
+        assert_eq!(bitmap_words(&[0, 0, 1, 2, 9, 9]).collect::<Vec<_>>(), [0x102]);
+        assert_eq!(bitmap_words(&[0; 600]).count(), 128);
+    }
+}
