@@ -59,6 +59,16 @@ counters! {
         implied_nak_seq_err,
         /// Expiries of the local ACK timeout.
         local_ack_timeout_err,
+        /// Selective acknowledges sent.
+        sacks_sent,
+        /// Selective acknowledges received.
+        sacks_received,
+        /// Packets sent again that had arrived the first time.
+        spurious_retransmits,
+        /// Last packets sent again early, to hear what became of them.
+        tail_probes,
+        /// Expiries of the timeout that follows the round trip.
+        adaptive_retrans,
         /// Packets sent again.
         retransmitted_pkts,
         /// Work requests that failed for want of an answer.

@@ -8,6 +8,7 @@ use roce::mem::{Access, Memory};
 use roce::psn::Psn;
 use roce::qp::{PathMtu, QpAttr, QpState};
 use roce::queue::{Cqe, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
+use roce::recovery::RecoveryScheme;
 
 use crate::rng::SplitMix;
 use crate::world::{ConnAttr, EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
@@ -31,6 +32,8 @@ pub struct PairConfig {
     pub min_rnr_timer: u8,
     /// READs at once, both ways.
     pub max_rd_atomic: u8,
+    /// Recovery.
+    pub recovery: RecoveryScheme,
     /// Rights of both queue pairs.
     pub qp_access: Access,
     /// Rights of both memories.
@@ -58,6 +61,7 @@ impl Default for PairConfig {
             rnr_retry: 7,
             min_rnr_timer: 1,
             max_rd_atomic: 4,
+            recovery: RecoveryScheme::GoBackN,
             qp_access: Access::ALL,
             memory_access: Access::ALL,
             memory_bytes: 1 << 16,
@@ -159,6 +163,7 @@ impl Pair {
             rnr_retry: config.rnr_retry,
             min_rnr_timer: config.min_rnr_timer,
             access: config.qp_access,
+            recovery: config.recovery,
         };
         let attr = |host: usize| EndAttr {
             host,

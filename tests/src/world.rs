@@ -17,6 +17,7 @@ use roce::port::PortCaps;
 use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
 use roce::queue::{CqPoller, RecvPoster, SendPoster};
+use roce::recovery::RecoveryScheme;
 use roce::time::Instant;
 
 use crate::sim_port::{SharedNetwork, SimPort};
@@ -87,6 +88,8 @@ pub struct ConnAttr {
     pub min_rnr_timer: u8,
     /// What peers may do.
     pub access: Access,
+    /// Recovery.
+    pub recovery: RecoveryScheme,
 }
 
 /// What is one end's own.
@@ -336,6 +339,7 @@ fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpA
         rq_psn: Some(peer.first_psn),
         max_dest_rd_atomic: Some(end.max_dest_rd_atomic),
         min_rnr_timer: Some(conn.min_rnr_timer),
+        recovery: Some(conn.recovery),
         ..QpAttr::default()
     };
     let send = QpAttr {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use roce::wire::sacketh::bitmap_words;
 use roce::wire::{Operation, Packet};
 
 use super::sections::syndrome_text;
@@ -97,6 +98,11 @@ fn add_extensions(line: &mut String, packet: &Packet<'_>) {
     }
     if let Some(aeth) = packet.aeth() {
         let _ = write!(line, " {} msn {}", syndrome_text(aeth.syndrome), aeth.msn.value());
+    }
+    if let Some(sacketh) = packet.sacketh() {
+        let mark = if sacketh.duplicate { "duplicate" } else { "trigger" };
+        let arrived: u32 = bitmap_words(packet.payload).map(u32::count_ones).sum();
+        let _ = write!(line, " {mark} {} arrived ahead {arrived}", sacketh.trigger);
     }
     if let Some(atomic) = packet.atomicacketh() {
         let _ = write!(line, " original {}", atomic.original);

@@ -173,6 +173,12 @@ fn extension(packet: &Packet<'_>, header: ExtHeader) -> Option<Section> {
             let placement = ("placement", Value::Number(feth.placement.into()));
             ("feth", vec![placement, ("selectivity", Value::Number(feth.selectivity.into()))])
         }
+        ExtHeader::SackEth => {
+            let sacketh = packet.sacketh()?;
+            let version = ("version", Value::Number(sacketh.version.into()));
+            let duplicate = ("duplicate", Value::Number(sacketh.duplicate.into()));
+            ("sacketh", vec![version, duplicate, ("trigger", Value::Id(sacketh.trigger.value()))])
+        }
         ExtHeader::Rdeth | ExtHeader::CnpReserved => return None,
     };
     Some(Section { name, fields })

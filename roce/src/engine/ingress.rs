@@ -7,6 +7,7 @@ use super::{Engine, Event, schedule};
 use crate::counters::DropCounters;
 use crate::id::PKey;
 use crate::port::Port;
+use crate::psn::Psn;
 use crate::qp::QpState;
 use crate::qp::rc::completer::{Completer, Outcome};
 use crate::qp::rc::responder::{Aftermath, Inlet};
@@ -19,18 +20,39 @@ impl<P: Port> Engine<P> {
         let mut frames = std::mem::take(&mut self.frames);
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
         let count = frames.len();
-        for frame in &frames {
-            self.on_frame(frame.as_ref());
+        if self.reorder.is_empty() {
+            for frame in &frames {
+                self.on_frame(frame.as_ref());
+            }
+        } else {
+            self.receive_keeping(&mut frames);
         }
         self.port.free_frames(&mut frames);
         self.frames = frames;
         count
     }
 
-    fn on_frame(&mut self, frame: &[u8]) {
+    /// The same where a queue pair may keep frames; `frames` is left with those that are done with.
+    #[cold]
+    fn receive_keeping(&mut self, frames: &mut Vec<P::Frame>) {
+        let mut spent = std::mem::take(&mut self.spent);
+        for frame in frames.drain(..) {
+            match self.on_frame(frame.as_ref()) {
+                Some((slot, psn)) => self.reorder.keep(slot, psn, frame),
+                None => spent.push(frame),
+            }
+        }
+        std::mem::swap(frames, &mut spent);
+        self.spent = spent;
+    }
+
+    /// Takes in a frame. Returns the queue pair's slot and the PSN under which it is to be kept, where it is.
+    /// Always inlined, as what it calls: a call for each packet costs a tenth of all that is done for it.
+    #[inline(always)]
+    fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
         // By reference: moving it would read back in one what was just written in pieces.
         match &Packet::parse(frame) {
-            Ok(packet) if packet.icrc_ok() => self.on_packet(packet),
+            Ok(packet) if packet.icrc_ok() => return self.on_packet(packet),
             Ok(_) => self.drops.rx_icrc_errors += 1,
             Err(reason) => {
                 *parse_counter(&mut self.drops, *reason) += 1;
@@ -39,32 +61,61 @@ impl<P: Port> Engine<P> {
                 }
             }
         }
+        None
     }
 
-    #[inline]
-    fn on_packet(&mut self, packet: &Packet<'_>) {
+    #[inline(always)]
+    fn on_packet(&mut self, packet: &Packet<'_>) -> Option<(usize, Psn)> {
         let qpn = packet.bth.dest_qp.value();
         let Some(qp) = self.qps.get_mut(qpn) else {
             self.drops.unknown_qp += 1;
-            return;
+            return None;
         };
         if let Err(counter) = admit(qp, packet) {
             *counter(&mut self.drops) += 1;
-            return;
+            return None;
         }
         qp.counters.rcvd_pkts += 1;
         if packet.info.transport == Transport::Cnp {
             qp.counters.rp_cnp_ignored += 1;
-            return;
+            return None;
         }
         let slot = self.qps.index_of(qpn);
-        if packet.info.is_request { self.on_request(slot, packet) } else { self.on_response(slot, packet) }
+        if !packet.info.is_request {
+            self.on_response(slot, packet);
+            return None;
+        }
+        let keeps = self.on_request(slot, packet);
+        if !self.reorder.is_empty() {
+            self.replay(slot);
+        }
+        keeps.then_some((slot, packet.bth.psn))
     }
 
-    #[inline]
-    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) {
-        let Some(qp) = self.qps.at_mut(slot) else { return };
-        let Some(connection) = &mut qp.connection else { return };
+    /// Takes in the frames kept that are next in order, now that what was before them has come: at most
+    /// a window of them.
+    #[cold]
+    fn replay(&mut self, slot: usize) {
+        loop {
+            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state.receives()) else { return };
+            let Some(responder) = qp.connection.as_ref().map(|connection| &connection.responder) else {
+                return;
+            };
+            let expected = responder.expected_psn();
+            if !responder.has_kept(expected) {
+                return;
+            }
+            let Some(frame) = self.reorder.take(slot, expected) else { return };
+            if let Ok(packet) = &Packet::parse(frame.as_ref()) {
+                self.on_request(slot, packet);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> bool {
+        let Some(qp) = self.qps.at_mut(slot) else { return false };
+        let Some(connection) = &mut qp.connection else { return false };
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
@@ -78,12 +129,13 @@ impl<P: Port> Engine<P> {
             cq: qp.init.recv_cq,
             qpn: qp.qpn,
             counters: &mut qp.counters,
+            may_keep: self.reorder.has_room(),
         };
         let aftermath = connection.responder.on_request(packet, &mut inlet);
         let qpn = qp.qpn;
         match aftermath {
-            Aftermath::Nothing => return,
-            Aftermath::Answer => {}
+            Aftermath::Nothing => return false,
+            Aftermath::Answer | Aftermath::Keep => {}
             Aftermath::Fatal(code) => {
                 let event = match code {
                     NakCode::RemoteAccessError => Event::QpAccessError(qpn),
@@ -94,6 +146,7 @@ impl<P: Port> Engine<P> {
             }
         }
         schedule(&mut self.qps, &mut self.turns, slot);
+        aftermath == Aftermath::Keep
     }
 
     #[inline]
@@ -105,6 +158,7 @@ impl<P: Port> Engine<P> {
             outstanding: &mut qp.outstanding,
             una,
             sent,
+            selective: connection.requester.selective(),
             mtu_bytes: qp.attributes.path_mtu.bytes(),
             memory: &self.memory,
             pd: qp.init.pd,
@@ -114,7 +168,8 @@ impl<P: Port> Engine<P> {
         if outcome == Outcome::Ignored {
             return;
         }
-        let failed = connection.requester.on_outcome(self.now, outcome, &mut qp.counters);
+        let failed =
+            connection.requester.on_outcome(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
         self.after_requester(slot, failed);
     }
 

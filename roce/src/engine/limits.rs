@@ -26,6 +26,9 @@ pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 /// Packets in flight of one queue pair, unless configured otherwise.
 pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
+/// Frames that a device keeps out of order, over all queue pairs: they are not in the port's pool meanwhile.
+pub const KEPT_FRAMES_MAX: usize = 2048;
+
 /// Work requests of one queue.
 pub const MAX_QP_WR: u32 = 32_768;
 

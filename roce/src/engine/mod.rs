@@ -17,6 +17,7 @@ pub mod limits;
 mod modify;
 mod objects;
 mod qp_object;
+mod reorder;
 mod timers;
 
 use std::collections::VecDeque;
@@ -42,6 +43,7 @@ use limits::{
     TIMERS_PER_POLL,
 };
 use qp_object::Qp;
+use reorder::Reorder;
 use timers::Timers;
 
 /// Queue pair numbers: 14 bits of index and ten random ones; indices are drawn at random too.
@@ -119,6 +121,8 @@ pub struct Engine<P: Port> {
     /// Counters of queue pairs that are no more.
     past: QpCounters,
     frames: Vec<P::Frame>,
+    spent: Vec<P::Frame>,
+    reorder: Reorder<P::Frame>,
     now: Instant,
 }
 
@@ -149,6 +153,8 @@ impl<P: Port> Engine<P> {
             drops: DropCounters::default(),
             past: QpCounters::default(),
             frames: Vec::with_capacity(RX_BURST_FRAMES),
+            spent: Vec::with_capacity(RX_BURST_FRAMES),
+            reorder: Reorder::new(),
             now: Instant::ZERO,
         })
     }

@@ -11,6 +11,8 @@ use crate::qp::rc::requester::{Requester, RequesterConfig};
 use crate::qp::rc::responder::{Responder, ResponderConfig};
 use crate::qp::state::check_transition;
 use crate::qp::{AddressVector, ModifyError, PathMtu, QpAttr, QpState};
+use crate::recovery::RecoveryScheme;
+use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 use crate::time::Instant;
 use crate::wire::{HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
 
@@ -61,6 +63,7 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         match (from, to) {
             (_, QpState::Reset) => {
+                self.reorder.close(slot);
                 qp.discard();
                 qp.flushing = false;
                 self.errors.retain(|other| *other as usize != slot);
@@ -69,6 +72,9 @@ impl<P: Port> Engine<P> {
             (QpState::Init, QpState::Rtr) => {
                 let requester = Requester::new(requester_config(&qp.attributes, congestion));
                 let responder = Responder::new(responder_config(&qp.attributes));
+                if let RecoveryScheme::SelectiveRepeat { window_pkts } = qp.attributes.recovery {
+                    self.reorder.open(slot, window_pkts);
+                }
                 qp.connection = route.map(|route| Connection {
                     requester,
                     responder,
@@ -215,6 +221,7 @@ fn updated(mut now: Attributes, attr: &QpAttr) -> Attributes {
     set(&mut now.timeout, attr.timeout);
     set(&mut now.retry_count, attr.retry_count);
     set(&mut now.rnr_retry, attr.rnr_retry);
+    set(&mut now.recovery, attr.recovery);
     now
 }
 
@@ -233,6 +240,11 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
     let rd_atomic_end = u64::from(MAX_RD_ATOMIC) + 1;
     below("max_rd_atomic", attr.max_rd_atomic.map(u64::from), rd_atomic_end)?;
     below("max_dest_rd_atomic", attr.max_dest_rd_atomic.map(u64::from), rd_atomic_end)?;
+    if let Some(RecoveryScheme::SelectiveRepeat { window_pkts }) = attr.recovery.filter(|r| !r.is_valid()) {
+        let needed = format!("a power of two from {WINDOW_PKTS_MIN} to {WINDOW_PKTS_MAX}");
+        let value = u64::from(window_pkts);
+        return Err(ModifyError::OutOfRange { attribute: "selective repeat window", value, needed });
+    }
     if let Some(port) = attr.port_num.filter(|port| *port != 1) {
         let needed = "the device has port 1 only".into();
         return Err(ModifyError::OutOfRange { attribute: "port_num", value: u64::from(port), needed });
@@ -260,6 +272,7 @@ fn requester_config(attributes: &Attributes, congestion: crate::congestion::Cong
         rnr_retry: attributes.rnr_retry,
         max_rd_atomic: attributes.max_rd_atomic,
         congestion,
+        recovery: attributes.recovery,
     }
 }
 
@@ -268,5 +281,6 @@ fn responder_config(attributes: &Attributes) -> ResponderConfig {
         first_psn: attributes.rq_psn,
         mtu_bytes: attributes.path_mtu.bytes(),
         max_dest_rd_atomic: attributes.max_dest_rd_atomic,
+        recovery: attributes.recovery,
     }
 }

@@ -175,6 +175,7 @@ impl<P: Port> Engine<P> {
         let qp = self.qps.remove(qpn.value()).ok_or(DestroyError::Unknown("queue pair"))?;
         self.past.add(&qp.counters);
         self.timers.remove(slot);
+        self.reorder.close(slot);
         self.turns.retain(|other| *other as usize != slot);
         self.errors.retain(|other| *other as usize != slot);
         Ok(())

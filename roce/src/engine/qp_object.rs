@@ -11,6 +11,7 @@ use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
 use crate::qp::{AddressVector, PathMtu, QpInit, QpState};
 use crate::queue::{CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
+use crate::recovery::RecoveryScheme;
 
 /// Attributes as they stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Attributes {
     pub retry_count: u8,
     /// Retries after receiver-not-ready.
     pub rnr_retry: u8,
+    /// Recovery.
+    pub recovery: RecoveryScheme,
 }
 
 impl Default for Attributes {
@@ -56,6 +59,7 @@ impl Default for Attributes {
             timeout: 0,
             retry_count: 0,
             rnr_retry: 0,
+            recovery: RecoveryScheme::GoBackN,
         }
     }
 }

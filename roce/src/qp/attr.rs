@@ -4,6 +4,7 @@ use crate::id::{Gid, Qpn};
 use crate::mem::{Access, PdId};
 use crate::psn::Psn;
 use crate::queue::CqId;
+use crate::recovery::RecoveryScheme;
 
 use super::state::{AttrMask, QpState};
 
@@ -126,6 +127,9 @@ pub struct QpAttr {
     pub retry_count: Option<u8>,
     /// Retries after receiver-not-ready, 3 bits; 7 = for ever.
     pub rnr_retry: Option<u8>,
+    /// Recovery that was agreed with the peer; no attribute of the standard's, and go-back-N unless set
+    /// before or with the change to RTR.
+    pub recovery: Option<RecoveryScheme>,
 }
 
 impl QpAttr {

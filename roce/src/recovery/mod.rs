@@ -5,10 +5,15 @@
 //! congestion control separately whether that packet may go now.
 
 pub mod go_back_n;
+pub mod psn_window;
 pub mod rto;
+pub mod selective_repeat;
 
 pub use go_back_n::{ExpectedPsn, GoBackN};
-pub use rto::RetransmitTimer;
+pub use rto::{AdaptiveRto, RetransmitTimer};
+pub use selective_repeat::SelectiveRepeat;
+
+use selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 
 use crate::psn::Psn;
 
@@ -48,4 +53,110 @@ pub enum Verdict {
         /// The first sign of this gap: it is to be answered with a NAK.
         first: bool,
     },
+}
+
+/// The scheme of a queue pair, agreed with its peer before it is ready to receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecoveryScheme {
+    /// The standard's: any peer has it.
+    #[default]
+    GoBackN,
+    /// Selective repeat, which only a peer that has agreed understands.
+    SelectiveRepeat {
+        /// Packets that either side keeps out of order; both must have the same.
+        window_pkts: u32,
+    },
+}
+
+impl RecoveryScheme {
+    /// Whether its numbers are in range.
+    pub fn is_valid(self) -> bool {
+        match self {
+            RecoveryScheme::GoBackN => true,
+            RecoveryScheme::SelectiveRepeat { window_pkts } => {
+                window_pkts.is_power_of_two() && (WINDOW_PKTS_MIN..=WINDOW_PKTS_MAX).contains(&window_pkts)
+            }
+        }
+    }
+}
+
+/// The requester side of a scheme.
+#[derive(Clone, Debug)]
+pub enum Recovery {
+    /// Go-back-N.
+    GoBackN(GoBackN),
+    /// Selective repeat.
+    SelectiveRepeat(Box<SelectiveRepeat>),
+}
+
+/// What the schemes have in common, as each of them describes it.
+macro_rules! either {
+    ($self:ident, $scheme:ident => $value:expr) => {
+        match $self {
+            Recovery::GoBackN($scheme) => $value,
+            Recovery::SelectiveRepeat($scheme) => $value,
+        }
+    };
+}
+
+impl Recovery {
+    /// Starts at the first PSN of the connection.
+    pub fn new(scheme: RecoveryScheme, first: Psn) -> Self {
+        match scheme {
+            RecoveryScheme::GoBackN => Recovery::GoBackN(GoBackN::new(first)),
+            RecoveryScheme::SelectiveRepeat { window_pkts } => {
+                Recovery::SelectiveRepeat(Box::new(SelectiveRepeat::new(first, window_pkts)))
+            }
+        }
+    }
+
+    /// The packet to send next.
+    #[inline]
+    pub fn next_psn(&self) -> Psn {
+        either!(self, scheme => scheme.next_psn())
+    }
+
+    /// Whether the packet to send next was sent before.
+    #[inline]
+    pub fn is_resend(&self) -> bool {
+        either!(self, scheme => scheme.is_resend())
+    }
+
+    /// The first PSN not acknowledged.
+    #[inline]
+    pub fn una(&self) -> Psn {
+        either!(self, scheme => scheme.una())
+    }
+
+    /// PSNs sent, counted from [`Recovery::una`].
+    #[inline]
+    pub fn sent(&self) -> u32 {
+        either!(self, scheme => scheme.sent())
+    }
+
+    /// PSNs in flight.
+    #[inline]
+    pub fn unacked(&self) -> u32 {
+        either!(self, scheme => scheme.unacked())
+    }
+
+    /// The packet at [`Recovery::next_psn`] was sent; it stands for `span` PSNs.
+    #[inline]
+    pub fn on_sent(&mut self, span: u32) {
+        either!(self, scheme => scheme.on_sent(span))
+    }
+
+    /// Nothing was heard for the whole timeout.
+    pub fn on_timeout(&mut self) {
+        either!(self, scheme => scheme.on_timeout())
+    }
+
+    /// The longest stretch of PSNs from [`Recovery::next_psn`] on that one READ asks for.
+    #[inline]
+    pub fn read_span_max(&self) -> u32 {
+        match self {
+            Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => scheme.lost_run(scheme.next_psn()),
+            _ => u32::MAX,
+        }
+    }
 }

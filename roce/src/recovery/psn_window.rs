@@ -102,7 +102,11 @@ impl PsnSet {
 
     /// The first PSN not in it among the `count` from `first` on.
     pub fn first_missing(&self, first: Psn, count: u32) -> Option<Psn> {
-        if self.len == 0 { (count > 0).then_some(first) } else { self.first_where(first, count, |word| !word) }
+        if self.len == 0 {
+            (count > 0).then_some(first)
+        } else {
+            self.first_where(first, count, |word| !word)
+        }
     }
 
     fn first_where(&self, first: Psn, count: u32, select: impl Fn(u64) -> u64) -> Option<Psn> {
@@ -154,7 +158,8 @@ mod tests {
         prop_oneof![
             (0..capacity).prop_map(Step::Insert),
             (0..capacity).prop_map(Step::Remove),
-            (0..capacity, 0..capacity).prop_map(move |(from, n)| Step::RemoveRange(from, n.min(capacity - from))),
+            (0..capacity, 0..capacity)
+                .prop_map(move |(from, n)| Step::RemoveRange(from, n.min(capacity - from))),
         ]
     }
 

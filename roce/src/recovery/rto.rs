@@ -1,5 +1,6 @@
 //! The retransmission timer: the standard's local ACK timeout (IBA 9.7.6.1.3).
 
+use crate::psn::Psn;
 use crate::time::Instant;
 
 /// The unit of the timeout attribute, in nanoseconds.
@@ -38,6 +39,16 @@ impl RetransmitTimer {
         }
     }
 
+    /// Starts it anew for `wait_nanos`, or for the timeout where that is shorter.
+    pub fn restart_for(&mut self, now: Instant, wait_nanos: u64) {
+        self.deadline = Some(now.plus_nanos(self.rto_nanos.map_or(wait_nanos, |rto| rto.min(wait_nanos))));
+    }
+
+    /// Whether the timeout has passed since `since`.
+    pub fn has_passed(&self, since: Instant, now: Instant) -> bool {
+        self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
+    }
+
     /// Starts it anew.
     #[inline]
     pub fn restart(&mut self, now: Instant) {
@@ -57,6 +68,105 @@ impl RetransmitTimer {
             self.stop();
         }
         expired
+    }
+}
+
+/// A packet whose round trip is being measured.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    psn: Psn,
+    at: Instant,
+}
+
+/// A retransmission timeout that follows the measured round trip (RFC 6298), with a tail probe before it
+/// (RFC 8985, section 7) and IRN's two floors (SIGCOMM'18, section 3.1).
+///
+/// ```text
+///   heard --- 2 min rtt + 4 rttvar --> probe: the last packet again
+///        then srtt + 4 rttvar, at least low or high, doubling ----> all that is not acknowledged again
+/// ```
+/// It decides when to send again, never when to give up: that stays with the local ACK timeout.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdaptiveRto {
+    srtt_nanos: u64,
+    rttvar_nanos: u64,
+    /// The shortest round trip: without what waits in queues.
+    min_nanos: u64,
+    timed: Option<Timed>,
+    expiries: u32,
+}
+
+/// Before any round trip was measured, in nanoseconds.
+const FIRST_RTO_NANOS: u64 = 1_000_000;
+/// The shortest wait for a probe, in nanoseconds: timers are no finer.
+const PROBE_MIN_NANOS: u64 = 10_000;
+/// IRN's floor with few packets in flight, in nanoseconds.
+const RTO_LOW_NANOS: u64 = 100_000;
+/// IRN's floor otherwise, in nanoseconds.
+const RTO_HIGH_NANOS: u64 = 320_000;
+/// As many packets in flight are few.
+const RTO_LOW_PKTS: u32 = 3;
+/// Doublings at most.
+const BACKOFF_MAX: u32 = 16;
+
+impl AdaptiveRto {
+    /// The packet `psn` was sent for the first time: its answer is timed, if no other's is.
+    #[inline]
+    pub fn on_sent(&mut self, psn: Psn, now: Instant) {
+        if self.timed.is_none() {
+            self.timed = Some(Timed { psn, at: now });
+        }
+    }
+
+    /// The packet whose answer is timed.
+    #[inline]
+    pub fn timed(&self) -> Option<Psn> {
+        self.timed.map(|timed| timed.psn)
+    }
+
+    /// The packet timed was answered.
+    pub fn on_answered(&mut self, now: Instant) {
+        let Some(timed) = self.timed.take() else { return };
+        let rtt = now.nanos_since(timed.at);
+        if self.srtt_nanos == 0 {
+            (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
+        } else {
+            let error = rtt.abs_diff(self.srtt_nanos);
+            self.rttvar_nanos = (3 * self.rttvar_nanos + error) / 4;
+            self.srtt_nanos = ((7 * self.srtt_nanos + rtt) / 8).max(1);
+            self.min_nanos = self.min_nanos.min(rtt.max(1));
+        }
+    }
+
+    /// The packet timed was lost, and what answers it would answer its repetition.
+    pub fn cancel(&mut self) {
+        self.timed = None;
+    }
+
+    /// The peer brought something new.
+    #[inline]
+    pub fn on_progress(&mut self) {
+        self.expiries = 0;
+    }
+
+    /// The wait from now on, with `in_flight_pkts` in flight.
+    pub fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
+        if self.srtt_nanos == 0 {
+            return FIRST_RTO_NANOS << self.expiries.min(BACKOFF_MAX);
+        }
+        let margin = 4 * self.rttvar_nanos;
+        if self.expiries == 0 {
+            // Silence: while queues drain, they bring something all the time.
+            return (2 * self.min_nanos + margin).max(PROBE_MIN_NANOS);
+        }
+        let floor = if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS };
+        (self.srtt_nanos + margin).max(floor) << (self.expiries - 1).min(BACKOFF_MAX)
+    }
+
+    /// It expired. Returns whether this is the time for a probe.
+    pub fn on_expired(&mut self) -> bool {
+        self.expiries += 1;
+        self.expiries == 1
     }
 }
 

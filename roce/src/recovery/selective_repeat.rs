@@ -171,8 +171,14 @@ impl SelectiveRepeat {
         is_news
     }
 
-    /// An acknowledgement said that everything before `next` was executed: responses to READs go out
-    /// before the acknowledgement of anything after them.
+    /// The request of the READ at `psn` waits at the peer.
+    pub fn on_asked(&mut self, psn: Psn) {
+        if self.tracked(psn).is_some() && !self.resent.contains(psn) {
+            self.reach(Path::Request, psn.plus(1));
+        }
+    }
+
+    /// All READ responses before `next` have been sent.
     pub fn on_answered(&mut self, next: Psn) {
         self.reach(Path::Response, next);
     }
@@ -181,6 +187,11 @@ impl SelectiveRepeat {
     #[inline]
     pub fn is_awaited(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !self.arrived.contains(psn)
+    }
+
+    /// Whether `psn` is lost, or was sent again.
+    pub fn is_repeated(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && (self.lost.contains(psn) || self.resent.contains(psn))
     }
 
     /// Whether `psn` has arrived, and was sent again: one of the two was not needed.
@@ -275,10 +286,17 @@ impl SelectiveRepeat {
         }
     }
 
-    /// The last packet sent, if it has not arrived: what a probe repeats.
-    pub fn last_in_flight(&self) -> Option<Psn> {
+    /// What a probe repeats: first packet and count. What all wait for, where that was repeated before: its
+    /// repetition was lost, with nothing behind it that could tell. Otherwise the last packet sent, whose
+    /// answer tells of all before it.
+    pub fn probe(&self) -> Option<(Psn, u32)> {
+        let is_silent = |psn: Psn| self.is_awaited(psn) && !self.lost.contains(psn);
+        if is_silent(self.una) && self.resent.contains(self.una) {
+            let repeated = |i: &u32| is_silent(self.una.plus(*i)) && self.resent.contains(self.una.plus(*i));
+            return Some((self.una, (0..self.window_pkts()).take_while(repeated).count() as u32));
+        }
         let last = self.high.minus(1);
-        (self.unacked() > 0 && self.tracked(last).is_some() && !self.arrived.contains(last)).then_some(last)
+        is_silent(last).then_some((last, 1))
     }
 
     /// Nothing was heard for a whole timeout: all that has not arrived is lost, and what waited at the peer

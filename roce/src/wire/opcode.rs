@@ -33,6 +33,8 @@ pub enum Operation {
     ReadResponse,
     /// Acknowledge, positive or negative.
     Acknowledge,
+    /// Acknowledge with what arrived out of order; this project's own.
+    SelectiveAcknowledge,
     /// Acknowledge of COMPARE SWAP and FETCH ADD.
     AtomicAcknowledge,
     /// Compare with a value and swap if equal.
@@ -86,12 +88,14 @@ pub enum ExtHeader {
     XrcEth,
     /// Flush: placement, selectivity.
     Feth,
+    /// Selective acknowledge: version, what triggered it.
+    SackEth,
     /// The 16 reserved bytes of a congestion notification packet.
     CnpReserved,
 }
 
 impl ExtHeader {
-    const COUNT: usize = 11;
+    const COUNT: usize = 12;
 
     /// Bytes on the wire, a multiple of 4.
     pub const fn len_bytes(self) -> usize {
@@ -106,6 +110,7 @@ impl ExtHeader {
             ExtHeader::Rdeth => 4,
             ExtHeader::XrcEth => super::XrcEth::LEN,
             ExtHeader::Feth => super::Feth::LEN,
+            ExtHeader::SackEth => super::SackEth::LEN,
             ExtHeader::CnpReserved => 16,
         }
     }
@@ -169,7 +174,8 @@ impl OpcodeInfo {
             ext_len_bytes += headers[i].len_bytes();
             i += 1;
         }
-        let is_response = matches!(operation, ReadResponse | Acknowledge | AtomicAcknowledge);
+        let is_response =
+            matches!(operation, ReadResponse | Acknowledge | AtomicAcknowledge | SelectiveAcknowledge);
         OpcodeInfo {
             opcode,
             name,
@@ -366,6 +372,9 @@ opcodes! {
     0xB4 XRC_FETCH_ADD                     "XRC FETCH ADD"                          Xrc FetchAdd          Only    [XrcEth AtomicEth]  None
     0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
     0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
+
+    // 0xC0 to 0xFF are the manufacturers' own (IBA 9.2.1): used between peers that have agreed to it.
+    0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE"               Rc  SelectiveAcknowledge Only [Aeth SackEth]      Data
 }
 
 #[cfg(test)]
@@ -397,7 +406,8 @@ mod tests {
                 2 => Transport::Rd,
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
-                _ => Transport::Xrc,
+                5 => Transport::Xrc,
+                _ => Transport::Rc, // this project's own
             };
             assert_eq!(info.transport, transport, "{name}");
             assert!(!(info.is_request && info.is_response), "{name}");
@@ -426,6 +436,6 @@ mod tests {
         assert_eq!(info.offset_of(ExtHeader::ImmDt), Some(20));
         assert_eq!(info.offset_of(ExtHeader::Aeth), None);
         assert_eq!(Opcode::new(0x15).info(), None);
-        assert_eq!(Opcode::new(0xC0).info(), None);
+        assert_eq!(Opcode::new(0xC1).info(), None);
     }
 }

@@ -122,7 +122,7 @@ fn bad_transport_headers_are_told_apart() {
     use ParseError::*;
     assert_eq!(after(false, |f| f[BTH_V4 + 1] |= 1), BadTver);
     assert_eq!(after(false, |f| f[BTH_V4] = 0x15), UnknownOpcode);
-    assert_eq!(after(false, |f| f[BTH_V4] = 0xC0), UnknownOpcode, "manufacturers' opcodes");
+    assert_eq!(after(false, |f| f[BTH_V4] = 0xC1), UnknownOpcode, "manufacturers' opcodes");
     assert_eq!(
         after(false, |f| f[BTH_V4] = Opcode::RC_RDMA_WRITE_ONLY.value()),
         Truncated,

@@ -68,7 +68,10 @@ mod tests {
         header.write(&mut bytes);
         assert_eq!(bytes, [0x11, 0x12, 0x34, 0x56]);
         assert_eq!(SackEth::parse(&bytes), header);
-        assert_eq!(SackEth::parse(&[0x2E, 0, 0, 1]), SackEth { version: 2, duplicate: false, trigger: Psn::new(1) });
+        assert_eq!(
+            SackEth::parse(&[0x2E, 0, 0, 1]),
+            SackEth { version: 2, duplicate: false, trigger: Psn::new(1) }
+        );
     }
 
     #[test]

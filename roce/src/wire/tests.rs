@@ -31,6 +31,7 @@ struct Ext {
     deth: Deth,
     xrceth: XrcEth,
     feth: Feth,
+    sacketh: SackEth,
 }
 
 fn any_ext() -> impl Strategy<Value = Ext> {
@@ -44,6 +45,7 @@ fn any_ext() -> impl Strategy<Value = Ext> {
         deth: Deth { qkey: QKey(h), src_qp: Qpn::new(e) },
         xrceth: XrcEth { srqn: g & 0xFF_FFFF },
         feth: Feth { placement: j & 0x0F, selectivity: k & 3 },
+        sacketh: SackEth { version: i >> 4, duplicate: j & 1 == 1, trigger: Psn::new(e) },
     })
 }
 
@@ -137,6 +139,7 @@ impl Recipe {
                 ExtHeader::Deth => parts.set_deth(self.ext.deth),
                 ExtHeader::XrcEth => parts.set_xrceth(self.ext.xrceth),
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
+                ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 // No values of these are ever sent; whatever stands there is covered all the same.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
@@ -183,6 +186,7 @@ impl Recipe {
         assert_eq!(packet.deth(), has(ExtHeader::Deth).then_some(ext.deth));
         assert_eq!(packet.xrceth(), has(ExtHeader::XrcEth).then_some(ext.xrceth));
         assert_eq!(packet.feth(), has(ExtHeader::Feth).then_some(ext.feth));
+        assert_eq!(packet.sacketh(), has(ExtHeader::SackEth).then_some(ext.sacketh));
     }
 }
 
@@ -308,6 +312,7 @@ fn look_at_everything(frame: &[u8]) {
         packet.deth().is_some(),
         packet.xrceth().is_some(),
         packet.feth().is_some(),
+        packet.sacketh().is_some(),
         packet.info.headers.contains(&ExtHeader::Rdeth),
         packet.info.headers.contains(&ExtHeader::CnpReserved),
     ];

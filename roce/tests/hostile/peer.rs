@@ -5,7 +5,8 @@ use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
 use roce::id::{Gid, Mac, Msn, PKey, Qpn};
 use roce::psn::Psn;
 use roce::wire::{
-    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, Reth, Syndrome, icrc,
+    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, Reth, SackEth,
+    Syndrome, icrc,
 };
 use std::collections::VecDeque;
 
@@ -102,6 +103,8 @@ impl Peer {
         let _ = parts.set_reth(reth);
         let _ = parts.set_aeth(aeth);
         let _ = parts.set_immdt(0x4949_4949);
+        let (trigger, duplicate) = (spec.psn.plus(3), spec.solicited);
+        let _ = parts.set_sacketh(SackEth { version: SackEth::VERSION, duplicate, trigger });
         template.seal(&mut frame).unwrap();
         frame
     }

@@ -19,6 +19,8 @@ pub(crate) struct Setup {
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub first_psn: u32,
+    /// Selective repeat was agreed.
+    pub selective: bool,
 }
 
 /// Which region of memory, or none.
@@ -185,11 +187,14 @@ impl Tape<'_> {
 pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     let mut tape = Tape(bytes);
     let flags = tape.byte();
+    let mtu = tape.byte();
+    let mtus = [PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096];
     let setup = Setup {
         is_ipv6: flags & 1 != 0,
         tiny_cq: flags & 0x0E == 0x0E,
         refuses: if flags & 0x30 == 0x30 { flags >> 6 } else { 0 },
-        mtu: tape.pick(&[PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096]),
+        mtu: mtus[usize::from(mtu % 4)],
+        selective: mtu & 0x40 != 0,
         rd_atomic: tape.pick(&[1, 2, 4, 0]),
         retry_count: tape.below(8),
         rnr_retry: tape.below(8),
@@ -276,7 +281,7 @@ fn packet(tape: &mut Tape<'_>, mtu: u32) -> PacketPlan {
     let opcode = match tape.below(16) {
         0..=9 => tape.below(0x18),
         10..=13 => 0x0D + tape.below(5),
-        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11]),
+        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11, 0xC0]),
         _ => tape.byte(),
     };
     let offset = i32::from(tape.pick(&[0i8, 0, 0, 0, 0, 1, -1, 2, -2, 7, -9, 100]));

@@ -2,6 +2,7 @@
 
 mod cost;
 mod errors;
+mod goodput;
 mod plan;
 mod play;
 mod run;

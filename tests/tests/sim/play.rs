@@ -293,6 +293,10 @@ impl Run {
         if 4 * scenario.wire_nanos() < timeout_nanos {
             ensure!(counters.local_ack_timeout_err == 0, "a timeout without a loss: {counters:?}");
         }
+        // A probe that asks too early is no loss either.
+        if counters.tail_probes + counters.adaptive_retrans > 0 {
+            return Ok(());
+        }
         let for_rnr = counters.retransmitted_pkts + counters.out_of_seq_request;
         ensure!(counters.rcvd_rnr_err > 0 || for_rnr == 0, "repeated without a loss: {counters:?}");
         let repeated = counters.duplicate_request + counters.packet_seq_err + counters.implied_nak_seq_err;
@@ -304,7 +308,8 @@ impl Run {
 }
 
 fn connect(world: &mut World, scenario: &Scenario, plan: &Plan, handles: &[Handles]) {
-    let conn = ConnAttr {
+    let conn = |number: usize| ConnAttr {
+        recovery: scenario.conns[number / 2].recovery,
         ipv6: scenario.ipv6,
         path_mtu: PathMtu::from_bytes(scenario.mtu_bytes).expect("a path MTU was drawn"),
         timeout: scenario.timeout,
@@ -324,6 +329,6 @@ fn connect(world: &mut World, scenario: &Scenario, plan: &Plan, handles: &[Handl
         }
     };
     for number in (0..plan.ends.len()).step_by(2) {
-        world.connect(&conn, [attr(number), attr(number + 1)]);
+        world.connect(&conn(number), [attr(number), attr(number + 1)]);
     }
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use roce::engine::limits::{DEFAULT_WINDOW_PKTS, RX_BURST_FRAMES, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
+use roce::recovery::RecoveryScheme;
 
 /// A whole run.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct LinkPlan {
 /// One connection; connection `i` joins hosts `i` and `i + 1`, modulo their number.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnPlan {
+    /// What its ends have agreed on.
+    pub(crate) recovery: RecoveryScheme,
     pub(crate) ends: [EndPlan; 2],
 }
 
@@ -317,8 +320,18 @@ prop_compose! {
     }
 }
 
+/// Both schemes; windows of the smallest size, of about what is in flight, and of more.
+fn recoveries() -> impl Strategy<Value = RecoveryScheme> {
+    let windows = select(&[64u32, 128, 256, 512][..]);
+    prop_oneof![
+        Just(RecoveryScheme::GoBackN),
+        windows.prop_map(|window_pkts| RecoveryScheme::SelectiveRepeat { window_pkts }),
+    ]
+}
+
 fn conns() -> impl Strategy<Value = Vec<ConnPlan>> {
-    let conn = || (ends(), ends()).prop_map(|(a, b)| ConnPlan { ends: [a, b] });
+    let conn =
+        || (recoveries(), ends(), ends()).prop_map(|(recovery, a, b)| ConnPlan { recovery, ends: [a, b] });
     prop_oneof![4 => vec(conn(), 1..2), 1 => vec(conn(), 2..4)]
 }
 

@@ -8,21 +8,24 @@
 //! ```
 
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
+use super::selective::News;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
-use crate::recovery::Feedback;
-use crate::wire::{Aeth, NakCode, Operation, Packet, Syndrome, rnr_timer_nanos};
+use crate::recovery::{Feedback, SelectiveRepeat};
+use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
 /// What a response means for the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Outcome<'p> {
     /// Nothing.
     Ignored,
     /// Packets arrived or were lost.
     Feedback(Feedback),
+    /// The same under selective repeat.
+    Selective(News<'p>),
     /// Everything before `next` arrived; `next` found no receive and may be sent again after a while.
     NotReady {
         /// The PSN refused.
@@ -47,6 +50,8 @@ pub struct Completer<'a> {
     pub una: Psn,
     /// PSNs sent from there.
     pub sent: u32,
+    /// What arrived already, where selective repeat was agreed.
+    pub selective: Option<&'a SelectiveRepeat>,
     /// Path MTU.
     pub mtu_bytes: u32,
     /// Registered memory.
@@ -59,25 +64,45 @@ pub struct Completer<'a> {
 
 impl Completer<'_> {
     /// Judges a response packet, and stores what a READ response carries.
-    pub fn on_response(&mut self, packet: &Packet<'_>) -> Outcome {
+    pub fn on_response<'p>(&mut self, packet: &Packet<'p>) -> Outcome<'p> {
         let psn = packet.bth.psn;
         if psn.index_in(self.una, self.sent).is_none() {
+            if self.selective.is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
+                // It names the first packet missing, which may be the next one.
+                return self.on_sack(packet);
+            }
             self.counters.stale_responses += 1;
             return Outcome::Ignored;
         }
         match (packet.info.operation, packet.aeth()) {
             (Operation::Acknowledge, Some(aeth)) => self.on_acknowledge(psn, aeth),
             (Operation::ReadResponse, _) => self.on_read_response(packet),
+            (Operation::SelectiveAcknowledge, _) if self.selective.is_some() => self.on_sack(packet),
             _ => self.ignore_opcode(),
         }
     }
 
-    fn ignore_opcode(&mut self) -> Outcome {
+    fn ignore_opcode(&mut self) -> Outcome<'static> {
         self.counters.bad_opcode_dropped += 1;
         Outcome::Ignored
     }
 
-    fn on_acknowledge(&mut self, psn: Psn, aeth: Aeth) -> Outcome {
+    fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> Outcome<'p> {
+        let next = packet.bth.psn;
+        let in_flight = next.index_in(self.una, self.sent + 1).is_some();
+        match packet.sacketh().filter(|header| header.version == SackEth::VERSION) {
+            Some(header) if in_flight => {
+                Outcome::Selective(News::Sack { next, header, bitmap: packet.payload })
+            }
+            Some(_) => {
+                self.counters.stale_responses += 1;
+                Outcome::Ignored
+            }
+            None => self.ignore_opcode(),
+        }
+    }
+
+    fn on_acknowledge(&mut self, psn: Psn, aeth: Aeth) -> Outcome<'static> {
         let next = match aeth.syndrome {
             Syndrome::Ack { .. } => psn.plus(1),
             Syndrome::Reserved(_) | Syndrome::Nak(NakCode::Reserved(_) | NakCode::InvalidRdRequest) => {
@@ -87,7 +112,13 @@ impl Completer<'_> {
         };
         // A READ before it whose responses have not all come: the peer sent them first, so they
         // were lost, and this answer will come again once they have been asked for again.
-        if let Some(read) = self.outstanding.first_read_before(self.una, next) {
+        if self.selective.is_some() {
+            let ack =
+                matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequenceError));
+            if ack || self.outstanding.first_read_before(self.una, next).is_some() {
+                return Outcome::Selective(News::Executed { next });
+            }
+        } else if let Some(read) = self.outstanding.first_read_before(self.una, next) {
             self.counters.implied_nak_seq_err += 1;
             return Outcome::Feedback(Feedback::Lost { next: read });
         }
@@ -117,7 +148,7 @@ impl Completer<'_> {
         }
     }
 
-    fn on_read_response(&mut self, packet: &Packet<'_>) -> Outcome {
+    fn on_read_response(&mut self, packet: &Packet<'_>) -> Outcome<'static> {
         let psn = packet.bth.psn;
         let place = self.outstanding.find(psn).filter(|place| place.span.is_read);
         let wqe = place.and_then(|place| self.outstanding.wqe(place.index));
@@ -125,14 +156,22 @@ impl Completer<'_> {
             self.counters.stale_responses += 1;
             return Outcome::Ignored;
         };
-        if let Some(read) = self.outstanding.first_read_before(self.una, psn) {
+        if let Some(scheme) = self.selective {
+            if !scheme.is_awaited(psn) {
+                self.counters.stale_responses += 1;
+                return Outcome::Selective(News::Repetition { psn });
+            }
+        } else if let Some(read) = self.outstanding.first_read_before(self.una, psn) {
             self.counters.implied_nak_seq_err += 1;
             return Outcome::Feedback(Feedback::Lost { next: read });
         }
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
         let is_last = place.packet + 1 == place.span.packets;
-        if packet.payload.len() != wanted_bytes as usize || packet.info.ends_message() != is_last {
+        // A part of a READ that was asked for again may end before the READ does.
+        let ends = packet.info.ends_message();
+        let ends_right = if self.selective.is_some() { ends || !is_last } else { ends == is_last };
+        if packet.payload.len() != wanted_bytes as usize || !ends_right {
             self.counters.bad_resp_err += 1;
             return Outcome::Failed { next: psn, status: WcStatus::BadRespErr };
         }
@@ -141,6 +180,9 @@ impl Completer<'_> {
             return Outcome::Failed { next: psn, status: WcStatus::LocProtErr };
         }
         self.counters.rcvd_bytes += u64::from(wanted_bytes);
+        if self.selective.is_some() {
+            return Outcome::Selective(News::Response { psn, executed: place.span.end() });
+        }
         Outcome::Feedback(Feedback::Cumulative { next: psn.plus(1) })
     }
 }

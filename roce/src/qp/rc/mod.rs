@@ -7,3 +7,4 @@ pub mod reads;
 pub mod requester;
 pub mod responder;
 pub mod segment;
+mod selective;

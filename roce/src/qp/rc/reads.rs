@@ -86,6 +86,10 @@ pub enum NotQueued {
 #[derive(Debug)]
 pub struct Reads {
     limit: u8,
+    /// Repetitions that wait at most.
+    repeats: usize,
+    /// What is asked again is just what was lost.
+    by_parts: bool,
     mtu_bytes: u32,
     fresh: usize,
     queue: VecDeque<Waiting>,
@@ -93,12 +97,22 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Serves at most `limit` READs at once, and remembers as many.
-    pub fn new(limit: u8, mtu_bytes: u32) -> Self {
-        let places = usize::from(limit);
-        // As many repetitions as fresh ones: a peer that asks for all of its READs again is served.
-        let queue = VecDeque::with_capacity(2 * places);
-        Reads { limit, mtu_bytes, fresh: 0, queue, history: VecDeque::with_capacity(places) }
+    /// Serves at most `limit` READs at once, and remembers as many; besides, at most `repeats` that are asked
+    /// again. `None`: as many as fresh ones, so that a peer that asks for all of its READs again is served;
+    /// otherwise repetitions are of what was lost and no more.
+    pub fn new(limit: u8, repeats: Option<usize>, mtu_bytes: u32) -> Self {
+        let (places, by_parts) = (usize::from(limit), repeats.is_some());
+        let repeats = repeats.unwrap_or(places);
+        let queue = VecDeque::with_capacity(places + repeats);
+        Reads {
+            limit,
+            repeats,
+            by_parts,
+            mtu_bytes,
+            fresh: 0,
+            queue,
+            history: VecDeque::with_capacity(places),
+        }
     }
 
     /// The most READs served at once.
@@ -113,7 +127,7 @@ impl Reads {
     }
 
     fn is_full(&self) -> bool {
-        self.queue.len() >= 2 * usize::from(self.limit)
+        self.queue.len() >= usize::from(self.limit) + self.repeats
     }
 
     /// Whether a fresh READ could be queued.
@@ -135,7 +149,8 @@ impl Reads {
     }
 
     /// Queues a READ asked again. One that still waits is not queued twice: if its responses from
-    /// `psn` on have been sent, they are sent again.
+    /// `psn` on have been sent, they are sent again, all of them or, where only the parts that were
+    /// lost are asked for, this part.
     pub fn repeat(&mut self, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
         let again = self
             .history
@@ -143,7 +158,12 @@ impl Reads {
             .find_map(|read| read.resumed_at(psn, reth, self.mtu_bytes))
             .ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        if let Some((waiting, index)) = self.queue.iter_mut().find_map(|w| covers(w).map(|index| (w, index)))
+        if self.queue.iter().any(|waiting| covers(waiting).is_some_and(|index| index >= waiting.sent)) {
+            return Ok(());
+        }
+        if !self.by_parts
+            && let Some((waiting, index)) =
+                self.queue.iter_mut().find_map(|w| covers(w).map(|index| (w, index)))
         {
             waiting.sent = waiting.sent.min(index);
             return Ok(());
@@ -207,7 +227,7 @@ mod tests {
 
     #[test]
     fn responses_go_in_order_and_the_limit_counts_fresh_reads() {
-        let mut reads = Reads::new(2, MTU);
+        let mut reads = Reads::new(2, None, MTU);
         for first in [10, 12] {
             assert_eq!(reads.admit(), Ok(()));
             reads.push(read(first, 2));
@@ -219,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_repetition_lies_inside_what_was_served() {
-        let mut reads = Reads::new(2, MTU);
+        let mut reads = Reads::new(2, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
         assert_eq!(reads.repeat(Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
@@ -234,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_repetition_of_what_waits_rewinds_it_and_an_older_one_goes_first() {
-        let mut reads = Reads::new(2, MTU);
+        let mut reads = Reads::new(2, None, MTU);
         reads.push(read(10, 2));
         drain(&mut reads);
         reads.push(read(12, 3));
@@ -247,8 +267,19 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_part_of_what_waits_goes_first_and_rewinds_nothing() {
+        let mut reads = Reads::new(1, Some(2), MTU);
+        reads.push(read(10, 5));
+        (0..3).for_each(|_| reads.on_sent());
+        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()));
+        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
+        assert_eq!(reads.repeat(Psn::new(14), &reth(4, MTU)), Ok(()), "still to come");
+        assert_eq!(drain(&mut reads), [11, 13, 14]);
+    }
+
+    #[test]
     fn repetitions_cannot_fill_memory() {
-        let mut reads = Reads::new(1, MTU);
+        let mut reads = Reads::new(1, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
         assert_eq!(reads.repeat(Psn::new(12), &reth(2, MTU)), Ok(()));

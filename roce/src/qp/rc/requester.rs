@@ -4,13 +4,14 @@ use super::completer::Outcome;
 use super::emit::{Path, PortFull};
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::segment::{Segment, segment};
+use super::selective::Pace;
 use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::{Feedback, GoBackN, RetransmitTimer};
+use crate::recovery::{Feedback, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
 use crate::time::Instant;
 
 /// Packets after which one asks for an acknowledgement even inside a message, so that a long
@@ -37,6 +38,8 @@ pub struct RequesterConfig {
     pub max_rd_atomic: u8,
     /// Congestion control.
     pub congestion: Congestion,
+    /// Recovery.
+    pub recovery: RecoveryScheme,
 }
 
 /// A work request that cannot be sent: its own memory cannot be read, or it is a READ where none is allowed.
@@ -81,13 +84,15 @@ pub struct Outlet<'a, P: Port> {
 
 /// The sending half of a reliable connection.
 pub struct Requester {
-    config: RequesterConfig,
-    recovery: GoBackN,
-    timer: RetransmitTimer,
-    retries_left: u8,
-    rnr_retries_left: u8,
+    pub(super) config: RequesterConfig,
+    pub(super) recovery: Recovery,
+    pub(super) timer: RetransmitTimer,
+    /// Selective repeat's own timing.
+    pub(super) pace: Pace,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
     /// The peer has no receive: nothing is sent before this.
-    rnr_until: Option<Instant>,
+    pub(super) rnr_until: Option<Instant>,
     since_ack_req_pkts: u32,
     local_fault: Option<LocalFault>,
     /// The send queue drains: nothing new is started.
@@ -99,8 +104,9 @@ impl Requester {
     pub fn new(config: RequesterConfig) -> Self {
         Requester {
             config,
-            recovery: GoBackN::new(config.first_psn),
+            recovery: Recovery::new(config.recovery, config.first_psn),
             timer: RetransmitTimer::new(config.timeout),
+            pace: Pace::default(),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
@@ -114,6 +120,15 @@ impl Requester {
     #[inline]
     pub fn in_flight(&self) -> (Psn, u32) {
         (self.recovery.una(), self.recovery.sent())
+    }
+
+    /// What is known of each packet, where selective repeat was agreed.
+    #[inline]
+    pub fn selective(&self) -> Option<&SelectiveRepeat> {
+        match &self.recovery {
+            Recovery::GoBackN(_) => None,
+            Recovery::SelectiveRepeat(scheme) => Some(scheme),
+        }
     }
 
     /// When it wants to be called next.
@@ -150,8 +165,7 @@ impl Requester {
         }
         loop {
             let psn = self.recovery.next_psn();
-            let in_flight = self.recovery.unacked();
-            if !self.config.congestion.permit(in_flight) {
+            if !self.may_send() {
                 return Turn::Done;
             }
             let is_new = psn == outstanding.end();
@@ -166,7 +180,10 @@ impl Requester {
                 return Turn::Done;
             }
             let Some(wqe) = outstanding.wqe(place.index) else { return Turn::Done };
-            let part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.config.mtu_bytes);
+            let mut part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.config.mtu_bytes);
+            if part.psn_span > 1 {
+                part.limit_read(self.recovery.read_span_max(), self.config.mtu_bytes);
+            }
             match self.send_one(outstanding, &wqe, &part, psn, outlet) {
                 Ok(()) => {}
                 Err(NotSent::PortFull) => return Turn::PortFull,
@@ -176,6 +193,17 @@ impl Requester {
                 }
             }
             self.account_for(&part, outlet);
+        }
+    }
+
+    /// Whether one more packet may join those in flight.
+    #[inline]
+    fn may_send(&self) -> bool {
+        let permitted = self.config.congestion.permit(self.recovery.unacked());
+        match &self.recovery {
+            Recovery::GoBackN(_) => permitted,
+            // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
+            Recovery::SelectiveRepeat(scheme) => scheme.permit() && (permitted || scheme.is_resend()),
         }
     }
 
@@ -252,9 +280,13 @@ impl Requester {
         *outlet.budget -= 1;
         outlet.counters.sent_pkts += 1;
         outlet.counters.sent_bytes += u64::from(part.payload_len);
-        outlet.counters.retransmitted_pkts += u64::from(self.recovery.is_resend());
+        let is_resend = self.recovery.is_resend();
+        outlet.counters.retransmitted_pkts += u64::from(is_resend);
         self.recovery.on_sent(part.psn_span);
-        self.timer.start(outlet.now);
+        match &self.recovery {
+            Recovery::GoBackN(_) => self.timer.start(outlet.now),
+            Recovery::SelectiveRepeat(_) => self.pace_sent(part, is_resend, outlet.now),
+        }
     }
 
     /// Takes in what the completer made of a response. Returns how the oldest work request failed,
@@ -262,18 +294,31 @@ impl Requester {
     pub fn on_outcome(
         &mut self,
         now: Instant,
-        outcome: Outcome,
+        outcome: Outcome<'_>,
+        outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
         match outcome {
             Outcome::Ignored => None,
             Outcome::Feedback(feedback) => self.on_feedback(now, feedback, counters),
-            Outcome::NotReady { next, wait_nanos } => self.on_not_ready(now, next, wait_nanos, counters),
+            Outcome::Selective(news) => self.on_news(now, &news, outstanding, counters),
+            Outcome::NotReady { next, wait_nanos } => {
+                let progress = self.on_everything_before(next, outstanding);
+                self.on_not_ready(now, next, wait_nanos, progress, counters)
+            }
             Outcome::Failed { next, status } => {
-                self.recovery.on_feedback(Feedback::Cumulative { next });
+                self.on_everything_before(next, outstanding);
                 self.timer.stop();
                 Some(status)
             }
+        }
+    }
+
+    /// The peer executed everything before `next`. Returns whether that is news.
+    fn on_everything_before(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
+        match &mut self.recovery {
+            Recovery::GoBackN(scheme) => scheme.on_feedback(Feedback::Cumulative { next }).acknowledged > 0,
+            Recovery::SelectiveRepeat(_) => self.on_executed(next, outstanding),
         }
     }
 
@@ -283,7 +328,8 @@ impl Requester {
         feedback: Feedback,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
-        let effect = self.recovery.on_feedback(feedback);
+        let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
+        let effect = scheme.on_feedback(feedback);
         if effect.acknowledged > 0 || effect.resumes {
             // What is resent starts the timer itself.
             if self.recovery.unacked() > 0 { self.timer.restart(now) } else { self.timer.stop() }
@@ -301,14 +347,22 @@ impl Requester {
         now: Instant,
         next: Psn,
         wait_nanos: u64,
+        progress: bool,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
-        let effect = self.recovery.on_feedback(Feedback::Cumulative { next });
-        if effect.acknowledged > 0 {
+        if progress {
             self.retries_left = self.config.retry_count;
             self.rnr_retries_left = self.config.rnr_retry;
         }
-        if self.rnr_until.is_some() || self.recovery.unacked() == 0 {
+        let in_flight = match &mut self.recovery {
+            Recovery::GoBackN(scheme) => scheme.unacked(),
+            Recovery::SelectiveRepeat(scheme) => {
+                // What is behind it waits at the peer.
+                scheme.on_refused(next);
+                scheme.sent()
+            }
+        };
+        if self.rnr_until.is_some() || in_flight == 0 {
             return None; // a repetition of what is already being waited for
         }
         if self.rnr_retries_left == 0 {
@@ -322,7 +376,9 @@ impl Requester {
         // The peer is there and `next` reached it: what is lost from now on is a new loss. Linux's
         // rxe tells of a sequence error after each of these, which must not add up.
         self.retries_left = self.config.retry_count;
-        self.recovery.on_timeout();
+        if let Recovery::GoBackN(scheme) = &mut self.recovery {
+            scheme.on_timeout();
+        }
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
         None
@@ -332,16 +388,20 @@ impl Requester {
     pub fn on_time(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
+            self.resume_pace(now);
         }
         if !self.timer.take_expired(now) {
             return None;
+        }
+        if let Recovery::SelectiveRepeat(_) = &self.recovery {
+            return self.on_pace(now, counters);
         }
         counters.local_ack_timeout_err += 1;
         self.recovery.on_timeout();
         self.use_retry(counters)
     }
 
-    fn use_retry(&mut self, counters: &mut QpCounters) -> Option<WcStatus> {
+    pub(super) fn use_retry(&mut self, counters: &mut QpCounters) -> Option<WcStatus> {
         if self.retries_left == 0 {
             counters.retry_exceeded_err += 1;
             self.timer.stop();
@@ -389,6 +449,8 @@ const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::{Doorbells, SendQueueSize, send_queue};
+    use std::sync::Arc;
 
     #[test]
     fn sequence_errors_between_receiver_not_ready_do_not_use_up_the_retries() {
@@ -402,24 +464,32 @@ mod tests {
             rnr_retry: RNR_RETRY_FOREVER,
             max_rd_atomic: 1,
             congestion: Congestion::Window { window_pkts: 64 },
+            recovery: RecoveryScheme::GoBackN,
         });
+        let size = SendQueueSize { depth: 1, max_sges: 1, max_inline_bytes: 0 };
+        let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
+        let outstanding = &mut Outstanding::new(queue, 1, first_psn);
         let mut counters = QpCounters::default();
         let lost = Outcome::Feedback(Feedback::Lost { next: first_psn });
         let mut now = Instant::from_nanos(0);
         requester.recovery.on_sent(10);
         for _ in 0..10 {
             let refused = Outcome::NotReady { next: first_psn, wait_nanos: WAIT_NANOS };
-            assert_eq!(requester.on_outcome(now, refused, &mut counters), None);
-            assert_eq!(requester.on_outcome(now, lost, &mut counters), None, "nothing is in flight");
+            assert_eq!(requester.on_outcome(now, refused, outstanding, &mut counters), None);
+            assert_eq!(
+                requester.on_outcome(now, lost, outstanding, &mut counters),
+                None,
+                "nothing is in flight"
+            );
             now = now.plus_nanos(WAIT_NANOS);
             assert_eq!(requester.on_time(now, &mut counters), None);
             requester.recovery.on_sent(10);
-            assert_eq!(requester.on_outcome(now, lost, &mut counters), None);
+            assert_eq!(requester.on_outcome(now, lost, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
         }
         // Without a word from the peer they do.
         requester.recovery.on_timeout();
         requester.recovery.on_sent(10);
-        assert_eq!(requester.on_outcome(now, lost, &mut counters), Some(WcStatus::RetryExcErr));
+        assert_eq!(requester.on_outcome(now, lost, outstanding, &mut counters), Some(WcStatus::RetryExcErr));
     }
 }

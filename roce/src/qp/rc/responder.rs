@@ -21,8 +21,9 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
-use crate::recovery::{ExpectedPsn, Verdict};
-use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Reth, Syndrome};
+use crate::recovery::selective_repeat::Ahead;
+use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
+use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Reth, SackEth, Syndrome};
 
 /// What a responder is told when its queue pair becomes ready to receive.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,12 @@ pub struct ResponderConfig {
     pub mtu_bytes: u32,
     /// READs served at once.
     pub max_dest_rd_atomic: u8,
+    /// Recovery.
+    pub recovery: RecoveryScheme,
 }
+
+/// Repetitions of READs, or of parts of them, that wait at once under selective repeat.
+const SELECTIVE_REPEATS: usize = 512;
 
 /// What a request meets besides the responder itself.
 pub struct Inlet<'a> {
@@ -55,6 +61,8 @@ pub struct Inlet<'a> {
     pub qpn: Qpn,
     /// The queue pair's counters.
     pub counters: &'a mut QpCounters,
+    /// The device has room for one more frame that is kept out of order.
+    pub may_keep: bool,
 }
 
 /// What the queue pair does after a request.
@@ -64,6 +72,8 @@ pub enum Aftermath {
     Nothing,
     /// An answer is due.
     Answer,
+    /// An answer is due, and the frame is to be kept until the packets before it have come.
+    Keep,
     /// An answer is due, and it is the last: the connection is in error.
     Fatal(NakCode),
 }
@@ -79,12 +89,18 @@ enum Partial {
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
-/// An acknowledgement that waits to be sent. It goes after all READ responses, which precede it.
+/// An acknowledgement that waits to be sent. It goes after all READ responses, which precede it, but for
+/// a selective one, which goes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
     Ack,
     Refusal(Syndrome),
+    /// What arrived out of order, and which packet makes us tell.
+    Sack {
+        trigger: Psn,
+        duplicate: bool,
+    },
 }
 
 /// A request in its place in the sequence of PSNs and of its message.
@@ -120,6 +136,8 @@ enum Refusal {
 pub struct Responder {
     mtu_bytes: u32,
     recovery: ExpectedPsn,
+    /// What is kept out of order, where the peer agreed to hear of it.
+    ahead: Option<Box<Ahead>>,
     msn: Msn,
     partial: Partial,
     reads: Reads,
@@ -132,12 +150,19 @@ pub struct Responder {
 impl Responder {
     /// A responder that has received nothing.
     pub fn new(config: ResponderConfig) -> Self {
+        let (ahead, repeats) = match config.recovery {
+            RecoveryScheme::GoBackN => (None, None),
+            RecoveryScheme::SelectiveRepeat { window_pkts } => {
+                (Some(Box::new(Ahead::new(window_pkts))), Some(SELECTIVE_REPEATS))
+            }
+        };
         Responder {
             mtu_bytes: config.mtu_bytes,
             recovery: ExpectedPsn::new(config.first_psn),
+            ahead,
             msn: Msn::default(),
             partial: Partial::None,
-            reads: Reads::new(config.max_dest_rd_atomic, config.mtu_bytes),
+            reads: Reads::new(config.max_dest_rd_atomic, repeats, config.mtu_bytes),
             due: Due::Nothing,
             ack_is_new: false,
         }
@@ -164,6 +189,7 @@ impl Responder {
         match self.recovery.on_packet(packet.bth.psn) {
             Verdict::InOrder => {}
             Verdict::Duplicate => return self.on_duplicate(packet, inlet),
+            Verdict::Ahead { .. } if self.ahead.is_some() => return self.on_ahead(packet.bth.psn, inlet),
             Verdict::Ahead { first } => {
                 inlet.counters.out_of_seq_request += 1;
                 if !first {
@@ -185,6 +211,36 @@ impl Responder {
             Ok(()) => self.accepted(packet),
             Err(refusal) => self.refuse(refusal, inlet),
         }
+    }
+
+    /// Under selective repeat a packet that is ahead is kept, where there is room, and told of.
+    #[cold]
+    fn on_ahead(&mut self, psn: Psn, inlet: &mut Inlet<'_>) -> Aftermath {
+        inlet.counters.out_of_seq_request += 1;
+        let expected = self.recovery.expected();
+        let Some(ahead) = &mut self.ahead else { return Aftermath::Nothing };
+        let is_new = ahead.is_new(expected, psn);
+        let keeps = is_new && inlet.may_keep;
+        if keeps {
+            ahead.keep(psn);
+        }
+        // A refusal that waits says more.
+        if !matches!(self.due, Due::Refusal(_)) {
+            self.due = Due::Sack { trigger: psn, duplicate: ahead.was_kept(expected, psn) && !is_new };
+        }
+        if keeps { Aftermath::Keep } else { Aftermath::Answer }
+    }
+
+    /// Whether the packet `psn` is kept.
+    #[inline]
+    pub fn has_kept(&self, psn: Psn) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.contains(psn))
+    }
+
+    /// Whether packets are kept out of order.
+    #[inline]
+    pub fn keeps_any(&self) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| !ahead.is_empty())
     }
 
     /// FIRST, MIDDLE, LAST and ONLY follow one another as they must (IBA 9.7.4.1.2), each as long as
@@ -333,7 +389,7 @@ impl Responder {
                 self.msn = self.msn.next();
                 let read = ReadRequest::new(packet.bth.psn, reth, self.msn, self.mtu_bytes);
                 self.reads.push(read);
-                self.recovery.accept(read.packets);
+                self.accept(read.packets);
                 inlet.counters.rx_read_requests += 1;
                 return Ok(());
             }
@@ -341,8 +397,19 @@ impl Responder {
         if ends {
             self.msn = self.msn.next();
         }
-        self.recovery.accept(1);
+        self.accept(1);
         Ok(())
+    }
+
+    /// The packet expected was executed; it stands for `span` PSNs.
+    #[inline]
+    fn accept(&mut self, span: u32) {
+        if let Some(ahead) = self.ahead.as_mut().filter(|ahead| !ahead.is_empty()) {
+            ahead.accept(self.recovery.expected(), span);
+            // The peer waits to hear that this one has come.
+            self.due = Due::Ack;
+        }
+        self.recovery.accept(span);
     }
 
     #[inline]
@@ -371,6 +438,11 @@ impl Responder {
 
     #[inline]
     fn accepted(&mut self, packet: &Packet<'_>) -> Aftermath {
+        if self.keeps_any() {
+            let trigger = packet.bth.psn;
+            self.due = Due::Sack { trigger, duplicate: false };
+            return Aftermath::Answer;
+        }
         if packet.info.operation == Operation::ReadRequest {
             // Its responses acknowledge all that came before it.
             self.due = Due::Nothing;
@@ -382,10 +454,12 @@ impl Responder {
             return Aftermath::Answer;
         }
         // A NAK that waits is stale now that the packet it asks for is here.
-        if matches!(self.due, Due::Refusal(_)) {
+        if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        Aftermath::Nothing
+        // Before, only a packet that closed a gap makes one due that did not ask for it.
+        let closed_gap = self.ahead.is_some() && self.due == Due::Ack;
+        if closed_gap { Aftermath::Answer } else { Aftermath::Nothing }
     }
 
     fn refuse(&mut self, refusal: Refusal, inlet: &mut Inlet<'_>) -> Aftermath {
@@ -424,7 +498,9 @@ impl Responder {
     fn on_duplicate(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.duplicate_request += 1;
         if packet.info.operation != Operation::ReadRequest {
-            if self.due == Due::Nothing {
+            if self.ahead.is_some() && !matches!(self.due, Due::Refusal(_)) {
+                self.due = Due::Sack { trigger: packet.bth.psn, duplicate: true };
+            } else if self.due == Due::Nothing {
                 self.due = Due::Ack;
             }
             return Aftermath::Answer;
@@ -445,6 +521,16 @@ impl Responder {
 
     /// Sends READ responses and then the acknowledgement that is due, as far as budget and port go.
     pub fn transmit<P: Port>(&mut self, outlet: &mut Outlet<'_, P>) -> Turn {
+        if let Due::Sack { trigger, duplicate } = self.due
+            && *outlet.budget > 0
+        {
+            // Before all else: the peer can do nothing about a loss that it has not heard of.
+            let header = SackEth { version: SackEth::VERSION, duplicate, trigger };
+            if self.send_sack(header, outlet).is_err() {
+                return Turn::PortFull;
+            }
+            self.due = Due::Nothing;
+        }
         while let Some(waiting) = self.reads.front() {
             if *outlet.budget == 0 {
                 return Turn::MoreToSend;
@@ -472,6 +558,7 @@ impl Responder {
             Due::Ack if std::mem::take(&mut self.ack_is_new) => return Turn::Later,
             Due::Ack => (last_received, Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
+            Due::Sack { .. } => return Turn::MoreToSend, // it was not sent for want of budget
         };
         if *outlet.budget == 0 {
             return Turn::MoreToSend;
@@ -497,6 +584,29 @@ impl Responder {
         })?;
         *outlet.budget -= 1;
         outlet.counters.sent_pkts += 1;
+        Ok(())
+    }
+
+    /// Tells what is missing and what lies behind it.
+    #[cold]
+    fn send_sack<P: Port>(&self, header: SackEth, outlet: &mut Outlet<'_, P>) -> Result<(), PortFull> {
+        let Some(ahead) = &self.ahead else { return Ok(()) };
+        let expected = self.recovery.expected();
+        let words = ahead.words(expected);
+        let bitmap_bytes = 4 * words.len() as u32;
+        let spec = outlet.path.packet(Opcode::RC_SELECTIVE_ACKNOWLEDGE, expected, bitmap_bytes);
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: self.msn };
+        outlet.path.emit(outlet.port, &spec, |parts| {
+            // The opcode has both headers.
+            let _ = parts.set_aeth(aeth);
+            let _ = parts.set_sacketh(header);
+            for (room, word) in parts.payload.chunks_exact_mut(4).zip(words) {
+                room.copy_from_slice(&word.to_be_bytes());
+            }
+        })?;
+        *outlet.budget -= 1;
+        outlet.counters.sent_pkts += 1;
+        outlet.counters.sacks_sent += 1;
         Ok(())
     }
 

@@ -36,6 +36,18 @@ pub struct Segment {
     pub is_last: bool,
 }
 
+impl Segment {
+    /// Makes a READ request ask for no more than `psn_span` responses. Other packets stay as they are.
+    #[inline]
+    pub fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
+        if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
+            // All but the last response are full.
+            reth.len_bytes = psn_span * mtu_bytes;
+            self.psn_span = psn_span;
+        }
+    }
+}
+
 /// FIRST, MIDDLE, LAST and ONLY of an operation; the last two may carry an immediate.
 struct Opcodes {
     first: Opcode,

@@ -72,7 +72,8 @@ impl Requester {
     pub(super) fn pace_sent(&mut self, part: &Segment, is_resend: bool, now: Instant) {
         let Recovery::SelectiveRepeat(scheme) = &self.recovery else { return };
         if !is_resend && part.is_last {
-            self.pace.rto.on_sent(scheme.una().plus(scheme.sent()), now);
+            // Of a READ, the first response.
+            self.pace.rto.on_sent(scheme.una().plus(scheme.sent() - part.psn_span), now);
         }
         if self.timer.deadline().is_none() {
             self.pace.heard_at = now;
@@ -99,27 +100,39 @@ impl Requester {
         let una_before = self.recovery.una();
         match *news {
             News::Executed { next } => {
-                self.on_executed(now, next, outstanding);
+                self.on_executed(next, outstanding);
+                // Responses to READs go out before the acknowledgement of anything after them.
+                let _ = self.scheme().map(|scheme| scheme.on_answered(next));
             }
             News::Sack { next, header, bitmap } => {
-                self.on_executed(now, next, outstanding);
+                self.on_executed(next, outstanding);
                 self.on_sack(next, header, bitmap, outstanding, counters);
             }
-            News::Response { psn, executed } => self.on_read_response(now, psn, executed, outstanding),
+            News::Response { psn, executed } => self.on_read_response(psn, executed, outstanding),
             News::Repetition { psn } => self.on_repetition(psn, counters),
         }
         let lost = self.find_lost_responses(outstanding);
         counters.implied_nak_seq_err += u64::from(lost > 0);
-        if lost > 0 {
-            self.pace.rto.on_lost();
-        }
+        self.time_round_trip(now);
         if self.recovery.una() != una_before || self.recovery.unacked() != in_flight_before {
             self.on_progress(now);
         }
         None
     }
 
+    fn time_round_trip(&mut self, now: Instant) {
+        let (Some(psn), Recovery::SelectiveRepeat(scheme)) = (self.pace.rto.timed(), &self.recovery) else {
+            return;
+        };
+        if scheme.is_repeated(psn) {
+            self.pace.rto.cancel();
+        } else if !scheme.is_awaited(psn) {
+            self.pace.rto.on_answered(now);
+        }
+    }
+
     fn on_progress(&mut self, now: Instant) {
+        self.pace.rto.on_progress();
         self.pace.heard_at = now;
         self.retries_left = self.config.retry_count;
         if self.recovery.sent() > 0 {
@@ -130,16 +143,14 @@ impl Requester {
     }
 
     /// The peer executed all requests before `next`. Returns whether that is news.
-    pub(super) fn on_executed(&mut self, now: Instant, next: Psn, outstanding: &mut Outstanding) -> bool {
+    pub(super) fn on_executed(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
         let reads = outstanding.assigned_reads() > 0;
         let Some(scheme) = self.scheme() else { return false };
         let from = scheme.executed();
         if !scheme.on_executed(next) {
             return false;
         }
-        scheme.on_answered(next);
         arrive(scheme, from, next, reads.then_some(outstanding));
-        self.pace.rto.on_acknowledged(self.recovery.una(), now);
         self.rnr_retries_left = self.config.rnr_retry;
         true
     }
@@ -167,32 +178,25 @@ impl Requester {
             while left != 0 {
                 let psn = next.plus(1 + 32 * word as u32 + left.trailing_zeros());
                 left &= left - 1;
-                // Of a READ it tells that it was asked, not that it was answered.
-                if outstanding.assigned_reads() == 0 || outstanding.find(psn).is_some_and(|p| !p.span.is_read) {
+                if outstanding.assigned_reads() == 0 || outstanding.find(psn).is_some_and(|p| !p.span.is_read)
+                {
                     scheme.on_arrived(Path::Request, psn, 1);
+                } else {
+                    // Of a READ it tells that it was asked, not that it was answered.
+                    scheme.on_asked(psn);
                 }
             }
         }
-        let lost = find_lost_requests(scheme, next, bitmap, outstanding);
-        if lost > 0 {
-            self.pace.rto.on_lost();
-        }
+        find_lost_requests(scheme, next, bitmap, outstanding);
     }
 
-    fn on_read_response(
-        &mut self,
-        now: Instant,
-        psn: Psn,
-        executed: Psn,
-        outstanding: &mut Outstanding,
-    ) {
+    fn on_read_response(&mut self, psn: Psn, executed: Psn, outstanding: &mut Outstanding) {
         let Some(scheme) = self.scheme() else { return };
         let from = scheme.executed();
         if scheme.on_executed(executed) {
             arrive(scheme, from, executed, Some(outstanding));
         }
         scheme.on_arrived(Path::Response, psn, 1);
-        self.pace.rto.on_acknowledged(self.recovery.una(), now);
         self.rnr_retries_left = self.config.rnr_retry;
     }
 
@@ -236,11 +240,11 @@ impl Requester {
         }
         let is_probe = self.pace.rto.on_expired();
         let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return None };
-        let probe = scheme.last_in_flight().filter(|_| is_probe);
-        self.pace.probe = probe;
-        if let Some(psn) = probe {
+        let probe = scheme.probe().filter(|_| is_probe);
+        self.pace.probe = probe.map(|(psn, _)| psn);
+        if let Some((psn, count)) = probe {
             counters.tail_probes += 1;
-            scheme.on_lost(psn, 1);
+            scheme.on_lost(psn, count);
         } else {
             counters.adaptive_retrans += 1;
             scheme.on_timeout();
@@ -265,32 +269,25 @@ fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut O
     }
 }
 
-/// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns
-/// how many packets.
-fn find_lost_requests(
-    scheme: &mut SelectiveRepeat,
-    next: Psn,
-    bitmap: &[u8],
-    outstanding: &mut Outstanding,
-) -> u32 {
+/// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost.
+fn find_lost_requests(scheme: &mut SelectiveRepeat, next: Psn, bitmap: &[u8], outstanding: &mut Outstanding) {
     let is_told = |psn: Psn| {
         let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
         let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
         word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
     };
-    let (mut at, mut lost) = (next, 0);
+    let mut at = next;
     while let Some(psn) = scheme.next_overtaken(Path::Request, at) {
         let Some(place) = outstanding.find(psn) else { break };
         if !place.span.is_read {
-            lost += scheme.on_lost(psn, 1);
+            scheme.on_lost(psn, 1);
             at = psn.plus(1);
             continue;
         }
-        // A READ is one request: lost as a whole, or waiting at the peer.
-        if place.packet == 0 && !is_told(psn) {
-            lost += scheme.on_lost(psn, place.span.packets);
+        // A READ is one request: lost, as a whole or what the peer has not seen of it, or waiting there.
+        if psn == next || (place.packet == 0 && !is_told(psn)) {
+            scheme.on_lost(psn, place.span.packets - place.packet);
         }
         at = place.span.end();
     }
-    lost
 }

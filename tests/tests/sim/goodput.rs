@@ -1,0 +1,102 @@
+//! How much of a network's goodput is left when it loses packets at random, in virtual time.
+
+use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use roce::counters::QpCounters;
+use roce::qp::PathMtu;
+use roce::queue::WcStatus;
+use roce::recovery::RecoveryScheme;
+use tests::pair::{Op, Pair, PairConfig};
+use tests::rng::SplitMix;
+
+/// 40 Gbit/s, and 8 us of round trip.
+const LINK: LinkConfig =
+    LinkConfig { rate_bits_per_sec: 40_000_000_000, propagation_nanos: 4_000, queue_bytes_max: 1 << 20 };
+const MESSAGE_BYTES: u32 = 65_536;
+const MESSAGES: usize = 1024;
+const DEPTH: u32 = 16;
+/// Losses of each link, in packets of 100,000.
+const LOSSES: [u32; 7] = [0, 24, 98, 391, 1_000, 2_000, 5_000];
+/// Frames that a tape speaks of: more than a run sends.
+const FRAMES: u64 = 200_000;
+
+const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 2048 };
+
+struct Run {
+    gbit_per_sec: f64,
+    requester: QpCounters,
+    responder: QpCounters,
+    lost: u64,
+}
+
+/// Moves the messages with a queue of requests that is always full.
+fn run(op: Op, recovery: RecoveryScheme, loss: u32) -> Run {
+    let mut pair = Pair::new(&PairConfig {
+        link: LINK,
+        path_mtu: PathMtu::Mtu1024,
+        window_pkts: 256,
+        timeout: 14,
+        max_rd_atomic: 16,
+        recovery,
+        memory_bytes: MESSAGE_BYTES as usize,
+        depth: DEPTH,
+        ..PairConfig::default()
+    });
+    let mut rng = SplitMix::new(u64::from(loss) + 1);
+    let mut faults = Vec::new();
+    for link in 0..2 {
+        let hit = (0..FRAMES).filter(|_| rng.up_to(99_999) < loss as usize);
+        faults.extend(hit.map(|frame| Fault { link: LinkId(link), frame, action: Action::Drop }));
+    }
+    pair.set_tape(&Tape(faults));
+    let start_nanos = pair.world.now_nanos();
+    let mut posted = 0;
+    while pair.ends[0].sent.len() < MESSAGES {
+        while posted < MESSAGES && posted - pair.ends[0].sent.len() < DEPTH as usize {
+            if op == Op::Send {
+                pair.post_recv(1, posted as u64, MESSAGE_BYTES);
+            }
+            pair.post_send(0, posted as u64, op, MESSAGE_BYTES);
+            posted += 1;
+        }
+        let done = pair.ends[0].sent.len();
+        pair.run_until_completions(0, done + 1);
+    }
+    let nanos = pair.world.now_nanos() - start_nanos;
+    assert!(pair.ends[0].sent.iter().all(|done| done.status == WcStatus::Success));
+    let lost = (0..2).map(|link| pair.world.network.borrow().counters(LinkId(link)).dropped).sum();
+    Run {
+        gbit_per_sec: (MESSAGES as u64 * u64::from(MESSAGE_BYTES) * 8) as f64 / nanos as f64,
+        requester: pair.counters(0),
+        responder: pair.counters(1),
+        lost,
+    }
+}
+
+#[test]
+fn selective_repeat_keeps_its_goodput() {
+    for op in [Op::Send, Op::Write, Op::Read] {
+        let clean = run(op, SELECTIVE, 0).gbit_per_sec;
+        let standard = run(op, RecoveryScheme::GoBackN, 0).gbit_per_sec;
+        assert!((clean / standard - 1.0).abs() <= 0.02, "{op:?} without loss: {clean:.2} for {standard:.2}");
+        for loss in LOSSES {
+            let run = run(op, SELECTIVE, loss);
+            let chance = f64::from(loss) / 100_000.0;
+            let kept = run.gbit_per_sec / (clean * (1.0 - chance));
+            let counters = run.requester;
+            println!(
+                "{op:?} loss {chance:.5}: {:.2} Gbit/s, kept {kept:.3}, lost {}, again {}, probes {}, timeouts {}, \
+                 spurious {}, sacks {}, duplicates {}",
+                run.gbit_per_sec,
+                run.lost,
+                counters.retransmitted_pkts,
+                counters.tail_probes,
+                counters.adaptive_retrans,
+                counters.spurious_retransmits,
+                counters.sacks_received,
+                run.responder.duplicate_request
+            );
+            let least = if chance <= 0.02 { 0.97 } else { 0.90 };
+            assert!(kept >= least, "{op:?} keeps {kept:.3} of its goodput at a loss of {chance}");
+        }
+    }
+}
