@@ -46,3 +46,4 @@ pub use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
 pub use roce::queue::{
     Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
 };
+pub use roce::recovery::{NoRecoveryScheme, RecoveryScheme};

@@ -11,6 +11,7 @@ use roce::mem::Access;
 use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
 use roce::queue::{RecvPoster, RecvRequest, SendPoster, SendRequest};
+use roce::recovery::RecoveryScheme;
 
 use crate::context::Shared;
 use crate::cq::{Cq, CqInner};
@@ -83,6 +84,8 @@ pub struct ConnectOptions {
     pub min_rnr_timer: u8,
     /// Traffic class.
     pub traffic_class: u8,
+    /// Recovery; anything but the standard's go-back-N must have been agreed with the peer.
+    pub recovery: RecoveryScheme,
 }
 
 impl Default for ConnectOptions {
@@ -97,6 +100,7 @@ impl Default for ConnectOptions {
             rnr_retry: 7,
             min_rnr_timer: 12,
             traffic_class: 0,
+            recovery: RecoveryScheme::GoBackN,
         }
     }
 }
@@ -212,6 +216,7 @@ impl Qp {
             rq_psn: Some(peer.psn),
             max_dest_rd_atomic: Some(options.rd_atomic),
             min_rnr_timer: Some(options.min_rnr_timer),
+            recovery: Some(options.recovery),
             ..QpAttr::default()
         })
     }

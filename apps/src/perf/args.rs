@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use verbs::PathMtu;
+use verbs::{PathMtu, RecoveryScheme};
 
-use super::params::{Choices, MAX_SIZE_BYTES, Measure, Test, Verb};
+use super::params::{Choices, MAX_SIZE_BYTES, Measure, Recovery, Test, Verb};
 use crate::device::{DeviceArgs, parse_path_mtu};
 
 /// Options of every test between queue pairs.
@@ -61,6 +61,11 @@ pub(crate) struct TestArgs {
     /// READs outstanding [default: the most that both ends take]
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=128))]
     outs: Option<u8>,
+
+    /// How losses are repaired: go-back-n, or selective-repeat[:WINDOW] between two of ours, where WINDOW
+    /// packets are kept out of order (64 to 4096) [default: go-back-n]
+    #[arg(long, value_name = "SCHEME")]
+    recovery: Option<RecoveryScheme>,
 
     /// Sleep until a completion comes, instead of polling
     #[arg(short, long)]
@@ -209,6 +214,7 @@ impl TestArgs {
             qps: None,
             mtu_bytes: self.mtu.map(PathMtu::bytes),
             outs: self.outs,
+            recovery: self.recovery.map(Recovery),
             bidirectional: false,
             verify: self.verify,
         }

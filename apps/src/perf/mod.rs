@@ -140,6 +140,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "port": attr.port,
         "driver": attr.driver,
         "path_mtu_bytes": params.mtu.bytes(),
+        "recovery": params.recovery.to_string(),
         "qps": params.qps,
         "bidirectional": params.bidirectional,
         "verified": params.verify,

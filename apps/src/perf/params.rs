@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use verbs::PathMtu;
+use verbs::{NoRecoveryScheme, PathMtu, RecoveryScheme};
 
 /// The longest message of a test: 2^23 bytes, where `-a` ends too, and beyond.
 pub(super) const MAX_SIZE_BYTES: u32 = 1 << 30;
@@ -58,8 +58,35 @@ pub(super) struct Choices {
     pub(super) qps: Option<u32>,
     pub(super) mtu_bytes: Option<u32>,
     pub(super) outs: Option<u8>,
+    #[serde(default)]
+    pub(super) recovery: Option<Recovery>,
     pub(super) bidirectional: bool,
     pub(super) verify: bool,
+}
+
+/// A recovery scheme, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct Recovery(pub(super) RecoveryScheme);
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Recovery> for String {
+    fn from(recovery: Recovery) -> Self {
+        recovery.to_string()
+    }
+}
+
+impl TryFrom<String> for Recovery {
+    type Error = NoRecoveryScheme;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse().map(Recovery)
+    }
 }
 
 /// How long each queue pair sends.
@@ -81,6 +108,7 @@ pub(super) struct Params {
     pub(super) qps: u32,
     pub(super) mtu: PathMtu,
     pub(super) outs: u8,
+    pub(super) recovery: RecoveryScheme,
     pub(super) bidirectional: bool,
     pub(super) verify: bool,
 }
@@ -156,6 +184,7 @@ impl Params {
             qps: merge("-q", s.qps, c.qps)?.unwrap_or(1),
             mtu: agree_mtu(server, client)?,
             outs: merge("-o", s.outs, c.outs)?.unwrap_or(DEFAULT_OUTS),
+            recovery: merge("--recovery", s.recovery, c.recovery)?.map_or(RecoveryScheme::GoBackN, |r| r.0),
             bidirectional: s.bidirectional || c.bidirectional,
             verify: s.verify || c.verify,
         })
@@ -204,6 +233,10 @@ mod tests {
         assert_eq!((params.qps, &params.sizes[..], params.mtu), (4, &[64][..], PathMtu::Mtu1024));
         assert_eq!(params.extent, Extent::Iters(5000));
         assert_eq!(params.total(), Some(20_000));
+        assert_eq!(params.recovery, RecoveryScheme::GoBackN);
+        let wanted = Recovery(RecoveryScheme::SelectiveRepeat { window_pkts: 64 });
+        let server = offer(Choices { recovery: Some(wanted), ..Choices::default() });
+        assert_eq!(Params::agree(&server, &client).unwrap().recovery, wanted.0);
     }
 
     #[test]
@@ -227,6 +260,10 @@ mod tests {
         let none = Choices::default;
         let sizes = said(Choices { size: Some(1), ..none() }, Choices { size: Some(2), ..none() });
         assert!(sizes.contains("-s 1") && sizes.contains("-s 2"), "{sizes}");
+        let [one, other] =
+            ["go-back-n", "selective-repeat"].map(|name| Some(Recovery(name.parse().unwrap())));
+        let recovery = said(Choices { recovery: one, ..none() }, Choices { recovery: other, ..none() });
+        assert!(recovery.contains("--recovery selective-repeat:1024"), "{recovery}");
         let extent = said(Choices { iters: Some(1), ..none() }, Choices { duration_secs: Some(2), ..none() });
         assert!(extent.contains("-D") && extent.contains("-n"), "{extent}");
         let all = said(Choices { all: true, ..none() }, Choices { size: Some(2), ..none() });

@@ -283,6 +283,9 @@ pub(super) fn settings(
         lines.push(format!(" CQ Moderation   : {}", local.cq_mod(params.size_max())));
     }
     lines.push(format!(" Mtu             : {}[B]", params.mtu.bytes()));
+    if params.recovery != verbs::RecoveryScheme::GoBackN {
+        lines.push(format!(" Recovery        : {}", params.recovery));
+    }
     lines.push(" Link type       : Ethernet".to_owned());
     lines.push(format!(" GID index       : {gid_index}"));
     if test.verb == Verb::Read {

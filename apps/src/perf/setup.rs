@@ -335,6 +335,7 @@ fn connect_all(
         path_mtu: params.mtu,
         rd_atomic: params.outs,
         timeout: local.qp_timeout,
+        recovery: params.recovery,
         ..ConnectOptions::default()
     };
     let mut lanes = Vec::new();

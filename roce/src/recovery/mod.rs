@@ -16,6 +16,8 @@ pub use selective_repeat::SelectiveRepeat;
 use selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 
 use crate::psn::Psn;
+use std::fmt;
+use std::str::FromStr;
 
 /// What the peer's answers say of the packets sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,45 @@ pub enum RecoveryScheme {
         /// Packets that either side keeps out of order; both must have the same.
         window_pkts: u32,
     },
+}
+
+/// The window of a selective repeat that names none: well over a bandwidth-delay product, so that a
+/// packet lost twice stops nothing.
+const DEFAULT_WINDOW_PKTS: u32 = 1024;
+
+impl fmt::Display for RecoveryScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecoveryScheme::GoBackN => f.write_str("go-back-n"),
+            RecoveryScheme::SelectiveRepeat { window_pkts } => write!(f, "selective-repeat:{window_pkts}"),
+        }
+    }
+}
+
+/// Not the name of a scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "needed go-back-n, selective-repeat or selective-repeat:WINDOW, a power of two from {WINDOW_PKTS_MIN} to \
+     {WINDOW_PKTS_MAX} packets"
+)]
+pub struct NoRecoveryScheme;
+
+impl FromStr for RecoveryScheme {
+    type Err = NoRecoveryScheme;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let scheme = match name.split_once(':') {
+            None if name == "go-back-n" => RecoveryScheme::GoBackN,
+            None if name == "selective-repeat" => {
+                RecoveryScheme::SelectiveRepeat { window_pkts: DEFAULT_WINDOW_PKTS }
+            }
+            Some(("selective-repeat", window)) => {
+                RecoveryScheme::SelectiveRepeat { window_pkts: window.parse().map_err(|_| NoRecoveryScheme)? }
+            }
+            _ => return Err(NoRecoveryScheme),
+        };
+        if scheme.is_valid() { Ok(scheme) } else { Err(NoRecoveryScheme) }
+    }
 }
 
 impl RecoveryScheme {
@@ -157,6 +198,33 @@ impl Recovery {
         match self {
             Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => scheme.lost_run(scheme.next_psn()),
             _ => u32::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_are_named() {
+        for name in ["go-back-n", "selective-repeat:64", "selective-repeat:4096"] {
+            assert_eq!(name.parse::<RecoveryScheme>().map(|scheme| scheme.to_string()), Ok(name.to_owned()));
+        }
+        assert_eq!(
+            "selective-repeat".parse::<RecoveryScheme>().unwrap().to_string(),
+            "selective-repeat:1024"
+        );
+        for wrong in [
+            "",
+            "sr",
+            "go-back-n:64",
+            "selective-repeat:",
+            "selective-repeat:32",
+            "selective-repeat:100",
+            "selective-repeat:8192",
+        ] {
+            assert_eq!(wrong.parse::<RecoveryScheme>(), Err(NoRecoveryScheme), "{wrong}");
         }
     }
 }

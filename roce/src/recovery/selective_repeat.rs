@@ -307,6 +307,10 @@ impl SelectiveRepeat {
         }
         self.on_lost(self.una, self.sent());
         self.resent.remove_range(self.una, self.window_pkts());
+        // Duplicates of what is sent again now say nothing of the network; and where losses are noticed too
+        // late to be noticed at all, less tolerance is needed.
+        self.raised_at = self.high;
+        self.reorder_pkts /= 2;
     }
 }
 

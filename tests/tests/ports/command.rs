@@ -80,6 +80,16 @@ fn perf_verifies_what_it_moves_through_faults() {
 }
 
 #[test]
+fn perf_verifies_what_selective_repeat_moves_through_faults() {
+    let _turn = turn();
+    let faults = "--drop-chance 0.02 --reorder-chance 0.02 --corrupt-chance 0.01";
+    for (number, test) in ["send-bw", "write-bw", "read-bw"].into_iter().enumerate() {
+        let args = format!("perf {test} --verify -n 300 -s 30000 -q 2 --recovery selective-repeat {faults}");
+        both(&memif(&format!("perf-selective{number}")), "localhost", 18608, &args);
+    }
+}
+
+#[test]
 fn perf_over_veth() {
     let _turn = turn();
     both(&veth("af_packet", 4200), "10.0.0.1", 18607, "perf write-bw --verify -n 300 -s 65536 -b");
