@@ -355,8 +355,8 @@ impl Ahead {
         self.kept.is_empty()
     }
 
-    /// `expected` and the `span - 1` PSNs after it are behind.
-    pub fn accept(&mut self, expected: Psn, span: u32) {
+    /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
+    pub fn pass(&mut self, expected: Psn, span: u32) {
         self.kept.remove_range(expected, span);
     }
 
@@ -367,12 +367,128 @@ impl Ahead {
 
     /// The bitmap of what lies behind `expected`, without empty words at its end.
     pub fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
-        // The last word would wrap to the place of `expected` itself, which is never kept.
-        let word = move |w: usize| self.kept.bits(expected.plus(1 + 32 * w as u32));
+        // The last bit is in the place of `expected` itself, of which the bitmap does not tell.
+        let last = self.words_max() - 1;
+        let mask = move |w: usize| if w == last { u32::MAX >> 1 } else { u32::MAX };
+        let word = move |w: usize| self.kept.bits(expected.plus(1 + 32 * w as u32)) & mask(w);
         let mut len = 0;
         if !self.kept.is_empty() {
             len = (0..self.words_max()).rev().find(|w| word(*w) != 0).map_or(0, |last| last + 1);
         }
         (0..len).map(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Psn = Psn::new(0xFF_FFFA);
+
+    fn sent(count: u32) -> SelectiveRepeat {
+        let mut scheme = SelectiveRepeat::new(FIRST, 64);
+        (0..count).for_each(|_| scheme.on_sent(1));
+        scheme
+    }
+
+    fn arrived(scheme: &mut SelectiveRepeat, indices: impl IntoIterator<Item = u32>) {
+        indices.into_iter().for_each(|i| scheme.on_arrived(Path::Request, FIRST.plus(i), 1));
+    }
+
+    fn overtaken(scheme: &mut SelectiveRepeat) -> Vec<u32> {
+        let mut found = Vec::new();
+        while let Some(psn) = scheme.next_overtaken(Path::Request, scheme.una()) {
+            scheme.on_lost(psn, 1);
+            found.push(psn.index_in(FIRST, 64).unwrap());
+        }
+        found
+    }
+
+    #[test]
+    fn only_what_was_overtaken_is_lost_and_once() {
+        let mut scheme = sent(10);
+        scheme.on_executed(FIRST.plus(2));
+        arrived(&mut scheme, [0, 1, 4, 6]);
+        assert_eq!(scheme.una(), FIRST.plus(2));
+        assert_eq!(overtaken(&mut scheme), [2, 3, 5]);
+        assert_eq!(
+            (scheme.unacked(), scheme.next_psn(), scheme.lost_run(FIRST.plus(2))),
+            (3, FIRST.plus(2), 2)
+        );
+        (0..3).for_each(|_| scheme.on_sent(1));
+        assert_eq!((scheme.next_psn(), scheme.is_resend()), (FIRST.plus(10), false));
+        arrived(&mut scheme, [7, 8, 9]);
+        assert!(overtaken(&mut scheme).is_empty(), "nothing sent after the repetitions has arrived");
+        (0..2).for_each(|_| scheme.on_sent(1));
+        arrived(&mut scheme, [10]);
+        assert_eq!(overtaken(&mut scheme), [2, 3, 5], "lost again");
+    }
+
+    #[test]
+    fn what_waits_at_the_peer_is_not_passed_and_may_be_refused() {
+        let mut scheme = sent(4);
+        arrived(&mut scheme, [1, 2, 3]);
+        scheme.on_executed(FIRST.plus(2));
+        arrived(&mut scheme, [0, 1]);
+        assert_eq!((scheme.una(), scheme.unacked()), (FIRST.plus(2), 0));
+        scheme.on_refused(FIRST.plus(2));
+        assert_eq!((scheme.next_psn(), scheme.is_resend()), (FIRST.plus(2), true));
+        scheme.on_timeout();
+        assert_eq!(scheme.lost_run(FIRST.plus(2)), 2, "the other may have been thrown away too");
+    }
+
+    #[test]
+    fn duplicates_raise_the_tolerance_once_a_window_and_timeouts_lower_it() {
+        let mut scheme = sent(30);
+        scheme.on_spurious();
+        scheme.on_spurious();
+        assert_eq!(scheme.reorder_pkts, REORDER_PKTS_FIRST);
+        arrived(&mut scheme, [REORDER_PKTS_FIRST]);
+        assert_eq!(overtaken(&mut scheme), [0], "overtaken by more than the tolerance");
+        scheme.on_timeout();
+        assert_eq!(scheme.reorder_pkts, REORDER_PKTS_FIRST / 2);
+    }
+
+    #[test]
+    fn the_window_ends_new_packets_but_not_repetitions() {
+        let mut scheme = sent(64);
+        assert!(!scheme.permit());
+        assert_eq!(scheme.probe(), Some((FIRST.plus(63), 1)));
+        scheme.on_lost(FIRST, 1);
+        assert!(scheme.permit());
+        scheme.on_sent(1);
+        assert_eq!(scheme.probe(), Some((FIRST, 1)), "what all wait for, once it was repeated");
+    }
+
+    #[test]
+    fn a_read_beyond_the_window_is_asked_for_to_its_end() {
+        let mut scheme = SelectiveRepeat::new(FIRST, 64);
+        scheme.on_sent(1000);
+        scheme.on_timeout();
+        assert_eq!((scheme.lost_run(FIRST), scheme.unacked()), (u32::MAX, 1000 - 64));
+        scheme.on_sent(1000);
+        assert_eq!((scheme.is_resend(), scheme.sent()), (false, 1000));
+        scheme.on_executed(FIRST.plus(1000));
+        scheme.on_arrived(Path::Response, FIRST.plus(64), 1);
+        assert!(
+            scheme.is_awaited(FIRST.plus(63)) && !scheme.is_awaited(FIRST.plus(64)),
+            "no place for it yet"
+        );
+    }
+
+    #[test]
+    fn the_bitmap_tells_of_what_is_kept() {
+        let mut ahead = Ahead::new(64);
+        let told = |ahead: &Ahead| ahead.words(FIRST).collect::<Vec<_>>();
+        assert!(told(&ahead).is_empty());
+        for i in [1, 32, 33, 63] {
+            assert!(ahead.is_new(FIRST, FIRST.plus(i)));
+            ahead.keep(FIRST.plus(i));
+            assert!(ahead.was_kept(FIRST, FIRST.plus(i)) && !ahead.is_new(FIRST, FIRST.plus(i)));
+        }
+        assert!(!ahead.is_new(FIRST, FIRST) && !ahead.is_new(FIRST, FIRST.plus(64)));
+        assert_eq!(told(&ahead), [0x8000_0001, 0x4000_0001]);
+        ahead.pass(FIRST, 33);
+        assert_eq!(ahead.words(FIRST.plus(33)).collect::<Vec<_>>(), [1 << 29], "33 itself is expected now");
     }
 }

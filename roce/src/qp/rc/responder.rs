@@ -405,7 +405,7 @@ impl Responder {
     #[inline]
     fn accept(&mut self, span: u32) {
         if let Some(ahead) = self.ahead.as_mut().filter(|ahead| !ahead.is_empty()) {
-            ahead.accept(self.recovery.expected(), span);
+            ahead.pass(self.recovery.expected(), span);
             // The peer waits to hear that this one has come.
             self.due = Due::Ack;
         }
@@ -463,6 +463,9 @@ impl Responder {
     }
 
     fn refuse(&mut self, refusal: Refusal, inlet: &mut Inlet<'_>) -> Aftermath {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.pass(self.recovery.expected(), 1);
+        }
         let code = match refusal {
             Refusal::Drop => return Aftermath::Nothing,
             Refusal::NotReady => {
