@@ -33,7 +33,7 @@ impl<P: Port> Engine<P> {
     }
 
     /// The same where a queue pair may keep frames; `frames` is left with those that are done with.
-    #[cold]
+    #[inline(never)]
     fn receive_keeping(&mut self, frames: &mut Vec<P::Frame>) {
         let mut spent = std::mem::take(&mut self.spent);
         for frame in frames.drain(..) {
@@ -94,7 +94,7 @@ impl<P: Port> Engine<P> {
 
     /// Takes in the frames kept that are next in order, now that what was before them has come: at most
     /// a window of them.
-    #[cold]
+    #[inline(never)]
     fn replay(&mut self, slot: usize) {
         loop {
             let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state.receives()) else { return };

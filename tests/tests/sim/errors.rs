@@ -6,6 +6,7 @@ use roce::id::{LKey, RKey};
 use roce::mem::Access;
 use roce::qp::{PathMtu, QpState};
 use roce::queue::{Cqe, PostError, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
+use roce::recovery::RecoveryScheme;
 use tests::pair::{BASE, Op, Pair, PairConfig};
 use tests::world::Step;
 
@@ -48,6 +49,28 @@ fn a_mute_peer_exhausts_the_retries_and_the_rest_is_flushed_in_order() {
         let counters = pair.counters(0);
         assert_eq!((counters.local_ack_timeout_err, counters.retry_exceeded_err), (tries, 1));
         assert_eq!((pair.state(0), pair.state(1)), (Some(QpState::Err), Some(QpState::Rts)));
+    }
+}
+
+#[test]
+fn a_mute_peer_exhausts_the_retries_of_selective_repeat_too() {
+    for (link, retry_count) in [(0, 0), (0, 7), (1, 3)] {
+        let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: 64 };
+        let config = PairConfig { recovery, retry_count, timeout: TIMEOUT, ..PairConfig::default() };
+        let mut pair = Pair::new(&config);
+        pair.cut(link);
+        let start_nanos = pair.world.now_nanos();
+        (0..5).for_each(|n| pair.post_send(0, n, Op::Write, 3_000));
+        pair.run_until_completions(0, 1);
+        let tries = u64::from(retry_count) + 1;
+        let waited_nanos = pair.world.now_nanos() - start_nanos;
+        // It looks at the local ACK timeout when its own, which may be as long, expires.
+        let range = tries * RTO_NANOS..(2 * tries + 1) * RTO_NANOS;
+        assert!(range.contains(&waited_nanos), "{tries} tries took {waited_nanos} ns");
+        pair.settle();
+        assert_eq!(statuses(&pair.ends[0].sent), failed(0, WcStatus::RetryExcErr, 5));
+        let counters = pair.counters(0);
+        assert_eq!((counters.local_ack_timeout_err, counters.retry_exceeded_err), (tries, 1));
     }
 }
 

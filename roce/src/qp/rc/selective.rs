@@ -54,7 +54,7 @@ pub enum News<'p> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     rto: AdaptiveRto,
-    /// When the peer last brought anything new, or a retry was spent on its silence.
+    /// When what everything waits for last came, or a retry was spent on it.
     heard_at: Instant,
     /// What was repeated as a probe: a duplicate of it says nothing of the network.
     probe: Option<Psn>,
@@ -84,7 +84,8 @@ impl Requester {
     /// The wait for a receive is over.
     pub(super) fn resume_pace(&mut self, now: Instant) {
         if self.selective().is_some() && self.recovery.sent() > 0 {
-            self.on_progress(now);
+            self.heard(now);
+            self.restart_pace(now);
         }
     }
 
@@ -102,7 +103,9 @@ impl Requester {
             News::Executed { next } => {
                 self.on_executed(next, outstanding);
                 // Responses to READs go out before the acknowledgement of anything after them.
-                let _ = self.scheme().map(|scheme| scheme.on_answered(next));
+                if let Some(scheme) = self.scheme() {
+                    scheme.on_answered(next);
+                }
             }
             News::Sack { next, header, bitmap } => {
                 self.on_executed(next, outstanding);
@@ -114,8 +117,12 @@ impl Requester {
         let lost = self.find_lost_responses(outstanding);
         counters.implied_nak_seq_err += u64::from(lost > 0);
         self.time_round_trip(now);
-        if self.recovery.una() != una_before || self.recovery.unacked() != in_flight_before {
-            self.on_progress(now);
+        let moved = self.recovery.una() != una_before;
+        if moved {
+            self.heard(now);
+        }
+        if moved || self.recovery.unacked() != in_flight_before {
+            self.restart_pace(now);
         }
         None
     }
@@ -131,10 +138,15 @@ impl Requester {
         }
     }
 
-    fn on_progress(&mut self, now: Instant) {
-        self.pace.rto.on_progress();
+    /// What everything waits for has come. Nothing less gives back retries: what arrives behind a packet
+    /// that never does may be thrown away and arrive again for ever.
+    fn heard(&mut self, now: Instant) {
         self.pace.heard_at = now;
         self.retries_left = self.config.retry_count;
+    }
+
+    fn restart_pace(&mut self, now: Instant) {
+        self.pace.rto.on_progress();
         if self.recovery.sent() > 0 {
             self.timer.restart_for(now, self.pace.rto.wait_nanos(self.recovery.unacked()));
         } else {
