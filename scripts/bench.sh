@@ -236,7 +236,7 @@ testpmd_64|bare port (testpmd), frames of 64 B payload|Mpps|||
 bare_64|bare port (roce perf raw --bare), same frames|Mpps|testpmd_64|1|
 limit_64|limit program (roce perf raw), same frames|Mpps|bare_64|1|
 send_64|roce perf send-bw, 64 B|Mpps|limit_64|1|value >= 4
-bare_lat_64|bare port (roce perf raw --bare), 64 B, half a round trip|usec|||
+bare_lat_64|bare port, 64 B, half a round trip|usec|||
 limit_lat_64|limit program, 64 B, half a round trip|usec|bare_lat_64|1|
 send_lat_64|roce perf send-lat, 64 B, half a round trip|usec|limit_lat_64|1|value <= 1.0
 veth_bare_4096|bare af_packet over veth, frames of 4096 B payload|Mpps|||
