@@ -43,7 +43,7 @@ impl Psn {
     /// How far this PSN is after `base` (negative: before), or `None` at the one distance, 2^23,
     /// where it is neither.
     pub const fn offset_from(self, base: Psn) -> Option<i32> {
-        let ahead = self.0.wrapping_sub(base.0) & (Self::COUNT - 1);
+        let ahead = self.distance_from(base);
         if ahead == Self::COUNT / 2 {
             None
         } else {
@@ -52,10 +52,15 @@ impl Psn {
         }
     }
 
+    /// How far this PSN is after `base`, all the way round where need be: below 2^24.
+    pub const fn distance_from(self, base: Psn) -> u32 {
+        self.0.wrapping_sub(base.0) & (Self::COUNT - 1)
+    }
+
     /// How far this PSN is after `base`, where it lies less than `len` after it: "is it in the
     /// window of `len` packets that starts at `base`, and where". `len` is at most 2^23.
     pub const fn index_in(self, base: Psn, len: u32) -> Option<u32> {
-        let ahead = self.0.wrapping_sub(base.0) & (Self::COUNT - 1);
+        let ahead = self.distance_from(base);
         if ahead < len { Some(ahead) } else { None }
     }
 }
@@ -74,6 +79,7 @@ mod tests {
     fn offsets_wrap_and_the_antipode_is_neither_side() {
         let base = Psn::new(0xFF_FFFE);
         assert_eq!(base.plus(5).offset_from(base), Some(5));
+        assert_eq!((base.plus(5).distance_from(base), base.distance_from(base.plus(5))), (5, Psn::COUNT - 5));
         assert_eq!(base.plus(5), Psn::new(3));
         assert_eq!(base.minus(7).offset_from(base), Some(-7));
         assert_eq!(base.plus(1 << 23).offset_from(base), None);

@@ -48,13 +48,13 @@ impl GoBackN {
     /// PSNs sent and not acknowledged, counted from [`GoBackN::una`]: an answer to any other is stale.
     #[inline]
     pub fn sent(&self) -> u32 {
-        distance(self.una, self.high)
+        self.high.distance_from(self.una)
     }
 
     /// PSNs in flight.
     #[inline]
     pub fn unacked(&self) -> u32 {
-        distance(self.una, self.send)
+        self.send.distance_from(self.una)
     }
 
     /// The packet at [`GoBackN::next_psn`] was sent; it stands for `span` PSNs (a READ request for
@@ -94,10 +94,6 @@ impl GoBackN {
         self.send = self.una;
         self.resumed = false;
     }
-}
-
-fn distance(from: Psn, to: Psn) -> u32 {
-    to.index_in(from, Psn::COUNT).unwrap_or(0)
 }
 
 /// The responder side: takes packets in order only, and tells of each gap once.

@@ -104,7 +104,7 @@ impl SelectiveRepeat {
     /// PSNs sent, counted from [`SelectiveRepeat::una`].
     #[inline]
     pub fn sent(&self) -> u32 {
-        distance(self.una, self.high)
+        self.high.distance_from(self.una)
     }
 
     /// PSNs in flight: sent, not arrived, not lost.
@@ -138,7 +138,7 @@ impl SelectiveRepeat {
             return;
         }
         let (first, high) = (self.next_psn(), self.high);
-        let index = distance(self.una, first);
+        let index = first.distance_from(self.una);
         for psn in (0..span.min(self.window_pkts() - index)).map(|i| first.plus(i)) {
             self.lost.remove(psn);
             self.resent.insert(psn);
@@ -233,7 +233,7 @@ impl SelectiveRepeat {
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let span = executed.min(self.window_pkts());
         let end = self.arrived.first_missing(self.una, span).unwrap_or(self.una.plus(span));
-        let gone = distance(self.una, end);
+        let gone = end.distance_from(self.una);
         for set in [&mut self.arrived, &mut self.lost, &mut self.resent] {
             set.remove_range(self.una, gone);
         }
@@ -263,7 +263,7 @@ impl SelectiveRepeat {
     pub fn on_lost(&mut self, first: Psn, count: u32) -> u32 {
         let mut newly = 0;
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
-            if self.tracked(psn).is_some() && !self.arrived.contains(psn) {
+            if self.is_awaited(psn) {
                 newly += u32::from(self.lost.insert(psn));
             }
         }
@@ -312,10 +312,6 @@ impl SelectiveRepeat {
         self.raised_at = self.high;
         self.reorder_pkts /= 2;
     }
-}
-
-fn distance(from: Psn, to: Psn) -> u32 {
-    to.index_in(from, Psn::COUNT).unwrap_or(0)
 }
 
 /// The responder side's memory of packets received ahead of the one expected.

@@ -101,6 +101,15 @@ struct Case {
 }
 
 impl Case {
+    fn new(
+        op: &'static str,
+        (messages, packets): (u32, u32),
+        window_pkts: u32,
+        recovery: RecoveryScheme,
+    ) -> Self {
+        Case { op, messages, packets, window_pkts, recovery }
+    }
+
     fn name(&self, pattern: &str) -> String {
         let scheme = match self.recovery {
             RecoveryScheme::GoBackN => String::new(),
@@ -189,13 +198,7 @@ fn cases() -> impl Iterator<Item = Case> {
     let all = ["SEND", "WRITE", "READ"].into_iter().flat_map(|op| {
         let sized = WORKLOADS.into_iter().flat_map(|size| WINDOWS.map(|window_pkts| (size, window_pkts)));
         let recovery = RecoveryScheme::GoBackN;
-        sized.map(move |((messages, packets), window_pkts)| Case {
-            op,
-            messages,
-            packets,
-            window_pkts,
-            recovery,
-        })
+        sized.map(move |(size, window_pkts)| Case::new(op, size, window_pkts, recovery))
     });
     let standard = all.filter(|case| match (case.op, case.messages * case.packets) {
         (_, 1) => case.window_pkts == WINDOWS[3],
@@ -216,13 +219,7 @@ fn selective_cases() -> impl Iterator<Item = Case> {
         let sized = sizes.into_iter().flat_map(move |size| windows.map(|window_pkts| (size, window_pkts)));
         // A single packet fills no window.
         let sized = sized.chain([((1, 1), WINDOW_PKTS_MIN)]);
-        sized.map(move |((messages, packets), window_pkts)| Case {
-            op,
-            messages,
-            packets,
-            window_pkts,
-            recovery,
-        })
+        sized.map(move |(size, window_pkts)| Case::new(op, size, window_pkts, recovery))
     })
 }
 

@@ -82,6 +82,10 @@ fn selective_repeat_keeps_its_goodput() {
             let run = run(op, SELECTIVE, loss);
             let chance = f64::from(loss) / 100_000.0;
             let kept = run.gbit_per_sec / (clean * (1.0 - chance));
+            println!(
+                "{op:?} at a loss of {chance:.5}: {:.2} Gbit/s, {kept:.3} kept, {} lost, {} sent again",
+                run.gbit_per_sec, run.lost, run.requester.retransmitted_pkts
+            );
             let least = if chance <= 0.02 { 0.97 } else { 0.90 };
             assert!(kept >= least, "{op:?} keeps {kept:.3} of its goodput at a loss of {chance}");
             let (again, probes) = (run.requester.retransmitted_pkts, run.requester.tail_probes);

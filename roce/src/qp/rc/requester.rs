@@ -421,11 +421,6 @@ impl Requester {
     pub fn is_drained(&self, outstanding: &Outstanding) -> bool {
         outstanding.assigned() == 0
     }
-
-    /// The place of the packet to send next, for inspection.
-    pub fn next_place(&self, outstanding: &mut Outstanding) -> Option<Place> {
-        outstanding.find(self.recovery.next_psn())
-    }
 }
 
 /// Only messages that consume a receive can raise a solicited event.

@@ -268,8 +268,9 @@ impl Requester {
 
 /// Tells that all requests from `from` to `to` have arrived; where there are READs among them, not theirs.
 fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut Outstanding>) {
-    let count = |from: Psn| to.index_in(from, Psn::COUNT).unwrap_or(0);
-    let Some(outstanding) = reads else { return scheme.on_arrived(Path::Request, from, count(from)) };
+    let Some(outstanding) = reads else {
+        return scheme.on_arrived(Path::Request, from, to.distance_from(from));
+    };
     let mut at = from;
     while let Some(left) = to.offset_from(at).filter(|left| *left > 0) {
         let Some(place) = outstanding.find(at) else { return };
