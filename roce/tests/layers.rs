@@ -12,8 +12,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("roce", &[]),
     ("netsim", &[]),
     ("verbs", &["roce", "dpdk-ffi"]),
-    ("apps", &["verbs", "roce", "dpdk-ffi", "netsim"]),
-    ("tests", &["verbs", "roce", "netsim", "apps"]),
+    ("lab", &["roce", "netsim"]),
+    ("apps", &["verbs", "roce", "dpdk-ffi", "lab"]),
+    ("tests", &["verbs", "roce", "netsim", "lab", "apps"]),
 ];
 
 /// Where `unsafe` may stand, as the start of a path.
@@ -50,7 +51,7 @@ fn sources(dir: &str) -> Vec<(String, String)> {
 }
 
 fn all_sources() -> Vec<(String, String)> {
-    let dirs = ["roce", "netsim", "verbs", "apps", "tests", "dpdk-ffi", "fuzz"];
+    let dirs = ["roce", "netsim", "lab", "verbs", "apps", "tests", "dpdk-ffi", "fuzz"];
     dirs.into_iter().flat_map(sources).collect()
 }
 

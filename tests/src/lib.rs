@@ -1,8 +1,5 @@
-//! What the integration tests share: engines on a simulated network in virtual time.
+//! What the integration tests share: a pair of hosts, peers in other processes, records of what was on the wire.
 
 pub mod pair;
 pub mod protocol;
 pub mod record;
-pub mod rng;
-pub mod sim_port;
-pub mod world;

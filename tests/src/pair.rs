@@ -10,8 +10,8 @@ use roce::qp::{PathMtu, QpAttr, QpState};
 use roce::queue::{Cqe, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 use roce::recovery::RecoveryScheme;
 
-use crate::rng::SplitMix;
-use crate::world::{ConnAttr, EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
+use lab::rng::SplitMix;
+use lab::world::{ConnAttr, EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
 
 /// What a pair is like.
 #[derive(Clone, Copy, Debug)]

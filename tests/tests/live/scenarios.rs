@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use lab::rng::SplitMix;
 use roce::queue::WcStatus;
 use tests::protocol::{Completion, Op, WC_RECV, WC_RECV_RDMA_WITH_IMM};
-use tests::rng::SplitMix;
 
 use super::link::{End, Settings, TARGET, connect};
 

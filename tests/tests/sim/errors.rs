@@ -1,5 +1,6 @@
 //! Connections that fail: each work request completes once and in order, and both ends say why.
 
+use lab::world::Step;
 use netsim::{Action, Fault, LinkId, Tape};
 use roce::engine::Event;
 use roce::id::{LKey, RKey};
@@ -8,7 +9,6 @@ use roce::qp::{PathMtu, QpState};
 use roce::queue::{Cqe, PostError, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 use roce::recovery::RecoveryScheme;
 use tests::pair::{BASE, Op, Pair, PairConfig};
-use tests::world::Step;
 
 const TIMEOUT: u8 = 8;
 const RTO_NANOS: u64 = 4_096 << TIMEOUT;

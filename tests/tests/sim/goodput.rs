@@ -1,12 +1,12 @@
 //! How much of a network's goodput is left when it loses packets at random, in virtual time.
 
+use lab::rng::SplitMix;
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::counters::QpCounters;
 use roce::qp::PathMtu;
 use roce::queue::WcStatus;
 use roce::recovery::RecoveryScheme;
 use tests::pair::{Op, Pair, PairConfig};
-use tests::rng::SplitMix;
 
 /// 40 Gbit/s, and 8 us of round trip.
 const LINK: LinkConfig =

@@ -1,7 +1,7 @@
 //! A scenario laid out: which bytes each work request moves from where to where.
 
+use lab::rng::SplitMix;
 use roce::queue::Sge;
-use tests::rng::SplitMix;
 
 use super::scenario::{EndPlan, Kind, OpPlan, Place, Scenario};
 

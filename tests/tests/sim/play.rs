@@ -1,5 +1,6 @@
 //! Plays one scenario from beginning to end.
 
+use lab::world::{ConnAttr, EndAttr, QpSizes, Step, World, WorldConfig};
 use netsim::{LinkCounters, LinkId};
 use roce::counters::{DropCounters, QpCounters};
 use roce::mem::{Access, Memory};
@@ -7,7 +8,6 @@ use roce::psn::Psn;
 use roce::qp::PathMtu;
 use roce::queue::CqPoller;
 use tests::record::{self, Trace};
-use tests::world::{ConnAttr, EndAttr, QpSizes, Step, World, WorldConfig};
 
 use super::plan::{INLINE_BYTES_MAX, Images, Plan, SGES_MAX};
 use super::run::{Apps, Handles, Mirror, Mirrors, Verdict, ensure};

@@ -5,13 +5,13 @@
 //! application uses the bytes for something else (they are scribbled over, in memory and in the
 //! copy), so that whatever the engines do to them later shows.
 
+use lab::rng::SplitMix;
 use roce::counters::QpCounters;
 use roce::id::{LKey, Qpn, RKey};
 use roce::mem::Memory;
 use roce::queue::{
     Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, WcOpcode, WcStatus,
 };
-use tests::rng::SplitMix;
 
 use super::plan::{Plan, Range, sges};
 use super::scenario::{Kind, OpPlan, Place};
