@@ -83,20 +83,22 @@ impl Requester {
         self.timer.restart_for(now, wait_nanos, self.pace.heard_at);
     }
 
-    /// Under improved go-back-N, the peer acknowledged packets, or told that one was lost.
-    pub(super) fn pace_feedback(&mut self, now: Instant, acknowledged: u32, resumes: bool) {
+    /// Under improved go-back-N, the peer acknowledged packets, or told that one was lost. Returns the round
+    /// trip of the packet timed, where its answer has come, in nanoseconds.
+    pub(super) fn pace_feedback(&mut self, now: Instant, acknowledged: u32, resumes: bool) -> Option<u64> {
         if acknowledged == 0 && !resumes {
             // What was in flight when a READ response was lost still comes in: no silence yet.
             if self.timer.deadline().is_some() {
                 self.start_pace(now);
             }
-            return;
+            return None;
         }
         self.pace.probe = None;
+        let mut rtt_nanos = None;
         if let Some(timed) = self.pace.rto.timed()
             && timed.index_in(self.recovery.una(), self.recovery.sent()).is_none()
         {
-            self.pace.rto.on_answered(now);
+            rtt_nanos = self.pace.rto.on_answered(now);
         }
         if resumes {
             self.pace.rto.cancel();
@@ -105,6 +107,7 @@ impl Requester {
             self.heard(now);
         }
         self.restart_pace(now);
+        rtt_nanos
     }
 
     /// The timer expired: a probe, and after that more, and when the peer was silent for the local ACK
@@ -141,6 +144,9 @@ impl Requester {
                 probe.is_some()
             }
         };
+        if !probe {
+            self.congestion.on_loss(now);
+        }
         *(if probe { &mut counters.tail_probes } else { &mut counters.adaptive_retrans }) += 1;
         self.start_pace(now);
         None
