@@ -103,7 +103,7 @@ impl Default for ConnectOptions {
             rnr_retry: 7,
             min_rnr_timer: 12,
             traffic_class: 0,
-            recovery: RecoveryScheme::GoBackN,
+            recovery: RecoveryScheme::ImprovedGoBackN,
             congestion: None,
         }
     }
