@@ -62,8 +62,9 @@ pub(crate) struct TestArgs {
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=128))]
     outs: Option<u8>,
 
-    /// How losses are repaired: go-back-n, or between two of ours selective-repeat or selective-repeat:WINDOW,
-    /// where so many packets are kept out of order, 64 to 4096 [default: go-back-n]
+    /// How losses are repaired: go-back-n as in the standard, improved-go-back-n, or between two of ours
+    /// selective-repeat or selective-repeat:WINDOW, where so many packets are kept out of order, 64 to 4096
+    /// [default: improved-go-back-n]
     #[arg(long, value_name = "SCHEME")]
     recovery: Option<RecoveryScheme>,
 

@@ -283,7 +283,7 @@ pub(super) fn settings(
         lines.push(format!(" CQ Moderation   : {}", local.cq_mod(params.size_max())));
     }
     lines.push(format!(" Mtu             : {}[B]", params.mtu.bytes()));
-    if params.recovery != verbs::RecoveryScheme::GoBackN {
+    if params.recovery != super::params::DEFAULT_RECOVERY {
         lines.push(format!(" Recovery        : {}", params.recovery));
     }
     if let Some(congestion) = local.congestion {
