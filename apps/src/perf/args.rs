@@ -67,9 +67,9 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "SCHEME")]
     recovery: Option<RecoveryScheme>,
 
-    /// Sleep until a completion comes, instead of polling
-    #[arg(short, long)]
-    pub(super) events: bool,
+    /// Sleep until a completion comes, instead of polling (perftest's --events, which is a file here)
+    #[arg(short = 'e', long = "cq-events")]
+    pub(super) cq_events: bool,
 
     /// Compare what arrives with what was sent
     #[arg(long)]
@@ -156,7 +156,7 @@ pub(super) struct Local {
     pub(super) post_list: u32,
     pub(super) qp_timeout: u8,
     pub(super) gid_index: Option<u8>,
-    pub(super) events: bool,
+    pub(super) cq_events: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
 }
@@ -199,7 +199,7 @@ impl TestArgs {
         if self.outs.is_some() && test.verb != Verb::Read {
             return Err("-o: only read-bw and read-lat have READs outstanding".to_owned());
         }
-        if self.events && test.measure == Measure::Lat && test.verb == Verb::Write {
+        if self.cq_events && test.measure == Measure::Lat && test.verb == Verb::Write {
             return Err("-e: a WRITE completes nothing at the peer that it could sleep for".to_owned());
         }
         Ok(())
@@ -231,7 +231,7 @@ impl TestArgs {
             post_list: 1,
             qp_timeout: self.qp_timeout,
             gid_index: self.gid_index,
-            events: self.events,
+            cq_events: self.cq_events,
             wants_peak: false,
             report_gbits: false,
         };
@@ -267,7 +267,7 @@ impl BwArgs {
             post_list: self.post_list,
             qp_timeout: self.test.qp_timeout,
             gid_index: self.test.gid_index,
-            events: self.test.events,
+            cq_events: self.test.cq_events,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,
         };

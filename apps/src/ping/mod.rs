@@ -12,6 +12,7 @@ use serde::Serialize;
 use verbs::{Access, ConnectOptions, Context, Endpoint, Gid, PathMtu};
 
 use crate::device::{DeviceArgs, parse_path_mtu};
+use crate::events;
 use crate::progress::Progress;
 use game::Game;
 
@@ -77,9 +78,9 @@ pub(crate) struct PingArgs {
     #[arg(short = 'l', long, value_name = "0..7", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=7))]
     sl: u8,
 
-    /// Sleep on completion events instead of polling.
-    #[arg(short, long)]
-    events: bool,
+    /// Sleep on completion events instead of polling (ibv_rc_pingpong's --events, which is a file here).
+    #[arg(short = 'e', long = "cq-events")]
+    cq_events: bool,
 
     /// Index of this end's GID (see `roce devinfo`); by default the server takes one in reach of its client,
     /// and the client its first IPv4 address or else its link-local one.
@@ -122,6 +123,7 @@ struct Report {
     usec_per_iter: f64,
     contents_checked: bool,
     retransmitted_pkts: u64,
+    events: serde_json::Value,
 }
 
 /// Plays one end.
@@ -142,11 +144,20 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         None => serve(&context, args, &mut game)?,
         Some(host) => join(&context, args, &mut game, host)?,
     };
-    let elapsed = game.play(args.host.is_some(), args.iters)?;
+    let played = game.play(args.host.is_some(), args.iters);
+    let elapsed = match played {
+        Ok(elapsed) => elapsed,
+        Err(error) => {
+            // The events may have brought it about.
+            events::tell(&context.event_outcomes(), args.json);
+            return Err(error);
+        }
+    };
     if args.chk {
         game.check_contents()?;
     }
     let retransmitted_pkts = say_farewell(&game, &mut stream);
+    let outcomes = context.event_outcomes();
     let bytes = u64::from(args.size) * u64::from(args.iters) * 2;
     let micros = elapsed.as_secs_f64() * 1e6;
     let report = Report {
@@ -160,6 +171,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         usec_per_iter: micros / f64::from(args.iters),
         contents_checked: args.chk,
         retransmitted_pkts,
+        events: events::report(&outcomes),
     };
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -168,6 +180,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         println!("{bytes} bytes in {seconds:.2} seconds = {mbit_per_sec:.2} Mbit/sec");
         println!("{iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter");
     }
+    events::tell(&outcomes, args.json);
     Ok(ExitCode::SUCCESS)
 }
 
