@@ -57,6 +57,45 @@ fn ping_with_faults() {
     ping(&memif("ping-faults"), "localhost", 18602, faults);
 }
 
+/// Runs `roce ping` with these options of each end; returns what each says of the recovery, and on stderr.
+fn ping_recovery(name: &str, tcp_port: u16, options: [&str; 2]) -> [(String, String); 2] {
+    let args = options.map(|options| {
+        format!("ping -n 100 -s 65536 -c --json --drop-chance 0.02 --reorder-chance 0.02 {options}")
+    });
+    each(&memif(name), "localhost", tcp_port, [&args[0], &args[1]]).map(|output| {
+        let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("one object");
+        assert_eq!(report["contents_checked"], true);
+        (report["recovery"].as_str().expect("a name").to_owned(), output.stderr)
+    })
+}
+
+#[test]
+fn ping_recovers_by_selective_repeat_where_both_ends_ask_for_it() {
+    let _turn = turn();
+    let wide = "--recovery selective-repeat:4096";
+    for (recovery, stderr) in ping_recovery("ping-selective", 18610, [wide, wide]) {
+        assert_eq!(recovery, "selective-repeat:4096");
+        assert!(!stderr.contains("--recovery"), "{stderr}");
+    }
+}
+
+#[test]
+fn ping_falls_back_to_go_back_n_where_one_end_does_not_ask_for_the_same() {
+    let _turn = turn();
+    let (some, other) = ("--recovery selective-repeat", "--recovery selective-repeat:64");
+    for (number, options) in [[some, ""], ["", some], [some, other]].into_iter().enumerate() {
+        let ends = ping_recovery(&format!("ping-one-sided{number}"), 18611, options);
+        for ((recovery, stderr), asked) in ends.into_iter().zip(options) {
+            assert_eq!(recovery, "go-back-n", "{options:?}");
+            assert_eq!(
+                stderr.contains("so recovery is go-back-n"),
+                !asked.is_empty(),
+                "{options:?}: {stderr}"
+            );
+        }
+    }
+}
+
 #[test]
 fn ping_over_veth_and_vhost() {
     let _turn = turn();
