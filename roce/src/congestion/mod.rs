@@ -16,6 +16,7 @@
 //! ```
 
 pub mod dcqcn;
+pub mod notification;
 pub mod pacer;
 pub mod parameters;
 pub mod scheme;
@@ -23,6 +24,7 @@ pub mod swift;
 pub mod timely;
 
 pub use dcqcn::Dcqcn;
+pub use notification::{CnpPacing, NotificationConfig};
 pub use scheme::{CongestionScheme, DEFAULT_WINDOW_PKTS, NoCongestionScheme};
 pub use swift::Swift;
 pub use timely::Timely;

@@ -154,6 +154,7 @@ impl<P: Port> Engine<P> {
         self.turns.reserve(self.qps.len());
         self.later.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
+        self.notifier.reserve(self.qps.len());
         Ok(QpHandles { qpn: Qpn::new(number), send, recv })
     }
 
@@ -230,6 +231,7 @@ fn new_qp(
         rq,
         connection: None,
         counters: QpCounters::default(),
+        cnp_due: false,
         scheduled: false,
         flushing: false,
         established: false,

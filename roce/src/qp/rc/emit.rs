@@ -41,6 +41,19 @@ impl Path {
         self.template.frame_len(ext_len, payload_len as usize) as u32
     }
 
+    /// Sends a congestion notification to the peer's queue pair: BECN, PSN 0, 16 bytes of nothing. Its UDP
+    /// source port is that of the path, so that it takes the way of the acknowledgements.
+    pub fn emit_notification<P: Port>(&mut self, port: &mut P, traffic_class: u8) -> Result<(), PortFull> {
+        let mut path = *self;
+        path.template.set_tclass(traffic_class);
+        path.template.set_mig_req(false);
+        let mut spec = path.packet(Opcode::CNP, Psn::new(0), 0);
+        spec.becn = true;
+        path.emit(port, &spec, |parts| parts.ext.fill(0))?;
+        self.ip_id = path.ip_id;
+        Ok(())
+    }
+
     /// Reserves a frame, writes its headers, lets `fill` write extension headers and payload, and
     /// seals it.
     #[inline]
