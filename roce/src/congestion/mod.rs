@@ -129,6 +129,12 @@ impl Congestion {
         }
     }
 
+    /// Whether it follows the round trip: then packets are to be timed.
+    #[inline]
+    pub fn follows_round_trip(&self) -> bool {
+        matches!(self, Congestion::Swift(_) | Congestion::Timely(_))
+    }
+
     /// `acked_pkts` were newly acknowledged; with the round trip of one that was timed, where one was.
     #[inline]
     pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
