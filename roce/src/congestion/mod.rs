@@ -118,6 +118,13 @@ impl Congestion {
         }
     }
 
+    /// Whether packets may have to wait for more than an acknowledgement: only then it wants to hear of what
+    /// was sent.
+    #[inline]
+    pub fn is_paced(&self) -> bool {
+        !matches!(self, Congestion::Window { .. })
+    }
+
     /// A packet went out, `frame_bytes` long from Ethernet header to ICRC.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
