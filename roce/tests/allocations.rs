@@ -5,6 +5,7 @@ mod common;
 
 use common::{End, connect, pair_over, ports};
 use roce::port::Port;
+use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, Lane, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
@@ -158,4 +159,18 @@ fn nothing_is_allocated_while_congestion_is_controlled() {
             assert_eq!(handled > 100, congestion.starts_with("dcqcn"), "{congestion}: {handled}");
         }
     }
+}
+
+#[test]
+fn nothing_is_allocated_while_events_are_waited_for() {
+    let plan = |lane| {
+        let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(1 << 23));
+        let event = PacketEvent { qp, lane, psn, opcode: None, pass: 1, action: EventAction::Drop };
+        EventPlan::new(vec![event]).unwrap()
+    };
+    let resent_pkts = assert_no_allocations(|| {
+        let (a, b) = ports();
+        (Events::new(a, plan(Lane::Requests)), Events::new(b, plan(Lane::Responses)))
+    });
+    assert_eq!(resent_pkts, 0);
 }

@@ -67,17 +67,31 @@ impl Congestion {
         }
     }
 
+    /// Whether it is a window and no more: then it need not be told what is sent.
+    #[inline]
+    pub fn is_window(&self) -> bool {
+        matches!(self, Congestion::Window { .. })
+    }
+
     /// Whether one more packet may join `in_flight_pkts` now. One that takes the place of a lost one, or
     /// that the peer asked for, joins none.
     #[inline]
     pub fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
-        in_flight_pkts < self.window_pkts()
-            && match self {
-                Congestion::Window { .. } => true,
-                Congestion::Dcqcn(dcqcn) => dcqcn.may_send(now),
-                Congestion::Swift(swift) => swift.may_send(now),
-                Congestion::Timely(timely) => timely.may_send(now),
-            }
+        match self {
+            Congestion::Window { window_pkts } => in_flight_pkts < *window_pkts,
+            _ => in_flight_pkts < self.window_pkts() && self.may_send(now),
+        }
+    }
+
+    /// Whether the clock lets a packet go. Out of line, so that a window alone stays cheap.
+    #[inline(never)]
+    fn may_send(&mut self, now: Instant) -> bool {
+        match self {
+            Congestion::Window { .. } => true,
+            Congestion::Dcqcn(dcqcn) => dcqcn.may_send(now),
+            Congestion::Swift(swift) => swift.may_send(now),
+            Congestion::Timely(timely) => timely.may_send(now),
+        }
     }
 
     /// Whether the next packet is the last that the window admits: it then asks for an acknowledgement, or
@@ -119,7 +133,7 @@ impl Congestion {
     }
 
     /// A packet went out, `frame_bytes` long from Ethernet header to ICRC.
-    #[inline]
+    #[inline(never)]
     pub fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
             Congestion::Window { .. } => {}

@@ -9,7 +9,7 @@ pub mod psn_window;
 pub mod rto;
 pub mod selective_repeat;
 
-pub use go_back_n::{ExpectedPsn, GoBackN};
+pub use go_back_n::{Affordable, ExpectedPsn, GoBackN};
 pub use rto::{AdaptiveRto, RetransmitTimer};
 pub use selective_repeat::SelectiveRepeat;
 
