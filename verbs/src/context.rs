@@ -152,7 +152,7 @@ impl Driven {
     /// Tells the engine how fast the link is, where the port's driver knows: those of virtual devices make a
     /// number up.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
-        let mbps = self.engine.port().inner().inner().dpdk().inner().link().speed_mbps;
+        let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
             self.engine.set_link_bits_per_sec(u64::from(mbps) * 1_000_000);
         }
