@@ -184,3 +184,48 @@ impl Congestion {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_nanos(1_000_000);
+
+    #[test]
+    fn every_scheme_has_a_window() {
+        for name in ["window:3", "dcqcn:window_pkts=3", "swift:window_pkts=3", "timely:window_pkts=3"] {
+            let scheme: CongestionScheme = name.parse().unwrap();
+            let mut congestion = Congestion::new(&scheme, 1_000_000_000);
+            assert!(congestion.permit(NOW, 2) && !congestion.permit(NOW, 3), "{name}");
+            assert!(congestion.is_last_permit(2) && !congestion.is_last_permit(1), "{name}");
+            assert_eq!(congestion.next_permit_at().filter(|at| *at > NOW), None, "{name}");
+            assert_eq!(congestion.is_window(), name.starts_with("window"));
+        }
+    }
+
+    #[test]
+    fn none_lets_all_go() {
+        let mut congestion = Congestion::new(&CongestionScheme::None, 1_000_000_000);
+        assert!(congestion.permit(NOW, 1 << 20) && !congestion.is_last_permit(1 << 20));
+    }
+
+    #[test]
+    fn each_heeds_what_it_follows() {
+        let after = |name: &str, tell: fn(&mut Congestion)| {
+            let mut congestion = Congestion::new(&name.parse().unwrap(), 10_000_000_000);
+            let before = (congestion.window_pkts(), congestion.rate_bits_per_sec());
+            tell(&mut congestion);
+            (congestion.window_pkts(), congestion.rate_bits_per_sec()) != before
+        };
+        let heeds: [(&str, fn(&mut Congestion)); 3] = [
+            ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
+            ("swift", |congestion| congestion.on_loss(NOW)),
+            ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),
+        ];
+        for (who, tell) in heeds {
+            for name in ["none", "window", "dcqcn", "swift", "timely"] {
+                assert_eq!(after(name, tell), who.contains(name), "{name} is told what {who} heeds");
+            }
+        }
+    }
+}

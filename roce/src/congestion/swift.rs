@@ -191,6 +191,8 @@ mod tests {
                 swift.on_loss(at(now + later));
                 assert_eq!(swift.window_milli(), before / 2);
             }
+            swift.on_ack(at(now + 100), 1, None);
+            assert_eq!(swift.window_milli(), before / 2, "nor again for the same round trip");
             now += 100;
         }
     }
@@ -222,6 +224,9 @@ mod tests {
         assert_eq!(swift.next_permit_at(), Some(at(5000 + 1600)));
         (0..100).for_each(|n| swift.on_loss(at(10_000 + 200 * n)));
         assert_eq!(swift.window_milli(), 9, "never below the least, rounded");
+        swift.on_ack(at(50_000), 1, Some(20 * MICRO));
+        assert_eq!(swift.window_milli(), 1009, "for each packet, where there is less than one");
+        assert_eq!(swift.next_permit_at(), None, "and from one on nothing is paced");
     }
 
     #[test]
