@@ -209,15 +209,17 @@ mod tests {
         assert!(congestion.permit(NOW, 1 << 20) && !congestion.is_last_permit(1 << 20));
     }
 
+    type Tell = fn(&mut Congestion);
+
     #[test]
     fn each_heeds_what_it_follows() {
-        let after = |name: &str, tell: fn(&mut Congestion)| {
+        let after = |name: &str, tell: Tell| {
             let mut congestion = Congestion::new(&name.parse().unwrap(), 10_000_000_000);
             let before = (congestion.window_pkts(), congestion.rate_bits_per_sec());
             tell(&mut congestion);
             (congestion.window_pkts(), congestion.rate_bits_per_sec()) != before
         };
-        let heeds: [(&str, fn(&mut Congestion)); 3] = [
+        let heeds: [(&str, Tell); 3] = [
             ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
             ("swift", |congestion| congestion.on_loss(NOW)),
             ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),

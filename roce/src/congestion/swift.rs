@@ -35,7 +35,7 @@ parameters! {
         /// The largest decrease.
         max_mdf_milli = 500, in 1 to 1000;
         /// The smallest window, in thousandths of a packet.
-        min_window_milli = 10, in 1 to 1000;
+        min_window_milli = 100, in 1 to 1000;
     }
 }
 
@@ -168,7 +168,12 @@ mod tests {
 
     /// No flow scaling: the target is 25 us.
     fn plain() -> SwiftParameters {
-        SwiftParameters { fs_range_nanos: 0, window_pkts: 64, ..SwiftParameters::default() }
+        SwiftParameters {
+            fs_range_nanos: 0,
+            window_pkts: 64,
+            min_window_milli: 10,
+            ..SwiftParameters::default()
+        }
     }
 
     #[test]
