@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_go_back_n() {
+    fn anything_else_is_what_an_end_does_by_itself() {
         for asked in [None, scheme("go-back-n"), scheme("improved-go-back-n")] {
             assert_eq!(offer(asked), 0);
             for peer in [0, 0x531A] {

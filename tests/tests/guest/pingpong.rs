@@ -53,7 +53,11 @@ impl Game {
         for Output { status, stdout, .. } in [&ours, &guests] {
             assert!(status.success() && stdout.contains(&format!("{ITERS} iters in")), "{said}");
         }
-        assert_eq!(ours.stderr.contains("so recovery is go-back-n"), self.recovery.is_some(), "{said}");
+        assert_eq!(
+            ours.stderr.contains("so recovery is improved-go-back-n"),
+            self.recovery.is_some(),
+            "{said}"
+        );
     }
 }
 

@@ -80,15 +80,15 @@ fn ping_recovers_by_selective_repeat_where_both_ends_ask_for_it() {
 }
 
 #[test]
-fn ping_falls_back_to_go_back_n_where_one_end_does_not_ask_for_the_same() {
+fn ping_falls_back_to_what_needs_no_consent_where_one_end_does_not_ask_for_the_same() {
     let _turn = turn();
     let (some, other) = ("--recovery selective-repeat", "--recovery selective-repeat:64");
     for (number, options) in [[some, ""], ["", some], [some, other]].into_iter().enumerate() {
         let ends = ping_recovery(&format!("ping-one-sided{number}"), 18611, options);
         for ((recovery, stderr), asked) in ends.into_iter().zip(options) {
-            assert_eq!(recovery, "go-back-n", "{options:?}");
+            assert_eq!(recovery, "improved-go-back-n", "{options:?}");
             assert_eq!(
-                stderr.contains("so recovery is go-back-n"),
+                stderr.contains("so recovery is improved-go-back-n"),
                 !asked.is_empty(),
                 "{options:?}: {stderr}"
             );

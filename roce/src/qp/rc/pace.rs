@@ -28,7 +28,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// What was in flight is taken back.
+    /// The peer is not ready: what was timed will be answered much later, or is taken back.
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
         self.probe = None;

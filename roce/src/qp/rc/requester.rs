@@ -438,8 +438,8 @@ impl Requester {
         self.retries_left = self.config.retry_count;
         if let Recovery::GoBackN(scheme) = &mut self.recovery {
             scheme.on_timeout();
-            self.pace.abandon();
         }
+        self.pace.abandon();
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
         None
