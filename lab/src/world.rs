@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use netsim::{HostId, LinkConfig, Network};
-use roce::congestion::Congestion;
+use roce::congestion::CongestionScheme;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{Engine, EngineConfig};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
@@ -44,8 +44,8 @@ pub struct WorldConfig {
     pub mtu_bytes: usize,
     /// A host polls no more often than this; at least 1, or time would stand still.
     pub poll_gap_nanos: u64,
-    /// Packets in flight of each queue pair.
-    pub window_pkts: u32,
+    /// Congestion control of each queue pair.
+    pub congestion: CongestionScheme,
     /// Seeds the engines' keys and numbers.
     pub seed: u64,
 }
@@ -66,8 +66,8 @@ pub struct HostConfig {
     pub mtu_bytes: usize,
     /// A host polls no more often than this; at least 1, or time would stand still.
     pub poll_gap_nanos: u64,
-    /// Packets in flight of each queue pair.
-    pub window_pkts: u32,
+    /// Congestion control of each queue pair.
+    pub congestion: CongestionScheme,
     /// Seeds the engines' keys and numbers.
     pub seed: u64,
     /// Room for objects.
@@ -86,7 +86,7 @@ impl From<&WorldConfig> for HostConfig {
         HostConfig {
             mtu_bytes: config.mtu_bytes,
             poll_gap_nanos: config.poll_gap_nanos,
-            window_pkts: config.window_pkts,
+            congestion: config.congestion,
             seed: config.seed,
             limits: LIMITS,
             neighbours: Neighbours::Ask,
@@ -141,8 +141,6 @@ pub struct ConnAttr {
     pub min_rnr_timer: u8,
     /// What peers may do.
     pub access: Access,
-    /// Recovery.
-    pub recovery: RecoveryScheme,
 }
 
 /// What is one end's own.
@@ -154,6 +152,8 @@ pub struct EndAttr {
     pub qpn: Qpn,
     /// Its first PSN.
     pub first_psn: Psn,
+    /// Its recovery; selective repeat is that of both ends or of none.
+    pub recovery: RecoveryScheme,
     /// READs it asks for at once.
     pub max_rd_atomic: u8,
     /// READs it serves at once.
@@ -315,7 +315,9 @@ impl World {
         let number = self.hosts.len();
         let caps = PortCaps { mac: mac_of(number), mtu_bytes: config.mtu_bytes };
         let (port, refused) = SimPort::new(self.network.clone(), id, caps, config.payload, buffers.clone());
-        let mut engine = Engine::new(port, engine_config(number, config)).expect("the addresses are good");
+        let link_bits_per_sec = self.network.borrow().host_link_config(id).rate_bits_per_sec;
+        let engine_config = engine_config(number, link_bits_per_sec, config);
+        let mut engine = Engine::new(port, engine_config).expect("the addresses are good");
         let pd = engine.alloc_pd().expect("there is room for one");
         self.hosts.push(Host {
             engine,
@@ -423,7 +425,7 @@ impl World {
     }
 }
 
-fn engine_config(number: usize, config: &HostConfig) -> EngineConfig {
+fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> EngineConfig {
     let [high, low] = (number as u16).to_be_bytes(); // mac_of has refused more
     let mut seed = [low; 32];
     seed[..8].copy_from_slice(&config.seed.to_le_bytes());
@@ -438,8 +440,13 @@ fn engine_config(number: usize, config: &HostConfig) -> EngineConfig {
         gateway_v4: None,
         gateway_v6: None,
     };
-    let congestion = Congestion::Window { window_pkts: config.window_pkts };
-    EngineConfig { limits: config.limits, congestion, ..EngineConfig::new(seed, neighbour) }
+    let limits = config.limits;
+    EngineConfig {
+        limits,
+        congestion: config.congestion,
+        link_bits_per_sec,
+        ..EngineConfig::new(seed, neighbour)
+    }
 }
 
 /// Two hosts by a cable; more by a switch, each by its own.
@@ -471,7 +478,7 @@ fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpA
         rq_psn: Some(peer.first_psn),
         max_dest_rd_atomic: Some(end.max_dest_rd_atomic),
         min_rnr_timer: Some(conn.min_rnr_timer),
-        recovery: Some(conn.recovery),
+        recovery: Some(end.recovery),
         ..QpAttr::default()
     };
     let send = QpAttr {

@@ -340,6 +340,14 @@ impl Network {
         self.links[link.0].config
     }
 
+    /// What the link out of `host` can do.
+    ///
+    /// # Panics
+    /// Where the host has no cable.
+    pub fn host_link_config(&self, host: HostId) -> LinkConfig {
+        self.link_config(self.hosts[host.0].egress.expect("a host sends over its cable"))
+    }
+
     /// Frames that went over a link, over all links: the work done so far.
     pub fn hops(&self) -> u64 {
         self.hops

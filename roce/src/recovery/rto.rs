@@ -39,9 +39,11 @@ impl RetransmitTimer {
         }
     }
 
-    /// Starts it anew for `wait_nanos`, or for the timeout where that is shorter.
-    pub fn restart_for(&mut self, now: Instant, wait_nanos: u64) {
-        self.deadline = Some(now.plus_nanos(self.rto_nanos.map_or(wait_nanos, |rto| rto.min(wait_nanos))));
+    /// Starts it anew for `wait_nanos`, but not beyond the timeout since `since`.
+    pub fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
+        let passed = now.nanos_since(since);
+        let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
+        self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
     /// Whether the timeout has passed since `since`.
@@ -124,9 +126,9 @@ impl AdaptiveRto {
         self.timed.map(|timed| timed.psn)
     }
 
-    /// The packet timed was answered.
-    pub fn on_answered(&mut self, now: Instant) {
-        let Some(timed) = self.timed.take() else { return };
+    /// The packet timed was answered: its round trip in nanoseconds.
+    pub fn on_answered(&mut self, now: Instant) -> Option<u64> {
+        let timed = self.timed.take()?;
         let rtt = now.nanos_since(timed.at);
         if self.srtt_nanos == 0 {
             (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
@@ -136,6 +138,7 @@ impl AdaptiveRto {
             self.srtt_nanos = ((7 * self.srtt_nanos + rtt) / 8).max(1);
             self.min_nanos = self.min_nanos.min(rtt.max(1));
         }
+        Some(rtt)
     }
 
     /// The packet timed was lost, and what answers it would answer its repetition.

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use roce::congestion::CongestionScheme;
 use roce::qp::PathMtu;
 use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 use roce::queue::WcStatus;
@@ -113,6 +114,7 @@ impl Case {
     fn name(&self, pattern: &str) -> String {
         let scheme = match self.recovery {
             RecoveryScheme::GoBackN => String::new(),
+            RecoveryScheme::ImprovedGoBackN => "improved: ".into(),
             RecoveryScheme::SelectiveRepeat { window_pkts } => format!("keeps {window_pkts}: "),
         };
         format!(
@@ -125,7 +127,7 @@ impl Case {
     fn run(&self, tape: Tape, trace: Option<&Trace>) -> Cost {
         let config = PairConfig {
             path_mtu: PATH_MTU,
-            window_pkts: self.window_pkts,
+            congestion: CongestionScheme::Window { window_pkts: self.window_pkts },
             timeout: TIMEOUT,
             recovery: self.recovery,
             link: LINK,
@@ -206,7 +208,15 @@ fn cases() -> impl Iterator<Item = Case> {
         ("SEND", _) => case.window_pkts == WINDOWS[2],
         _ => case.window_pkts == WINDOWS[0] || case.window_pkts == WINDOWS[3],
     });
-    standard.chain(selective_cases())
+    standard.chain(improved_cases()).chain(selective_cases())
+}
+
+/// Improved go-back-N with less in flight than is kept, and more than that in a message.
+fn improved_cases() -> impl Iterator<Item = Case> {
+    let sizes = [(1, 1), (4, ACK_REQ_INTERVAL_PKTS), (1, 2 * WINDOWS[3] + 1)];
+    ["WRITE", "READ"].into_iter().flat_map(move |op| {
+        sizes.map(|size| Case::new(op, size, WINDOWS[3], RecoveryScheme::ImprovedGoBackN))
+    })
 }
 
 /// What is in flight is less than what is kept, just that, and more; the last in a message that reaches over
