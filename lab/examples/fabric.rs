@@ -1,0 +1,66 @@
+//! Packet-hops per second of CPU with real engines: all hosts of a fat-tree write to all others.
+//!
+//! `cargo run --release -p lab --example fabric -- [k] [bytes of each message] [seeds]`
+
+#[path = "../tests/common/mod.rs"]
+#[allow(dead_code)]
+mod common;
+
+use std::time::Instant;
+
+use common::{Mesh, MeshConfig, all_to_all};
+use netsim::Forwarding;
+use netsim::topology::fat_tree_hosts;
+use roce::port::Payload;
+use roce::recovery::RecoveryScheme;
+
+/// Time that this thread had a processor, in seconds, where the kernel tells it; else the time of day.
+fn cpu_seconds(start: Instant) -> f64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = told.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+    nanos.map_or(start.elapsed().as_secs_f64(), |nanos| nanos / 1e9)
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>().expect("numbers: k, bytes, seeds"));
+    let (k, bytes) = (args.next().unwrap_or(6) as usize, args.next().unwrap_or(100_000) as u32);
+    let seeds: Vec<u64> = (0..args.next().unwrap_or(1)).collect();
+    let hosts = fat_tree_hosts(k).expect("a small k");
+    let run = |lossless, seed| {
+        let config = MeshConfig {
+            k,
+            forwarding: Forwarding::Ecmp,
+            lossless,
+            queue_bytes_max: 240_000,
+            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 128 },
+            payload: Payload::Phantom,
+            window_pkts: 110,
+            seed,
+        };
+        let start = Instant::now();
+        let mut mesh = Mesh::new(&config, &all_to_all(hosts, bytes));
+        let connected = cpu_seconds(start);
+        mesh.run();
+        let seconds = cpu_seconds(start) - connected;
+        let hops = mesh.world.network.borrow().hops();
+        println!(
+            "k={k}, {hosts} hosts, {}, seed {seed}: {:.2} M packet-hops per second of CPU ({hops} hops, \
+             {:.1} s, {} polls, {:.2} ms of virtual time)",
+            if lossless { "PFC" } else { "tail drop" },
+            hops as f64 / seconds / 1e6,
+            seconds,
+            mesh.world.polls,
+            mesh.world.now_nanos() as f64 / 1e6,
+        );
+        hops
+    };
+    for lossless in [true, false] {
+        let start = Instant::now();
+        let hops: u64 = lab::seeds::run_all(&seeds, usize::MAX, |seed| run(lossless, seed)).iter().sum();
+        let rate = hops as f64 / start.elapsed().as_secs_f64() / 1e6;
+        println!(
+            "{} seeds: {rate:.2} M packet-hops per second of real time, setting up included",
+            seeds.len()
+        );
+    }
+}
