@@ -498,3 +498,26 @@ fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpA
     };
     [init, receive, send]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn addresses_differ_by_more_than_a_bit() {
+        let numbers: Vec<usize> = (0..600).chain([HOSTS_MAX - 1]).collect();
+        let macs: HashSet<[u8; 6]> = numbers.iter().map(|number| mac_of(*number).0).collect();
+        assert_eq!(macs.len(), numbers.len());
+        for mac in &macs {
+            assert_eq!(mac[0] & 1, 0, "one host's own");
+            for bit in 0..48 {
+                let mut flipped = *mac;
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(!macs.contains(&flipped), "{mac:?}");
+            }
+        }
+        let ips: HashSet<IpAddr> = numbers.iter().flat_map(|number| addresses_of(*number)).collect();
+        assert_eq!(ips.len(), 2 * numbers.len());
+    }
+}

@@ -104,6 +104,7 @@ pub struct Network {
     news: Vec<HostId>,
     recorder: Option<Recorder>,
     seed: u64,
+    keeps_fractions: bool,
     hops: u64,
     unroutable: u64,
 }
@@ -176,7 +177,9 @@ impl Network {
     fn add_link(&mut self, config: LinkConfig, from: Node, to: Node) -> LinkId {
         let id = LinkId(self.links.len());
         let rng = SplitMix::stream(self.seed, (id.0 as u64) << 1 | 1);
-        self.links.push(Link::new(config, from, to, rng));
+        let mut link = Link::new(config, from, to, rng);
+        link.keeps_fractions = self.keeps_fractions;
+        self.links.push(link);
         id
     }
 
@@ -188,6 +191,13 @@ impl Network {
             }
             Node::Switch(switch) => self.switches[switch.0].ports.push((out, into)),
         }
+    }
+
+    /// Lets wires of cables connected from now on keep fractions of a nanosecond from frame to frame: a
+    /// wire that never rests then sends at its rate exactly. Otherwise every frame takes the same whole
+    /// time, rounded up, wherever it stands: 0.4 % too much for 1 KB at 40 Gbit/s, and 4 % at 400.
+    pub fn keep_fractions(&mut self) {
+        self.keeps_fractions = true;
     }
 
     /// Puts in a tape; frames are counted from now on.
