@@ -1,6 +1,6 @@
-//! Packet-hops per second of CPU with real engines: all hosts of a fat-tree write to all others.
+//! Packet-hops per second of CPU with real engines: each host of a fat-tree writes to others, all at once.
 //!
-//! `cargo run --release -p lab --example fabric -- [k] [bytes of each message] [seeds]`
+//! `cargo run --release -p lab --example fabric -- [k] [peers of each host] [bytes of each message] [seeds]`
 
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)]
@@ -8,7 +8,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{Mesh, MeshConfig, all_to_all};
+use common::{Mesh, MeshConfig, to_others};
 use netsim::Forwarding;
 use netsim::topology::fat_tree_hosts;
 use roce::port::Payload;
@@ -22,10 +22,14 @@ fn cpu_seconds(start: Instant) -> f64 {
 }
 
 fn main() {
-    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>().expect("numbers: k, bytes, seeds"));
-    let (k, bytes) = (args.next().unwrap_or(6) as usize, args.next().unwrap_or(100_000) as u32);
-    let seeds: Vec<u64> = (0..args.next().unwrap_or(1)).collect();
+    let args = std::env::args().skip(1).map(|arg| arg.parse().expect("numbers: k, peers, bytes, seeds"));
+    let args: Vec<u64> = args.collect();
+    let arg = |at: usize, default: u64| args.get(at).copied().unwrap_or(default);
+    let k = arg(0, 6) as usize;
     let hosts = fat_tree_hosts(k).expect("a small k");
+    let peers = (arg(1, u64::MAX) as usize).min(hosts - 1);
+    let bytes = arg(2, 100_000) as u32;
+    let seeds: Vec<u64> = (0..arg(3, 1)).collect();
     let run = |lossless, seed| {
         let config = MeshConfig {
             k,
@@ -38,7 +42,7 @@ fn main() {
             seed,
         };
         let start = Instant::now();
-        let mut mesh = Mesh::new(&config, &all_to_all(hosts, bytes));
+        let mut mesh = Mesh::new(&config, &to_others(hosts, peers, bytes));
         let connected = cpu_seconds(start);
         mesh.run();
         let seconds = cpu_seconds(start) - connected;

@@ -202,8 +202,8 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
         qpn,
         first_psn: Psn::new(7),
         recovery,
-        max_rd_atomic: 1,
-        max_dest_rd_atomic: 1,
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
     };
     world.connect(&conn, [end(flow.from, own.qpn), end(flow.to, peer.qpn)]);
     Message { flow, send: own.send }
@@ -211,9 +211,14 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
 
 /// One message from each host to each other, all at once.
 pub(crate) fn all_to_all(hosts: usize, bytes: u32) -> Vec<Flow> {
-    let to_all = |from: usize| {
-        let others = (1..hosts).map(move |step| (from + step) % hosts);
+    to_others(hosts, hosts - 1, bytes)
+}
+
+/// One message from each host to each of `peers` others, which stand evenly around it, all at once.
+pub(crate) fn to_others(hosts: usize, peers: usize, bytes: u32) -> Vec<Flow> {
+    let of_host = |from: usize| {
+        let others = (1..=peers).map(move |number| (from + number * (hosts - 1) / peers) % hosts);
         others.map(move |to| Flow { start_nanos: 0, from, to, bytes })
     };
-    (0..hosts).flat_map(to_all).collect()
+    (0..hosts).flat_map(of_host).collect()
 }
