@@ -97,6 +97,8 @@ pub(crate) struct Held {
 pub(crate) struct Queued {
     pub(crate) frame: FrameId,
     pub(crate) len_bytes: u32,
+    /// The link by which it came into this switch; [`crate::frame::NONE`] where a host sent it.
+    pub(crate) input: u32,
 }
 
 pub(crate) struct Link {
@@ -219,7 +221,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Frames, UnderWay};
+    use crate::frame::{Frames, NONE, UnderWay};
     use crate::network::HostId;
 
     #[test]
@@ -237,7 +239,7 @@ mod tests {
             let mut now_nanos = 0;
             let lens = [60u32, 1_082, 4_154, 61];
             for len_bytes in lens.into_iter().cycle().take(1_000) {
-                link.enqueue(Queued { frame, len_bytes });
+                link.enqueue(Queued { frame, len_bytes, input: NONE });
             }
             while let Some(sent_nanos) = link.start_next(now_nanos) {
                 now_nanos = sent_nanos;
@@ -246,7 +248,7 @@ mod tests {
             let bits = 8 * 250 * lens.iter().map(|len| u64::from(*len) + WIRE_OVERHEAD_BYTES).sum::<u64>();
             assert_eq!(now_nanos, bits.div_ceil(gbits), "{gbits} Gbit/s");
             // After a rest nothing is owed.
-            link.enqueue(Queued { frame, len_bytes: 61 });
+            link.enqueue(Queued { frame, len_bytes: 61, input: NONE });
             assert_eq!(link.start_next(now_nanos + 1), Some(now_nanos + 1 + config.wire_nanos(61)));
         }
     }

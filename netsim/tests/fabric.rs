@@ -70,9 +70,9 @@ fn left(fabric: &Fabric, links: &[LinkId]) -> Vec<u64> {
 
 /// The first links out of host 0's leaf on the ways to the last host.
 fn ways_up(fabric: &mut Fabric) -> Vec<LinkId> {
-    let last = fabric.hosts.len() - 1;
+    let last = fabric.hosts[fabric.hosts.len() - 1];
     let leaf = fabric.tiers[0][0];
-    fabric.network.routes().next_hops(leaf, last).to_vec()
+    fabric.network.routes().next_hops(leaf, last)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::event::EventQueue;
 use crate::frame::{Frame, FrameId, Frames, NONE, UnderWay, flow_hash};
-use crate::link::{Held, Link, LinkConfig, LinkCounters};
+use crate::link::{Held, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
 use crate::switch::{Forwarding, Switch, SwitchConfig};
@@ -308,7 +308,7 @@ impl Network {
         // Looked up once, not at each switch.
         let to = frame.address(0).and_then(|address| self.addresses.get(&address)).copied();
         let flow_hash = if to.is_some() { flow_hash(&frame.bytes) } else { 0 };
-        let id = self.frames.insert(UnderWay { frame, to: to.unwrap_or(NONE), flow_hash, input: NONE });
+        let id = self.frames.insert(UnderWay { frame, to: to.unwrap_or(NONE), flow_hash });
         self.offer(link, id);
     }
 
@@ -383,13 +383,8 @@ impl Network {
             link.counters.overrun += 1;
             return self.frames.discard(frame);
         }
-        self.enqueue(id, frame, len_bytes);
-    }
-
-    #[inline]
-    fn enqueue(&mut self, id: LinkId, frame: FrameId, len_bytes: usize) {
-        // A frame is no longer than its queue, and that is what a caller can hold in memory.
-        self.links[id.0].enqueue(crate::link::Queued { frame, len_bytes: len_bytes as u32 });
+        // No frame is as long as 4 GB.
+        link.enqueue(Queued { frame, len_bytes: len_bytes as u32, input: NONE });
         self.transmit(id);
     }
 
