@@ -139,8 +139,13 @@ impl Requester {
 
     /// Whether packets of this queue pair may go now, READ responses among them.
     #[inline]
-    pub fn congestion(&mut self) -> &mut Congestion {
+    pub fn congestion_mut(&mut self) -> &mut Congestion {
         &mut self.congestion
+    }
+
+    /// The same, to look at.
+    pub fn congestion(&self) -> &Congestion {
+        &self.congestion
     }
 
     /// When it wants to be called next.
@@ -216,7 +221,7 @@ impl Requester {
     #[inline]
     fn may_send(&mut self, now: Instant) -> bool {
         let joins_pkts = match &self.recovery {
-            Recovery::GoBackN(scheme) if self.is_probing() && scheme.unacked() > 0 => return false,
+            Recovery::GoBackN(scheme) if scheme.unacked() >= self.affordable_pkts() => return false,
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
             // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
@@ -267,7 +272,7 @@ impl Requester {
         spec.ack_req = part.is_last
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
             || self.congestion.is_last_permit(self.recovery.unacked())
-            || self.is_probing();
+            || self.recovery.unacked() + 1 >= self.affordable_pkts();
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let headers = |parts: &mut crate::wire::FrameParts<'_>| {
@@ -313,6 +318,9 @@ impl Requester {
             self.pace_sent(psn, self.since_ack_req_pkts == 0, is_resend, outlet.now);
         } else {
             self.timer.start(outlet.now);
+            if self.congestion.follows_round_trip() && !is_resend && self.since_ack_req_pkts == 0 {
+                self.pace.rto.on_sent(psn, outlet.now);
+            }
         }
     }
 
@@ -357,13 +365,19 @@ impl Requester {
     ) -> Option<WcStatus> {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
         let effect = scheme.on_feedback(feedback);
-        let mut rtt_nanos = None;
-        if self.config.recovery.is_adaptive() {
-            rtt_nanos = self.pace_feedback(now, effect.acknowledged, effect.resumes);
+        let rtt_nanos = if self.config.recovery.is_adaptive() {
+            self.pace_feedback(now, effect.acknowledged, effect.resumes)
         } else if effect.acknowledged > 0 || effect.resumes {
             // What is resent starts the timer itself.
-            if self.recovery.unacked() > 0 { self.timer.restart(now) } else { self.timer.stop() }
-        }
+            if self.recovery.unacked() > 0 {
+                self.timer.restart(now)
+            } else {
+                self.timer.stop()
+            }
+            self.time_answer(now, effect.resumes)
+        } else {
+            None
+        };
         if effect.resumes {
             self.congestion.on_loss(now);
         }
@@ -412,8 +426,8 @@ impl Requester {
         self.retries_left = self.config.retry_count;
         if let Recovery::GoBackN(scheme) = &mut self.recovery {
             scheme.on_timeout();
-            self.pace.abandon();
         }
+        self.pace.abandon();
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
         None
@@ -433,6 +447,7 @@ impl Requester {
         }
         counters.local_ack_timeout_err += 1;
         self.congestion.on_loss(now);
+        self.pace.rto.cancel();
         self.recovery.on_timeout();
         self.use_retry(counters)
     }
