@@ -262,7 +262,7 @@ impl<P: Port> Engine<P> {
             let Some(slot) = self.timers.pop_due(self.now) else { return };
             let Some(qp) = self.qps.at_mut(slot) else { continue };
             let Some(connection) = &mut qp.connection else { continue };
-            let failed = connection.requester.on_time(self.now, &mut qp.counters);
+            let failed = connection.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
             self.after_requester(slot, failed);
         }
     }

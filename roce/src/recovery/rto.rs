@@ -86,6 +86,7 @@ struct Timed {
 /// ```text
 ///   heard --- 2 min rtt + 4 rttvar --> probe: the last packet again
 ///        then srtt + 4 rttvar, at least low or high, doubling ----> all that is not acknowledged again
+///   before a round trip was measured: low or high for the probe, then 1 ms, doubling
 /// ```
 /// It decides when to send again, never when to give up: that stays with the local ACK timeout.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,7 +99,7 @@ pub struct AdaptiveRto {
     expiries: u32,
 }
 
-/// Before any round trip was measured, in nanoseconds.
+/// After a probe, where no round trip was measured: the network may be a slow one. In nanoseconds.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
 /// The shortest wait for a probe, in nanoseconds: timers are no finer.
 const PROBE_MIN_NANOS: u64 = 10_000;
@@ -154,15 +155,16 @@ impl AdaptiveRto {
 
     /// The wait from now on, with `in_flight_pkts` in flight.
     pub fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
+        let floor = if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS };
         if self.srtt_nanos == 0 {
-            return FIRST_RTO_NANOS << self.expiries.min(BACKOFF_MAX);
+            let doublings = self.expiries.saturating_sub(1).min(BACKOFF_MAX);
+            return if self.expiries == 0 { floor } else { FIRST_RTO_NANOS << doublings };
         }
         let margin = 4 * self.rttvar_nanos;
         if self.expiries == 0 {
             // Silence: while queues drain, they bring something all the time.
             return (2 * self.min_nanos + margin).max(PROBE_MIN_NANOS);
         }
-        let floor = if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS };
         (self.srtt_nanos + margin).max(floor) << (self.expiries - 1).min(BACKOFF_MAX)
     }
 

@@ -8,11 +8,12 @@
 //!   local ACK timeout   one of `retry_count` is used up; after the last the work request fails
 //! ```
 
+use super::outstanding::Outstanding;
 use super::requester::Requester;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::queue::WcStatus;
-use crate::recovery::{AdaptiveRto, Affordable, Recovery};
+use crate::recovery::{AdaptiveRto, Affordable, Recovery, SelectiveRepeat};
 use crate::time::Instant;
 
 /// Timing that follows the network.
@@ -138,7 +139,12 @@ impl Requester {
 
     /// The timer expired: a probe, and after that more, and when the peer was silent for the local ACK
     /// timeout, a retry is used up.
-    pub(super) fn on_pace(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
+    pub(super) fn on_pace(
+        &mut self,
+        now: Instant,
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
         if self.recovery.sent() == 0 {
             return None;
         }
@@ -165,6 +171,7 @@ impl Requester {
             }
             Recovery::SelectiveRepeat(scheme) => {
                 let probe = scheme.probe().filter(|_| is_first);
+                let probe = probe.map(|probe| whole_read(scheme, outstanding, probe.0).unwrap_or(probe));
                 self.pace.probe = probe.map(|(psn, _)| psn);
                 match probe {
                     Some((psn, count)) => _ = scheme.on_lost(psn, count),
@@ -180,4 +187,12 @@ impl Requester {
         self.start_pace(now);
         None
     }
+}
+
+/// First packet and count of the READ of `psn`, where it is one that the peer may not have: no part of it will do
+/// as a probe.
+fn whole_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
+    let place = outstanding.find(psn).filter(|place| place.span.is_read)?;
+    let is_known = scheme.executed().offset_from(psn).is_some_and(|offset| offset > 0);
+    (!is_known).then_some((place.span.first, place.span.packets))
 }

@@ -446,7 +446,12 @@ impl Requester {
     }
 
     /// Lets timers expire. Returns how the oldest work request failed, where it did.
-    pub fn on_time(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
+    pub fn on_time(
+        &mut self,
+        now: Instant,
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             self.resume_pace(now);
@@ -455,7 +460,7 @@ impl Requester {
             return None;
         }
         if self.config.recovery.is_adaptive() {
-            return self.on_pace(now, counters);
+            return self.on_pace(now, outstanding, counters);
         }
         counters.local_ack_timeout_err += 1;
         self.congestion.on_loss(now);
@@ -541,7 +546,7 @@ mod tests {
                 "nothing is in flight"
             );
             now = now.plus_nanos(WAIT_NANOS);
-            assert_eq!(requester.on_time(now, &mut counters), None);
+            assert_eq!(requester.on_time(now, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
             assert_eq!(requester.on_outcome(now, lost, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
