@@ -1,90 +1,225 @@
 //! What is going to happen, by time and then by the order of cause.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::network::LinkId;
+/// Slots of the wheel, one for each nanosecond to come: more than a long frame takes on a fast wire, or
+/// a cable in one hall.
+const SLOTS: usize = 4096;
+const WORD_BITS: usize = 64;
+const WORDS: usize = SLOTS / WORD_BITS;
 
-/// Something that happens at a known time.
-pub(crate) enum Event {
-    /// The last bit of the frame under way leaves the sender.
-    Sent {
-        /// On which link.
-        link: LinkId,
-    },
-    /// A frame reaches the far end.
-    Arrived {
-        /// Of which link.
-        link: LinkId,
-        /// The frame.
-        frame: Vec<u8>,
-    },
-    /// A frame held back for others to pass has waited long enough.
-    HeldTooLong {
-        /// On which link.
-        link: LinkId,
-        /// Which one of the link's held frames.
-        held: u64,
-    },
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    first: u32,
+    last: u32,
 }
 
-struct Scheduled {
-    nanos: u64,
-    sequence: u64,
-    event: Event,
+#[derive(Clone, Copy, Debug)]
+struct Node<T> {
+    entry: T,
+    next: u32,
 }
 
-impl Scheduled {
-    fn key(&self) -> (u64, u64) {
-        (self.nanos, self.sequence)
+/// Entries to come, earliest first; of two at the same time the one added first comes first.
+///
+/// A timing wheel (Varghese and Lauck, SOSP 1987), and a heap for what is farther away: adding and taking
+/// cost the same however many entries there are.
+///
+/// ```text
+///            at_nanos                at_nanos + SLOTS
+///   wheel:   |.|e|.|.|e|.|.|.|.|e|.|.|   each slot a list, oldest first
+///                                    '-- heap: later entries, moved here as the wheel turns
+/// ```
+#[derive(Debug)]
+pub struct EventQueue<T> {
+    /// The time of the last entry taken.
+    at_nanos: u64,
+    slots: Box<[Slot]>,
+    /// Bit n of word w: slot 64 w + n has entries.
+    occupied: [u64; WORDS],
+    /// Bit w: word w is not 0.
+    summary: u64,
+    nodes: Vec<Node<T>>,
+    free: u32,
+    /// Entries beyond the wheel: time, order of adding, node.
+    later: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// The earliest of those.
+    later_nanos: u64,
+    added_later: u64,
+}
+
+impl<T> Default for EventQueue<T> {
+    fn default() -> Self {
+        EventQueue {
+            at_nanos: 0,
+            slots: vec![Slot { first: NONE, last: NONE }; SLOTS].into_boxed_slice(),
+            occupied: [0; WORDS],
+            summary: 0,
+            nodes: Vec::new(),
+            free: NONE,
+            later: BinaryHeap::new(),
+            later_nanos: u64::MAX,
+            added_later: 0,
+        }
     }
 }
 
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    /// The earliest is the greatest, because a binary heap gives the greatest first.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.key().cmp(&self.key())
-    }
-}
-
-/// Events to come.
-#[derive(Default)]
-pub(crate) struct Events {
-    heap: BinaryHeap<Scheduled>,
-    sequence: u64,
-}
-
-impl Events {
-    /// Adds an event; of two at the same time the one added first happens first.
-    pub(crate) fn schedule(&mut self, nanos: u64, event: Event) {
-        self.heap.push(Scheduled { nanos, sequence: self.sequence, event });
-        self.sequence += 1;
+impl<T: Copy> EventQueue<T> {
+    /// Adds an entry for `nanos`, which must not be before the last one taken (it is then due at
+    /// once).
+    #[inline]
+    pub fn schedule(&mut self, nanos: u64, entry: T) {
+        debug_assert!(nanos >= self.at_nanos, "time runs forwards");
+        let nanos = nanos.max(self.at_nanos);
+        let node = self.new_node(entry);
+        if nanos - self.at_nanos < SLOTS as u64 {
+            self.put(nanos, node);
+        } else {
+            self.later.push(Reverse((nanos, self.added_later, node)));
+            self.later_nanos = self.later_nanos.min(nanos);
+            self.added_later += 1;
+        }
     }
 
-    /// When the next event happens.
-    pub(crate) fn next_nanos(&self) -> Option<u64> {
-        self.heap.peek().map(|next| next.nanos)
+    #[inline]
+    fn new_node(&mut self, entry: T) -> u32 {
+        let node = Node { entry, next: NONE };
+        let place = self.free;
+        if let Some(free) = self.nodes.get_mut(place as usize) {
+            self.free = free.next;
+            *free = node;
+            return place;
+        }
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as u32
     }
 
-    /// Takes the next event if it happens at `nanos` or before.
-    pub(crate) fn pop_until(&mut self, nanos: u64) -> Option<(u64, Event)> {
-        if self.next_nanos()? > nanos {
+    /// Appends a node to the slot of `nanos`, which is on the wheel.
+    #[inline]
+    fn put(&mut self, nanos: u64, node: u32) {
+        let at = nanos as usize % SLOTS;
+        let slot = &mut self.slots[at];
+        let before = std::mem::replace(&mut slot.last, node);
+        if before == NONE {
+            slot.first = node;
+            self.occupied[at / WORD_BITS] |= 1 << (at % WORD_BITS);
+            self.summary |= 1 << (at / WORD_BITS);
+        } else {
+            self.nodes[before as usize].next = node;
+        }
+    }
+
+    /// When the next entry is due.
+    #[inline]
+    pub fn next_nanos(&self) -> Option<u64> {
+        if self.summary == 0 {
+            return self.later.peek().map(|Reverse((nanos, ..))| *nanos);
+        }
+        let at = self.at_nanos as usize % SLOTS;
+        let (word, bit) = (at / WORD_BITS, at % WORD_BITS);
+        let ahead = self.occupied[word] >> bit;
+        let distance = if ahead != 0 {
+            ahead.trailing_zeros() as usize
+        } else {
+            // Words after this one, those before it, and last the part of it that is passed.
+            let words = self.summary.rotate_right(word as u32) & !1;
+            let step = if words != 0 { words.trailing_zeros() as usize } else { WORDS };
+            let found = (word + step) % WORDS;
+            step * WORD_BITS + self.occupied[found].trailing_zeros() as usize - bit
+        };
+        Some(self.at_nanos + distance as u64)
+    }
+
+    /// Takes the next entry if it is due at `nanos` or before.
+    #[inline]
+    pub fn pop_until(&mut self, nanos: u64) -> Option<(u64, T)> {
+        let due_nanos = self.next_nanos()?;
+        if due_nanos > nanos {
             return None;
         }
-        self.heap.pop().map(|next| (next.nanos, next.event))
+        if due_nanos > self.at_nanos {
+            self.at_nanos = due_nanos;
+            if self.later_nanos.saturating_sub(due_nanos) < SLOTS as u64 {
+                self.turn();
+            }
+        }
+        let at = due_nanos as usize % SLOTS;
+        let slot = &mut self.slots[at];
+        let place = slot.first;
+        let node = &mut self.nodes[place as usize];
+        slot.first = std::mem::replace(&mut node.next, self.free);
+        self.free = place;
+        if slot.first == NONE {
+            slot.last = NONE;
+            let word = &mut self.occupied[at / WORD_BITS];
+            *word &= !(1 << (at % WORD_BITS));
+            if *word == 0 {
+                self.summary &= !(1 << (at / WORD_BITS));
+            }
+        }
+        Some((due_nanos, node.entry))
+    }
+
+    /// Moves to the wheel what it now reaches, before anything else is put there.
+    #[cold]
+    fn turn(&mut self) {
+        while let Some(&Reverse((nanos, _, node))) = self.later.peek()
+            && nanos - self.at_nanos < SLOTS as u64
+        {
+            self.later.pop();
+            self.put(nanos, node);
+        }
+        self.later_nanos = self.later.peek().map_or(u64::MAX, |Reverse((nanos, ..))| *nanos);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::SplitMix;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn entries_come_by_time_and_then_in_the_order_of_their_adding() {
+        let mut rng = SplitMix::new(1);
+        for spread_nanos in [1, 3, 100, 4_095, 4_096, 4_097, 9_000, 1 << 40] {
+            let mut queue = EventQueue::default();
+            let mut model: BTreeMap<(u64, u32), ()> = BTreeMap::new();
+            let (mut now, mut added) = (0, 0u32);
+            for _ in 0..20_000 {
+                if rng.up_to(2) > 0 {
+                    let nanos = now + rng.bits() % spread_nanos;
+                    queue.schedule(nanos, added);
+                    model.insert((nanos, added), ());
+                    added += 1;
+                } else {
+                    let until = now + rng.bits() % spread_nanos;
+                    let first = model.first_key_value().map(|(key, ())| *key);
+                    assert_eq!(queue.next_nanos(), first.map(|(nanos, _)| nanos));
+                    let due = first.filter(|(nanos, _)| *nanos <= until);
+                    assert_eq!(queue.pop_until(until), due);
+                    if let Some(key) = due {
+                        model.remove(&key);
+                        now = key.0;
+                    }
+                }
+            }
+            assert!(added > 10_000 && model.len() < added as usize);
+        }
+    }
+
+    #[test]
+    fn the_end_of_time_is_a_time() {
+        let mut queue = EventQueue::default();
+        queue.schedule(u64::MAX, 'z');
+        queue.schedule(0, 'a');
+        assert_eq!(queue.pop_until(u64::MAX), Some((0, 'a')));
+        assert_eq!(queue.pop_until(u64::MAX - 1), None);
+        assert_eq!(queue.pop_until(u64::MAX), Some((u64::MAX, 'z')));
+        assert_eq!(queue.next_nanos(), None);
     }
 }

@@ -67,6 +67,12 @@ impl Congestion {
         }
     }
 
+    /// Whether it is a window and no more: then it need not be told what is sent.
+    #[inline]
+    pub fn is_window(&self) -> bool {
+        matches!(self, Congestion::Window { .. })
+    }
+
     /// Whether one more packet may join `in_flight_pkts` now. One that takes the place of a lost one, or
     /// that the peer asked for, joins none.
     #[inline]
@@ -124,13 +130,6 @@ impl Congestion {
             Congestion::Swift(swift) => swift.next_permit_at(),
             Congestion::Timely(timely) => timely.next_permit_at(),
         }
-    }
-
-    /// Whether packets may have to wait for more than an acknowledgement: only then it wants to hear of what
-    /// was sent.
-    #[inline]
-    pub fn is_paced(&self) -> bool {
-        !matches!(self, Congestion::Window { .. })
     }
 
     /// A packet went out, `frame_bytes` long from Ethernet header to ICRC.
@@ -200,7 +199,7 @@ mod tests {
             assert!(congestion.permit(NOW, 2) && !congestion.permit(NOW, 3), "{name}");
             assert!(congestion.is_last_permit(2) && !congestion.is_last_permit(1), "{name}");
             assert_eq!(congestion.next_permit_at().filter(|at| *at > NOW), None, "{name}");
-            assert_eq!(congestion.is_paced(), !name.starts_with("window"));
+            assert_eq!(congestion.is_window(), name.starts_with("window"));
         }
     }
 

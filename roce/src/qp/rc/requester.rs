@@ -312,7 +312,7 @@ impl Requester {
         outlet.counters.sent_bytes += u64::from(part.payload_len);
         let is_resend = self.recovery.is_resend();
         outlet.counters.retransmitted_pkts += u64::from(is_resend);
-        if self.congestion.is_paced() {
+        if !self.congestion.is_window() {
             self.congestion.on_sent(outlet.now, outlet.path.frame_bytes(part.opcode, part.payload_len));
         }
         self.recovery.on_sent(part.psn_span);
@@ -380,7 +380,7 @@ impl Requester {
         } else {
             None
         };
-        if self.congestion.is_paced() {
+        if !self.congestion.is_window() {
             self.tell_congestion(now, effect, rtt_nanos);
         }
         if effect.acknowledged > 0 {
