@@ -4,6 +4,7 @@ mod device;
 mod devinfo;
 mod doctor;
 mod dump;
+mod lab;
 mod output;
 mod perf;
 mod ping;
@@ -51,6 +52,7 @@ enum Command {
     Devinfo(devinfo::DevinfoArgs),
     Dump(dump::DumpArgs),
     Doctor(doctor::DoctorArgs),
+    Lab(lab::LabArgs),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Lab(args) => lab::run(&args),
     };
     match result {
         Ok(code) => code,
