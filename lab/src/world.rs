@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use netsim::{HostId, LinkConfig, Network};
-use roce::congestion::Congestion;
+use roce::congestion::CongestionScheme;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{Engine, EngineConfig};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
@@ -33,8 +33,8 @@ pub struct WorldConfig {
     pub mtu_bytes: usize,
     /// A host polls no more often than this; at least 1, or time would stand still.
     pub poll_gap_nanos: u64,
-    /// Packets in flight of each queue pair.
-    pub window_pkts: u32,
+    /// Congestion control of each queue pair.
+    pub congestion: CongestionScheme,
     /// Seeds the engines' keys and numbers.
     pub seed: u64,
 }
@@ -306,8 +306,12 @@ fn engine_config(number: usize, config: &WorldConfig) -> EngineConfig {
         gateway_v4: None,
         gateway_v6: None,
     };
-    let congestion = Congestion::Window { window_pkts: config.window_pkts };
-    EngineConfig { limits: LIMITS, congestion, ..EngineConfig::new(seed, neighbour) }
+    EngineConfig {
+        limits: LIMITS,
+        congestion: config.congestion,
+        link_bits_per_sec: config.link.rate_bits_per_sec,
+        ..EngineConfig::new(seed, neighbour)
+    }
 }
 
 /// Two hosts by a cable; more by a switch, each by its own.

@@ -1,6 +1,7 @@
 //! Two hosts on a cable with one connection, for tests that say step by step what happens.
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::engine::Event;
 use roce::id::{LKey, RKey};
@@ -20,8 +21,8 @@ pub struct PairConfig {
     pub link: LinkConfig,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// Packets in flight.
-    pub window_pkts: u32,
+    /// Congestion control.
+    pub congestion: CongestionScheme,
     /// Local ACK timeout code.
     pub timeout: u8,
     /// Retries without progress.
@@ -55,7 +56,7 @@ impl Default for PairConfig {
                 queue_bytes_max: 1 << 20,
             },
             path_mtu: PathMtu::Mtu1024,
-            window_pkts: 128,
+            congestion: CongestionScheme::Window { window_pkts: 128 },
             timeout: 8,
             retry_count: 7,
             rnr_retry: 7,
@@ -128,7 +129,7 @@ impl Pair {
             link: config.link,
             mtu_bytes: 4200,
             poll_gap_nanos: 100,
-            window_pkts: config.window_pkts,
+            congestion: config.congestion,
             seed: 1,
         });
         let sizes = QpSizes {

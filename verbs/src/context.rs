@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dpdk_ffi::EalConfig;
-use roce::congestion::Congestion;
+use roce::congestion::CongestionScheme;
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::engine::{Engine, EngineConfig, Event, Progress};
@@ -38,8 +38,8 @@ pub struct DeviceOptions {
     pub pcap: Option<PathBuf>,
     /// How DPDK is started, where this process has not yet.
     pub eal: EalConfig,
-    /// Packets in flight of one queue pair at most; `None`: the engine's default.
-    pub window_pkts: Option<u32>,
+    /// Congestion control of queue pairs that name none.
+    pub congestion: CongestionScheme,
     /// How many objects the device has room for.
     pub limits: DeviceLimits,
 }
@@ -258,9 +258,7 @@ impl Context {
         })?;
         let mut config = EngineConfig::new(seed, opened.neighbour);
         config.limits = options.limits;
-        if let Some(window_pkts) = options.window_pkts {
-            config.congestion = Congestion::Window { window_pkts };
-        }
+        config.congestion = options.congestion;
         let engine = Engine::new(Fault::new(wire, options.faults), config)?;
         let driven = Driven {
             engine,

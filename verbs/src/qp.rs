@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::engine::Attributes;
 use roce::id::{Gid, Qpn};
@@ -86,6 +87,8 @@ pub struct ConnectOptions {
     pub traffic_class: u8,
     /// Recovery; anything but the standard's go-back-N must have been agreed with the peer.
     pub recovery: RecoveryScheme,
+    /// Congestion control of what this side sends; `None`: the device's.
+    pub congestion: Option<CongestionScheme>,
 }
 
 impl Default for ConnectOptions {
@@ -101,6 +104,7 @@ impl Default for ConnectOptions {
             min_rnr_timer: 12,
             traffic_class: 0,
             recovery: RecoveryScheme::GoBackN,
+            congestion: None,
         }
     }
 }
@@ -217,6 +221,7 @@ impl Qp {
             max_dest_rd_atomic: Some(options.rd_atomic),
             min_rnr_timer: Some(options.min_rnr_timer),
             recovery: Some(options.recovery),
+            congestion: options.congestion,
             ..QpAttr::default()
         })
     }

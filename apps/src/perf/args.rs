@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use verbs::{PathMtu, RecoveryScheme};
+use verbs::{CongestionScheme, PathMtu, RecoveryScheme};
 
 use super::params::{Choices, MAX_SIZE_BYTES, Measure, Recovery, Test, Verb};
 use crate::device::{DeviceArgs, parse_path_mtu};
@@ -66,6 +66,11 @@ pub(crate) struct TestArgs {
     /// where so many packets are kept out of order, 64 to 4096 [default: go-back-n]
     #[arg(long, value_name = "SCHEME")]
     recovery: Option<RecoveryScheme>,
+
+    /// How what this end sends is kept from congesting the network: none, window or window:PKTS, where at most
+    /// so many packets are in flight [default: window:256]
+    #[arg(long, value_name = "SCHEME")]
+    congestion: Option<CongestionScheme>,
 
     /// Sleep until a completion comes, instead of polling
     #[arg(short, long)]
@@ -156,6 +161,7 @@ pub(super) struct Local {
     pub(super) post_list: u32,
     pub(super) qp_timeout: u8,
     pub(super) gid_index: Option<u8>,
+    pub(super) congestion: Option<CongestionScheme>,
     pub(super) events: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
@@ -231,6 +237,7 @@ impl TestArgs {
             post_list: 1,
             qp_timeout: self.qp_timeout,
             gid_index: self.gid_index,
+            congestion: self.congestion,
             events: self.events,
             wants_peak: false,
             report_gbits: false,
@@ -267,6 +274,7 @@ impl BwArgs {
             post_list: self.post_list,
             qp_timeout: self.test.qp_timeout,
             gid_index: self.test.gid_index,
+            congestion: self.test.congestion,
             events: self.test.events,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,

@@ -141,6 +141,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "driver": attr.driver,
         "path_mtu_bytes": params.mtu.bytes(),
         "recovery": params.recovery.to_string(),
+        "congestion": local.congestion.unwrap_or_default().to_string(),
         "qps": params.qps,
         "bidirectional": params.bidirectional,
         "verified": params.verify,

@@ -286,6 +286,9 @@ pub(super) fn settings(
     if params.recovery != verbs::RecoveryScheme::GoBackN {
         lines.push(format!(" Recovery        : {}", params.recovery));
     }
+    if let Some(congestion) = local.congestion {
+        lines.push(format!(" Congestion      : {congestion}"));
+    }
     lines.push(" Link type       : Ethernet".to_owned());
     lines.push(format!(" GID index       : {gid_index}"));
     if test.verb == Verb::Read {

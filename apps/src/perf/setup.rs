@@ -336,6 +336,7 @@ fn connect_all(
         rd_atomic: params.outs,
         timeout: local.qp_timeout,
         recovery: params.recovery,
+        congestion: local.congestion,
         ..ConnectOptions::default()
     };
     let mut lanes = Vec::new();

@@ -26,7 +26,7 @@ impl<P: Port> Engine<P> {
             let turn = self.take_turn(slot as usize, outgoing, &mut quantum);
             budget -= before - quantum;
             match turn {
-                Turn::Done => {}
+                Turn::Done | Turn::Paced => {}
                 Turn::MoreToSend => self.turns.push_back(slot),
                 Turn::Later => self.later.push(slot),
                 Turn::PortFull => {
@@ -58,16 +58,25 @@ impl<P: Port> Engine<P> {
             counters: &mut qp.counters,
         };
         let mut turn = match outgoing {
-            Outgoing::All => connection.responder.transmit(&mut outlet),
+            Outgoing::All => connection.responder.transmit(connection.requester.congestion(), &mut outlet),
             Outgoing::Requests if connection.responder.has_answers() => Turn::Later,
             Outgoing::Requests => Turn::Done,
         };
         if matches!(turn, Turn::Done | Turn::Later) && matches!(qp.state, QpState::Rts | QpState::Sqd) {
             let requests = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
-            turn = if requests == Turn::Done { turn } else { requests };
+            turn = match requests {
+                // The next poll finds it paced again.
+                Turn::Done | Turn::Paced if turn == Turn::Later => turn,
+                other => other,
+            };
             if let Some(deadline) = connection.requester.deadline() {
                 self.timers.no_later_than(slot, deadline);
             }
+        }
+        if turn == Turn::Paced
+            && let Some(at) = connection.requester.congestion().next_permit_at()
+        {
+            self.timers.no_later_than(slot, at);
         }
         // Still in line, unless it is done.
         qp.scheduled = matches!(turn, Turn::MoreToSend | Turn::Later | Turn::PortFull);

@@ -23,8 +23,10 @@ pub const FLUSHED_WRS_PER_QP: usize = 32;
 /// Frames of the neighbour code that one poll sends.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
-/// Packets in flight of one queue pair, unless configured otherwise.
-pub const DEFAULT_WINDOW_PKTS: u32 = 256;
+pub use crate::congestion::DEFAULT_WINDOW_PKTS;
+
+/// Speed of a link that does not tell, in bits per second.
+pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
 /// Frames that a device keeps out of order, over all queue pairs: they are not in the port's pool meanwhile.
 pub const KEPT_FRAMES_MAX: usize = 2048;

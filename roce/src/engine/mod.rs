@@ -23,7 +23,7 @@ mod timers;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::congestion::Congestion;
+use crate::congestion::CongestionScheme;
 use crate::counters::{DropCounters, QpCounters};
 use crate::mem::MemoryTable;
 use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
@@ -39,7 +39,7 @@ pub use qp_object::Attributes;
 
 use egress::Outgoing;
 use limits::{
-    DEFAULT_WINDOW_PKTS, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
+    DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
     TIMERS_PER_POLL,
 };
 use qp_object::Qp;
@@ -61,15 +61,22 @@ pub struct EngineConfig {
     pub limits: DeviceLimits,
     /// Addresses, and who answers for them.
     pub neighbour: NeighbourConfig,
-    /// Congestion control of new queue pairs.
-    pub congestion: Congestion,
+    /// Congestion control of queue pairs that name none.
+    pub congestion: CongestionScheme,
+    /// Speed of the port's link, in bits per second: where congestion control starts.
+    pub link_bits_per_sec: u64,
 }
 
 impl EngineConfig {
     /// Defaults for everything but the seed and the addresses.
     pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
-        let congestion = Congestion::Window { window_pkts: DEFAULT_WINDOW_PKTS };
-        EngineConfig { seed, limits: DeviceLimits::default(), neighbour, congestion }
+        EngineConfig {
+            seed,
+            limits: DeviceLimits::default(),
+            neighbour,
+            congestion: CongestionScheme::default(),
+            link_bits_per_sec: DEFAULT_LINK_BITS_PER_SEC,
+        }
     }
 }
 
@@ -98,7 +105,8 @@ impl Progress {
 /// queues ([`crate::queue::SendPoster`] and its like) may be used from other threads meanwhile.
 pub struct Engine<P: Port> {
     port: P,
-    congestion: Congestion,
+    congestion: CongestionScheme,
+    link_bits_per_sec: u64,
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
@@ -136,6 +144,7 @@ impl<P: Port> Engine<P> {
         Ok(Engine {
             port,
             congestion: config.congestion,
+            link_bits_per_sec: config.link_bits_per_sec,
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),
             neighbour,

@@ -3,6 +3,7 @@
 use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
 use super::{Engine, schedule};
+use crate::congestion::{CongestionScheme, scheme};
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::neighbour::Resolution;
 use crate::port::Port;
@@ -59,7 +60,7 @@ impl<P: Port> Engine<P> {
     }
 
     fn carry_out(&mut self, slot: usize, from: QpState, to: QpState, route: Option<Route>) {
-        let congestion = self.congestion;
+        let device = (self.congestion, self.link_bits_per_sec);
         let Some(qp) = self.qps.at_mut(slot) else { return };
         match (from, to) {
             (_, QpState::Reset) => {
@@ -70,7 +71,7 @@ impl<P: Port> Engine<P> {
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
-                let requester = Requester::new(requester_config(&qp.attributes, congestion));
+                let requester = Requester::new(requester_config(&qp.attributes, device));
                 let responder = Responder::new(responder_config(&qp.attributes));
                 if let RecoveryScheme::SelectiveRepeat { window_pkts } = qp.attributes.recovery {
                     self.reorder.open(slot, window_pkts);
@@ -87,11 +88,11 @@ impl<P: Port> Engine<P> {
             (QpState::Rtr, QpState::Rts) => {
                 qp.outstanding.set_first_psn(qp.attributes.sq_psn);
                 if let Some(connection) = &mut qp.connection {
-                    connection.requester = Requester::new(requester_config(&qp.attributes, congestion));
+                    connection.requester = Requester::new(requester_config(&qp.attributes, device));
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
-                let config = requester_config(&qp.attributes, congestion);
+                let config = requester_config(&qp.attributes, device);
                 if let Some(connection) = &mut qp.connection {
                     connection.requester.reconfigure(config);
                 }
@@ -222,6 +223,7 @@ fn updated(mut now: Attributes, attr: &QpAttr) -> Attributes {
     set(&mut now.retry_count, attr.retry_count);
     set(&mut now.rnr_retry, attr.rnr_retry);
     set(&mut now.recovery, attr.recovery);
+    set(&mut now.congestion, attr.congestion.map(Some));
     now
 }
 
@@ -245,6 +247,11 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
         let value = u64::from(window_pkts);
         return Err(ModifyError::OutOfRange { attribute: "selective repeat window", value, needed });
     }
+    if let Some(scheme) = attr.congestion.filter(|scheme| !scheme.is_valid()) {
+        let needed = format!("1 to {} packets", scheme::WINDOW_PKTS_MAX);
+        let value = u64::from(scheme.window_pkts());
+        return Err(ModifyError::OutOfRange { attribute: "congestion window", value, needed });
+    }
     if let Some(port) = attr.port_num.filter(|port| *port != 1) {
         let needed = "the device has port 1 only".into();
         return Err(ModifyError::OutOfRange { attribute: "port_num", value: u64::from(port), needed });
@@ -263,7 +270,8 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
     Ok(())
 }
 
-fn requester_config(attributes: &Attributes, congestion: crate::congestion::Congestion) -> RequesterConfig {
+/// `device` is what a queue pair has that names no scheme of its own, and the speed of the link.
+fn requester_config(attributes: &Attributes, device: (CongestionScheme, u64)) -> RequesterConfig {
     RequesterConfig {
         first_psn: attributes.sq_psn,
         mtu_bytes: attributes.path_mtu.bytes(),
@@ -271,7 +279,8 @@ fn requester_config(attributes: &Attributes, congestion: crate::congestion::Cong
         retry_count: attributes.retry_count,
         rnr_retry: attributes.rnr_retry,
         max_rd_atomic: attributes.max_rd_atomic,
-        congestion,
+        congestion: attributes.congestion.unwrap_or(device.0),
+        link_bits_per_sec: device.1,
         recovery: attributes.recovery,
     }
 }

@@ -1,5 +1,6 @@
 //! A queue pair as the engine keeps it.
 
+use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::id::{Gid, Mac, Qpn};
 use crate::mem::Access;
@@ -42,6 +43,8 @@ pub struct Attributes {
     pub rnr_retry: u8,
     /// Recovery.
     pub recovery: RecoveryScheme,
+    /// Congestion control; `None`: the device's.
+    pub congestion: Option<CongestionScheme>,
 }
 
 impl Default for Attributes {
@@ -60,6 +63,7 @@ impl Default for Attributes {
             retry_count: 0,
             rnr_retry: 0,
             recovery: RecoveryScheme::GoBackN,
+            congestion: None,
         }
     }
 }

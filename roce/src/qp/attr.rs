@@ -1,5 +1,6 @@
 //! Queue pair attributes, as `struct ibv_qp_attr` has them.
 
+use crate::congestion::CongestionScheme;
 use crate::id::{Gid, Qpn};
 use crate::mem::{Access, PdId};
 use crate::psn::Psn;
@@ -130,6 +131,9 @@ pub struct QpAttr {
     /// Recovery that was agreed with the peer; no attribute of the standard's, and go-back-N unless set
     /// before or with the change to RTR.
     pub recovery: Option<RecoveryScheme>,
+    /// Congestion control, this side's alone; no attribute of the standard's, and the device's unless set
+    /// before or with the change to RTS.
+    pub congestion: Option<CongestionScheme>,
 }
 
 impl QpAttr {

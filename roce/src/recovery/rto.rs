@@ -124,9 +124,9 @@ impl AdaptiveRto {
         self.timed.map(|timed| timed.psn)
     }
 
-    /// The packet timed was answered.
-    pub fn on_answered(&mut self, now: Instant) {
-        let Some(timed) = self.timed.take() else { return };
+    /// The packet timed was answered: its round trip in nanoseconds.
+    pub fn on_answered(&mut self, now: Instant) -> Option<u64> {
+        let timed = self.timed.take()?;
         let rtt = now.nanos_since(timed.at);
         if self.srtt_nanos == 0 {
             (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
@@ -136,6 +136,7 @@ impl AdaptiveRto {
             self.srtt_nanos = ((7 * self.srtt_nanos + rtt) / 8).max(1);
             self.min_nanos = self.min_nanos.min(rtt.max(1));
         }
+        Some(rtt)
     }
 
     /// The packet timed was lost, and what answers it would answer its repetition.

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use roce::congestion::CongestionScheme;
 use roce::qp::PathMtu;
 use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 use roce::queue::WcStatus;
@@ -125,7 +126,7 @@ impl Case {
     fn run(&self, tape: Tape, trace: Option<&Trace>) -> Cost {
         let config = PairConfig {
             path_mtu: PATH_MTU,
-            window_pkts: self.window_pkts,
+            congestion: CongestionScheme::Window { window_pkts: self.window_pkts },
             timeout: TIMEOUT,
             recovery: self.recovery,
             link: LINK,

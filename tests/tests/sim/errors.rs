@@ -2,6 +2,7 @@
 
 use lab::world::Step;
 use netsim::{Action, Fault, LinkId, Tape};
+use roce::congestion::CongestionScheme;
 use roce::engine::Event;
 use roce::id::{LKey, RKey};
 use roce::mem::Access;
@@ -132,7 +133,8 @@ fn seven_rnr_retries_are_for_ever() {
 #[test]
 fn progress_refills_the_retries() {
     for (op, link) in [(Op::Write, 0), (Op::Read, 1)] {
-        let mut pair = Pair::new(&PairConfig { retry_count: 1, window_pkts: 1, ..PairConfig::default() });
+        let congestion = CongestionScheme::Window { window_pkts: 1 };
+        let mut pair = Pair::new(&PairConfig { retry_count: 1, congestion, ..PairConfig::default() });
         // Each packet is lost once and arrives the second time.
         let lost = (0..20).map(|n| Fault { link: LinkId(link), frame: 2 * n, action: Action::Drop });
         pair.set_tape(&Tape(lost.collect()));

@@ -2,6 +2,7 @@
 
 use lab::rng::SplitMix;
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::qp::PathMtu;
 use roce::queue::WcStatus;
@@ -34,7 +35,7 @@ fn run(op: Op, recovery: RecoveryScheme, loss: u32) -> Run {
     let mut pair = Pair::new(&PairConfig {
         link: LINK,
         path_mtu: PATH_MTU,
-        window_pkts: 256,
+        congestion: CongestionScheme::Window { window_pkts: 256 },
         timeout: 14,
         max_rd_atomic: 16,
         recovery,

@@ -2,6 +2,7 @@
 
 use lab::world::{ConnAttr, EndAttr, QpSizes, Step, World, WorldConfig};
 use netsim::{LinkCounters, LinkId};
+use roce::congestion::CongestionScheme;
 use roce::counters::{DropCounters, QpCounters};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
@@ -136,7 +137,7 @@ impl Run {
             link: scenario.link_config(),
             mtu_bytes: scenario.mtu_bytes as usize + roce::qp::attr::HEADER_ROOM_BYTES,
             poll_gap_nanos: scenario.poll_gap_nanos,
-            window_pkts: scenario.window_pkts,
+            congestion: CongestionScheme::Window { window_pkts: scenario.window_pkts },
             seed: scenario.seed,
         });
         let mirrors = plan.images.iter().enumerate().map(|(host, Images { local, remote })| Mirrors {

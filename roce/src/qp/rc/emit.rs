@@ -33,6 +33,14 @@ impl Path {
         }
     }
 
+    /// Bytes of a frame, from its Ethernet header to its ICRC.
+    #[inline]
+    pub fn frame_bytes(&self, opcode: Opcode, payload_len: u32) -> u32 {
+        let ext_len = opcode.info().map_or(0, |info| info.ext_len_bytes);
+        // Frames are shorter than 2^17 bytes.
+        self.template.frame_len(ext_len, payload_len as usize) as u32
+    }
+
     /// Reserves a frame, writes its headers, lets `fill` write extension headers and payload, and
     /// seals it.
     #[inline]

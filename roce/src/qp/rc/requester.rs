@@ -5,7 +5,7 @@ use super::emit::{Path, PortFull};
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::segment::{Segment, segment};
 use super::selective::Pace;
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
@@ -37,7 +37,9 @@ pub struct RequesterConfig {
     /// READs outstanding at most.
     pub max_rd_atomic: u8,
     /// Congestion control.
-    pub congestion: Congestion,
+    pub congestion: CongestionScheme,
+    /// Speed of the link, in bits per second.
+    pub link_bits_per_sec: u64,
     /// Recovery.
     pub recovery: RecoveryScheme,
 }
@@ -58,6 +60,8 @@ pub enum Turn {
     MoreToSend,
     /// What is left is to be sent at the next poll.
     Later,
+    /// What is left is to be sent when the pacer lets it.
+    Paced,
     /// The port is full.
     PortFull,
     /// Memory being read for the peer was deregistered; the peer was told, the connection is in error.
@@ -86,6 +90,7 @@ pub struct Outlet<'a, P: Port> {
 pub struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
+    pub(super) congestion: Congestion,
     pub(super) timer: RetransmitTimer,
     /// Selective repeat's own timing.
     pub(super) pace: Pace,
@@ -105,6 +110,7 @@ impl Requester {
         Requester {
             config,
             recovery: Recovery::new(config.recovery, config.first_psn),
+            congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             timer: RetransmitTimer::new(config.timeout),
             pace: Pace::default(),
             retries_left: config.retry_count,
@@ -131,6 +137,12 @@ impl Requester {
         }
     }
 
+    /// Whether packets of this queue pair may go now, READ responses among them.
+    #[inline]
+    pub fn congestion(&mut self) -> &mut Congestion {
+        &mut self.congestion
+    }
+
     /// When it wants to be called next.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
@@ -147,6 +159,9 @@ impl Requester {
 
     /// Changes timeouts, retries and limits. A queue pair that still drains stays under its timer.
     pub fn reconfigure(&mut self, config: RequesterConfig) {
+        if config.congestion != self.config.congestion {
+            self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
+        }
         self.config = config;
         self.timer.set_timeout(config.timeout);
         self.retries_left = config.retry_count;
@@ -165,8 +180,9 @@ impl Requester {
         }
         loop {
             let psn = self.recovery.next_psn();
-            if !self.may_send() {
-                return Turn::Done;
+            if !self.may_send(outlet.now) {
+                let is_paced = self.congestion.next_permit_at().is_some_and(|at| at > outlet.now);
+                return if is_paced { Turn::Paced } else { Turn::Done };
             }
             let is_new = psn == outstanding.end();
             let place = if is_new { self.start_next(outstanding) } else { outstanding.find(psn) };
@@ -198,13 +214,20 @@ impl Requester {
 
     /// Whether one more packet may join those in flight.
     #[inline]
-    fn may_send(&self) -> bool {
-        let permitted = self.config.congestion.permit(self.recovery.unacked());
-        match &self.recovery {
-            Recovery::GoBackN(_) => permitted,
+    fn may_send(&mut self, now: Instant) -> bool {
+        let joins_pkts = match &self.recovery {
+            Recovery::GoBackN(scheme) => scheme.unacked(),
+            Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
             // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
-            Recovery::SelectiveRepeat(scheme) => scheme.permit() && (permitted || scheme.is_resend()),
-        }
+            Recovery::SelectiveRepeat(scheme) => {
+                if scheme.is_resend() {
+                    0
+                } else {
+                    scheme.unacked()
+                }
+            }
+        };
+        self.congestion.permit(now, joins_pkts)
     }
 
     /// Gives the next work request its PSNs, if it may start now: the place of its first packet.
@@ -242,7 +265,7 @@ impl Requester {
         let mut spec = outlet.path.packet(part.opcode, psn, part.payload_len);
         spec.ack_req = part.is_last
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
-            || self.config.congestion.is_last_permit(self.recovery.unacked());
+            || self.congestion.is_last_permit(self.recovery.unacked());
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let headers = |parts: &mut crate::wire::FrameParts<'_>| {
@@ -282,6 +305,7 @@ impl Requester {
         outlet.counters.sent_bytes += u64::from(part.payload_len);
         let is_resend = self.recovery.is_resend();
         outlet.counters.retransmitted_pkts += u64::from(is_resend);
+        self.congestion.on_sent(outlet.now, outlet.path.frame_bytes(part.opcode, part.payload_len));
         self.recovery.on_sent(part.psn_span);
         match &self.recovery {
             Recovery::GoBackN(_) => self.timer.start(outlet.now),
@@ -334,7 +358,11 @@ impl Requester {
             // What is resent starts the timer itself.
             if self.recovery.unacked() > 0 { self.timer.restart(now) } else { self.timer.stop() }
         }
+        if effect.resumes {
+            self.congestion.on_loss(now);
+        }
         if effect.acknowledged > 0 {
+            self.congestion.on_ack(now, effect.acknowledged, None);
             self.retries_left = self.config.retry_count;
             self.rnr_retries_left = self.config.rnr_retry;
             return None;
@@ -397,6 +425,7 @@ impl Requester {
             return self.on_pace(now, counters);
         }
         counters.local_ack_timeout_err += 1;
+        self.congestion.on_loss(now);
         self.recovery.on_timeout();
         self.use_retry(counters)
     }
@@ -458,7 +487,8 @@ mod tests {
             retry_count: 1,
             rnr_retry: RNR_RETRY_FOREVER,
             max_rd_atomic: 1,
-            congestion: Congestion::Window { window_pkts: 64 },
+            congestion: CongestionScheme::Window { window_pkts: 64 },
+            link_bits_per_sec: 100_000_000_000,
             recovery: RecoveryScheme::GoBackN,
         });
         let size = SendQueueSize { depth: 1, max_sges: 1, max_inline_bytes: 0 };

@@ -14,6 +14,7 @@ use super::emit::{Path, PortFull};
 use super::reads::{NotQueued, ReadRequest, Reads};
 use super::requester::{Outlet, Turn};
 use super::segment::response_segment;
+use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::{Msn, Qpn, RKey};
 use crate::mem::{Access, MemoryTable, PdId, Span};
@@ -522,8 +523,9 @@ impl Responder {
         }
     }
 
-    /// Sends READ responses and then the acknowledgement that is due, as far as budget and port go.
-    pub fn transmit<P: Port>(&mut self, outlet: &mut Outlet<'_, P>) -> Turn {
+    /// Sends READ responses, at the pace of the queue pair's `congestion` control, and then the
+    /// acknowledgement that is due, as far as budget and port go.
+    pub fn transmit<P: Port>(&mut self, congestion: &mut Congestion, outlet: &mut Outlet<'_, P>) -> Turn {
         if let Due::Sack { trigger, duplicate } = self.due
             && *outlet.budget > 0
         {
@@ -538,8 +540,11 @@ impl Responder {
             if *outlet.budget == 0 {
                 return Turn::MoreToSend;
             }
+            if !congestion.permit(outlet.now, 0) {
+                return Turn::Paced;
+            }
             let index = waiting.sent;
-            match self.send_response(&waiting.request, index, outlet) {
+            match self.send_response(&waiting.request, index, congestion, outlet) {
                 Ok(true) => self.reads.on_sent(),
                 Ok(false) => {
                     // The region went away while it was being read: the rest cannot be sent.
@@ -619,6 +624,7 @@ impl Responder {
         &self,
         read: &ReadRequest,
         index: u32,
+        congestion: &mut Congestion,
         outlet: &mut Outlet<'_, P>,
     ) -> Result<bool, PortFull> {
         let (opcode, len) = response_segment(read.reth.len_bytes, 0, index, self.mtu_bytes);
@@ -636,6 +642,7 @@ impl Responder {
         *outlet.budget -= 1;
         outlet.counters.sent_pkts += 1;
         outlet.counters.sent_bytes += u64::from(len);
+        congestion.on_sent(outlet.now, outlet.path.frame_bytes(opcode, len));
         Ok(true)
     }
 }

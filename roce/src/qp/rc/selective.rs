@@ -7,7 +7,7 @@
 //!             at the peer for what is missing
 //! ```
 
-use super::outstanding::Outstanding;
+use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
 use super::requester::Requester;
 use super::segment::Segment;
 use crate::counters::QpCounters;
@@ -99,6 +99,7 @@ impl Requester {
     ) -> Option<WcStatus> {
         let in_flight_before = self.recovery.unacked();
         let una_before = self.recovery.una();
+        let mut lost_requests = 0;
         match *news {
             News::Executed { next } => {
                 self.on_executed(next, outstanding);
@@ -109,15 +110,22 @@ impl Requester {
             }
             News::Sack { next, header, bitmap } => {
                 self.on_executed(next, outstanding);
-                self.on_sack(next, header, bitmap, outstanding, counters);
+                lost_requests = self.on_sack(next, header, bitmap, outstanding, counters);
             }
             News::Response { psn, executed } => self.on_read_response(psn, executed, outstanding),
             News::Repetition { psn } => self.on_repetition(psn, counters),
         }
         let lost = self.find_lost_responses(outstanding);
         counters.implied_nak_seq_err += u64::from(lost > 0);
-        self.time_round_trip(now);
-        let moved = self.recovery.una() != una_before;
+        let rtt_nanos = self.time_round_trip(now);
+        let acked_pkts = self.recovery.una().index_in(una_before, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
+        let moved = acked_pkts > 0;
+        if moved || rtt_nanos.is_some() {
+            self.congestion.on_ack(now, acked_pkts, rtt_nanos);
+        }
+        if lost + lost_requests > 0 {
+            self.congestion.on_loss(now);
+        }
         if moved {
             self.heard(now);
         }
@@ -127,15 +135,17 @@ impl Requester {
         None
     }
 
-    fn time_round_trip(&mut self, now: Instant) {
-        let (Some(psn), Recovery::SelectiveRepeat(scheme)) = (self.pace.rto.timed(), &self.recovery) else {
-            return;
+    /// The round trip of the packet timed, where its answer has come, in nanoseconds.
+    fn time_round_trip(&mut self, now: Instant) -> Option<u64> {
+        let (psn, Recovery::SelectiveRepeat(scheme)) = (self.pace.rto.timed()?, &self.recovery) else {
+            return None;
         };
         if scheme.is_repeated(psn) {
             self.pace.rto.cancel();
         } else if !scheme.is_awaited(psn) {
-            self.pace.rto.on_answered(now);
+            return self.pace.rto.on_answered(now);
         }
+        None
     }
 
     /// What everything waits for has come. Nothing less gives back retries: what arrives behind a packet
@@ -167,6 +177,7 @@ impl Requester {
         true
     }
 
+    /// Returns how many packets it tells the loss of.
     fn on_sack(
         &mut self,
         next: Psn,
@@ -174,16 +185,16 @@ impl Requester {
         bitmap: &[u8],
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
-    ) {
+    ) -> u32 {
         let probe = self.pace.probe;
-        let Some(scheme) = self.scheme() else { return };
+        let Some(scheme) = self.scheme() else { return 0 };
         counters.sacks_received += 1;
         if header.duplicate && probe != Some(header.trigger) {
             counters.spurious_retransmits += 1;
             scheme.on_spurious();
         }
         if next != scheme.executed() {
-            return; // an old one
+            return 0; // an old one
         }
         for (word, bits) in bitmap_words(bitmap).enumerate() {
             let mut left = bits;
@@ -199,7 +210,7 @@ impl Requester {
                 }
             }
         }
-        find_lost_requests(scheme, next, bitmap, outstanding);
+        find_lost_requests(scheme, next, bitmap, outstanding)
     }
 
     fn on_read_response(&mut self, psn: Psn, executed: Psn, outstanding: &mut Outstanding) {
@@ -260,6 +271,7 @@ impl Requester {
         } else {
             counters.adaptive_retrans += 1;
             scheme.on_timeout();
+            self.congestion.on_loss(now);
         }
         self.timer.restart_for(now, self.pace.rto.wait_nanos(self.recovery.unacked()));
         None
@@ -282,25 +294,32 @@ fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut O
     }
 }
 
-/// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost.
-fn find_lost_requests(scheme: &mut SelectiveRepeat, next: Psn, bitmap: &[u8], outstanding: &mut Outstanding) {
+/// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns how
+/// many are newly so.
+fn find_lost_requests(
+    scheme: &mut SelectiveRepeat,
+    next: Psn,
+    bitmap: &[u8],
+    outstanding: &mut Outstanding,
+) -> u32 {
     let is_told = |psn: Psn| {
         let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
         let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
         word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
     };
-    let mut at = next;
+    let (mut at, mut lost) = (next, 0);
     while let Some(psn) = scheme.next_overtaken(Path::Request, at) {
         let Some(place) = outstanding.find(psn) else { break };
         if !place.span.is_read {
-            scheme.on_lost(psn, 1);
+            lost += scheme.on_lost(psn, 1);
             at = psn.plus(1);
             continue;
         }
         // A READ is one request: lost, as a whole or what the peer has not seen of it, or waiting there.
         if psn == next || (place.packet == 0 && !is_told(psn)) {
-            scheme.on_lost(psn, place.span.packets - place.packet);
+            lost += scheme.on_lost(psn, place.span.packets - place.packet);
         }
         at = place.span.end();
     }
+    lost
 }
