@@ -135,12 +135,58 @@ fn document(experiment: &str) -> anyhow::Result<String> {
 
 /// The command that does the same again.
 fn command(args: &RunArgs, out: &Path) -> String {
-    let mut command = format!("roce lab run {}", args.experiment);
+    let mut command = format!("roce lab run {}", quoted(&args.experiment));
     if let Some(seeds) = args.seeds {
         command += &format!(" --seeds {seeds}");
     }
     if args.quick {
         command += " --quick";
     }
-    command + &format!(" --out {}", out.display())
+    command + " --out " + &quoted(&out.display().to_string())
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    if !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "/._-+=@".contains(c)) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_tells_what_each_experiment_takes() {
+        let text = list().unwrap();
+        for (name, _) in SHIPPED {
+            let (_, after) =
+                text.split_once(&format!("{name}\n")).unwrap_or_else(|| panic!("{name}: {text}"));
+            assert!(after.lines().next().is_some_and(|line| line.contains("Takes ")), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_experiment_is_a_name_or_a_file() {
+        assert!(document("reactions").unwrap().contains("name = \"reactions\""));
+        let error = document("reaction").unwrap_err().to_string();
+        assert!(error.contains("`reaction` is no shipped experiment (goodput-vs-loss,"), "{error}");
+        let error = format!("{:#}", document("/nowhere/a.toml").unwrap_err());
+        assert!(error.contains("cannot read /nowhere/a.toml: No such file"), "{error}");
+    }
+
+    #[test]
+    fn the_command_in_the_report_does_the_same_again() {
+        let args = RunArgs {
+            experiment: "reactions".to_owned(),
+            seeds: Some(3),
+            out: None,
+            json: true,
+            quick: true,
+            jobs: NonZero::new(7),
+        };
+        let again = command(&args, Path::new("a b"));
+        assert_eq!(again, "roce lab run reactions --seeds 3 --quick --out 'a b'");
+    }
 }

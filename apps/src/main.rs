@@ -113,6 +113,10 @@ mod tests {
             ("roce ping --port memif:@a host1 host2", "unexpected argument"),
             ("roce devinfo --port nic:1", "names no port"),
             ("roce doctor --open", "--port <PORT>"),
+            ("roce lab show nothing", "possible values: goodput-vs-loss"),
+            ("roce lab run", "<NAME|FILE.toml>"),
+            ("roce lab run reactions --seeds 0", "0 is not in 1.."),
+            ("roce lab run reactions --jobs 0", "--jobs <N>"),
         ] {
             let error = refusal(line);
             assert!(error.contains(said), "`{line}` says: {error}");

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use netsim::LinkConfig;
+use roce::congestion::CongestionScheme;
 use roce::qp::PathMtu;
 use roce::recovery::RecoveryScheme;
 use serde::{Deserialize, Deserializer, de};
@@ -104,8 +105,9 @@ pub struct Transport {
     /// How losses are repaired, as `--recovery` takes it.
     #[serde(deserialize_with = "from_str")]
     pub recovery: RecoveryScheme,
-    /// Packets in flight of a queue pair.
-    pub window_pkts: u32,
+    /// How fast and how much is sent, as `--congestion` takes it.
+    #[serde(deserialize_with = "from_str")]
+    pub congestion: CongestionScheme,
     /// Payload of a packet.
     #[serde(deserialize_with = "path_mtu", rename = "path_mtu_bytes")]
     pub path_mtu: PathMtu,
@@ -119,7 +121,7 @@ impl Default for Transport {
     fn default() -> Self {
         Transport {
             recovery: RecoveryScheme::GoBackN,
-            window_pkts: 256,
+            congestion: CongestionScheme::default(),
             path_mtu: PathMtu::Mtu1024,
             timeout: 14,
             retry_count: 7,
@@ -277,7 +279,6 @@ impl Setup {
         in_range("link.propagation_us", self.link.propagation_us, 0.0, 1e6)?;
         in_range("link.queue_kbytes", self.link.queue_kbytes, 10.0, 1e6)?;
         in_range("loss.chance", self.loss.chance.0, 0.0, 0.5)?;
-        in_range("transport.window_pkts", f64::from(self.transport.window_pkts), 1.0, 16_384.0)?;
         in_range("transport.timeout", f64::from(self.transport.timeout), 1.0, 31.0)?;
         in_range("transport.retry_count", f64::from(self.transport.retry_count), 0.0, 7.0)?;
         match self.workload {

@@ -50,7 +50,7 @@ impl Pair {
             link: setup.link.config(),
             mtu_bytes: MTU_BYTES,
             poll_gap_nanos: POLL_GAP_NANOS,
-            window_pkts: transport.window_pkts,
+            congestion: transport.congestion,
             seed,
         });
         let sizes = QpSizes { sends: depth, recvs: depth, cqes: [depth; 2], sges: 1, inline_bytes: 0 };

@@ -138,11 +138,14 @@ where
         .build_cartesian_2d((-0.5..places - 0.5).step(0.5), y)
         .map_err(|error| error.to_string())?;
     mesh(&mut chart, titles, names)?;
+    let count = series.len();
     for (at, series) in series.iter().enumerate() {
         let style = colour(at).stroke_width(2);
         let points = || series.values.iter().enumerate().filter_map(|(x, y)| y.map(|y| (x as f64, y)));
         chart.draw_series(LineSeries::new(points(), style)).map_err(|error| error.to_string())?;
-        let dots = points().map(|place| Circle::new(place, 4, colour(at).filled()));
+        // Those below stand out as rings where values are the same.
+        let radius = 4 + (count - 1 - at).min(8) as i32;
+        let dots = points().map(|place| Circle::new(place, radius, colour(at).filled()));
         chart.draw_series(dots).map_err(|error| error.to_string())?;
     }
     Ok(())
@@ -198,11 +201,17 @@ pub(super) fn stacked_bars(
         mesh(&mut chart, titles, names)?;
         let mut below = vec![0.0; names.len()];
         for (at, series) in series.iter().enumerate() {
-            let bars = series.values.iter().zip(&mut below).enumerate().map(|(x, (value, below))| {
-                let from = *below;
-                *below += value;
-                Rectangle::new([(x as f64 - 0.35, from), (x as f64 + 0.35, *below)], colour(at).filled())
-            });
+            let bars = series
+                .values
+                .iter()
+                .zip(&mut below)
+                .enumerate()
+                .filter(|(_, (value, _))| **value > 0.0)
+                .map(|(x, (value, below))| {
+                    let from = *below;
+                    *below += value;
+                    Rectangle::new([(x as f64 - 0.35, from), (x as f64 + 0.35, *below)], colour(at).filled())
+                });
             chart.draw_series(bars).map_err(|error| error.to_string())?;
         }
         Ok(())
