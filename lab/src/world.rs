@@ -88,8 +88,6 @@ pub struct ConnAttr {
     pub min_rnr_timer: u8,
     /// What peers may do.
     pub access: Access,
-    /// Recovery.
-    pub recovery: RecoveryScheme,
 }
 
 /// What is one end's own.
@@ -101,6 +99,8 @@ pub struct EndAttr {
     pub qpn: Qpn,
     /// Its first PSN.
     pub first_psn: Psn,
+    /// Its recovery; selective repeat is that of both ends or of none.
+    pub recovery: RecoveryScheme,
     /// READs it asks for at once.
     pub max_rd_atomic: u8,
     /// READs it serves at once.
@@ -343,7 +343,7 @@ fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpA
         rq_psn: Some(peer.first_psn),
         max_dest_rd_atomic: Some(end.max_dest_rd_atomic),
         min_rnr_timer: Some(conn.min_rnr_timer),
-        recovery: Some(conn.recovery),
+        recovery: Some(end.recovery),
         ..QpAttr::default()
     };
     let send = QpAttr {

@@ -164,12 +164,12 @@ impl Pair {
             rnr_retry: config.rnr_retry,
             min_rnr_timer: config.min_rnr_timer,
             access: config.qp_access,
-            recovery: config.recovery,
         };
         let attr = |host: usize| EndAttr {
             host,
             qpn: self.ends[host].qp.qpn,
             first_psn: FIRST_PSNS[host],
+            recovery: config.recovery,
             max_rd_atomic: config.max_rd_atomic,
             max_dest_rd_atomic: config.max_rd_atomic,
         };

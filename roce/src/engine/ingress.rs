@@ -14,36 +14,32 @@ use crate::qp::rc::responder::{Aftermath, Inlet};
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
+/// What is to be done after a request.
+enum Next {
+    Nothing,
+    /// Its frame is to be kept.
+    Keep,
+    /// Frames are kept, and the next in order may be among them.
+    Replay,
+}
+
 impl<P: Port> Engine<P> {
     /// Takes one burst from the port.
     pub(super) fn receive(&mut self) -> usize {
         let mut frames = std::mem::take(&mut self.frames);
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
         let count = frames.len();
-        if self.reorder.is_empty() {
-            for frame in &frames {
-                self.on_frame(frame.as_ref());
+        let mut at = 0;
+        while at < frames.len() {
+            match self.on_frame(frames[at].as_ref()) {
+                None => at += 1,
+                // Those behind it keep their order; it is rare, and there is no more than a burst of them.
+                Some((slot, psn)) => self.reorder.keep(slot, psn, frames.remove(at)),
             }
-        } else {
-            self.receive_keeping(&mut frames);
         }
         self.port.free_frames(&mut frames);
         self.frames = frames;
         count
-    }
-
-    /// The same where a queue pair may keep frames; `frames` is left with those that are done with.
-    #[inline(never)]
-    fn receive_keeping(&mut self, frames: &mut Vec<P::Frame>) {
-        let mut spent = std::mem::take(&mut self.spent);
-        for frame in frames.drain(..) {
-            match self.on_frame(frame.as_ref()) {
-                Some((slot, psn)) => self.reorder.keep(slot, psn, frame),
-                None => spent.push(frame),
-            }
-        }
-        std::mem::swap(frames, &mut spent);
-        self.spent = spent;
     }
 
     /// Takes in a frame. Returns the queue pair's slot and the PSN under which it is to be kept, where it is.
@@ -85,11 +81,14 @@ impl<P: Port> Engine<P> {
             self.on_response(slot, packet);
             return None;
         }
-        let keeps = self.on_request(slot, packet);
-        if !self.reorder.is_empty() {
-            self.replay(slot);
+        match self.on_request(slot, packet) {
+            Next::Nothing => None,
+            Next::Keep => Some((slot, packet.bth.psn)),
+            Next::Replay => {
+                self.replay(slot);
+                None
+            }
         }
-        keeps.then_some((slot, packet.bth.psn))
     }
 
     /// Takes in the frames kept that are next in order, now that what was before them has come: at most
@@ -113,9 +112,9 @@ impl<P: Port> Engine<P> {
     }
 
     #[inline(always)]
-    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> bool {
-        let Some(qp) = self.qps.at_mut(slot) else { return false };
-        let Some(connection) = &mut qp.connection else { return false };
+    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
+        let Some(qp) = self.qps.at_mut(slot) else { return Next::Nothing };
+        let Some(connection) = &mut qp.connection else { return Next::Nothing };
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
@@ -133,9 +132,11 @@ impl<P: Port> Engine<P> {
         };
         let aftermath = connection.responder.on_request(packet, &mut inlet);
         let qpn = qp.qpn;
+        let mut next = if connection.responder.keeps_any() { Next::Replay } else { Next::Nothing };
         match aftermath {
-            Aftermath::Nothing => return false,
-            Aftermath::Answer | Aftermath::Keep => {}
+            Aftermath::Nothing => return next,
+            Aftermath::Answer => {}
+            Aftermath::Keep => next = Next::Keep,
             Aftermath::Fatal(code) => {
                 let event = match code {
                     NakCode::RemoteAccessError => Event::QpAccessError(qpn),
@@ -146,7 +147,7 @@ impl<P: Port> Engine<P> {
             }
         }
         schedule(&mut self.qps, &mut self.turns, slot);
-        aftermath == Aftermath::Keep
+        next
     }
 
     #[inline]

@@ -129,7 +129,6 @@ pub struct Engine<P: Port> {
     /// Counters of queue pairs that are no more.
     past: QpCounters,
     frames: Vec<P::Frame>,
-    spent: Vec<P::Frame>,
     reorder: Reorder<P::Frame>,
     now: Instant,
 }
@@ -162,7 +161,6 @@ impl<P: Port> Engine<P> {
             drops: DropCounters::default(),
             past: QpCounters::default(),
             frames: Vec::with_capacity(RX_BURST_FRAMES),
-            spent: Vec::with_capacity(RX_BURST_FRAMES),
             reorder: Reorder::new(),
             now: Instant::ZERO,
         })

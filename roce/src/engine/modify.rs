@@ -73,8 +73,8 @@ impl<P: Port> Engine<P> {
             (QpState::Init, QpState::Rtr) => {
                 let requester = Requester::new(requester_config(&qp.attributes, device));
                 let responder = Responder::new(responder_config(&qp.attributes));
-                if let RecoveryScheme::SelectiveRepeat { window_pkts } = qp.attributes.recovery {
-                    self.reorder.open(slot, window_pkts);
+                if let Some(kept_pkts) = qp.attributes.recovery.kept_pkts() {
+                    self.reorder.open(slot, kept_pkts);
                 }
                 qp.connection = route.map(|route| Connection {
                     requester,

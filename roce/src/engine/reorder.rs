@@ -1,4 +1,4 @@
-//! Frames kept until the packets before them have come, for queue pairs under selective repeat.
+//! Frames kept until the packets before them have come, for queue pairs whose recovery says so.
 //!
 //! ```text
 //!   slot of the queue pair -> ring of its window: | . | psn 7 | . | psn 9 | .. |   by PSN modulo window
@@ -30,12 +30,6 @@ impl<F> Reorder<F> {
     /// Keeps nothing.
     pub(super) fn new() -> Self {
         Reorder { rings: Vec::new(), kept: 0 }
-    }
-
-    /// Whether no queue pair keeps frames.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.rings.is_empty()
     }
 
     /// Makes room for the window of the queue pair in `slot`, a power of two.

@@ -63,6 +63,9 @@ pub enum RecoveryScheme {
     /// The standard's: any peer has it.
     #[default]
     GoBackN,
+    /// Go-back-N on the wire, with all that either end can do for it by itself: what arrives out of order
+    /// is kept, timeouts follow the round trip. Nothing of it needs the peer's consent.
+    ImprovedGoBackN,
     /// Selective repeat, which only a peer that has agreed understands.
     SelectiveRepeat {
         /// Packets that either side keeps out of order; both must have the same.
@@ -74,10 +77,14 @@ pub enum RecoveryScheme {
 /// packet lost twice stops nothing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
+/// Packets that improved go-back-N keeps out of order: more than a peer has in flight.
+const IMPROVED_WINDOW_PKTS: u32 = 256;
+
 impl fmt::Display for RecoveryScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecoveryScheme::GoBackN => f.write_str("go-back-n"),
+            RecoveryScheme::ImprovedGoBackN => f.write_str("improved-go-back-n"),
             RecoveryScheme::SelectiveRepeat { window_pkts } => write!(f, "selective-repeat:{window_pkts}"),
         }
     }
@@ -86,8 +93,8 @@ impl fmt::Display for RecoveryScheme {
 /// Not the name of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "needed go-back-n, selective-repeat or selective-repeat:WINDOW, a power of two from {WINDOW_PKTS_MIN} to \
-     {WINDOW_PKTS_MAX} packets"
+    "needed go-back-n, improved-go-back-n, selective-repeat or selective-repeat:WINDOW, a power of two from \
+     {WINDOW_PKTS_MIN} to {WINDOW_PKTS_MAX} packets"
 )]
 pub struct NoRecoveryScheme;
 
@@ -97,6 +104,7 @@ impl FromStr for RecoveryScheme {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let scheme = match name.split_once(':') {
             None if name == "go-back-n" => RecoveryScheme::GoBackN,
+            None if name == "improved-go-back-n" => RecoveryScheme::ImprovedGoBackN,
             None if name == "selective-repeat" => {
                 RecoveryScheme::SelectiveRepeat { window_pkts: DEFAULT_WINDOW_PKTS }
             }
@@ -113,11 +121,26 @@ impl RecoveryScheme {
     /// Whether its numbers are in range.
     pub fn is_valid(self) -> bool {
         match self {
-            RecoveryScheme::GoBackN => true,
+            RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => true,
             RecoveryScheme::SelectiveRepeat { window_pkts } => {
                 window_pkts.is_power_of_two() && (WINDOW_PKTS_MIN..=WINDOW_PKTS_MAX).contains(&window_pkts)
             }
         }
+    }
+
+    /// Packets that the responder keeps out of order, a power of two, where it keeps any.
+    pub fn kept_pkts(self) -> Option<u32> {
+        match self {
+            RecoveryScheme::GoBackN => None,
+            RecoveryScheme::ImprovedGoBackN => Some(IMPROVED_WINDOW_PKTS),
+            RecoveryScheme::SelectiveRepeat { window_pkts } => Some(window_pkts),
+        }
+    }
+
+    /// Whether the requester sends again when the network should have answered, well before the local ACK
+    /// timeout.
+    pub fn is_adaptive(self) -> bool {
+        self != RecoveryScheme::GoBackN
     }
 }
 
@@ -144,7 +167,9 @@ impl Recovery {
     /// Starts at the first PSN of the connection.
     pub fn new(scheme: RecoveryScheme, first: Psn) -> Self {
         match scheme {
-            RecoveryScheme::GoBackN => Recovery::GoBackN(GoBackN::new(first)),
+            RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
+                Recovery::GoBackN(GoBackN::new(first))
+            }
             RecoveryScheme::SelectiveRepeat { window_pkts } => {
                 Recovery::SelectiveRepeat(Box::new(SelectiveRepeat::new(first, window_pkts)))
             }
@@ -208,7 +233,7 @@ mod tests {
 
     #[test]
     fn schemes_are_named() {
-        for name in ["go-back-n", "selective-repeat:64", "selective-repeat:4096"] {
+        for name in ["go-back-n", "improved-go-back-n", "selective-repeat:64", "selective-repeat:4096"] {
             assert_eq!(name.parse::<RecoveryScheme>().map(|scheme| scheme.to_string()), Ok(name.to_owned()));
         }
         assert_eq!(

@@ -39,9 +39,11 @@ impl RetransmitTimer {
         }
     }
 
-    /// Starts it anew for `wait_nanos`, or for the timeout where that is shorter.
-    pub fn restart_for(&mut self, now: Instant, wait_nanos: u64) {
-        self.deadline = Some(now.plus_nanos(self.rto_nanos.map_or(wait_nanos, |rto| rto.min(wait_nanos))));
+    /// Starts it anew for `wait_nanos`, but not beyond the timeout since `since`.
+    pub fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
+        let passed = now.nanos_since(since);
+        let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
+        self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
     /// Whether the timeout has passed since `since`.

@@ -88,9 +88,6 @@ struct Posted {
     fills: Vec<Range<usize>>,
 }
 
-/// Packets kept out of order where that was agreed: few, so that scripts leave the window.
-const SELECTIVE_WINDOW_PKTS: u32 = 64;
-
 struct Hostile {
     engine: Engine<WirePort>,
     setup: Setup,
@@ -218,10 +215,6 @@ impl Hostile {
             access = if setup.refuses & bit == 0 { access | right } else { access };
         }
         let first_psn = Some(Psn::new(setup.first_psn));
-        let recovery = match setup.selective {
-            true => RecoveryScheme::SelectiveRepeat { window_pkts: SELECTIVE_WINDOW_PKTS },
-            false => RecoveryScheme::GoBackN,
-        };
         let to_init = QpAttr {
             state: Some(QpState::Init),
             pkey_index: Some(0),
@@ -237,7 +230,7 @@ impl Hostile {
             rq_psn: first_psn,
             max_dest_rd_atomic: Some(setup.rd_atomic),
             min_rnr_timer: Some(1),
-            recovery: Some(recovery),
+            recovery: Some(setup.recovery),
             ..QpAttr::default()
         };
         let to_rts = QpAttr {
@@ -511,8 +504,9 @@ impl Hostile {
             + counters.rcvd_rnr_err
             + counters.implied_nak_seq_err;
         // Under selective repeat each answer may show a window of losses, and no more.
-        let selective = counters.tail_probes + counters.adaptive_retrans;
-        let resumptions = resumptions + selective + if self.setup.selective { counters.rcvd_pkts } else { 0 };
+        let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        let shown = if is_selective { counters.rcvd_pkts } else { 0 };
+        let resumptions = resumptions + counters.tail_probes + counters.adaptive_retrans + shown;
         let requests = bounds.posted_pkts + resumptions * u64::from(DEFAULT_WINDOW_PKTS);
         assert!(
             bounds.requests_out <= requests,

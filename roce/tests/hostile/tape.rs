@@ -2,9 +2,12 @@
 //! string is a script, and most packets are nearly right, for those go deepest.
 
 use roce::qp::{PathMtu, QpState};
+use roce::recovery::RecoveryScheme;
 
 /// Steps of one run at most.
 const STEPS_MAX: usize = 400;
+/// Packets kept out of order where that was agreed: few, so that scripts leave the window.
+const SELECTIVE_WINDOW_PKTS: u32 = 64;
 
 /// How the connection is set up.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +22,7 @@ pub(crate) struct Setup {
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub first_psn: u32,
-    /// Selective repeat was agreed.
-    pub selective: bool,
+    pub recovery: RecoveryScheme,
 }
 
 /// Which region of memory, or none.
@@ -194,7 +196,11 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
         tiny_cq: flags & 0x0E == 0x0E,
         refuses: if flags & 0x30 == 0x30 { flags >> 6 } else { 0 },
         mtu: mtus[usize::from(mtu % 4)],
-        selective: mtu & 0x40 != 0,
+        recovery: match mtu & 0x60 {
+            0 => RecoveryScheme::GoBackN,
+            0x20 => RecoveryScheme::ImprovedGoBackN,
+            _ => RecoveryScheme::SelectiveRepeat { window_pkts: SELECTIVE_WINDOW_PKTS },
+        },
         rd_atomic: tape.pick(&[1, 2, 4, 0]),
         retry_count: tape.below(8),
         rnr_retry: tape.below(8),

@@ -114,6 +114,7 @@ impl Case {
     fn name(&self, pattern: &str) -> String {
         let scheme = match self.recovery {
             RecoveryScheme::GoBackN => String::new(),
+            RecoveryScheme::ImprovedGoBackN => "improved: ".into(),
             RecoveryScheme::SelectiveRepeat { window_pkts } => format!("keeps {window_pkts}: "),
         };
         format!(
@@ -207,7 +208,15 @@ fn cases() -> impl Iterator<Item = Case> {
         ("SEND", _) => case.window_pkts == WINDOWS[2],
         _ => case.window_pkts == WINDOWS[0] || case.window_pkts == WINDOWS[3],
     });
-    standard.chain(selective_cases())
+    standard.chain(improved_cases()).chain(selective_cases())
+}
+
+/// Improved go-back-N with less in flight than is kept, and more than that in a message.
+fn improved_cases() -> impl Iterator<Item = Case> {
+    let sizes = [(1, 1), (4, ACK_REQ_INTERVAL_PKTS), (1, 2 * WINDOWS[3] + 1)];
+    ["WRITE", "READ"].into_iter().flat_map(move |op| {
+        sizes.map(|size| Case::new(op, size, WINDOWS[3], RecoveryScheme::ImprovedGoBackN))
+    })
 }
 
 /// What is in flight is less than what is kept, just that, and more; the last in a message that reaches over

@@ -43,8 +43,8 @@ pub(crate) struct LinkPlan {
 /// One connection; connection `i` joins hosts `i` and `i + 1`, modulo their number.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnPlan {
-    /// What its ends have agreed on.
-    pub(crate) recovery: RecoveryScheme,
+    /// That of each end.
+    pub(crate) recovery: [RecoveryScheme; 2],
     pub(crate) ends: [EndPlan; 2],
 }
 
@@ -320,12 +320,14 @@ prop_compose! {
     }
 }
 
-/// Both schemes; windows of the smallest size, of about what is in flight, and of more.
-fn recoveries() -> impl Strategy<Value = RecoveryScheme> {
+/// All mixes of what needs no agreement, and selective repeat with windows of the smallest size, of about what
+/// is in flight, and of more.
+fn recoveries() -> impl Strategy<Value = [RecoveryScheme; 2]> {
     let windows = select(&[64u32, 128, 256, 512][..]);
+    let standard = || select(&[RecoveryScheme::GoBackN, RecoveryScheme::ImprovedGoBackN][..]);
     prop_oneof![
-        Just(RecoveryScheme::GoBackN),
-        windows.prop_map(|window_pkts| RecoveryScheme::SelectiveRepeat { window_pkts }),
+        (standard(), standard()).prop_map(|(a, b)| [a, b]),
+        windows.prop_map(|window_pkts| [RecoveryScheme::SelectiveRepeat { window_pkts }; 2]),
     ]
 }
 

@@ -3,6 +3,7 @@
 pub mod completer;
 pub mod emit;
 pub mod outstanding;
+mod pace;
 pub mod reads;
 pub mod requester;
 pub mod responder;

@@ -3,8 +3,8 @@
 use super::completer::Outcome;
 use super::emit::{Path, PortFull};
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding, Place};
+use super::pace::Pace;
 use super::segment::{Segment, segment};
-use super::selective::Pace;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
@@ -92,7 +92,7 @@ pub struct Requester {
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
     pub(super) timer: RetransmitTimer,
-    /// Selective repeat's own timing.
+    /// Timing that follows the network, where recovery is adaptive.
     pub(super) pace: Pace,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
@@ -208,7 +208,7 @@ impl Requester {
                     return Turn::Done;
                 }
             }
-            self.account_for(&part, outlet);
+            self.account_for(psn, &part, outlet);
         }
     }
 
@@ -216,6 +216,7 @@ impl Requester {
     #[inline]
     fn may_send(&mut self, now: Instant) -> bool {
         let joins_pkts = match &self.recovery {
+            Recovery::GoBackN(scheme) if self.is_probing() && scheme.unacked() > 0 => return false,
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
             // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
@@ -265,7 +266,8 @@ impl Requester {
         let mut spec = outlet.path.packet(part.opcode, psn, part.payload_len);
         spec.ack_req = part.is_last
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
-            || self.congestion.is_last_permit(self.recovery.unacked());
+            || self.congestion.is_last_permit(self.recovery.unacked())
+            || self.is_probing();
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let headers = |parts: &mut crate::wire::FrameParts<'_>| {
@@ -299,7 +301,7 @@ impl Requester {
     }
 
     #[inline]
-    fn account_for<P: Port>(&mut self, part: &Segment, outlet: &mut Outlet<'_, P>) {
+    fn account_for<P: Port>(&mut self, psn: Psn, part: &Segment, outlet: &mut Outlet<'_, P>) {
         *outlet.budget -= 1;
         outlet.counters.sent_pkts += 1;
         outlet.counters.sent_bytes += u64::from(part.payload_len);
@@ -307,9 +309,10 @@ impl Requester {
         outlet.counters.retransmitted_pkts += u64::from(is_resend);
         self.congestion.on_sent(outlet.now, outlet.path.frame_bytes(part.opcode, part.payload_len));
         self.recovery.on_sent(part.psn_span);
-        match &self.recovery {
-            Recovery::GoBackN(_) => self.timer.start(outlet.now),
-            Recovery::SelectiveRepeat(_) => self.pace_sent(part, is_resend, outlet.now),
+        if self.config.recovery.is_adaptive() {
+            self.pace_sent(psn, self.since_ack_req_pkts == 0, is_resend, outlet.now);
+        } else {
+            self.timer.start(outlet.now);
         }
     }
 
@@ -354,7 +357,10 @@ impl Requester {
     ) -> Option<WcStatus> {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
         let effect = scheme.on_feedback(feedback);
-        if effect.acknowledged > 0 || effect.resumes {
+        let mut rtt_nanos = None;
+        if self.config.recovery.is_adaptive() {
+            rtt_nanos = self.pace_feedback(now, effect.acknowledged, effect.resumes);
+        } else if effect.acknowledged > 0 || effect.resumes {
             // What is resent starts the timer itself.
             if self.recovery.unacked() > 0 { self.timer.restart(now) } else { self.timer.stop() }
         }
@@ -362,7 +368,7 @@ impl Requester {
             self.congestion.on_loss(now);
         }
         if effect.acknowledged > 0 {
-            self.congestion.on_ack(now, effect.acknowledged, None);
+            self.congestion.on_ack(now, effect.acknowledged, rtt_nanos);
             self.retries_left = self.config.retry_count;
             self.rnr_retries_left = self.config.rnr_retry;
             return None;
@@ -406,6 +412,7 @@ impl Requester {
         self.retries_left = self.config.retry_count;
         if let Recovery::GoBackN(scheme) = &mut self.recovery {
             scheme.on_timeout();
+            self.pace.abandon();
         }
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
@@ -421,7 +428,7 @@ impl Requester {
         if !self.timer.take_expired(now) {
             return None;
         }
-        if let Recovery::SelectiveRepeat(_) = &self.recovery {
+        if self.config.recovery.is_adaptive() {
             return self.on_pace(now, counters);
         }
         counters.local_ack_timeout_err += 1;

@@ -137,8 +137,14 @@ enum Refusal {
 pub struct Responder {
     mtu_bytes: u32,
     recovery: ExpectedPsn,
-    /// What is kept out of order, where the peer agreed to hear of it.
+    /// What is kept out of order, where any is.
     ahead: Option<Box<Ahead>>,
+    /// The peer agreed to hear of it.
+    selective: bool,
+    /// The last packet that came too early, since its gap was told of.
+    early: Option<Psn>,
+    /// Everything before it was acknowledged.
+    told: Psn,
     msn: Msn,
     partial: Partial,
     reads: Reads,
@@ -151,16 +157,16 @@ pub struct Responder {
 impl Responder {
     /// A responder that has received nothing.
     pub fn new(config: ResponderConfig) -> Self {
-        let (ahead, repeats) = match config.recovery {
-            RecoveryScheme::GoBackN => (None, None),
-            RecoveryScheme::SelectiveRepeat { window_pkts } => {
-                (Some(Box::new(Ahead::new(window_pkts))), Some(SELECTIVE_REPEATS))
-            }
-        };
+        let ahead = config.recovery.kept_pkts().map(|kept_pkts| Box::new(Ahead::new(kept_pkts)));
+        let selective = matches!(config.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        let repeats = selective.then_some(SELECTIVE_REPEATS);
         Responder {
             mtu_bytes: config.mtu_bytes,
             recovery: ExpectedPsn::new(config.first_psn),
             ahead,
+            selective,
+            early: None,
+            told: config.first_psn,
             msn: Msn::default(),
             partial: Partial::None,
             reads: Reads::new(config.max_dest_rd_atomic, repeats, config.mtu_bytes),
@@ -190,16 +196,7 @@ impl Responder {
         match self.recovery.on_packet(packet.bth.psn) {
             Verdict::InOrder => {}
             Verdict::Duplicate => return self.on_duplicate(packet, inlet),
-            Verdict::Ahead { .. } if self.ahead.is_some() => return self.on_ahead(packet.bth.psn, inlet),
-            Verdict::Ahead { first } => {
-                inlet.counters.out_of_seq_request += 1;
-                if !first {
-                    return Aftermath::Nothing;
-                }
-                inlet.counters.send_seq_err += 1;
-                self.due = Due::Refusal(Syndrome::Nak(NakCode::PsnSequenceError));
-                return Aftermath::Answer;
-            }
+            Verdict::Ahead { first } => return self.on_ahead(packet, first, inlet),
         }
         let memory = inlet.memory;
         let authorized = self.sequence(packet).and_then(|request| self.authorize(request, inlet, memory));
@@ -214,20 +211,38 @@ impl Responder {
         }
     }
 
-    /// Under selective repeat a packet that is ahead is kept, where there is room, and told of.
+    /// A packet that is ahead is kept, where there is room, and told of: each one under selective repeat,
+    /// otherwise the first of a gap.
     #[cold]
-    fn on_ahead(&mut self, psn: Psn, inlet: &mut Inlet<'_>) -> Aftermath {
+    fn on_ahead(&mut self, packet: &Packet<'_>, first: bool, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.out_of_seq_request += 1;
-        let expected = self.recovery.expected();
-        let Some(ahead) = &mut self.ahead else { return Aftermath::Nothing };
-        let is_new = ahead.is_new(expected, psn);
-        let keeps = is_new && inlet.may_keep;
-        if keeps {
-            ahead.keep(psn);
+        let (psn, expected) = (packet.bth.psn, self.recovery.expected());
+        let (mut keeps, mut duplicate) = (false, false);
+        // A peer that goes back asks for a READ again; kept, it would be answered twice.
+        let is_keepable = self.selective || packet.info.operation != Operation::ReadRequest;
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| is_keepable) {
+            duplicate = ahead.was_kept(expected, psn);
+            keeps = inlet.may_keep && ahead.is_new(expected, psn);
+            if keeps {
+                ahead.keep(psn);
+            }
         }
-        // A refusal that waits says more.
-        if !matches!(self.due, Due::Refusal(_)) {
-            self.due = Due::Sack { trigger: psn, duplicate: ahead.was_kept(expected, psn) && !is_new };
+        if self.selective {
+            // A refusal that waits says more.
+            if !matches!(self.due, Due::Refusal(_)) {
+                self.due = Due::Sack { trigger: psn, duplicate };
+            }
+            return if keeps { Aftermath::Keep } else { Aftermath::Answer };
+        }
+        // Having gone back, the peer began with the packet that is missing: it was lost again.
+        let went_back = |early| psn.offset_from(early).is_some_and(|offset| offset <= 0);
+        let lost_again = self.ahead.is_some() && self.early.is_some_and(went_back);
+        self.early = (first || self.early.is_some()).then_some(psn);
+        if first || lost_again {
+            inlet.counters.send_seq_err += 1;
+            self.due = Due::Refusal(Syndrome::Nak(NakCode::PsnSequenceError));
+        } else if !keeps {
+            return Aftermath::Nothing;
         }
         if keeps { Aftermath::Keep } else { Aftermath::Answer }
     }
@@ -439,7 +454,7 @@ impl Responder {
 
     #[inline]
     fn accepted(&mut self, packet: &Packet<'_>) -> Aftermath {
-        if self.keeps_any() {
+        if self.selective && self.keeps_any() {
             let trigger = packet.bth.psn;
             self.due = Due::Sack { trigger, duplicate: false };
             return Aftermath::Answer;
@@ -472,6 +487,7 @@ impl Responder {
             Refusal::NotReady => {
                 inlet.counters.out_of_buffer += 1;
                 self.recovery.refuse();
+                self.early = None;
                 self.due = Due::Refusal(Syndrome::RnrNak { timer: inlet.min_rnr_timer });
                 return Aftermath::Answer;
             }
@@ -502,7 +518,7 @@ impl Responder {
     fn on_duplicate(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.duplicate_request += 1;
         if packet.info.operation != Operation::ReadRequest {
-            if self.ahead.is_some() && !matches!(self.due, Due::Refusal(_)) {
+            if self.selective && !matches!(self.due, Due::Refusal(_)) {
                 self.due = Due::Sack { trigger: packet.bth.psn, duplicate: true };
             } else if self.due == Due::Nothing {
                 self.due = Due::Ack;
@@ -568,6 +584,18 @@ impl Responder {
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
             Due::Sack { .. } => return Turn::MoreToSend, // it was not sent for want of budget
         };
+        // Linux's rxe heeds no second sequence error of one recovery, but for an acknowledgement of
+        // something new between the two.
+        let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
+        if is_sequence_error && self.ahead.is_some() && self.told != psn {
+            if *outlet.budget == 0 {
+                return Turn::MoreToSend;
+            }
+            let ack = Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED };
+            if self.send_acknowledge(last_received, ack, outlet).is_err() {
+                return Turn::PortFull;
+            }
+        }
         if *outlet.budget == 0 {
             return Turn::MoreToSend;
         }
@@ -580,7 +608,7 @@ impl Responder {
 
     #[inline]
     fn send_acknowledge<P: Port>(
-        &self,
+        &mut self,
         psn: Psn,
         syndrome: Syndrome,
         outlet: &mut Outlet<'_, P>,
@@ -590,6 +618,7 @@ impl Responder {
         outlet.path.emit(outlet.port, &spec, |parts| {
             let _ = parts.set_aeth(aeth);
         })?;
+        self.told = self.recovery.expected();
         *outlet.budget -= 1;
         outlet.counters.sent_pkts += 1;
         Ok(())

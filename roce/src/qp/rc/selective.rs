@@ -9,12 +9,11 @@
 
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
 use super::requester::Requester;
-use super::segment::Segment;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::queue::WcStatus;
 use crate::recovery::selective_repeat::Path;
-use crate::recovery::{AdaptiveRto, Recovery, SelectiveRepeat};
+use crate::recovery::{Recovery, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use crate::wire::sacketh::bitmap_words;
@@ -50,42 +49,11 @@ pub enum News<'p> {
     },
 }
 
-/// Timing that follows the network, where the scheme can use it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
-    rto: AdaptiveRto,
-    /// When what everything waits for last came, or a retry was spent on it.
-    heard_at: Instant,
-    /// What was repeated as a probe: a duplicate of it says nothing of the network.
-    probe: Option<Psn>,
-}
-
 impl Requester {
     fn scheme(&mut self) -> Option<&mut SelectiveRepeat> {
         match &mut self.recovery {
             Recovery::GoBackN(_) => None,
             Recovery::SelectiveRepeat(scheme) => Some(scheme),
-        }
-    }
-
-    /// A packet was sent.
-    pub(super) fn pace_sent(&mut self, part: &Segment, is_resend: bool, now: Instant) {
-        let Recovery::SelectiveRepeat(scheme) = &self.recovery else { return };
-        if !is_resend && part.is_last {
-            // Of a READ, the first response.
-            self.pace.rto.on_sent(scheme.una().plus(scheme.sent() - part.psn_span), now);
-        }
-        if self.timer.deadline().is_none() {
-            self.pace.heard_at = now;
-            self.timer.restart_for(now, self.pace.rto.wait_nanos(scheme.unacked()));
-        }
-    }
-
-    /// The wait for a receive is over.
-    pub(super) fn resume_pace(&mut self, now: Instant) {
-        if self.selective().is_some() && self.recovery.sent() > 0 {
-            self.heard(now);
-            self.restart_pace(now);
         }
     }
 
@@ -146,22 +114,6 @@ impl Requester {
             return self.pace.rto.on_answered(now);
         }
         None
-    }
-
-    /// What everything waits for has come. Nothing less gives back retries: what arrives behind a packet
-    /// that never does may be thrown away and arrive again for ever.
-    fn heard(&mut self, now: Instant) {
-        self.pace.heard_at = now;
-        self.retries_left = self.config.retry_count;
-    }
-
-    fn restart_pace(&mut self, now: Instant) {
-        self.pace.rto.on_progress();
-        if self.recovery.sent() > 0 {
-            self.timer.restart_for(now, self.pace.rto.wait_nanos(self.recovery.unacked()));
-        } else {
-            self.timer.stop();
-        }
     }
 
     /// The peer executed all requests before `next`. Returns whether that is news.
@@ -243,38 +195,6 @@ impl Requester {
             }
         }
         lost
-    }
-
-    /// The timer expired: a probe, and after that everything, and when the peer was silent for the local
-    /// ACK timeout, a retry is used up.
-    pub(super) fn on_pace(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
-        if self.recovery.sent() == 0 {
-            return None;
-        }
-        let failed = if self.timer.has_passed(self.pace.heard_at, now) {
-            counters.local_ack_timeout_err += 1;
-            self.pace.heard_at = now;
-            self.use_retry(counters)
-        } else {
-            None
-        };
-        if failed.is_some() {
-            return failed;
-        }
-        let is_probe = self.pace.rto.on_expired();
-        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return None };
-        let probe = scheme.probe().filter(|_| is_probe);
-        self.pace.probe = probe.map(|(psn, _)| psn);
-        if let Some((psn, count)) = probe {
-            counters.tail_probes += 1;
-            scheme.on_lost(psn, count);
-        } else {
-            counters.adaptive_retrans += 1;
-            scheme.on_timeout();
-            self.congestion.on_loss(now);
-        }
-        self.timer.restart_for(now, self.pace.rto.wait_nanos(self.recovery.unacked()));
-        None
     }
 }
 

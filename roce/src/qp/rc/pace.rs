@@ -1,0 +1,154 @@
+//! The requester's timing where it follows the network: probes and timeouts by the measured round trip,
+//! giving up by the local ACK timeout.
+//!
+//! ```text
+//!   silence for         selective repeat                  improved go-back-N
+//!   a round trip        the last packet again             the oldest packet again, and no other ..
+//!   then RTO, doubling  all that did not arrive again     .. until the peer answers
+//!   local ACK timeout   one of `retry_count` is used up; after the last the work request fails
+//! ```
+
+use super::requester::Requester;
+use crate::counters::QpCounters;
+use crate::psn::Psn;
+use crate::queue::WcStatus;
+use crate::recovery::{AdaptiveRto, Recovery};
+use crate::time::Instant;
+
+/// Timing that follows the network.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    pub(super) rto: AdaptiveRto,
+    /// When what everything waits for last came, or a retry was spent on it.
+    heard_at: Instant,
+    /// What was repeated as a probe: a duplicate of it says nothing of the network.
+    pub(super) probe: Option<Psn>,
+}
+
+impl Pace {
+    /// What was in flight is taken back.
+    pub(super) fn abandon(&mut self) {
+        self.rto.cancel();
+        self.probe = None;
+    }
+}
+
+impl Requester {
+    /// The packet `psn` was sent.
+    pub(super) fn pace_sent(&mut self, psn: Psn, asks_for_answer: bool, is_resend: bool, now: Instant) {
+        if !is_resend && asks_for_answer {
+            // Of a READ, the first response.
+            self.pace.rto.on_sent(psn, now);
+        }
+        if self.timer.deadline().is_none() {
+            self.pace.heard_at = now;
+            self.start_pace(now);
+        }
+    }
+
+    /// Whether the oldest packet was sent again alone, to see whether the peer answers.
+    #[inline]
+    pub(super) fn is_probing(&self) -> bool {
+        matches!(self.recovery, Recovery::GoBackN(_)) && self.pace.probe.is_some()
+    }
+
+    /// The wait for a receive is over.
+    pub(super) fn resume_pace(&mut self, now: Instant) {
+        if self.selective().is_some() && self.recovery.sent() > 0 {
+            self.heard(now);
+            self.restart_pace(now);
+        }
+    }
+
+    /// What everything waits for has come. Nothing less gives back retries: what arrives behind a packet
+    /// that never does may be thrown away and arrive again for ever.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.pace.heard_at = now;
+        self.retries_left = self.config.retry_count;
+    }
+
+    /// Starts the timer anew, if anything was sent.
+    pub(super) fn restart_pace(&mut self, now: Instant) {
+        self.pace.rto.on_progress();
+        if self.recovery.sent() > 0 {
+            self.start_pace(now);
+        } else {
+            self.timer.stop();
+        }
+    }
+
+    /// Waits for silence from now on, though no longer than the local ACK timeout.
+    fn start_pace(&mut self, now: Instant) {
+        let wait_nanos = self.pace.rto.wait_nanos(self.recovery.unacked());
+        self.timer.restart_for(now, wait_nanos, self.pace.heard_at);
+    }
+
+    /// Under improved go-back-N, the peer acknowledged packets, or told that one was lost. Returns the round
+    /// trip of the packet timed, where its answer has come, in nanoseconds.
+    pub(super) fn pace_feedback(&mut self, now: Instant, acknowledged: u32, resumes: bool) -> Option<u64> {
+        if acknowledged == 0 && !resumes {
+            // What was in flight when a READ response was lost still comes in: no silence yet.
+            if self.timer.deadline().is_some() {
+                self.start_pace(now);
+            }
+            return None;
+        }
+        self.pace.probe = None;
+        let mut rtt_nanos = None;
+        if let Some(timed) = self.pace.rto.timed()
+            && timed.index_in(self.recovery.una(), self.recovery.sent()).is_none()
+        {
+            rtt_nanos = self.pace.rto.on_answered(now);
+        }
+        if resumes {
+            self.pace.rto.cancel();
+        }
+        if acknowledged > 0 {
+            self.heard(now);
+        }
+        self.restart_pace(now);
+        rtt_nanos
+    }
+
+    /// The timer expired: a probe, and after that more, and when the peer was silent for the local ACK
+    /// timeout, a retry is used up.
+    pub(super) fn on_pace(&mut self, now: Instant, counters: &mut QpCounters) -> Option<WcStatus> {
+        if self.recovery.sent() == 0 {
+            return None;
+        }
+        let failed = if self.timer.has_passed(self.pace.heard_at, now) {
+            counters.local_ack_timeout_err += 1;
+            self.pace.heard_at = now;
+            self.use_retry(counters)
+        } else {
+            None
+        };
+        if failed.is_some() {
+            return failed;
+        }
+        let is_first = self.pace.rto.on_expired();
+        let probe = match &mut self.recovery {
+            Recovery::GoBackN(scheme) => {
+                scheme.on_timeout();
+                self.pace.rto.cancel();
+                self.pace.probe = Some(scheme.una());
+                is_first
+            }
+            Recovery::SelectiveRepeat(scheme) => {
+                let probe = scheme.probe().filter(|_| is_first);
+                self.pace.probe = probe.map(|(psn, _)| psn);
+                match probe {
+                    Some((psn, count)) => _ = scheme.on_lost(psn, count),
+                    None => scheme.on_timeout(),
+                }
+                probe.is_some()
+            }
+        };
+        if !probe {
+            self.congestion.on_loss(now);
+        }
+        *(if probe { &mut counters.tail_probes } else { &mut counters.adaptive_retrans }) += 1;
+        self.start_pace(now);
+        None
+    }
+}
