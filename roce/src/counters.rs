@@ -97,7 +97,13 @@ counters! {
         bad_opcode_dropped,
         /// READs set aside until the peer asks again, because responses still wait.
         read_deferred,
-        /// Congestion notifications received; no congestion control here listens to them.
+        /// Packets received that were marked "congestion experienced".
+        np_ecn_marked_roce_packets,
+        /// Congestion notifications sent.
+        np_cnp_sent,
+        /// Congestion notifications received that slowed the queue pair down.
+        rp_cnp_handled,
+        /// Congestion notifications received that its congestion control does not listen to.
         rp_cnp_ignored,
         /// Work requests flushed.
         cqe_flush_err,

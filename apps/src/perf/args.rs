@@ -68,7 +68,8 @@ pub(crate) struct TestArgs {
     recovery: Option<RecoveryScheme>,
 
     /// How what this end sends is kept from congesting the network: none, window or window:PKTS, where at most
-    /// so many packets are in flight [default: window:256]
+    /// so many packets are in flight, dcqcn, swift or timely, with parameters as in
+    /// dcqcn:window_pkts=128,rpg_ai_rate=10 [default: window:256]
     #[arg(long, value_name = "SCHEME")]
     congestion: Option<CongestionScheme>,
 

@@ -7,13 +7,32 @@
 //!   permit(now, in flight) --no, in flight is enough--> wait for an acknowledgement
 //!             |            '-no, it is too soon-------> wait until next_permit_at()
 //!            yes --> on_sent --> .. on_ack, on_loss, on_cnp
+//!
+//!              | window  dcqcn  swift  timely
+//!   on_sent    |           x      x      x       the pacer
+//!   on_ack     |                  x      x       the round trip
+//!   on_cnp     |           x                     the notification
+//!   on_loss    |                  x
 //! ```
 
+pub mod dcqcn;
+pub mod notification;
+pub mod pacer;
+pub mod parameters;
 pub mod scheme;
+pub mod swift;
+pub mod timely;
 
+pub use dcqcn::Dcqcn;
+pub use notification::{CnpPacing, NotificationConfig};
 pub use scheme::{CongestionScheme, DEFAULT_WINDOW_PKTS, NoCongestionScheme};
+pub use swift::Swift;
+pub use timely::Timely;
 
 use crate::time::Instant;
+
+/// The longest round trip that is reckoned with, in nanoseconds: a thousand seconds.
+const RTT_NANOS_MAX: u64 = 1_000_000_000_000;
 
 /// The state of a queue pair's scheme.
 #[derive(Clone, Debug)]
@@ -23,14 +42,27 @@ pub enum Congestion {
         /// The cap.
         window_pkts: u32,
     },
+    /// DCQCN's reaction point.
+    Dcqcn(Box<Dcqcn>),
+    /// Swift.
+    Swift(Box<Swift>),
+    /// Timely.
+    Timely(Box<Timely>),
 }
 
 impl Congestion {
     /// Starts as a connection does, over a link of `link_bits_per_sec`.
-    pub fn new(scheme: &CongestionScheme, _link_bits_per_sec: u64) -> Self {
-        match *scheme {
+    pub fn new(scheme: &CongestionScheme, link_bits_per_sec: u64) -> Self {
+        match scheme {
             CongestionScheme::None | CongestionScheme::Window { .. } => {
                 Congestion::Window { window_pkts: scheme.window_pkts() }
+            }
+            CongestionScheme::Dcqcn(parameters) => {
+                Congestion::Dcqcn(Box::new(Dcqcn::new(parameters, link_bits_per_sec)))
+            }
+            CongestionScheme::Swift(parameters) => Congestion::Swift(Box::new(Swift::new(parameters))),
+            CongestionScheme::Timely(parameters) => {
+                Congestion::Timely(Box::new(Timely::new(parameters, link_bits_per_sec)))
             }
         }
     }
@@ -38,10 +70,14 @@ impl Congestion {
     /// Whether one more packet may join `in_flight_pkts` now. One that takes the place of a lost one, or
     /// that the peer asked for, joins none.
     #[inline]
-    pub fn permit(&mut self, _now: Instant, in_flight_pkts: u32) -> bool {
-        match self {
-            Congestion::Window { window_pkts } => in_flight_pkts < *window_pkts,
-        }
+    pub fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
+        in_flight_pkts < self.window_pkts()
+            && match self {
+                Congestion::Window { .. } => true,
+                Congestion::Dcqcn(dcqcn) => dcqcn.may_send(now),
+                Congestion::Swift(swift) => swift.may_send(now),
+                Congestion::Timely(timely) => timely.may_send(now),
+            }
     }
 
     /// Whether the next packet is the last that the window admits: it then asks for an acknowledgement, or
@@ -56,6 +92,18 @@ impl Congestion {
     pub fn window_pkts(&self) -> u32 {
         match self {
             Congestion::Window { window_pkts } => *window_pkts,
+            Congestion::Dcqcn(dcqcn) => dcqcn.window_pkts(),
+            Congestion::Swift(swift) => swift.window_pkts(),
+            Congestion::Timely(timely) => timely.window_pkts(),
+        }
+    }
+
+    /// The rate that packets are paced to, in bits per second; `None` where they are not.
+    pub fn rate_bits_per_sec(&self) -> Option<u64> {
+        match self {
+            Congestion::Window { .. } | Congestion::Swift(_) => None,
+            Congestion::Dcqcn(dcqcn) => dcqcn.rate_bits_per_sec(),
+            Congestion::Timely(timely) => Some(timely.rate_bits_per_sec()),
         }
     }
 
@@ -64,37 +112,61 @@ impl Congestion {
     pub fn next_permit_at(&self) -> Option<Instant> {
         match self {
             Congestion::Window { .. } => None,
+            Congestion::Dcqcn(dcqcn) => dcqcn.next_permit_at(),
+            Congestion::Swift(swift) => swift.next_permit_at(),
+            Congestion::Timely(timely) => timely.next_permit_at(),
         }
     }
 
     /// A packet went out, `frame_bytes` long from Ethernet header to ICRC.
     #[inline]
-    pub fn on_sent(&mut self, _now: Instant, _frame_bytes: u32) {
+    pub fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
             Congestion::Window { .. } => {}
+            Congestion::Dcqcn(dcqcn) => dcqcn.on_sent(now, frame_bytes),
+            Congestion::Swift(swift) => swift.on_sent(now),
+            Congestion::Timely(timely) => timely.on_sent(now, frame_bytes),
         }
+    }
+
+    /// Whether it follows the round trip: then packets are to be timed.
+    #[inline]
+    pub fn follows_round_trip(&self) -> bool {
+        matches!(self, Congestion::Swift(_) | Congestion::Timely(_))
     }
 
     /// `acked_pkts` were newly acknowledged; with the round trip of one that was timed, where one was.
     #[inline]
-    pub fn on_ack(&mut self, _now: Instant, _acked_pkts: u32, _rtt_nanos: Option<u64>) {
+    pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
+        let bounded = |rtt_nanos: u64| rtt_nanos.clamp(1, RTT_NANOS_MAX);
         match self {
-            Congestion::Window { .. } => {}
+            Congestion::Window { .. } | Congestion::Dcqcn(_) => {}
+            Congestion::Swift(swift) => swift.on_ack(now, acked_pkts, rtt_nanos.map(bounded)),
+            Congestion::Timely(timely) => {
+                if let Some(rtt_nanos) = rtt_nanos {
+                    timely.on_round_trip(now, bounded(rtt_nanos));
+                }
+            }
         }
     }
 
     /// The peer received a packet that was marked "congestion experienced". Returns whether this scheme
     /// listens to that.
-    pub fn on_cnp(&mut self, _now: Instant) -> bool {
+    pub fn on_cnp(&mut self, now: Instant) -> bool {
         match self {
-            Congestion::Window { .. } => false,
+            Congestion::Dcqcn(dcqcn) => {
+                dcqcn.on_cnp(now);
+                true
+            }
+            Congestion::Window { .. } | Congestion::Swift(_) | Congestion::Timely(_) => false,
         }
     }
 
     /// Packets were lost, as a negative or selective acknowledgement tells, or a timeout.
-    pub fn on_loss(&mut self, _now: Instant) {
+    pub fn on_loss(&mut self, now: Instant) {
         match self {
-            Congestion::Window { .. } => {}
+            Congestion::Swift(swift) => swift.on_loss(now),
+            Congestion::Window { .. } | Congestion::Dcqcn(_) | Congestion::Timely(_) => {}
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Congestion control schemes by name, and what can be changed about each.
 
+use super::dcqcn::DcqcnParameters;
+use super::parameters::{Limits, Parameters};
+use super::swift::SwiftParameters;
+use super::timely::TimelyParameters;
 use std::fmt;
 use std::str::FromStr;
 
@@ -20,7 +24,16 @@ pub enum CongestionScheme {
         /// The cap, at least 1.
         window_pkts: u32,
     },
+    /// A rate that falls when the peer tells of marked packets (SIGCOMM'15).
+    Dcqcn(DcqcnParameters),
+    /// A window that keeps the round trip near a target (SIGCOMM'20).
+    Swift(SwiftParameters),
+    /// A rate that falls while the round trip rises (SIGCOMM'15).
+    Timely(TimelyParameters),
 }
+
+/// A window, as the parameter of the scheme of that name.
+const WINDOW: Limits = Limits { name: "window", min: 1, max: WINDOW_PKTS_MAX };
 
 impl Default for CongestionScheme {
     fn default() -> Self {
@@ -34,12 +47,26 @@ impl CongestionScheme {
         match *self {
             CongestionScheme::None => WINDOW_PKTS_MAX,
             CongestionScheme::Window { window_pkts } => window_pkts,
+            CongestionScheme::Dcqcn(parameters) => parameters.window_pkts,
+            CongestionScheme::Swift(parameters) => parameters.window_pkts,
+            CongestionScheme::Timely(parameters) => parameters.window_pkts,
         }
     }
 
-    /// Whether its window is in range.
+    /// Whether its numbers are in range.
     pub fn is_valid(&self) -> bool {
-        (1..=WINDOW_PKTS_MAX).contains(&self.window_pkts())
+        match self {
+            CongestionScheme::None => true,
+            CongestionScheme::Window { window_pkts } => (WINDOW.min..=WINDOW.max).contains(window_pkts),
+            CongestionScheme::Dcqcn(parameters) => parameters.is_valid(),
+            CongestionScheme::Swift(parameters) => parameters.is_valid(),
+            CongestionScheme::Timely(parameters) => parameters.is_valid(),
+        }
+    }
+
+    /// Whether it needs the network to mark packets: they are then sent as capable of it (RFC 3168).
+    pub fn is_ecn_capable(&self) -> bool {
+        matches!(self, CongestionScheme::Dcqcn(_))
     }
 }
 
@@ -48,6 +75,9 @@ impl fmt::Display for CongestionScheme {
         match self {
             CongestionScheme::None => f.write_str("none"),
             CongestionScheme::Window { window_pkts } => write!(f, "window:{window_pkts}"),
+            CongestionScheme::Dcqcn(parameters) => parameters.write(f),
+            CongestionScheme::Swift(parameters) => parameters.write(f),
+            CongestionScheme::Timely(parameters) => parameters.write(f),
         }
     }
 }
@@ -56,10 +86,23 @@ impl fmt::Display for CongestionScheme {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCongestionScheme {
     /// There is no such scheme.
-    #[error("there is no congestion control `{name}`: needed none, window or window:PKTS")]
+    #[error(
+        "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
+         last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
+    )]
     UnknownScheme {
         /// What was given.
         name: String,
+    },
+    /// The scheme has no such parameter.
+    #[error("{scheme} has no parameter `{name}`: it has {allowed}")]
+    UnknownParameter {
+        /// The scheme.
+        scheme: &'static str,
+        /// What was given.
+        name: String,
+        /// The parameters that it has.
+        allowed: String,
     },
     /// A value out of range.
     #[error("{name} = `{value}`: needed a number from {min} to {max}")]
@@ -79,23 +122,21 @@ impl FromStr for CongestionScheme {
     type Err = NoCongestionScheme;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once(':') {
-            None if text == "none" => Ok(CongestionScheme::None),
-            None if text == "window" => Ok(CongestionScheme::default()),
-            Some(("window", window)) => {
-                let window_pkts = number("window", window, 1, WINDOW_PKTS_MAX)?;
-                Ok(CongestionScheme::Window { window_pkts })
-            }
+        let (name, parameters) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        match (name, parameters) {
+            ("none", None) => Ok(CongestionScheme::None),
+            ("window", None) => Ok(CongestionScheme::default()),
+            ("window", Some(window)) => Ok(CongestionScheme::Window { window_pkts: WINDOW.number(window)? }),
+            (DcqcnParameters::SCHEME, _) => parsed(parameters).map(CongestionScheme::Dcqcn),
+            (SwiftParameters::SCHEME, _) => parsed(parameters).map(CongestionScheme::Swift),
+            (TimelyParameters::SCHEME, _) => parsed(parameters).map(CongestionScheme::Timely),
             _ => Err(NoCongestionScheme::UnknownScheme { name: text.to_owned() }),
         }
     }
 }
 
-/// The value of the parameter `name`.
-fn number(name: &str, value: &str, min: u32, max: u32) -> Result<u32, NoCongestionScheme> {
-    value.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
-        NoCongestionScheme::BadValue { name: name.to_owned(), value: value.to_owned(), min, max }
-    })
+fn parsed<P: Parameters>(parameters: Option<&str>) -> Result<P, NoCongestionScheme> {
+    parameters.map_or_else(|| Ok(P::default()), P::parse)
 }
 
 #[cfg(test)]
@@ -111,6 +152,33 @@ mod tests {
             );
         }
         assert_eq!("window".parse(), Ok(CongestionScheme::default()));
+        for name in [
+            "dcqcn",
+            "swift",
+            "timely",
+            "dcqcn:window_pkts=110,rpg_gd=10,dce_tcp_g=1000",
+            "swift:base_target_nanos=15000",
+            "timely:t_low_nanos=20000,t_high_nanos=100000",
+        ] {
+            assert_eq!(
+                name.parse::<CongestionScheme>().map(|scheme| scheme.to_string()),
+                Ok(name.to_owned())
+            );
+        }
+        let defaults = "dcqcn:rpg_gd=11,dce_tcp_g=1019".parse::<CongestionScheme>();
+        assert_eq!(defaults.map(|scheme| scheme.to_string()), Ok("dcqcn".to_owned()));
+    }
+
+    #[test]
+    fn defaults_are_in_their_ranges() {
+        for name in ["none", "window", "dcqcn", "swift", "timely"] {
+            let scheme: CongestionScheme = name.parse().unwrap();
+            assert!(scheme.is_valid(), "{name}");
+            assert_eq!(scheme.is_ecn_capable(), name == "dcqcn");
+        }
+        let out = DcqcnParameters { rpg_gd: 16, ..DcqcnParameters::default() };
+        assert!(!CongestionScheme::Dcqcn(out).is_valid());
+        assert!(!CongestionScheme::Window { window_pkts: 0 }.is_valid());
     }
 
     #[test]
@@ -119,8 +187,15 @@ mod tests {
         for wrong in ["window:", "window:0", "window:4194305", "window:x"] {
             assert!(said(wrong).contains("from 1 to 4194304"), "{wrong}");
         }
-        for wrong in ["", "None", "cubic", "none:"] {
+        for wrong in ["", "None", "cubic", "none:", "none:1", "dcqcn2"] {
             assert!(said(wrong).contains("needed none, window"), "{wrong}");
+        }
+        for wrong in ["dcqcn:", "dcqcn:rpg_gd=11,", "dcqcn:gd=11", "swift:rpg_gd=11", "timely:dcqcn"] {
+            assert!(said(wrong).contains("has no parameter"), "{wrong}");
+            assert!(said(wrong).contains("it has window_pkts, "), "{wrong}");
+        }
+        for (wrong, range) in [("dcqcn:rpg_gd=16", "10 to 15"), ("dcqcn:dce_tcp_g", "0 to 1023")] {
+            assert!(said(wrong).contains(range), "{wrong}");
         }
     }
 }

@@ -58,7 +58,9 @@ impl<P: Port> Engine<P> {
             counters: &mut qp.counters,
         };
         let mut turn = match outgoing {
-            Outgoing::All => connection.responder.transmit(connection.requester.congestion(), &mut outlet),
+            Outgoing::All => {
+                connection.responder.transmit(connection.requester.congestion_mut(), &mut outlet)
+            }
             Outgoing::Requests if connection.responder.has_answers() => Turn::Later,
             Outgoing::Requests => Turn::Done,
         };

@@ -72,11 +72,14 @@ impl<P: Port> Engine<P> {
             return None;
         }
         qp.counters.rcvd_pkts += 1;
+        let slot = self.qps.index_of(qpn);
         if packet.info.transport == Transport::Cnp {
-            qp.counters.rp_cnp_ignored += 1;
+            self.on_cnp(slot, packet);
             return None;
         }
-        let slot = self.qps.index_of(qpn);
+        if packet.ip.congestion_experienced() {
+            self.on_marked(slot, packet);
+        }
         if !packet.info.is_request {
             self.on_response(slot, packet);
             return None;

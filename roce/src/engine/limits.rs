@@ -31,6 +31,9 @@ pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 /// Frames that a device keeps out of order, over all queue pairs: they are not in the port's pool meanwhile.
 pub const KEPT_FRAMES_MAX: usize = 2048;
 
+/// Congestion notifications that one poll sends.
+pub const CNPS_PER_POLL: u32 = 16;
+
 /// Work requests of one queue.
 pub const MAX_QP_WR: u32 = 32_768;
 

@@ -5,6 +5,7 @@
 //!               doorbells     -> queue pairs with news are scheduled
 //!               timers        -> requester                             at most TIMERS_PER_POLL
 //!               errors        -> flush                                 at most FLUSHED_QPS_PER_POLL
+//!               notifier      -> port                                  at most CNPS_PER_POLL
 //!               egress        -> responder, requester -> port          at most TX_BUDGET_PKTS
 //!               neighbour     -> port                                  at most NEIGHBOUR_FRAMES_PER_POLL
 //!               port.tx_flush
@@ -15,6 +16,7 @@ pub mod event;
 mod ingress;
 pub mod limits;
 mod modify;
+mod notify;
 mod objects;
 mod qp_object;
 mod reorder;
@@ -23,7 +25,7 @@ mod timers;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::congestion::CongestionScheme;
+use crate::congestion::{CongestionScheme, NotificationConfig};
 use crate::counters::{DropCounters, QpCounters};
 use crate::mem::MemoryTable;
 use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
@@ -42,6 +44,7 @@ use limits::{
     DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
     TIMERS_PER_POLL,
 };
+use notify::Notifier;
 use qp_object::Qp;
 use reorder::Reorder;
 use timers::Timers;
@@ -63,6 +66,8 @@ pub struct EngineConfig {
     pub neighbour: NeighbourConfig,
     /// Congestion control of queue pairs that name none.
     pub congestion: CongestionScheme,
+    /// How peers are told of packets that came marked "congestion experienced".
+    pub notification: NotificationConfig,
     /// Speed of the port's link, in bits per second: where congestion control starts.
     pub link_bits_per_sec: u64,
 }
@@ -75,6 +80,7 @@ impl EngineConfig {
             limits: DeviceLimits::default(),
             neighbour,
             congestion: CongestionScheme::default(),
+            notification: NotificationConfig::default(),
             link_bits_per_sec: DEFAULT_LINK_BITS_PER_SEC,
         }
     }
@@ -124,6 +130,7 @@ pub struct Engine<P: Port> {
     /// Of these, how many were seen in a row with nothing left to flush: when all were, there is rest.
     flushed_in_a_row: usize,
     timers: Timers,
+    notifier: Notifier,
     events: VecDeque<Event>,
     drops: DropCounters,
     /// Counters of queue pairs that are no more.
@@ -156,6 +163,7 @@ impl<P: Port> Engine<P> {
             errors: VecDeque::new(),
             flushed_in_a_row: 0,
             timers: Timers::new(slots),
+            notifier: Notifier::new(config.notification, slots),
             qps,
             events: VecDeque::new(),
             drops: DropCounters::default(),
@@ -175,11 +183,12 @@ impl<P: Port> Engine<P> {
         self.expire_timers();
         let more_to_flush = self.flush_errors();
         self.follow_neighbours();
-        let tx_pkts = self.transmit(Outgoing::All);
+        let tx_pkts = self.transmit_notifications() + self.transmit(Outgoing::All);
         self.transmit_neighbour();
         self.port.tx_flush();
         self.collect_events();
-        let more = rx_frames == RX_BURST_FRAMES || !self.turns.is_empty() || more_to_flush;
+        let more_to_send = !self.turns.is_empty() || !self.notifier.is_idle();
+        let more = rx_frames == RX_BURST_FRAMES || more_to_send || more_to_flush;
         Progress { rx_frames, tx_pkts, more }
     }
 
@@ -205,7 +214,8 @@ impl<P: Port> Engine<P> {
 
     /// The latest time at which the engine wants to be polled, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let immediate = (!self.turns.is_empty() || self.doorbells.any()).then_some(self.now);
+        let has_more = !self.turns.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
+        let immediate = has_more.then_some(self.now);
         [immediate, self.timers.earliest(), self.neighbour.next_deadline()].into_iter().flatten().min()
     }
 

@@ -3,7 +3,8 @@
 use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
 use super::{Engine, schedule};
-use crate::congestion::{CongestionScheme, scheme};
+use crate::congestion::notification::ECT_0;
+use crate::congestion::scheme;
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::neighbour::Resolution;
 use crate::port::Port;
@@ -20,7 +21,10 @@ use crate::wire::{HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_p
 /// Time to live where the path does not say.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Traffic class bits that say "congestion can be marked" (ECT(0)); 0 says it cannot.
+/// The bits of the traffic class that are about congestion (RFC 3168).
+const ECN_MASK: u8 = 3;
+
+/// The bits of the flow label.
 const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl<P: Port> Engine<P> {
@@ -43,9 +47,13 @@ impl<P: Port> Engine<P> {
         }
         check_transition(from, to, attr.mask())?;
         check_ranges(attr, self.port.caps().mtu_bytes)?;
-        let attributes = updated(qp.attributes, attr);
+        let mut attributes = qp.attributes;
+        if from == QpState::Reset {
+            attributes.congestion = self.congestion;
+        }
+        let attributes = updated(attributes, attr);
         let path = match attr.path {
-            Some(path) => Some((path, self.path_for(qpn, attributes.dest_qpn, &path)?)),
+            Some(path) => Some((path, self.path_for(qpn, &attributes, &path)?)),
             None => None,
         };
         let slot = self.qps.index_of(qpn.value());
@@ -60,7 +68,7 @@ impl<P: Port> Engine<P> {
     }
 
     fn carry_out(&mut self, slot: usize, from: QpState, to: QpState, route: Option<Route>) {
-        let device = (self.congestion, self.link_bits_per_sec);
+        let link_bits_per_sec = self.link_bits_per_sec;
         let Some(qp) = self.qps.at_mut(slot) else { return };
         match (from, to) {
             (_, QpState::Reset) => {
@@ -71,7 +79,7 @@ impl<P: Port> Engine<P> {
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
-                let requester = Requester::new(requester_config(&qp.attributes, device));
+                let requester = Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
                 let responder = Responder::new(responder_config(&qp.attributes));
                 if let Some(kept_pkts) = qp.attributes.recovery.kept_pkts() {
                     self.reorder.open(slot, kept_pkts);
@@ -88,11 +96,14 @@ impl<P: Port> Engine<P> {
             (QpState::Rtr, QpState::Rts) => {
                 qp.outstanding.set_first_psn(qp.attributes.sq_psn);
                 if let Some(connection) = &mut qp.connection {
-                    connection.requester = Requester::new(requester_config(&qp.attributes, device));
+                    connection.requester =
+                        Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
+                    // Congestion control may have come with this change.
+                    connection.path.template.set_tclass(traffic_class(&qp.attributes));
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
-                let config = requester_config(&qp.attributes, device);
+                let config = requester_config(&qp.attributes, link_bits_per_sec);
                 if let Some(connection) = &mut qp.connection {
                     connection.requester.reconfigure(config);
                 }
@@ -111,7 +122,12 @@ impl<P: Port> Engine<P> {
     }
 
     /// The headers of packets from `qpn` along `path`.
-    fn path_for(&mut self, qpn: Qpn, dest_qpn: Qpn, path: &AddressVector) -> Result<Route, ModifyError> {
+    fn path_for(
+        &mut self,
+        qpn: Qpn,
+        attributes: &Attributes,
+        path: &AddressVector,
+    ) -> Result<Route, ModifyError> {
         let no_path = |reason: String| ModifyError::NoPath { dgid: path.dgid, reason };
         let Some(own) = self.neighbour.gids().get(usize::from(path.sgid_index)).map(|entry| entry.gid) else {
             let count = self.neighbour.gids().len();
@@ -138,7 +154,7 @@ impl<P: Port> Engine<P> {
             }
         };
         let src_mac = self.port.caps().mac;
-        let template = template_for(qpn, dest_qpn, path, own, src_mac, peer_mac)
+        let template = template_for(qpn, attributes, path, own, src_mac, peer_mac)
             .map_err(|families| no_path(families.to_string()))?;
         let ip_id = self.random.below(1 << 16) as u16; // below 2^16
         Ok(Route { path: Path { template, ip_id }, peer_mac, peer: path.dgid, own })
@@ -164,7 +180,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     if mac == connection.peer_mac {
         return;
     }
-    let template = template_for(qp.qpn, qp.attributes.dest_qpn, &path, connection.own, src_mac, mac);
+    let template = template_for(qp.qpn, &qp.attributes, &path, connection.own, src_mac, mac);
     if let Ok(template) = template {
         connection.path.template = template;
         connection.peer_mac = mac;
@@ -179,14 +195,23 @@ struct Route {
     own: Gid,
 }
 
+/// The traffic class of all packets of a queue pair: as given, but capable of marks (ECT(0)) where its congestion
+/// control needs them and the path says nothing of them.
+fn traffic_class(attributes: &Attributes) -> u8 {
+    let given = attributes.path.map_or(0, |path| path.traffic_class);
+    let wants_marks = attributes.congestion.is_ecn_capable() && given & ECN_MASK == 0;
+    if wants_marks { given | ECT_0 } else { given }
+}
+
 fn template_for(
     qpn: Qpn,
-    dest_qp: Qpn,
+    attributes: &Attributes,
     path: &AddressVector,
     src: Gid,
     src_mac: Mac,
     dst_mac: Mac,
 ) -> Result<HeaderTemplate, crate::wire::MixedFamilies> {
+    let dest_qp = attributes.dest_qpn;
     let derived = flow_label_from_qpns(qpn, dest_qp);
     let flow_label = if path.flow_label == 0 { derived } else { path.flow_label & FLOW_LABEL_MASK };
     HeaderTemplate::new(&HeaderSpec {
@@ -195,7 +220,7 @@ fn template_for(
         vlan: None,
         src,
         dst: path.dgid,
-        tclass: path.traffic_class,
+        tclass: traffic_class(attributes),
         ttl: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
         flow_label: path.flow_label & FLOW_LABEL_MASK,
         udp_source_port: udp_source_port(flow_label),
@@ -223,7 +248,7 @@ fn updated(mut now: Attributes, attr: &QpAttr) -> Attributes {
     set(&mut now.retry_count, attr.retry_count);
     set(&mut now.rnr_retry, attr.rnr_retry);
     set(&mut now.recovery, attr.recovery);
-    set(&mut now.congestion, attr.congestion.map(Some));
+    set(&mut now.congestion, attr.congestion);
     now
 }
 
@@ -270,8 +295,7 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
     Ok(())
 }
 
-/// `device` is what a queue pair has that names no scheme of its own, and the speed of the link.
-fn requester_config(attributes: &Attributes, device: (CongestionScheme, u64)) -> RequesterConfig {
+fn requester_config(attributes: &Attributes, link_bits_per_sec: u64) -> RequesterConfig {
     RequesterConfig {
         first_psn: attributes.sq_psn,
         mtu_bytes: attributes.path_mtu.bytes(),
@@ -279,8 +303,8 @@ fn requester_config(attributes: &Attributes, device: (CongestionScheme, u64)) ->
         retry_count: attributes.retry_count,
         rnr_retry: attributes.rnr_retry,
         max_rd_atomic: attributes.max_rd_atomic,
-        congestion: attributes.congestion.unwrap_or(device.0),
-        link_bits_per_sec: device.1,
+        congestion: attributes.congestion,
+        link_bits_per_sec,
         recovery: attributes.recovery,
     }
 }

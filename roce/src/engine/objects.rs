@@ -3,6 +3,7 @@
 use super::Engine;
 use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
 use super::qp_object::{Attributes, Qp};
+use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::{LKey, Qpn, RKey};
 use crate::mem::{Access, Memory, PdId, RegisterError};
@@ -154,6 +155,7 @@ impl<P: Port> Engine<P> {
         self.turns.reserve(self.qps.len());
         self.later.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
+        self.notifier.reserve(self.qps.len());
         Ok(QpHandles { qpn: Qpn::new(number), send, recv })
     }
 
@@ -189,6 +191,12 @@ impl<P: Port> Engine<P> {
     /// A queue pair's counters.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.qps.get(qpn.value()).map(|qp| qp.counters)
+    }
+
+    /// A connected queue pair's congestion control: its window and its rate, as of when it last sent or heard.
+    pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
+        let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
+        Some(connection.requester.congestion())
     }
 
     /// An unpredictable first PSN.
@@ -230,6 +238,7 @@ fn new_qp(
         rq,
         connection: None,
         counters: QpCounters::default(),
+        cnp_due: false,
         scheduled: false,
         flushing: false,
         established: false,

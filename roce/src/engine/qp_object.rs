@@ -43,8 +43,8 @@ pub struct Attributes {
     pub rnr_retry: u8,
     /// Recovery.
     pub recovery: RecoveryScheme,
-    /// Congestion control; `None`: the device's.
-    pub congestion: Option<CongestionScheme>,
+    /// Congestion control.
+    pub congestion: CongestionScheme,
 }
 
 impl Default for Attributes {
@@ -63,7 +63,7 @@ impl Default for Attributes {
             retry_count: 0,
             rnr_retry: 0,
             recovery: RecoveryScheme::GoBackN,
-            congestion: None,
+            congestion: CongestionScheme::default(),
         }
     }
 }
@@ -102,6 +102,8 @@ pub(super) struct Qp {
     pub connection: Option<Connection>,
     /// Counters.
     pub counters: QpCounters,
+    /// It owes its peer a congestion notification.
+    pub cnp_due: bool,
     /// It waits for its turn to send.
     pub scheduled: bool,
     /// It is on the list of those to be flushed.

@@ -1,6 +1,7 @@
 //! Two engines joined by a loopback port, with one connected queue pair each.
 #![allow(dead_code)] // each test and bench uses its part
 
+use roce::congestion::CongestionScheme;
 use roce::engine::{Engine, EngineConfig, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
@@ -67,7 +68,14 @@ fn end<P: Port>(index: u8, port: P, memory_bytes: usize, signal_all: bool) -> En
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
-fn connect<P: Port>(this: &mut End<P>, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
+/// Connects a queue pair in RESET to `peer`, up to RTS.
+pub(crate) fn connect<P: Port>(
+    this: &mut End<P>,
+    peer: Qpn,
+    path: AddressVector,
+    mtu: PathMtu,
+    congestion: Option<CongestionScheme>,
+) {
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let to_init = QpAttr {
         state: Some(QpState::Init),
@@ -78,7 +86,7 @@ fn connect<P: Port>(this: &mut End<P>, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
     };
     let to_rtr = QpAttr {
         state: Some(QpState::Rtr),
-        path: Some(AddressVector::new(peer_gid, 1)),
+        path: Some(path),
         path_mtu: Some(mtu),
         dest_qpn: Some(peer),
         rq_psn: Some(Psn::new(0xFF_FF00)),
@@ -92,6 +100,7 @@ fn connect<P: Port>(this: &mut End<P>, peer: Qpn, peer_gid: Gid, mtu: PathMtu) {
         retry_count: Some(7),
         rnr_retry: Some(7),
         sq_psn: Some(Psn::new(0xFF_FF00)),
+        congestion,
         max_rd_atomic: Some(4),
         ..QpAttr::default()
     };
@@ -126,8 +135,8 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
     signal_all: bool,
 ) -> (End<P>, End<Q>) {
     let (mut a, mut b) = (end(1, port_a, memory_bytes, signal_all), end(2, port_b, memory_bytes, signal_all));
-    connect(&mut a, b.qpn, b.gid, mtu);
-    connect(&mut b, a.qpn, a.gid, mtu);
+    connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), mtu, None);
+    connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), mtu, None);
     (a, b)
 }
 

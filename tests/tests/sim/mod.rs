@@ -1,5 +1,6 @@
 //! Engines on a simulated network in virtual time.
 
+mod congestion;
 mod cost;
 mod errors;
 mod goodput;

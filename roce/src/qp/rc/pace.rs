@@ -94,19 +94,22 @@ impl Requester {
             return None;
         }
         self.pace.probe = None;
-        let mut rtt_nanos = None;
-        if let Some(timed) = self.pace.rto.timed()
-            && timed.index_in(self.recovery.una(), self.recovery.sent()).is_none()
-        {
-            rtt_nanos = self.pace.rto.on_answered(now);
-        }
-        if resumes {
-            self.pace.rto.cancel();
-        }
+        let rtt_nanos = self.time_answer(now, resumes);
         if acknowledged > 0 {
             self.heard(now);
         }
         self.restart_pace(now);
+        rtt_nanos
+    }
+
+    /// Under go-back-N, whether the packet timed was among those acknowledged: its round trip in nanoseconds.
+    pub(super) fn time_answer(&mut self, now: Instant, resumes: bool) -> Option<u64> {
+        let timed = self.pace.rto.timed()?;
+        let is_answered = timed.index_in(self.recovery.una(), self.recovery.sent()).is_none();
+        let rtt_nanos = if is_answered { self.pace.rto.on_answered(now) } else { None };
+        if resumes {
+            self.pace.rto.cancel();
+        }
         rtt_nanos
     }
 

@@ -139,8 +139,13 @@ impl Requester {
 
     /// Whether packets of this queue pair may go now, READ responses among them.
     #[inline]
-    pub fn congestion(&mut self) -> &mut Congestion {
+    pub fn congestion_mut(&mut self) -> &mut Congestion {
         &mut self.congestion
+    }
+
+    /// The same, to look at.
+    pub fn congestion(&self) -> &Congestion {
+        &self.congestion
     }
 
     /// When it wants to be called next.
@@ -313,6 +318,9 @@ impl Requester {
             self.pace_sent(psn, self.since_ack_req_pkts == 0, is_resend, outlet.now);
         } else {
             self.timer.start(outlet.now);
+            if self.congestion.follows_round_trip() && !is_resend && self.since_ack_req_pkts == 0 {
+                self.pace.rto.on_sent(psn, outlet.now);
+            }
         }
     }
 
@@ -357,13 +365,19 @@ impl Requester {
     ) -> Option<WcStatus> {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
         let effect = scheme.on_feedback(feedback);
-        let mut rtt_nanos = None;
-        if self.config.recovery.is_adaptive() {
-            rtt_nanos = self.pace_feedback(now, effect.acknowledged, effect.resumes);
+        let rtt_nanos = if self.config.recovery.is_adaptive() {
+            self.pace_feedback(now, effect.acknowledged, effect.resumes)
         } else if effect.acknowledged > 0 || effect.resumes {
             // What is resent starts the timer itself.
-            if self.recovery.unacked() > 0 { self.timer.restart(now) } else { self.timer.stop() }
-        }
+            if self.recovery.unacked() > 0 {
+                self.timer.restart(now)
+            } else {
+                self.timer.stop()
+            }
+            self.time_answer(now, effect.resumes)
+        } else {
+            None
+        };
         if effect.resumes {
             self.congestion.on_loss(now);
         }
@@ -433,6 +447,7 @@ impl Requester {
         }
         counters.local_ack_timeout_err += 1;
         self.congestion.on_loss(now);
+        self.pace.rto.cancel();
         self.recovery.on_timeout();
         self.use_retry(counters)
     }

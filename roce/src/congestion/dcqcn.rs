@@ -1,0 +1,550 @@
+//! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3), with the parameters of NVIDIA's adapters under
+//! their names ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`).
+//!
+//! ```text
+//!            first CNP: a limiter at the link's speed
+//!   unlimited ---------------------------------------> CNP: target := current, where it had grown
+//!       ^                                                   current := current * (1 - alpha / 2)
+//!       |                                                 |
+//!       |  current = maximum                              v   every rpg_time_reset, and every rpg_byte_reset
+//!       '---------------- increase: fast -> additive -> hyper     target += 0 | rpg_ai_rate | rpg_hai_rate
+//!                                                                 current := (target + current) / 2
+//!   alpha, every dce_tcp_rtt:  alpha := g * alpha + (1 - g) * (a CNP came)
+//! ```
+//! Nothing runs by itself: what the clock brought is caught up with when a packet wants to go.
+
+use super::pacer::{Pacer, RATE_MAX_BITS_PER_SEC};
+use super::parameters::{BITS_PER_MBIT, parameters};
+use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
+use crate::time::Instant;
+
+parameters! {
+    /// DCQCN's parameters, named as NVIDIA's adapters name them; defaults are theirs. Rates are in Mbit/s,
+    /// times in microseconds.
+    DcqcnParameters of "dcqcn" {
+        /// Packets in flight at most, beside the rate.
+        window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
+        /// 1: every notification sets the target rate to the current one.
+        clamp_tgt_rate = 0, in 0 to 1;
+        /// 1: a notification does so also where the rate has grown by the timer, and not only by bytes sent.
+        clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
+        /// Time between rate increases.
+        rpg_time_reset = 300, in 1 to 131_071;
+        /// Bytes between rate increases.
+        rpg_byte_reset = 32_767, in 1 to 0x7FFF_FFFF;
+        /// Increases of one kind until fast recovery ends, and of both until hyper increase begins.
+        rpg_threshold = 1, in 1 to 31;
+        /// A flow that has reached this rate is limited no more; 0: the link's speed.
+        rpg_max_rate = 0, in 0 to 10_000_000;
+        /// Step of the target rate in additive increase.
+        rpg_ai_rate = 5, in 1 to 10_000_000;
+        /// Step of the target rate in hyper increase.
+        rpg_hai_rate = 50, in 1 to 10_000_000;
+        /// Logarithm of what alpha, of 10 bits, is divided by for the share that a notification takes off.
+        rpg_gd = 11, in 10 to 15;
+        /// What a single decrease leaves at least, in percent.
+        rpg_min_dec_fac = 50, in 0 to 100;
+        /// The lowest rate.
+        rpg_min_rate = 1, in 1 to 10_000_000;
+        /// The rate at a flow's first notification; 0: the one that it has.
+        rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
+        /// Weight of the old alpha, in 1024ths.
+        dce_tcp_g = 1019, in 0 to 1023;
+        /// Time between updates of alpha.
+        dce_tcp_rtt = 1, in 1 to 131_071;
+        /// Time between rate decreases at least.
+        rate_reduce_monitor_period = 4, in 1 to 1_000_000;
+        /// Alpha at a flow's first notification, in 1024ths.
+        initial_alpha_value = 1023, in 1 to 1023;
+    }
+}
+
+/// 1 as a fixed-point number of alpha: ten bits more than the adapters', so that it decays to nothing.
+const ONE_SHIFT: u32 = 20;
+/// Bits of a parameter that is a fraction.
+const FRACTION_SHIFT: u32 = 10;
+const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
+
+/// Timed rate increases that are caught up with at once; what an idle flow misses beyond them is forgotten.
+const INCREASES_PER_CALL: u32 = 32;
+
+const NANOS_PER_MICRO: u64 = 1000;
+
+/// What a rate limiter knows, from a flow's first notification until it has its full rate again.
+#[derive(Clone, Debug)]
+struct Limiter {
+    pacer: Pacer,
+    /// What the rate grows towards, in bits per second.
+    target: u64,
+    /// The congestion that notifications tell of, of [`ONE_SHIFT`] bits.
+    alpha: u64,
+    /// Up to when alpha is right.
+    alpha_at: Instant,
+    /// A notification came since then.
+    notified: bool,
+    /// When the notification that waits takes effect.
+    decrease_at: Option<Instant>,
+    /// Before this there is no further decrease.
+    no_decrease_before: Instant,
+    /// When the timer increases the rate.
+    increase_at: Instant,
+    /// Bytes until they do.
+    bytes_left: u32,
+    /// Increases by timer and by bytes since the last decrease.
+    time_stage: u32,
+    byte_stage: u32,
+}
+
+/// A queue pair's reaction point.
+#[derive(Clone, Debug)]
+pub struct Dcqcn {
+    parameters: DcqcnParameters,
+    max_rate: u64,
+    limiter: Option<Limiter>,
+}
+
+impl Dcqcn {
+    /// A flow that has not been notified, over a link of `link_bits_per_sec`.
+    pub fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
+        let configured = bits_per_sec(parameters.rpg_max_rate);
+        let max_rate = if configured == 0 { link_bits_per_sec } else { configured };
+        // The least rate is never above the greatest.
+        let max_rate = max_rate.clamp(bits_per_sec(parameters.rpg_min_rate), RATE_MAX_BITS_PER_SEC);
+        Dcqcn { parameters: *parameters, max_rate, limiter: None }
+    }
+
+    /// Packets in flight at most.
+    #[inline]
+    pub fn window_pkts(&self) -> u32 {
+        self.parameters.window_pkts
+    }
+
+    /// The rate it is limited to, in bits per second; `None` where it is not.
+    pub fn rate_bits_per_sec(&self) -> Option<u64> {
+        self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
+    }
+
+    /// Whether a packet may go now.
+    #[inline]
+    pub fn may_send(&mut self, now: Instant) -> bool {
+        self.advance(now);
+        self.limiter.as_ref().is_none_or(|limiter| limiter.pacer.next_at() <= now)
+    }
+
+    /// When to ask again.
+    pub fn next_permit_at(&self) -> Option<Instant> {
+        // The rate may rise before that, and the wait shrink.
+        self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
+    }
+
+    /// A packet went out.
+    #[inline]
+    pub fn on_sent(&mut self, now: Instant, bytes: u32) {
+        let Some(limiter) = &mut self.limiter else { return };
+        limiter.pacer.on_sent(now, bytes);
+        limiter.bytes_left = limiter.bytes_left.saturating_sub(bytes);
+        if limiter.bytes_left == 0 {
+            limiter.bytes_left = self.parameters.rpg_byte_reset;
+            limiter.byte_stage = limiter.byte_stage.saturating_add(1);
+            self.increase(now);
+        }
+    }
+
+    /// A notification came.
+    pub fn on_cnp(&mut self, now: Instant) {
+        self.advance(now);
+        let limiter = self.limiter.get_or_insert_with(|| Limiter::new(&self.parameters, self.max_rate, now));
+        limiter.update_alpha(&self.parameters, now);
+        limiter.notified = true;
+        limiter.decrease_at.get_or_insert(limiter.no_decrease_before.max(now));
+        self.advance(now);
+    }
+
+    /// Catches up with what the clock brought until `now`.
+    fn advance(&mut self, now: Instant) {
+        for _ in 0..INCREASES_PER_CALL {
+            let Some(limiter) = &mut self.limiter else { return };
+            let due = limiter.next_change_at();
+            if due > now {
+                return;
+            }
+            if limiter.decrease_at == Some(due) {
+                limiter.decrease(&self.parameters, self.max_rate, due);
+                continue;
+            }
+            limiter.increase_at = due.plus_nanos(nanos(self.parameters.rpg_time_reset));
+            limiter.time_stage = limiter.time_stage.saturating_add(1);
+            self.increase(due);
+        }
+        if let Some(limiter) = &mut self.limiter {
+            limiter.increase_at = now.plus_nanos(nanos(self.parameters.rpg_time_reset));
+        }
+    }
+
+    /// One increase; a flow that has its full rate again is limited no more.
+    fn increase(&mut self, now: Instant) {
+        let Some(limiter) = &mut self.limiter else { return };
+        limiter.increase(&self.parameters, self.max_rate, now);
+        if limiter.pacer.bits_per_sec() >= self.max_rate && limiter.decrease_at.is_none() {
+            self.limiter = None;
+        }
+    }
+}
+
+impl Limiter {
+    /// At a flow's first notification.
+    fn new(parameters: &DcqcnParameters, max_rate: u64, now: Instant) -> Self {
+        let first = bits_per_sec(parameters.rate_to_set_on_first_cnp);
+        let rate = if first == 0 { max_rate } else { first.min(max_rate) };
+        Limiter {
+            pacer: Pacer::new(rate),
+            target: rate,
+            alpha: u64::from(parameters.initial_alpha_value) << (ONE_SHIFT - FRACTION_SHIFT),
+            alpha_at: now,
+            notified: false,
+            decrease_at: None,
+            no_decrease_before: now,
+            increase_at: now.plus_nanos(nanos(parameters.rpg_time_reset)),
+            bytes_left: parameters.rpg_byte_reset,
+            time_stage: 0,
+            byte_stage: 0,
+        }
+    }
+
+    fn next_change_at(&self) -> Instant {
+        self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
+    }
+
+    /// Brings alpha up to `now`: only its first update since can know of a notification.
+    fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
+        let period_nanos = nanos(parameters.dce_tcp_rtt);
+        let updates = now.nanos_since(self.alpha_at) / period_nanos;
+        if updates == 0 {
+            return;
+        }
+        self.alpha_at = self.alpha_at.plus_nanos(updates * period_nanos);
+        let g = u64::from(parameters.dce_tcp_g) << (ONE_SHIFT - FRACTION_SHIFT);
+        let share = if std::mem::take(&mut self.notified) { (1 << ONE_SHIFT) - g } else { 0 };
+        self.alpha = times(self.alpha, g) + share;
+        self.alpha = times(self.alpha, power(g, updates - 1));
+    }
+
+    fn decrease(&mut self, parameters: &DcqcnParameters, max_rate: u64, now: Instant) {
+        self.update_alpha(parameters, now);
+        let has_grown =
+            self.byte_stage > 0 || (parameters.clamp_tgt_rate_after_time_inc == 1 && self.time_stage > 0);
+        let rate = self.pacer.bits_per_sec();
+        if parameters.clamp_tgt_rate == 1 || has_grown {
+            self.target = rate;
+        }
+        // Neither is above what a pacer and alpha can be: their product has 64 bits.
+        let off = (rate * self.alpha) >> (parameters.rpg_gd + ONE_SHIFT - FRACTION_SHIFT);
+        let least = rate / 100 * u64::from(parameters.rpg_min_dec_fac);
+        let rate = rate.saturating_sub(off).max(least);
+        self.pacer.set_rate(now, rate.clamp(bits_per_sec(parameters.rpg_min_rate), max_rate));
+        self.decrease_at = None;
+        self.no_decrease_before = now.plus_nanos(nanos(parameters.rate_reduce_monitor_period));
+        self.increase_at = now.plus_nanos(nanos(parameters.rpg_time_reset));
+        self.bytes_left = parameters.rpg_byte_reset;
+        (self.time_stage, self.byte_stage) = (0, 0);
+    }
+
+    fn increase(&mut self, parameters: &DcqcnParameters, max_rate: u64, now: Instant) {
+        let (threshold, stages) = (parameters.rpg_threshold, [self.time_stage, self.byte_stage]);
+        let step = if stages.iter().all(|stage| *stage > threshold) {
+            parameters.rpg_hai_rate
+        } else if stages.iter().any(|stage| *stage > threshold) {
+            parameters.rpg_ai_rate
+        } else {
+            0
+        };
+        self.target = (self.target + bits_per_sec(step)).min(max_rate);
+        // Rounded up, or it would never get there.
+        let rate = (self.target + self.pacer.bits_per_sec()).div_ceil(2);
+        self.pacer.set_rate(now, rate.min(max_rate));
+    }
+}
+
+/// The product of two fixed-point numbers.
+fn times(a: u64, b: u64) -> u64 {
+    (a * b) >> ONE_SHIFT
+}
+
+/// A fixed-point number below 1 to a power, by squaring: as many steps as the exponent has bits.
+fn power(mut base: u64, mut exponent: u64) -> u64 {
+    let mut product = 1 << ONE_SHIFT;
+    while exponent > 0 && product > 0 {
+        if exponent & 1 == 1 {
+            product = times(product, base);
+        }
+        base = times(base, base);
+        exponent >>= 1;
+    }
+    product
+}
+
+fn nanos(micros: u32) -> u64 {
+    u64::from(micros) * NANOS_PER_MICRO
+}
+
+fn bits_per_sec(mbps: u32) -> u64 {
+    u64::from(mbps) * BITS_PER_MBIT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINK: u64 = 40_000_000_000;
+    const MICRO: u64 = NANOS_PER_MICRO;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * MICRO)
+    }
+
+    fn notified(parameters: DcqcnParameters) -> Dcqcn {
+        let mut dcqcn = Dcqcn::new(&parameters, LINK);
+        assert_eq!(dcqcn.rate_bits_per_sec(), None);
+        dcqcn.on_cnp(at(0));
+        dcqcn
+    }
+
+    /// The rate at `micros`, where nothing happens before.
+    fn rate_at(dcqcn: &mut Dcqcn, micros: u64) -> u64 {
+        dcqcn.may_send(at(micros));
+        dcqcn.rate_bits_per_sec().unwrap_or(LINK)
+    }
+
+    #[test]
+    fn the_first_notification_halves_the_rate_and_the_timer_gives_it_back() {
+        let mut dcqcn = notified(DcqcnParameters::default());
+        let first = LINK - LINK * 1023 / 2048;
+        assert_eq!(rate_at(&mut dcqcn, 299), first);
+        let mut wanted = first;
+        for n in 1..20 {
+            wanted = (LINK + wanted).div_ceil(2);
+            assert_eq!(rate_at(&mut dcqcn, 300 * n), wanted);
+            assert_eq!(rate_at(&mut dcqcn, 300 * n + 299), wanted);
+        }
+        rate_at(&mut dcqcn, 300 * 60);
+        assert_eq!(dcqcn.rate_bits_per_sec(), None, "a flow at full rate is limited no more");
+    }
+
+    #[test]
+    fn additive_and_hyper_increase_follow_fast_recovery() {
+        let mut dcqcn = notified(DcqcnParameters {
+            rate_to_set_on_first_cnp: 1000,
+            rpg_threshold: 2,
+            rpg_byte_reset: 1_000_000,
+            ..DcqcnParameters::default()
+        });
+        let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
+        // Increases by timer, then by bytes: two of fast recovery, additive while only one kind has passed the
+        // threshold, hyper when both have.
+        let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
+        for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
+        {
+            let now = if by_timer { 300 * n.min(5) } else { 1300 };
+            dcqcn.may_send(at(now));
+            if !by_timer {
+                (0..10).for_each(|_| dcqcn.on_sent(at(now), 100_000));
+            }
+            target += step * BITS_PER_MBIT;
+            rate = (target + rate).div_ceil(2);
+            assert_eq!(dcqcn.rate_bits_per_sec(), Some(rate), "increase {n}");
+        }
+    }
+
+    #[test]
+    fn one_decrease_in_a_monitor_period_however_many_notifications() {
+        let mut dcqcn = notified(DcqcnParameters { dce_tcp_g: 1023, ..DcqcnParameters::default() });
+        let first = dcqcn.rate_bits_per_sec().unwrap();
+        (1..4).for_each(|micros| dcqcn.on_cnp(at(micros)));
+        assert_eq!(dcqcn.rate_bits_per_sec(), Some(first));
+        assert!(dcqcn.next_permit_at().is_some_and(|next| next <= at(4)), "it wakes for the decrease");
+        let second = rate_at(&mut dcqcn, 4);
+        assert!(second < first * 51 / 100 && second >= first / 2, "{second} of {first}");
+        assert_eq!(rate_at(&mut dcqcn, 299), second, "they are one");
+    }
+
+    #[test]
+    fn a_flood_of_notifications_ends_at_the_least_rate_and_a_small_factor_holds_it_off() {
+        for (rpg_min_dec_fac, least) in [(0, 7_000_000), (50, 7_000_000), (100, LINK)] {
+            let parameters =
+                DcqcnParameters { rpg_min_rate: 7, rpg_min_dec_fac, ..DcqcnParameters::default() };
+            let mut dcqcn = notified(parameters);
+            for nanos in 0..200_000 {
+                dcqcn.on_cnp(Instant::from_nanos(nanos));
+                assert!(dcqcn.rate_bits_per_sec().is_some_and(|rate| rate >= least));
+            }
+            assert_eq!(dcqcn.rate_bits_per_sec(), Some(least));
+        }
+    }
+
+    #[test]
+    fn what_an_idle_flow_misses_costs_no_time_and_no_overflow() {
+        let mut dcqcn =
+            notified(DcqcnParameters { dce_tcp_rtt: 1, rpg_time_reset: 1, ..DcqcnParameters::default() });
+        dcqcn.on_cnp(at(5));
+        let end = Instant::from_nanos(u64::MAX);
+        assert!(dcqcn.may_send(end));
+        dcqcn.on_cnp(end);
+        dcqcn.on_sent(end, 4170);
+        assert!(dcqcn.rate_bits_per_sec().is_some());
+    }
+
+    /// The same in floating point, a microsecond at a time for alpha.
+    struct Model {
+        p: DcqcnParameters,
+        rate: f64,
+        target: f64,
+        alpha: f64,
+        alpha_at: u64,
+        notified: bool,
+        decrease_at: Option<u64>,
+        no_decrease_before: u64,
+        increase_at: u64,
+        bytes: u32,
+        stages: [u32; 2],
+    }
+
+    impl Model {
+        fn new(p: DcqcnParameters, now: u64) -> Self {
+            let first = if p.rate_to_set_on_first_cnp == 0 {
+                LINK as f64
+            } else {
+                p.rate_to_set_on_first_cnp as f64 * 1e6
+            };
+            Model {
+                p,
+                rate: first,
+                target: first,
+                alpha: f64::from(p.initial_alpha_value) / 1024.0,
+                alpha_at: now,
+                notified: true,
+                decrease_at: Some(now),
+                no_decrease_before: now,
+                increase_at: now + u64::from(p.rpg_time_reset) * MICRO,
+                bytes: 0,
+                stages: [0; 2],
+            }
+        }
+
+        fn advance(&mut self, now: u64) {
+            let Model { p, .. } = *self;
+            loop {
+                let tick = self.alpha_at + u64::from(p.dce_tcp_rtt) * MICRO;
+                let decrease = self.decrease_at.unwrap_or(u64::MAX);
+                let next = tick.min(decrease).min(self.increase_at);
+                if next > now {
+                    return;
+                }
+                if next == tick {
+                    let g = f64::from(p.dce_tcp_g) / 1024.0;
+                    self.alpha = g * self.alpha + if self.notified { 1.0 - g } else { 0.0 };
+                    (self.notified, self.alpha_at) = (false, tick);
+                } else if next == decrease {
+                    let grown =
+                        self.stages[1] > 0 || (p.clamp_tgt_rate_after_time_inc == 1 && self.stages[0] > 0);
+                    if p.clamp_tgt_rate == 1 || grown {
+                        self.target = self.rate;
+                    }
+                    let off = self.alpha * 1024.0 / f64::from(1u32 << p.rpg_gd);
+                    self.rate *= (1.0 - off).max(f64::from(p.rpg_min_dec_fac) / 100.0);
+                    self.rate = self.rate.max(f64::from(p.rpg_min_rate) * 1e6);
+                    self.decrease_at = None;
+                    self.no_decrease_before = next + u64::from(p.rate_reduce_monitor_period) * MICRO;
+                    self.increase_at = next + u64::from(p.rpg_time_reset) * MICRO;
+                    (self.bytes, self.stages) = (0, [0; 2]);
+                } else {
+                    self.increase_at = next + u64::from(p.rpg_time_reset) * MICRO;
+                    self.increase(0);
+                }
+            }
+        }
+
+        fn increase(&mut self, kind: usize) {
+            self.stages[kind] += 1;
+            let past = self.stages.iter().filter(|stage| **stage > self.p.rpg_threshold).count();
+            let step = [0, self.p.rpg_ai_rate, self.p.rpg_hai_rate][past];
+            self.target = (self.target + f64::from(step) * 1e6).min(LINK as f64);
+            self.rate = (self.target + self.rate) / 2.0;
+        }
+
+        fn on_cnp(&mut self, now: u64) {
+            self.advance(now);
+            self.notified = true;
+            self.decrease_at.get_or_insert(self.no_decrease_before.max(now));
+            self.advance(now);
+        }
+
+        fn on_sent(&mut self, bytes: u32) {
+            self.bytes += bytes;
+            if self.bytes >= self.p.rpg_byte_reset {
+                self.bytes = 0;
+                self.increase(1);
+            }
+        }
+    }
+
+    fn parameters() -> impl Strategy<Value = DcqcnParameters> {
+        let decrease = (0..=1u32, 0..=1u32, 10..=15u32, 0..=100u32, prop_oneof![Just(1u32), 1..1000u32]);
+        let alpha = (prop_oneof![Just(1019u32), 0..=1023u32], 1..60u32, 1..=1023u32, 1..60u32);
+        let increase = (250..400u32, 1..50_000u32, 1..6u32, 1..200u32, 1..2000u32);
+        let first = prop_oneof![Just(0u32), 100..20_000u32];
+        (decrease, alpha, increase, first).prop_map(|(decrease, alpha, increase, first)| DcqcnParameters {
+            window_pkts: 256,
+            clamp_tgt_rate: decrease.0,
+            clamp_tgt_rate_after_time_inc: decrease.1,
+            rpg_gd: decrease.2,
+            rpg_min_dec_fac: decrease.3,
+            rpg_min_rate: decrease.4,
+            dce_tcp_g: alpha.0,
+            dce_tcp_rtt: alpha.1,
+            initial_alpha_value: alpha.2,
+            rate_reduce_monitor_period: alpha.3,
+            rpg_time_reset: increase.0,
+            rpg_byte_reset: increase.1,
+            rpg_threshold: increase.2,
+            rpg_ai_rate: increase.3,
+            rpg_hai_rate: increase.4,
+            rpg_max_rate: 0,
+            rate_to_set_on_first_cnp: first,
+        })
+    }
+
+    proptest! {
+        /// Fewer increases than it takes to get the full rate back.
+        #[test]
+        fn the_rate_is_that_of_the_model(
+            p in parameters(),
+            events in prop::collection::vec((prop_oneof![1..5_000u64, 1..200_000u64], 0..3u8, 64..60_000u32), 1..24),
+        ) {
+            let mut dcqcn = Dcqcn::new(&p, LINK);
+            let mut now = 777;
+            dcqcn.on_cnp(Instant::from_nanos(now));
+            let mut model = Model::new(p, now);
+            model.advance(now);
+            for (gap, kind, bytes) in events {
+                now += gap;
+                let instant = Instant::from_nanos(now);
+                if kind == 0 {
+                    dcqcn.on_cnp(instant);
+                    model.on_cnp(now);
+                } else {
+                    dcqcn.may_send(instant);
+                    dcqcn.on_sent(instant, bytes);
+                    model.advance(now);
+                    model.on_sent(bytes);
+                }
+                let Some(rate) = dcqcn.rate_bits_per_sec() else {
+                    // Where nothing was taken off there is nothing to limit.
+                    prop_assert!(model.rate >= LINK as f64 * 0.999_999);
+                    return Ok(());
+                };
+                prop_assert!((rate as f64 - model.rate).abs() <= model.rate / 5000.0, "{rate}, not {}", model.rate);
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Parameters of a scheme: named numbers with a default and a range, changed one by one as in
+//! `rpg_gd=11,rpg_ai_rate=10`.
+
+use super::scheme::NoCongestionScheme;
+use std::fmt;
+
+/// Bits per second of the rates that parameters name.
+pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
+
+/// What a parameter is called and may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Its name.
+    pub name: &'static str,
+    /// The smallest value.
+    pub min: u32,
+    /// The largest value.
+    pub max: u32,
+}
+
+/// A scheme's parameters.
+pub trait Parameters: Copy + Default {
+    /// The scheme's name.
+    const SCHEME: &'static str;
+    /// All of them, in the order in which they are written.
+    const LIMITS: &'static [Limits];
+
+    /// The value of parameter `index` of [`Parameters::LIMITS`], if there is one.
+    fn value(&mut self, index: usize) -> Option<&mut u32>;
+
+    /// Whether every value is in its range.
+    fn is_valid(mut self) -> bool {
+        Self::LIMITS
+            .iter()
+            .enumerate()
+            .all(|(index, limits)| self.value(index).is_some_and(|v| (limits.min..=limits.max).contains(v)))
+    }
+
+    /// The defaults but for what `text` changes.
+    ///
+    /// # Errors
+    /// No such parameter, or a value out of its range.
+    fn parse(text: &str) -> Result<Self, NoCongestionScheme> {
+        let mut parameters = Self::default();
+        for assignment in text.split(',') {
+            let (name, value) = assignment.split_once('=').unwrap_or((assignment, ""));
+            let index = Self::LIMITS.iter().position(|limits| limits.name == name);
+            let found = index.and_then(|index| Some((Self::LIMITS.get(index)?, parameters.value(index)?)));
+            let Some((limits, place)) = found else {
+                let allowed = Self::LIMITS.iter().map(|limits| limits.name).collect::<Vec<_>>().join(", ");
+                let (scheme, name) = (Self::SCHEME, name.to_owned());
+                return Err(NoCongestionScheme::UnknownParameter { scheme, name, allowed });
+            };
+            *place = limits.number(value)?;
+        }
+        Ok(parameters)
+    }
+
+    /// Writes the scheme's name and what differs from the defaults, as [`Parameters::parse`] takes it.
+    fn write(mut self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::SCHEME)?;
+        let mut defaults = Self::default();
+        let mut separator = ':';
+        for (index, limits) in Self::LIMITS.iter().enumerate() {
+            let value = self.value(index);
+            if let Some(value) = value.as_deref()
+                && defaults.value(index).as_deref() != Some(value)
+            {
+                write!(f, "{separator}{}={value}", limits.name)?;
+                separator = ',';
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
+    /// Reads a value.
+    pub(super) fn number(&self, value: &str) -> Result<u32, NoCongestionScheme> {
+        let &Limits { name, min, max } = self;
+        value.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+            NoCongestionScheme::BadValue { name: name.to_owned(), value: value.to_owned(), min, max }
+        })
+    }
+}
+
+/// Declares a scheme's parameters once: documentation, name, default and range.
+macro_rules! parameters {
+    ($(#[$meta:meta])* $name:ident of $scheme:literal {
+        $($(#[doc = $doc:literal])* $field:ident = $default:expr, in $min:literal to $max:expr;)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[doc = $doc])* pub $field: u32,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($field: $default),* }
+            }
+        }
+
+        impl $crate::congestion::parameters::Parameters for $name {
+            const SCHEME: &'static str = $scheme;
+            const LIMITS: &'static [$crate::congestion::parameters::Limits] = &[
+                $($crate::congestion::parameters::Limits { name: stringify!($field), min: $min, max: $max }),*
+            ];
+
+            fn value(&mut self, index: usize) -> Option<&mut u32> {
+                [$(&mut self.$field),*].into_iter().nth(index)
+            }
+        }
+    };
+}
+pub(super) use parameters;

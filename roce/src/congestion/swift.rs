@@ -1,0 +1,261 @@
+//! Congestion control by delay, in the manner of Swift (Kumar et al., SIGCOMM'20, section 3): a window that
+//! grows while the round trip is shorter than a target and shrinks with the excess, at most once in a round
+//! trip. Of Swift's two windows only the fabric's is here: an engine that polls has no queue of its own host
+//! that it could tell apart.
+//!
+//! ```text
+//!   target = base_target + flow scaling: the smaller the window, the longer, for more flows share the queue
+//!   rtt < target:  window += ai / window for each packet acknowledged
+//!   rtt > target:  window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
+//!   loss:          window *= 1 - max_mdf
+//! ```
+//! A window below one packet paces: a packet in every rtt / window.
+
+use super::parameters::parameters;
+use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
+use crate::time::Instant;
+
+parameters! {
+    /// Swift's parameters. Fractions are in thousandths.
+    SwiftParameters of "swift" {
+        /// Packets in flight at most.
+        window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
+        /// The round trip aimed at with a large window, in nanoseconds.
+        base_target_nanos = 25_000, in 1_000 to 100_000_000;
+        /// What is added for a small window at most, in nanoseconds.
+        fs_range_nanos = 25_000, in 0 to 100_000_000;
+        /// The window, in thousandths of a packet, up to which all of that is added.
+        fs_min_window_milli = 100, in 1 to 1_000_000;
+        /// The window, in packets, from which on none of it is.
+        fs_max_window_pkts = 100, in 2 to WINDOW_PKTS_MAX;
+        /// Additive increase in a round trip, in thousandths of a packet.
+        ai_milli = 1000, in 1 to 1_000_000;
+        /// Weight of the excess delay in a decrease.
+        beta_milli = 800, in 1 to 1000;
+        /// The largest decrease.
+        max_mdf_milli = 500, in 1 to 1000;
+        /// The smallest window, in thousandths of a packet.
+        min_window_milli = 10, in 1 to 1000;
+    }
+}
+
+/// 1 packet as a fixed-point number.
+const ONE: u64 = 1 << 16;
+/// Thousandths in 1.
+const MILLI: u64 = 1000;
+
+/// A queue pair's window and what it is made from.
+#[derive(Clone, Debug)]
+pub struct Swift {
+    parameters: SwiftParameters,
+    /// The window in packets, times [`ONE`].
+    window: u64,
+    /// The last round trip measured, in nanoseconds; 0 before the first.
+    rtt_nanos: u64,
+    /// Before this the window does not shrink again.
+    no_decrease_before: Instant,
+    /// When a window below one packet lets the next one go.
+    next_at: Instant,
+}
+
+impl Swift {
+    /// A flow that may fill its window.
+    pub fn new(parameters: &SwiftParameters) -> Self {
+        Swift {
+            parameters: *parameters,
+            window: u64::from(parameters.window_pkts) * ONE,
+            rtt_nanos: 0,
+            no_decrease_before: Instant::ZERO,
+            next_at: Instant::ZERO,
+        }
+    }
+
+    /// Packets in flight at most.
+    #[inline]
+    pub fn window_pkts(&self) -> u32 {
+        // At most the parameter of that name, which has 32 bits.
+        (self.window / ONE).max(1) as u32
+    }
+
+    /// The window in thousandths of a packet.
+    pub fn window_milli(&self) -> u64 {
+        self.window * MILLI / ONE
+    }
+
+    /// Whether a packet may go now, as far as the clock goes.
+    #[inline]
+    pub fn may_send(&self, now: Instant) -> bool {
+        self.window >= ONE || self.next_at <= now
+    }
+
+    /// When to ask again.
+    #[inline]
+    pub fn next_permit_at(&self) -> Option<Instant> {
+        (self.window < ONE).then_some(self.next_at)
+    }
+
+    /// A packet went out.
+    #[inline]
+    pub fn on_sent(&mut self, now: Instant) {
+        if self.window < ONE {
+            let rtt_nanos = if self.rtt_nanos == 0 { self.target_nanos() } else { self.rtt_nanos };
+            self.next_at = now.plus_nanos(rtt_nanos.saturating_mul(ONE) / self.window);
+        }
+    }
+
+    /// Packets were acknowledged; with a round trip of 1 ns to a thousand seconds, where one was measured.
+    pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
+        self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
+        let target_nanos = self.target_nanos();
+        if self.rtt_nanos < target_nanos {
+            let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
+            // Over a whole window, or per packet where that is less than one.
+            let over = self.window.max(ONE);
+            self.set_window(self.window + growth.saturating_mul(ONE) / over);
+        } else if rtt_nanos.is_some() {
+            let excess_nanos = self.rtt_nanos - target_nanos;
+            let off_milli = u64::from(self.parameters.beta_milli) * excess_nanos / self.rtt_nanos;
+            self.decrease(now, off_milli);
+        }
+    }
+
+    /// Packets were lost.
+    pub fn on_loss(&mut self, now: Instant) {
+        self.decrease(now, MILLI);
+    }
+
+    /// Takes `off_milli` thousandths off, at most as much as one decrease may, once in a round trip.
+    fn decrease(&mut self, now: Instant, off_milli: u64) {
+        if now < self.no_decrease_before {
+            return;
+        }
+        self.no_decrease_before = now.plus_nanos(self.rtt_nanos);
+        let off_milli = off_milli.min(u64::from(self.parameters.max_mdf_milli));
+        self.set_window(self.window * (MILLI - off_milli) / MILLI);
+    }
+
+    fn set_window(&mut self, window: u64) {
+        let least = u64::from(self.parameters.min_window_milli) * ONE / MILLI;
+        self.window = window.clamp(least.max(1), u64::from(self.parameters.window_pkts) * ONE);
+    }
+
+    /// The round trip aimed at with the present window, in nanoseconds.
+    fn target_nanos(&self) -> u64 {
+        let parameters = &self.parameters;
+        let most = inverse_root(u64::from(parameters.fs_min_window_milli) * ONE / MILLI);
+        let least = inverse_root(u64::from(parameters.fs_max_window_pkts) * ONE);
+        let (range, above) = (most.saturating_sub(least), inverse_root(self.window).saturating_sub(least));
+        let scaled = u64::from(parameters.fs_range_nanos) * above.min(range);
+        u64::from(parameters.base_target_nanos) + scaled.checked_div(range).unwrap_or(0)
+    }
+}
+
+/// 1 / sqrt of a fixed-point number.
+fn inverse_root(value: u64) -> u64 {
+    const SHIFT: u32 = ONE.trailing_zeros();
+    (ONE << SHIFT) / (value << SHIFT).isqrt().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICRO: u64 = 1000;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * MICRO)
+    }
+
+    /// No flow scaling: the target is 25 us.
+    fn plain() -> SwiftParameters {
+        SwiftParameters { fs_range_nanos: 0, window_pkts: 64, ..SwiftParameters::default() }
+    }
+
+    #[test]
+    fn the_window_shrinks_with_the_excess_delay_and_no_more_than_half() {
+        for (rtt_micros, left) in [(26, 1000 - 800 / 26), (50, 600), (100, 500), (10_000, 500)] {
+            let mut swift = Swift::new(&plain());
+            swift.on_ack(at(1), 1, Some(rtt_micros * MICRO));
+            assert!(swift.window_milli().abs_diff(64 * left) <= 1, "{rtt_micros}");
+        }
+    }
+
+    #[test]
+    fn it_shrinks_once_in_a_round_trip() {
+        let mut swift = Swift::new(&plain());
+        let mut now = 1000;
+        for _ in 0..3 {
+            let before = swift.window_milli();
+            for later in [0, 1, 99] {
+                swift.on_ack(at(now + later), 1, Some(100 * MICRO));
+                swift.on_loss(at(now + later));
+                assert_eq!(swift.window_milli(), before / 2);
+            }
+            now += 100;
+        }
+    }
+
+    #[test]
+    fn it_grows_by_a_packet_in_a_round_trip() {
+        let mut swift = Swift::new(&plain());
+        (0..4).for_each(|n| swift.on_loss(at(100 * n)));
+        assert_eq!(swift.window_milli(), 4000);
+        swift.on_ack(at(1000), 4, Some(20 * MICRO));
+        assert_eq!(swift.window_milli(), 5000);
+        swift.on_ack(at(1020), 5, None);
+        assert_eq!(swift.window_milli(), 6000, "the last round trip counts where none is measured");
+        (0..10_000).for_each(|_| swift.on_ack(at(2000), 4, Some(20 * MICRO)));
+        assert_eq!(swift.window_milli(), 64_000, "and never beyond the cap");
+    }
+
+    #[test]
+    fn a_window_below_a_packet_paces() {
+        let mut swift = Swift::new(&plain());
+        swift.on_ack(at(0), 0, Some(100 * MICRO));
+        (1..10).for_each(|n| swift.on_loss(at(100 * n)));
+        let (window_milli, now) = (swift.window_milli(), at(5000));
+        assert_eq!(window_milli, 62, "a sixteenth");
+        assert_eq!(swift.window_pkts(), 1);
+        assert!(swift.may_send(now));
+        swift.on_sent(now);
+        assert!(!swift.may_send(now));
+        assert_eq!(swift.next_permit_at(), Some(at(5000 + 1600)));
+        (0..100).for_each(|n| swift.on_loss(at(10_000 + 200 * n)));
+        assert_eq!(swift.window_milli(), 9, "never below the least, rounded");
+    }
+
+    #[test]
+    fn small_windows_aim_at_longer_round_trips() {
+        let float = |window: f64| {
+            let [most, least]: [f64; 2] = [0.1f64, 100.0].map(|window| 1.0 / window.sqrt());
+            25_000.0 + 25_000.0 * ((1.0 / window.sqrt() - least) / (most - least)).clamp(0.0, 1.0)
+        };
+        let mut swift = Swift::new(&SwiftParameters::default());
+        for window_milli in [10u64, 99, 100, 101, 500, 1000, 3000, 99_000, 100_000, 101_000, 256_000] {
+            swift.window = window_milli * ONE / MILLI;
+            let (target, wanted) = (swift.target_nanos() as f64, float(window_milli as f64 / 1000.0));
+            assert!((target - wanted).abs() <= wanted / 1000.0, "{window_milli}: {target}, not {wanted}");
+        }
+    }
+
+    #[test]
+    fn parameters_at_their_limits_do_no_harm() {
+        for (fs_min_window_milli, fs_max_window_pkts) in [(1, 2), (1_000_000, 2), (1, WINDOW_PKTS_MAX)] {
+            let mut swift = Swift::new(&SwiftParameters {
+                fs_min_window_milli,
+                fs_max_window_pkts,
+                window_pkts: WINDOW_PKTS_MAX,
+                ai_milli: 1_000_000,
+                min_window_milli: 1,
+                fs_range_nanos: 100_000_000,
+                ..SwiftParameters::default()
+            });
+            for rtt_nanos in [1, 1_000_000_000_000, 1 << 39, 5] {
+                swift.on_ack(at(1), u32::MAX >> 8, Some(rtt_nanos));
+                (0..64).for_each(|n| swift.on_loss(at(1 << (n % 50))));
+                swift.on_sent(at(3));
+                assert!((1..=WINDOW_PKTS_MAX).contains(&swift.window_pkts()));
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Congestion control by the gradient of the delay, as Timely does it (Mittal et al., SIGCOMM'15, section 4.3):
+//! a rate that falls while the round trip gets longer.
+//!
+//! ```text
+//!   rtt < t_low:    rate += add_step
+//!   rtt > t_high:   rate *= 1 - beta * (1 - t_high / rtt)
+//!   between them:   gradient = smoothed difference of round trips / min_rtt
+//!       falling:    rate += add_step, five times as much after five in a row
+//!       rising:     rate *= 1 - beta * gradient
+//! ```
+
+use super::pacer::Pacer;
+use super::parameters::{BITS_PER_MBIT, parameters};
+use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
+use crate::time::Instant;
+
+parameters! {
+    /// Timely's parameters; the defaults are those of its paper. Fractions are in thousandths, rates in Mbit/s.
+    TimelyParameters of "timely" {
+        /// Packets in flight at most, beside the rate.
+        window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
+        /// Below this round trip, in nanoseconds, the rate grows.
+        t_low_nanos = 50_000, in 1 to 100_000_000;
+        /// Above this one it falls.
+        t_high_nanos = 500_000, in 1 to 100_000_000;
+        /// What differences are measured by, in nanoseconds.
+        min_rtt_nanos = 20_000, in 1 to 100_000_000;
+        /// Additive increase.
+        add_step_mbps = 10, in 1 to 10_000_000;
+        /// Decreases in a row after which the increase is five times as large.
+        hai_threshold = 5, in 1 to 1000;
+        /// Multiplicative decrease.
+        beta_milli = 800, in 1 to 1000;
+        /// Weight of a new difference.
+        alpha_milli = 875, in 1 to 1000;
+        /// The lowest rate.
+        min_rate_mbps = 10, in 1 to 10_000_000;
+    }
+}
+
+/// Increases of hyper-active increase.
+const HAI_STEPS: u64 = 5;
+/// Thousandths in 1.
+const MILLI: i64 = 1000;
+
+/// A queue pair's rate and what it is made from.
+#[derive(Clone, Debug)]
+pub struct Timely {
+    parameters: TimelyParameters,
+    max_rate: u64,
+    pacer: Pacer,
+    /// The last round trip, in nanoseconds; 0 before the first.
+    rtt_nanos: i64,
+    /// Smoothed difference of one round trip to the next.
+    difference_nanos: i64,
+    /// Gradients in a row that were not positive.
+    falls: u32,
+}
+
+impl Timely {
+    /// A flow at the full rate of its link.
+    pub fn new(parameters: &TimelyParameters, link_bits_per_sec: u64) -> Self {
+        let max_rate = link_bits_per_sec.max(u64::from(parameters.min_rate_mbps) * BITS_PER_MBIT);
+        let pacer = Pacer::new(max_rate); // which has a highest rate of its own
+        Timely {
+            parameters: *parameters,
+            max_rate: pacer.bits_per_sec(),
+            pacer,
+            rtt_nanos: 0,
+            difference_nanos: 0,
+            falls: 0,
+        }
+    }
+
+    /// Packets in flight at most.
+    #[inline]
+    pub fn window_pkts(&self) -> u32 {
+        self.parameters.window_pkts
+    }
+
+    /// The rate, in bits per second.
+    pub fn rate_bits_per_sec(&self) -> u64 {
+        self.pacer.bits_per_sec()
+    }
+
+    /// At its link's rate it needs no pacing.
+    #[inline]
+    fn is_paced(&self) -> bool {
+        self.pacer.bits_per_sec() < self.max_rate
+    }
+
+    /// Whether a packet may go now.
+    #[inline]
+    pub fn may_send(&self, now: Instant) -> bool {
+        !self.is_paced() || self.pacer.next_at() <= now
+    }
+
+    /// When to ask again.
+    #[inline]
+    pub fn next_permit_at(&self) -> Option<Instant> {
+        self.is_paced().then(|| self.pacer.next_at())
+    }
+
+    /// A packet went out.
+    #[inline]
+    pub fn on_sent(&mut self, now: Instant, bytes: u32) {
+        if self.is_paced() {
+            self.pacer.on_sent(now, bytes);
+        }
+    }
+
+    /// A round trip was measured, of at most a thousand seconds.
+    pub fn on_round_trip(&mut self, now: Instant, rtt_nanos: u64) {
+        let parameters = self.parameters;
+        let rtt_nanos = i64::try_from(rtt_nanos).unwrap_or(i64::MAX);
+        let previous = std::mem::replace(&mut self.rtt_nanos, rtt_nanos);
+        let difference = if previous == 0 { 0 } else { rtt_nanos - previous };
+        let alpha = i64::from(parameters.alpha_milli);
+        self.difference_nanos = ((MILLI - alpha) * self.difference_nanos + alpha * difference) / MILLI;
+        let (low, high) = (i64::from(parameters.t_low_nanos), i64::from(parameters.t_high_nanos));
+        let beta = i64::from(parameters.beta_milli);
+        if rtt_nanos < low {
+            self.falls = 0;
+            self.increase(now, 1);
+        } else if rtt_nanos > high {
+            self.falls = 0;
+            self.decrease(now, beta - beta * high / rtt_nanos);
+        } else if self.difference_nanos <= 0 {
+            self.falls = self.falls.saturating_add(1);
+            self.increase(now, if self.falls >= parameters.hai_threshold { HAI_STEPS } else { 1 });
+        } else {
+            self.falls = 0;
+            let gradient = (self.difference_nanos * MILLI / i64::from(parameters.min_rtt_nanos)).min(MILLI);
+            self.decrease(now, beta * gradient / MILLI);
+        }
+    }
+
+    fn increase(&mut self, now: Instant, steps: u64) {
+        let step = u64::from(self.parameters.add_step_mbps) * BITS_PER_MBIT;
+        self.set_rate(now, self.pacer.bits_per_sec() + steps * step);
+    }
+
+    /// Takes off `off_milli` thousandths, from 0 to 1000.
+    fn decrease(&mut self, now: Instant, off_milli: i64) {
+        let left = MILLI.saturating_sub(off_milli).unsigned_abs();
+        self.set_rate(now, self.pacer.bits_per_sec() * left / MILLI.unsigned_abs());
+    }
+
+    fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
+        let least = u64::from(self.parameters.min_rate_mbps) * BITS_PER_MBIT;
+        self.pacer.set_rate(now, bits_per_sec.clamp(least, self.max_rate));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINK: u64 = 40_000_000_000;
+    const MICRO: u64 = 1000;
+
+    fn after(round_trips_micros: &[u64]) -> (Timely, u64) {
+        let mut timely = Timely::new(&TimelyParameters::default(), LINK);
+        for rtt in round_trips_micros {
+            timely.on_round_trip(Instant::ZERO, rtt * MICRO);
+        }
+        let rate = timely.rate_bits_per_sec();
+        (timely, rate)
+    }
+
+    #[test]
+    fn the_rate_falls_with_the_gradient_and_above_the_upper_threshold() {
+        assert_eq!(after(&[60, 60]).1, LINK, "it does not rise");
+        // Half of min_rtt longer, of which 7/8 count: 437 thousandths, times 0.8.
+        assert_eq!(after(&[60, 70]).1, LINK * (1000 - 349) / 1000);
+        assert_eq!(after(&[60, 400]).1, LINK * 200 / 1000, "no gradient counts for more than 1");
+        assert_eq!(after(&[1000]).1, LINK * 600 / 1000);
+    }
+
+    #[test]
+    fn it_grows_below_the_lower_threshold_and_five_times_as_fast_while_it_falls() {
+        let (_, low) = after(&[1000]);
+        assert_eq!(after(&[1000, 40]).1, low + 10 * BITS_PER_MBIT);
+        // The first difference is below zero and stays there for as long as round trips are equal.
+        assert_eq!(after(&[1000, 100, 100, 100, 100]).1, low + 40 * BITS_PER_MBIT);
+        assert_eq!(after(&[1000, 100, 100, 100, 100, 100]).1, low + 90 * BITS_PER_MBIT);
+    }
+
+    #[test]
+    fn at_the_rate_of_its_link_nothing_is_paced() {
+        let (mut timely, _) = after(&[60]);
+        let now = Instant::from_nanos(MICRO);
+        timely.on_sent(now, 4000);
+        assert!(timely.may_send(now));
+        timely.on_round_trip(now, 1_000_000);
+        timely.on_sent(now, 60_000);
+        assert!(!timely.may_send(now));
+        assert!(timely.next_permit_at().is_some_and(|at| at > now));
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_stays_between_its_bounds(round_trips in prop::collection::vec(any::<u64>(), 1..200)) {
+            let mut timely = Timely::new(&TimelyParameters::default(), LINK);
+            for rtt in round_trips {
+                timely.on_round_trip(Instant::ZERO, rtt % 2_000_000);
+                prop_assert!((10 * BITS_PER_MBIT..=LINK).contains(&timely.rate_bits_per_sec()));
+                timely.on_round_trip(Instant::ZERO, rtt % 1_000_000_000_000);
+            }
+        }
+    }
+}

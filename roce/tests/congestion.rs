@@ -1,0 +1,162 @@
+//! Congestion notifications from end to end: who sends them, and whom they slow down.
+
+mod common;
+
+use common::{End, connect, pair, settle};
+use roce::congestion::CongestionScheme;
+use roce::id::{Gid, Mac, PKey, Qpn};
+use roce::port::Port;
+use roce::psn::Psn;
+use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
+use roce::queue::SendOp;
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, PacketSpec};
+use std::net::Ipv4Addr;
+
+const MTU: PathMtu = PathMtu::Mtu1024;
+
+/// Two connected ends, the first with `scheme` and sending with `traffic_class`.
+fn connected(scheme: &str, traffic_class: u8) -> (End, End) {
+    let (mut a, b) = pair(MTU, 1 << 16, true);
+    let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+    a.engine.modify_qp(a.qpn, &reset).unwrap();
+    let scheme: CongestionScheme = scheme.parse().unwrap();
+    let path = AddressVector { traffic_class, ..AddressVector::new(b.gid, 1) };
+    connect(&mut a, b.qpn, path, MTU, Some(scheme));
+    (a, b)
+}
+
+/// A notification, and what is wrong with it.
+#[derive(Clone, Copy)]
+struct Cnp {
+    src: Gid,
+    qpn: Qpn,
+    becn: bool,
+    sound: bool,
+}
+
+impl Cnp {
+    fn of(a: &End, b: &End) -> Cnp {
+        Cnp { src: b.gid, qpn: a.qpn, becn: true, sound: true }
+    }
+
+    /// Sends it from `b`'s port to `a`, which takes it in at `nanos`.
+    fn send(self, a: &mut End, b: &mut End, nanos: u64) {
+        let template = HeaderTemplate::new(&HeaderSpec {
+            src_mac: Mac([2, 0, 0, 0, 0, 2]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 1]),
+            vlan: None,
+            src: self.src,
+            dst: a.gid,
+            tclass: 0xC2,
+            ttl: 64,
+            flow_label: 0,
+            udp_source_port: 0,
+            pkey: PKey::DEFAULT,
+            dest_qp: self.qpn,
+        })
+        .unwrap();
+        let spec = PacketSpec {
+            opcode: Opcode::CNP,
+            solicited: false,
+            ack_req: false,
+            fecn: false,
+            becn: self.becn,
+            psn: Psn::new(0),
+            ip_id: 0,
+            payload_len: 0,
+        };
+        let port = b.engine.port_mut();
+        let frame = port.tx_reserve(template.frame_len(16, 0)).unwrap();
+        template.write(frame, &spec).unwrap().ext.fill(0);
+        template.seal(frame).unwrap();
+        if !self.sound {
+            frame[60] ^= 1;
+        }
+        port.tx_flush();
+        a.poll(nanos);
+    }
+}
+
+fn rate(a: &End) -> Option<u64> {
+    a.engine.qp_congestion(a.qpn).and_then(|congestion| congestion.rate_bits_per_sec())
+}
+
+#[test]
+fn a_notification_from_the_peer_slows_the_queue_pair_down() {
+    let (mut a, mut b) = connected("dcqcn:rpg_max_rate=10000", 0);
+    assert_eq!(rate(&a), None);
+    Cnp::of(&a, &b).send(&mut a, &mut b, 1);
+    assert_eq!(rate(&a), Some(10_000_000_000 - 10_000_000_000 * 1023 / 2048));
+    assert_eq!(a.engine.counters().rp_cnp_handled, 1);
+}
+
+#[test]
+fn one_that_is_wrong_in_any_way_does_not() {
+    let (mut a, mut b) = connected("dcqcn", 0);
+    let right = Cnp::of(&a, &b);
+    let stranger = Gid::from(Ipv4Addr::new(10, 0, 0, 77));
+    Cnp { src: stranger, ..right }.send(&mut a, &mut b, 1);
+    assert_eq!(a.engine.drop_counters().wrong_source, 1);
+    Cnp { qpn: Qpn::new(right.qpn.value() ^ 0x80_0000), ..right }.send(&mut a, &mut b, 2);
+    assert_eq!(a.engine.drop_counters().unknown_qp, 1);
+    Cnp { sound: false, ..right }.send(&mut a, &mut b, 3);
+    assert_eq!(a.engine.drop_counters().rx_icrc_errors, 1);
+    Cnp { becn: false, ..right }.send(&mut a, &mut b, 4);
+    assert_eq!(a.engine.counters().rp_cnp_ignored, 1);
+    let counters = a.engine.counters();
+    assert_eq!((rate(&a), counters.rp_cnp_handled, counters.rcvd_pkts), (None, 0, 1));
+}
+
+#[test]
+fn schemes_that_need_no_marks_count_and_ignore_it() {
+    for scheme in ["none", "window", "swift", "timely"] {
+        let (mut a, mut b) = connected(scheme, 0);
+        let before = rate(&a);
+        Cnp::of(&a, &b).send(&mut a, &mut b, 1);
+        assert_eq!(a.engine.counters().rp_cnp_ignored, 1, "{scheme}");
+        assert_eq!(rate(&a), before, "{scheme}");
+    }
+}
+
+#[test]
+fn a_flood_of_notifications_stops_at_the_least_rate_and_stops_nothing() {
+    let (mut a, mut b) = connected("dcqcn:rpg_min_rate=100", 0);
+    let cnp = Cnp::of(&a, &b);
+    for nanos in 0..20_000 {
+        cnp.send(&mut a, &mut b, 10 * nanos);
+        assert!(rate(&a).is_some_and(|rate| rate >= 100_000_000), "{:?}", rate(&a));
+    }
+    assert_eq!(rate(&a), Some(100_000_000));
+    assert_eq!(a.engine.counters().rp_cnp_handled, 20_000);
+    let (sge, remote_addr, rkey) = (a.sge(0, 8192), b.memory.addr(), b.rkey);
+    a.post(1, SendOp::Write { remote_addr, rkey }, sge);
+    // Eight packets of 82 us each, and as many more as the rate takes to grow.
+    for nanos in (200_000..1_000_000).step_by(500) {
+        a.poll(nanos);
+        b.poll(nanos);
+    }
+    assert_eq!(a.completions().len(), 1);
+}
+
+#[test]
+fn marked_data_is_answered_and_marked_acknowledgements_are_not() {
+    // All packets of the first end come marked.
+    let (mut a, mut b) = connected("window", 3);
+    let (sge, remote_addr, rkey) = (a.sge(0, 8192), b.memory.addr(), b.rkey);
+    a.post(1, SendOp::Write { remote_addr, rkey }, sge);
+    settle(&mut a, &mut b);
+    assert_eq!(a.completions().len(), 1);
+    let [counters_a, counters_b] = [&a, &b].map(|end| end.engine.counters());
+    assert_eq!(counters_b.np_ecn_marked_roce_packets, 8);
+    assert_eq!(counters_b.np_cnp_sent, 1, "for all came within 4 us");
+    assert_eq!((counters_a.rp_cnp_ignored, counters_a.np_ecn_marked_roce_packets), (1, 0));
+    // Now its acknowledgements do, and its requests to READ.
+    let (sge, remote_addr, rkey) = (b.sge(0, 1024), a.memory.addr(), a.rkey);
+    b.post(2, SendOp::Write { remote_addr, rkey }, sge);
+    settle(&mut a, &mut b);
+    let (sge, remote_addr, rkey) = (a.sge(0, 1024), b.memory.addr(), b.rkey);
+    a.post(3, SendOp::Read { remote_addr, rkey }, sge);
+    settle(&mut a, &mut b);
+    let counters_b = b.engine.counters();
+    assert_eq!((counters_b.np_ecn_marked_roce_packets, counters_b.np_cnp_sent), (10, 1));
+}
