@@ -3,56 +3,134 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use netsim::{HostId, Network};
-use roce::port::{Port, PortCaps};
+use netsim::{Frame, HostId, Network};
+use roce::port::{PHANTOM_ICRC, Payload, Port, PortCaps};
+use roce::wire::{Bth, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Operation, UdpHeader, eth, ipv4, udp};
 
 /// A network that several ports of one thread share.
 pub type SharedNetwork = Rc<RefCell<Network>>;
 
-/// A frame taken from the network; its buffer goes back there.
+/// Buffers of a full frame's length, shared by the ports that inflate frames.
+pub type Buffers = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// Where a received frame's buffer goes back to.
+enum Home {
+    Network(SharedNetwork),
+    Buffers(Buffers),
+}
+
+/// A received frame.
 pub struct SimFrame {
     bytes: Vec<u8>,
-    network: SharedNetwork,
+    len_bytes: usize,
+    home: Home,
 }
 
 impl AsRef<[u8]> for SimFrame {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.len_bytes]
     }
 }
 
 impl Drop for SimFrame {
     fn drop(&mut self) {
-        // A frame that is dropped while a failing test unwinds may find the network in use.
-        if let Ok(mut network) = self.network.try_borrow_mut() {
-            network.recycle(std::mem::take(&mut self.bytes));
+        let bytes = std::mem::take(&mut self.bytes);
+        // A frame that is dropped while a failing test unwinds may find its home in use.
+        match &self.home {
+            Home::Network(network) => {
+                if let Ok(mut network) = network.try_borrow_mut() {
+                    network.recycle(bytes);
+                }
+            }
+            Home::Buffers(buffers) => {
+                if let Ok(mut buffers) = buffers.try_borrow_mut() {
+                    buffers.push(bytes);
+                }
+            }
         }
     }
 }
 
 /// The port of one host. It is full when the queue of the host's link is, as a NIC's ring is.
+///
+/// Where payload is phantom, only headers enter the network:
+/// ```text
+///   engine: | headers | payload | ICRC |  -->  network: | headers | a length |  -->  engine: inflated again
+/// ```
 pub struct SimPort {
     network: SharedNetwork,
     host: HostId,
     caps: PortCaps,
-    reserved: Vec<Vec<u8>>,
+    payload: Payload,
+    reserved: Vec<Frame>,
     reserved_bytes: usize,
     refused: Rc<Cell<bool>>,
+    /// The frame being written, where payload is phantom, and its length; 0: none.
+    scratch: Vec<u8>,
+    scratch_bytes: usize,
+    buffers: Buffers,
 }
 
 impl SimPort {
-    /// The port of `host`, and a flag that is set when a frame was refused for want of room.
-    pub fn new(network: SharedNetwork, host: HostId, caps: PortCaps) -> (Self, Rc<Cell<bool>>) {
+    /// The port of `host`, and a flag that is set when a frame was refused for want of room. `buffers`
+    /// are used where payload is phantom.
+    pub fn new(
+        network: SharedNetwork,
+        host: HostId,
+        caps: PortCaps,
+        payload: Payload,
+        buffers: Buffers,
+    ) -> (Self, Rc<Cell<bool>>) {
         let refused = Rc::new(Cell::new(false));
+        let scratch = match payload {
+            Payload::Carried => Vec::new(),
+            Payload::Phantom => vec![0; caps.frame_bytes_max()],
+        };
         let port = SimPort {
             network,
             host,
             caps,
+            payload,
             reserved: Vec::new(),
             reserved_bytes: 0,
             refused: refused.clone(),
+            scratch,
+            scratch_bytes: 0,
+            buffers,
         };
         (port, refused)
+    }
+
+    /// Keeps the headers of the frame just written: whoever asks for the next buffer is done with it.
+    fn keep_headers(&mut self, network: &mut Network) {
+        let written = &self.scratch[..std::mem::take(&mut self.scratch_bytes)];
+        if written.is_empty() {
+            return;
+        }
+        let carried = &written[..carried_bytes(written)];
+        let mut bytes = network.buffer(carried.len());
+        bytes.copy_from_slice(carried);
+        let phantom_bytes = (written.len() - carried.len()) as u32; // at most a frame
+        self.reserved.push(Frame { bytes, phantom_bytes, corrupted: false });
+    }
+
+    /// A frame as the engine reads it.
+    fn inflate(&self, frame: Frame) -> SimFrame {
+        let len_bytes = frame.len_bytes();
+        if self.payload == Payload::Carried || (frame.phantom_bytes == 0 && !frame.corrupted) {
+            return SimFrame { bytes: frame.bytes, len_bytes, home: Home::Network(self.network.clone()) };
+        }
+        let mut bytes = self.buffers.borrow_mut().pop().unwrap_or_default();
+        if bytes.len() < len_bytes {
+            bytes.resize(len_bytes.max(self.caps.frame_bytes_max()), 0);
+        }
+        bytes[..frame.bytes.len()].copy_from_slice(&frame.bytes);
+        let icrc = if frame.corrupted { !PHANTOM_ICRC } else { PHANTOM_ICRC };
+        bytes[len_bytes.saturating_sub(ICRC_LEN)..len_bytes]
+            .iter_mut()
+            .zip(icrc.to_le_bytes())
+            .for_each(|(byte, of_icrc)| *byte = of_icrc);
+        SimFrame { bytes, len_bytes, home: Home::Buffers(self.buffers.clone()) }
     }
 }
 
@@ -63,31 +141,76 @@ impl Port for SimPort {
         self.caps
     }
 
+    fn payload(&self) -> Payload {
+        self.payload
+    }
+
     fn rx_burst(&mut self, frames: &mut Vec<SimFrame>, max: usize) -> usize {
         let mut network = self.network.borrow_mut();
         let before = frames.len();
         let arrived = std::iter::from_fn(|| network.receive(self.host)).take(max);
-        frames.extend(arrived.map(|bytes| SimFrame { bytes, network: self.network.clone() }));
+        frames.extend(arrived.map(|frame| self.inflate(frame)));
         frames.len() - before
     }
 
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         assert!(len_bytes <= self.caps.frame_bytes_max(), "{len_bytes} bytes exceed the port's MTU");
-        let mut network = self.network.borrow_mut();
+        let network = self.network.clone();
+        let mut network = network.borrow_mut();
         if !network.has_room(self.host, self.reserved_bytes + len_bytes) {
+            network.want_room(self.host, self.caps.frame_bytes_max());
             self.refused.set(true);
             return None;
         }
         self.reserved_bytes += len_bytes;
-        self.reserved.push(network.buffer(len_bytes));
-        self.reserved.last_mut().map(Vec::as_mut_slice)
+        match self.payload {
+            Payload::Carried => {
+                self.reserved.push(network.buffer(len_bytes).into());
+                self.reserved.last_mut().map(|frame| frame.bytes.as_mut_slice())
+            }
+            Payload::Phantom => {
+                self.keep_headers(&mut network);
+                self.scratch_bytes = len_bytes;
+                self.scratch.get_mut(..len_bytes)
+            }
+        }
     }
 
     fn tx_flush(&mut self) {
+        if self.reserved_bytes == 0 {
+            return;
+        }
         self.reserved_bytes = 0;
-        let mut network = self.network.borrow_mut();
+        let network = self.network.clone();
+        let mut network = network.borrow_mut();
+        self.keep_headers(&mut network);
         for frame in self.reserved.drain(..) {
             network.send(self.host, frame);
         }
     }
+}
+
+/// How much of a frame the receiving engine reads: the headers of a packet whose payload is the
+/// application's, all of any other.
+fn carried_bytes(frame: &[u8]) -> usize {
+    headers_bytes(frame).unwrap_or(frame.len())
+}
+
+/// Bytes of the headers of an untagged packet with an application's payload.
+fn headers_bytes(frame: &[u8]) -> Option<usize> {
+    const ETH: usize = roce::wire::EthHeader::LEN;
+    let ethertype = u16::from_be_bytes(*frame.get(ETH - 2..)?.first_chunk()?);
+    let (protocol, udp_at) = match ethertype {
+        eth::ETHERTYPE_IPV4 => (*frame.get(ETH + 9)?, ETH + Ipv4Header::LEN),
+        eth::ETHERTYPE_IPV6 => (*frame.get(ETH + 6)?, ETH + Ipv6Header::LEN),
+        _ => return None,
+    };
+    let port = u16::from_be_bytes(*frame.get(udp_at + 2..)?.first_chunk()?);
+    if protocol != ipv4::PROTOCOL_UDP || port != udp::ROCE_PORT {
+        return None;
+    }
+    let bth_at = udp_at + UdpHeader::LEN;
+    let info = Opcode::new(*frame.get(bth_at)?).info()?;
+    let is_applications = info.has_payload && info.operation != Operation::SelectiveAcknowledge;
+    is_applications.then_some(bth_at + Bth::LEN + info.ext_len_bytes).filter(|len| *len <= frame.len())
 }

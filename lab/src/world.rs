@@ -1,6 +1,16 @@
 //! Engines on a simulated network, driven as live ones are: each is polled when frames wait at its
 //! port, when its deadline has come, when work was posted, and when a full port has room again; and
 //! never without a reason, so that an engine which forgets to ask for a poll stalls here too.
+//!
+//! ```text
+//!   World::new   a cable or a learning switch; neighbours ask for one another, payload is carried
+//!   World::on    any network (`netsim::topology`); neighbours know one another, payload carried or phantom
+//!
+//!   step:  network runs to the next news of a host, or the earliest due host --> due hosts are polled
+//!          [`World::polled`] names them: only their completion queues can have changed
+//! ```
+//! What happens to an engine other than by a poll (work posted, a queue pair changed) becomes known to the
+//! loop by [`Host::kick`]; the cost of a step does not grow with the number of hosts.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,16 +23,17 @@ use roce::engine::{Engine, EngineConfig};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
-use roce::port::PortCaps;
+use roce::port::{Payload, PortCaps};
 use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
 use roce::queue::{CqPoller, RecvPoster, SendPoster};
 use roce::recovery::RecoveryScheme;
 use roce::time::Instant;
 
-use crate::sim_port::{SharedNetwork, SimPort};
+use crate::due::DueTimes;
+use crate::sim_port::{Buffers, SharedNetwork, SimPort};
 
-/// How the hosts of a world are joined and driven.
+/// How the hosts of a small world are joined and driven.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldConfig {
     /// Two hosts are joined by a cable, more by a switch.
@@ -39,8 +50,50 @@ pub struct WorldConfig {
     pub seed: u64,
 }
 
+/// How hosts find one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbours {
+    /// They ask, by ARP and neighbour discovery: the network must carry broadcasts.
+    Ask,
+    /// [`World::connect`] tells them.
+    Told,
+}
+
+/// What each host of a world is like.
+#[derive(Clone, Copy, Debug)]
+pub struct HostConfig {
+    /// The ports' MTU.
+    pub mtu_bytes: usize,
+    /// A host polls no more often than this; at least 1, or time would stand still.
+    pub poll_gap_nanos: u64,
+    /// Congestion control of each queue pair.
+    pub congestion: CongestionScheme,
+    /// Seeds the engines' keys and numbers.
+    pub seed: u64,
+    /// Room for objects.
+    pub limits: DeviceLimits,
+    /// How they find one another.
+    pub neighbours: Neighbours,
+    /// Whether payload is carried. Where it is phantom, regions had better be [`Memory::phantom`].
+    pub payload: Payload,
+}
+
 /// Room for the objects of any test here; engines are made by the thousand.
 const LIMITS: DeviceLimits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 64, max_qps: 128 };
+
+impl From<&WorldConfig> for HostConfig {
+    fn from(config: &WorldConfig) -> Self {
+        HostConfig {
+            mtu_bytes: config.mtu_bytes,
+            poll_gap_nanos: config.poll_gap_nanos,
+            congestion: config.congestion,
+            seed: config.seed,
+            limits: LIMITS,
+            neighbours: Neighbours::Ask,
+            payload: Payload::Carried,
+        }
+    }
+}
 
 /// Sizes of a queue pair and its completion queues.
 #[derive(Clone, Copy, Debug)]
@@ -113,11 +166,14 @@ pub struct Host {
     pub engine: Engine<SimPort>,
     /// The one protection domain.
     pub pd: PdId,
+    number: usize,
     id: HostId,
     frame_bytes_max: usize,
     refused: Rc<Cell<bool>>,
     wants_poll: bool,
     ready_nanos: u64,
+    /// The world's list of those that were kicked.
+    kicked: Rc<RefCell<Vec<usize>>>,
 }
 
 /// Hosts, their network and the time.
@@ -127,8 +183,16 @@ pub struct World {
     /// The hosts.
     pub hosts: Vec<Host>,
     poll_gap_nanos: u64,
+    neighbours: Neighbours,
     /// Polls made so far.
     pub polls: u64,
+    due: DueTimes,
+    /// Hosts whose due time may have changed, by number.
+    kicked: Rc<RefCell<Vec<usize>>>,
+    polled: Vec<usize>,
+    /// The number of each of the network's hosts.
+    numbers: Vec<usize>,
+    news: Vec<HostId>,
 }
 
 /// Where a step of a world ended.
@@ -142,17 +206,27 @@ pub enum Step {
     Idle,
 }
 
+/// The most hosts of a world: their numbers fill 16 bits of an address.
+pub const HOSTS_MAX: usize = 0xFFFE;
+
+/// The number that host `number` has in its addresses.
+fn suffix_of(number: usize) -> [u8; 2] {
+    assert!(number < HOSTS_MAX, "host {number} exceeds the {HOSTS_MAX} hosts that addresses are for");
+    (number as u16 + 1).to_be_bytes()
+}
+
 /// The Ethernet address of host `number`. No flipped bit makes one host's address another's: a
 /// switch would learn it, where a real one drops the frame for its FCS.
 pub fn mac_of(number: usize) -> Mac {
-    let last = number as u8 + 1;
-    Mac([0x02, last, last, last, last, last])
+    let [high, low] = suffix_of(number);
+    Mac([0x02, high ^ low, low, high ^ low, low, low])
 }
 
 /// The IPv4 and the IPv6 address of host `number`: GID indices 1 and 2.
 pub fn addresses_of(number: usize) -> [IpAddr; 2] {
-    let last = number as u8 + 1;
-    [Ipv4Addr::new(10, 0, 0, last).into(), Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, u16::from(last)).into()]
+    let [high, low] = suffix_of(number);
+    let last = u16::from_be_bytes([high, low]);
+    [Ipv4Addr::new(10, 0, high, low).into(), Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, last).into()]
 }
 
 impl Host {
@@ -182,9 +256,10 @@ impl Host {
         QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
     }
 
-    /// Tells that work was posted.
+    /// Tells that work was posted, or anything else that the engine should be polled for.
     pub fn kick(&mut self) {
         self.wants_poll = true;
+        self.kicked.borrow_mut().push(self.number);
     }
 
     /// When this host is to be polled, as things stand at `now_nanos`.
@@ -200,30 +275,61 @@ impl Host {
 }
 
 impl World {
-    /// Hosts on a network. Neighbours find one another as they do in life, before anything is posted.
+    /// Two hosts and a cable, or more around a switch. Neighbours find one another as they do in life,
+    /// before anything is posted.
     pub fn new(config: &WorldConfig) -> World {
-        assert!(config.poll_gap_nanos > 0);
-        let network: SharedNetwork = Rc::new(RefCell::new(Network::new()));
-        let ids: Vec<HostId> = (0..config.hosts).map(|_| network.borrow_mut().add_host()).collect();
-        join(&mut network.borrow_mut(), &ids, config.link);
-        let host = |(number, id): (usize, &HostId)| {
-            let caps = PortCaps { mac: mac_of(number), mtu_bytes: config.mtu_bytes };
-            let (port, refused) = SimPort::new(network.clone(), *id, caps);
-            let mut engine =
-                Engine::new(port, engine_config(number, config)).expect("the addresses are good");
-            let pd = engine.alloc_pd().expect("there is room for one");
-            Host {
-                engine,
-                pd,
-                id: *id,
-                frame_bytes_max: caps.frame_bytes_max(),
-                refused,
-                wants_poll: true,
-                ready_nanos: 0,
-            }
+        let mut network = Network::new();
+        let ids: Vec<HostId> = (0..config.hosts).map(|_| network.add_host()).collect();
+        join(&mut network, &ids, config.link);
+        World::on(network, &ids, &config.into())
+    }
+
+    /// An engine on each host of `ids` of any network; they are numbered in that order.
+    pub fn on(mut network: Network, ids: &[HostId], config: &HostConfig) -> World {
+        assert!(config.poll_gap_nanos > 0, "a poll takes time");
+        let mut numbers = vec![usize::MAX; ids.iter().map(|id| id.0 + 1).max().unwrap_or(0)];
+        for (number, id) in ids.iter().enumerate() {
+            numbers[id.0] = number;
+            network.set_address(*id, mac_of(number).0);
+        }
+        let network: SharedNetwork = Rc::new(RefCell::new(network));
+        let kicked = Rc::new(RefCell::new((0..ids.len()).collect()));
+        let mut world = World {
+            network,
+            hosts: Vec::with_capacity(ids.len()),
+            poll_gap_nanos: config.poll_gap_nanos,
+            neighbours: config.neighbours,
+            polls: 0,
+            due: DueTimes::new(ids.len()),
+            kicked,
+            polled: Vec::new(),
+            numbers,
+            news: Vec::new(),
         };
-        let hosts = ids.iter().enumerate().map(host).collect();
-        World { network, hosts, poll_gap_nanos: config.poll_gap_nanos, polls: 0 }
+        let buffers = Buffers::default();
+        ids.iter().for_each(|id| world.add_host(*id, config, &buffers));
+        world
+    }
+
+    fn add_host(&mut self, id: HostId, config: &HostConfig, buffers: &Buffers) {
+        let number = self.hosts.len();
+        let caps = PortCaps { mac: mac_of(number), mtu_bytes: config.mtu_bytes };
+        let (port, refused) = SimPort::new(self.network.clone(), id, caps, config.payload, buffers.clone());
+        let link_bits_per_sec = self.network.borrow().host_link_config(id).rate_bits_per_sec;
+        let engine_config = engine_config(number, link_bits_per_sec, config);
+        let mut engine = Engine::new(port, engine_config).expect("the addresses are good");
+        let pd = engine.alloc_pd().expect("there is room for one");
+        self.hosts.push(Host {
+            engine,
+            pd,
+            number,
+            id,
+            frame_bytes_max: caps.frame_bytes_max(),
+            refused,
+            wants_poll: true,
+            ready_nanos: 0,
+            kicked: self.kicked.clone(),
+        });
     }
 
     /// The time, in nanoseconds since the start.
@@ -233,20 +339,40 @@ impl World {
 
     /// Moves the time to the next moment at which a host polls, or to `wake_nanos` if that is earlier.
     pub fn step(&mut self, wake_nanos: Option<u64>) -> Step {
+        self.polled.clear();
         loop {
-            let now_nanos = self.now_nanos();
-            let network = self.network.borrow();
-            let due = self.hosts.iter().filter_map(|host| host.due_nanos(&network, now_nanos));
-            let next_nanos = due.chain(wake_nanos).chain(network.next_event_nanos()).min();
+            self.look_at_kicked();
+            let mut network = self.network.borrow_mut();
+            let now_nanos = network.now_nanos();
+            let until_nanos = self.due.next_nanos().into_iter().chain(wake_nanos).min();
+            let Some(until_nanos) = until_nanos.or(network.next_event_nanos()) else { return Step::Idle };
+            network.run_until_news(until_nanos.max(now_nanos));
+            let now_nanos = network.now_nanos();
+            network.take_news(&mut self.news);
+            for id in self.news.drain(..) {
+                if let Some(host) = self.numbers.get(id.0).and_then(|number| self.hosts.get(*number)) {
+                    self.due.set(host.number, host.due_nanos(&network, now_nanos));
+                }
+            }
             drop(network);
-            let Some(next_nanos) = next_nanos.map(|next| next.max(now_nanos)) else { return Step::Idle };
-            self.network.borrow_mut().run_until(next_nanos);
-            if self.poll_due(next_nanos) {
+            if self.poll_due(now_nanos) {
                 return Step::Polled;
             }
-            if wake_nanos.is_some_and(|wake_nanos| wake_nanos <= next_nanos) {
+            if wake_nanos.is_some_and(|wake_nanos| wake_nanos <= now_nanos) {
                 return Step::Woken;
             }
+        }
+    }
+
+    /// The hosts that the last step polled, by number, in their order.
+    pub fn polled(&self) -> &[usize] {
+        &self.polled
+    }
+
+    fn look_at_kicked(&mut self) {
+        let network = self.network.borrow();
+        for number in self.kicked.borrow_mut().drain(..) {
+            self.due.set(number, self.hosts[number].due_nanos(&network, network.now_nanos()));
         }
     }
 
@@ -258,7 +384,13 @@ impl World {
     /// Connects two queue pairs, both up to RTS, as a connection manager would.
     pub fn connect(&mut self, conn: &ConnAttr, ends: [EndAttr; 2]) {
         for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
-            let dgid = Gid::from(addresses_of(peer.host)[usize::from(conn.ipv6)]);
+            let address = addresses_of(peer.host)[usize::from(conn.ipv6)];
+            let dgid = Gid::from(address);
+            if self.neighbours == Neighbours::Told {
+                let known =
+                    self.hosts[end.host].engine.neighbour_mut().set_neighbour(address, mac_of(peer.host));
+                assert!(known, "host {} knows too many neighbours", end.host);
+            }
             self.resolve(end.host, dgid);
             for attr in attributes(conn, dgid, end, peer) {
                 self.modify_qp(end.host, end.qpn, &attr);
@@ -280,36 +412,39 @@ impl World {
     }
 
     fn poll_due(&mut self, now_nanos: u64) -> bool {
-        let mut any = false;
-        for host in &mut self.hosts {
-            let due_nanos = host.due_nanos(&self.network.borrow(), now_nanos);
-            if due_nanos.is_none_or(|due_nanos| due_nanos > now_nanos) {
-                continue;
-            }
+        self.due.due(now_nanos, &mut self.polled);
+        for &number in &self.polled {
+            let host = &mut self.hosts[number];
             host.refused.set(false);
             host.wants_poll = host.engine.poll(Instant::from_nanos(now_nanos)).more;
             host.ready_nanos = now_nanos + self.poll_gap_nanos;
+            self.due.set(number, host.due_nanos(&self.network.borrow(), now_nanos));
             self.polls += 1;
-            any = true;
         }
-        any
+        !self.polled.is_empty()
     }
 }
 
-fn engine_config(number: usize, config: &WorldConfig) -> EngineConfig {
-    let mut seed = [number as u8; 32];
+fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> EngineConfig {
+    let [high, low] = (number as u16).to_be_bytes(); // mac_of has refused more
+    let mut seed = [low; 32];
     seed[..8].copy_from_slice(&config.seed.to_le_bytes());
+    seed[31] ^= high;
     let neighbour = NeighbourConfig {
         mac: mac_of(number),
-        mode: Mode::Dedicated,
-        gids: addresses_of(number).into_iter().zip([24, 64]).collect(),
+        mode: match config.neighbours {
+            Neighbours::Ask => Mode::Dedicated,
+            Neighbours::Told => Mode::Shared,
+        },
+        gids: addresses_of(number).into_iter().zip([16, 64]).collect(),
         gateway_v4: None,
         gateway_v6: None,
     };
+    let limits = config.limits;
     EngineConfig {
-        limits: LIMITS,
+        limits,
         congestion: config.congestion,
-        link_bits_per_sec: config.link.rate_bits_per_sec,
+        link_bits_per_sec,
         ..EngineConfig::new(seed, neighbour)
     }
 }

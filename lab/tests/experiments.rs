@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 
-use lab::experiment::results::{self, Figure};
+use lab::experiment::results::{self, Figure, FlowResult};
 use lab::experiment::{Experiment, Options, Outcome, SHIPPED, run};
 use lab::report;
 
@@ -71,12 +71,37 @@ fn a_document_that_is_wrong_is_told_what_is_needed() {
         ("messages = 40", "messages = -1", "invalid value: integer `-1`"),
         ("message_bytes = 20000\n", "", "missing field `message_bytes`"),
         ("[workload]", "[work]", "unknown field `work`"),
-        ("\"go-back-n\"", "\"go-back-2\"", "`go-back-2`: needed go-back-n, selective-repeat"),
+        ("\"go-back-n\"", "\"go-back-2\"", "`go-back-2`: needed go-back-n, improved-go-back-n"),
         ("\"go-back-n\"", "\"go-back-2\"", "variant `go-back-N`, loss.chance = 0"),
         ("transport.recovery", "transport.recover", "unknown field `recover`, expected one of"),
         ("\"2 %\"", "\"200 %\"", "needed a chance from 0 to 1"),
         ("\"2 %\"", "0.7", "loss.chance = 0.7: needed a number from 0 to 0.5"),
         ("[quick.workload]\nmessages", "[quick.workload]\nmesages", "unknown field `mesages`"),
+        (
+            "kind = \"pair\"",
+            "kind = \"fat-tree\"\nk = 5",
+            "fabric.k = 5: needed switches with an even number",
+        ),
+        (
+            "kind = \"pair\"",
+            "kind = \"fat-tree\"\nk = 50",
+            "number of hosts = 31250: needed a number from 2 to",
+        ),
+        (
+            "kind = \"pair\"",
+            "kind = \"star\"\nhosts = 4",
+            "\"stream\" and \"reaction\": needed fabric.kind = \"pair\"",
+        ),
+        (
+            "\"go-back-n\"",
+            "\"go-back-n\"\ntransport.peer_recovery = \"selective-repeat\"",
+            "needs both ends to have it",
+        ),
+        (
+            "\"go-back-n\"",
+            "\"go-back-n\"\ntransport.congestion = \"cubic\"",
+            "there is no congestion control `cubic`",
+        ),
         ("name = \"go-back-N\"", "", "[[variant]]: needed name"),
         ("against = \"go-back-N\"", "against = \"TCP\"", "no variant is called `TCP`"),
         ("values = [0, \"1/256\", \"2 %\"]", "values = []", "0 points: needed 1 to"),
@@ -195,4 +220,106 @@ fn the_reaction_to_one_event_is_timed() {
     }
     assert_eq!(find("go-back-N", "32", "drop").get(results::RESENT), Some(33.0));
     assert_eq!(find("selective repeat", "32", "drop").get(results::RESENT), Some(1.0));
+}
+
+/// Flows on a small fabric.
+const FLOWS: &str = r#"
+name = "few-flows"
+title = "A few flows"
+description = "For tests."
+
+[fabric]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 2
+
+[workload]
+kind = "flows"
+sizes = "irn"
+load = 0.5
+flows = 60
+limit_ms = 100
+
+[transport]
+recovery = "selective-repeat"
+
+[[sweep]]
+key = "switch.routing"
+label = "routing"
+values = ["ecmp", "spray"]
+
+[quick.workload]
+sizes = "100000"
+load = 0.001
+flows = 12
+"#;
+
+#[test]
+fn flows_are_the_same_on_one_thread_and_on_two_and_all_are_told() {
+    let [one, two] = [1, 2].map(|jobs| run_with(FLOWS, false, 2, jobs));
+    assert_eq!(report::csv(&one).unwrap(), report::csv(&two).unwrap());
+    let flows = report::flows_csv(&one).unwrap().unwrap();
+    assert_eq!(flows, report::flows_csv(&two).unwrap().unwrap());
+    assert_eq!(flows.lines().count(), 1 + 2 * 2 * 60, "values x seeds x flows");
+    assert_eq!(report::samples_csv(&one).unwrap(), report::samples_csv(&two).unwrap());
+    assert!(report::samples_csv(&one).unwrap().unwrap().lines().count() > 20);
+    for run in &one.points {
+        assert_eq!(run.get(results::FLOWS), Some(60.0));
+        assert_eq!(run.ended_early, None);
+        // Poll times round some flows down by less than a part in a hundred.
+        assert!(run.flows.iter().all(|flow| flow.slowdown() > 0.99), "none is faster than alone");
+    }
+    let page = report::html(&one).unwrap();
+    for plot in [
+        "Distribution of FCT slowdown",
+        "Longest queue of any switch port over time",
+        "Received by all hosts",
+    ] {
+        assert!(page.contains(plot), "{plot}");
+    }
+}
+
+#[test]
+fn a_flow_alone_takes_the_ideal_time() {
+    let outcome = run_with(FLOWS, true, 1, 1);
+    let flows = &outcome.points[0].flows;
+    let overlap = |a: &FlowResult, b: &FlowResult| {
+        a.start_nanos < b.start_nanos + b.fct_nanos && b.start_nanos < a.start_nanos + a.fct_nanos
+    };
+    let alone: Vec<_> =
+        flows.iter().filter(|flow| flows.iter().filter(|other| overlap(flow, other)).count() == 1).collect();
+    assert!(alone.len() >= 8, "{} of {} are alone", alone.len(), flows.len());
+    for flow in alone {
+        assert!((0.99..1.02).contains(&flow.slowdown()), "{flow:?}: {}", flow.slowdown());
+    }
+}
+
+#[test]
+fn an_incast_needs_hosts() {
+    let text = FLOWS
+        .replace(
+            "kind = \"flows\"\nsizes = \"irn\"\nload = 0.5\nflows = 60",
+            "kind = \"incast\"\nsenders = 4\ntotal_kbytes = 9",
+        )
+        .replace("[quick.workload]\nsizes = \"100000\"\nload = 0.001\nflows = 12", "");
+    let error = Experiment::parse(&text, false).unwrap_err().to_string();
+    assert!(error.contains("workload.senders = 4: needed a fabric of more hosts"), "{error}");
+    let outcome = run_with(&text.replace("senders = 4", "senders = 3"), false, 1, 1);
+    let run = &outcome.points[0];
+    assert_eq!(run.get(results::FLOWS), Some(3.0));
+    assert!(run.flows.iter().all(|flow| flow.to == run.flows[0].to && flow.bytes == 3000));
+}
+
+#[test]
+fn a_flow_that_cannot_complete_counts_until_the_end() {
+    let text = FLOWS
+        .replace("[transport]", "[loss]\nchance = 0.5\n\n[transport]\nretry_count = 1\ntimeout = 1")
+        .replace("limit_ms = 100", "limit_ms = 1");
+    let outcome = run_with(&text, false, 1, 1);
+    let run = &outcome.points[0];
+    let unfinished: Vec<_> = run.flows.iter().filter(|flow| !flow.completed).collect();
+    assert!(!unfinished.is_empty() && run.flows.len() <= 60);
+    assert!(run.ended_early.as_ref().is_some_and(|why| why.contains("of 60 flows unfinished after 1 ms")));
+    assert!(unfinished.iter().all(|flow| flow.start_nanos + flow.fct_nanos <= 1_100_000));
 }

@@ -1,23 +1,67 @@
-//! Simulated Ethernet in virtual time.
+//! Simulated Ethernet in virtual time, from one cable to a fabric of hundreds of hosts.
 //!
 //! ```text
-//!   host --send--> [ queue | wire at its rate ] --tape--> propagation --> host or switch --> ...
-//!                    one link, one direction     drop, duplicate, delay, ...
+//!   host --send--> [ queue | wire at its rate ] --tape, loss--> propagation --> host or switch --> ...
+//!                    one link, one direction     drop, delay ..      which way? room? mark? pause?
 //! ```
 //!
 //! A [`Network`] holds hosts and switches joined by links. Nothing happens by itself: the caller
 //! moves the time with [`Network::run_until`], puts frames in with [`Network::send`] and takes them
 //! out with [`Network::receive`]. Time is nanoseconds in a `u64`; events at the same time happen in
-//! the order in which they were caused, so a run depends on its inputs alone.
+//! the order in which they were caused, so a run depends on its inputs and its seed alone.
 //!
-//! What goes wrong on the way is written on a [`Tape`]: plain data, so that a property test can
-//! draw it and shrink it.
+//! * [`Frame`]: bytes, and phantom bytes that have a length and no content.
+//! * [`topology`]: [`topology::leaf_spine`], [`topology::fat_tree`], [`topology::star`].
+//! * [`SwitchConfig`]: bounds of memory, marking ([`Red`]), pauses ([`Pfc`]), and [`Forwarding`]: learning,
+//!   or one of all shortest ways by the flow's hash or by the frame.
+//! * [`Tape`]: what goes wrong on the way, as plain data, so that a property test can draw it and
+//!   shrink it; [`Network::set_loss`] loses frames at random.
+//! * [`workload`]: flows of published size distributions, and incasts.
+//!
+//! A fabric in short:
+//!
+//! ```
+//! use netsim::topology::{FabricConfig, fat_tree};
+//! use netsim::{Forwarding, Frame, LinkConfig, SwitchConfig};
+//!
+//! let cable = LinkConfig {
+//!     rate_bits_per_sec: 40_000_000_000,
+//!     propagation_nanos: 2_000,
+//!     queue_bytes_max: 240_000,
+//! };
+//! let config = FabricConfig {
+//!     host_cable: cable,
+//!     trunk: cable,
+//!     host_queue_bytes_max: 10_000,
+//!     switch: SwitchConfig { forwarding: Forwarding::Ecmp, ..SwitchConfig::PLAIN },
+//!     seed: 1,
+//! };
+//! let mut fabric = fat_tree(4, &config)?;
+//! let (first, last) = (fabric.hosts[0], fabric.hosts[15]);
+//! fabric.network.set_address(last, [2, 0, 0, 0, 0, 16]);
+//! let mut bytes = vec![0; 64];
+//! bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, 16]);
+//! fabric.network.send(first, Frame { bytes, phantom_bytes: 1_000, corrupted: false });
+//! fabric.network.run_until(20_000);
+//! assert_eq!(fabric.network.receive(last).unwrap().len_bytes(), 1_064);
+//! # Ok::<(), netsim::topology::TopologyError>(())
+//! ```
 
 mod event;
+mod frame;
 mod link;
 mod network;
+pub mod rng;
+mod route;
+mod switch;
 mod tape;
+pub mod topology;
+pub mod workload;
 
+pub use event::EventQueue;
+pub use frame::Frame;
 pub use link::{LinkConfig, LinkCounters, WIRE_OVERHEAD_BYTES};
 pub use network::{HostId, LinkId, Network, Node, Sighting, SwitchId};
+pub use route::Routes;
+pub use switch::{Forwarding, PAUSE_BYTES, Pfc, Red, SwitchConfig};
 pub use tape::{Action, Fault, Tape};

@@ -1,8 +1,10 @@
-//! One direction of a cable: a queue, a wire, and the faults of the tape.
+//! One direction of a cable: a queue, a wire, and what goes wrong on it.
 
 use std::collections::VecDeque;
 
+use crate::frame::FrameId;
 use crate::network::{LinkId, Node};
+use crate::rng::SplitMix;
 use crate::tape::{Fault, Tape};
 
 /// What a frame takes on the wire besides its own bytes: preamble 8, FCS 4, gap 12.
@@ -11,7 +13,7 @@ pub const WIRE_OVERHEAD_BYTES: u64 = 24;
 /// The shortest frame without its FCS; shorter ones take this much time on the wire.
 const MIN_FRAME_BYTES: u64 = 60;
 
-const NANOS_PER_SEC: u128 = 1_000_000_000;
+const NANOS_PER_SEC: u64 = 1_000_000_000;
 
 /// What a link can do, in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +27,37 @@ pub struct LinkConfig {
     pub queue_bytes_max: usize,
 }
 
+impl LinkConfig {
+    /// Time that a frame of `len_bytes` takes on the wire, in nanoseconds, rounded up.
+    #[inline]
+    pub fn wire_nanos(&self, len_bytes: usize) -> u64 {
+        let bytes = (len_bytes as u64).max(MIN_FRAME_BYTES) + WIRE_OVERHEAD_BYTES;
+        match bytes.checked_mul(8 * NANOS_PER_SEC) {
+            Some(scaled) => scaled.div_ceil(self.rate_bits_per_sec),
+            None => u64::MAX,
+        }
+    }
+
+    /// Bytes that the wire sends in `nanos`, rounded up.
+    pub fn bytes_in(&self, nanos: u64) -> usize {
+        let bits = u128::from(self.rate_bits_per_sec) * u128::from(nanos);
+        bits.div_ceil(8 * u128::from(NANOS_PER_SEC)) as usize
+    }
+}
+
 /// What became of the frames of one direction of a link.
 /// `offered = overrun + left + waiting`, and `delivered = left - dropped + duplicated - under way`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Frames put to the link.
     pub offered: u64,
-    /// Frames that found the queue full.
+    /// Frames that found the queue, or the switch's memory before it, full.
     pub overrun: u64,
     /// Frames whose last bit left the sender.
     pub left: u64,
-    /// Frames lost by the tape.
+    /// Bytes of those frames.
+    pub left_bytes: u64,
+    /// Frames lost by the tape or at random.
     pub dropped: u64,
     /// Frames doubled by the tape.
     pub duplicated: u64,
@@ -45,38 +67,76 @@ pub struct LinkCounters {
     pub displaced: u64,
     /// Frames that arrived.
     pub delivered: u64,
+    /// Frames that the switch before the link marked "congestion experienced".
+    pub marked: u64,
+    /// Times that the far end paused the link.
+    pub pauses: u64,
+    /// How long it stood paused, in all.
+    pub paused_nanos: u64,
+    /// The most bytes that waited for the wire at once.
+    pub queue_bytes_peak: u64,
+    /// The most bytes that came by this link and waited at once in the switch behind it.
+    pub input_bytes_peak: u64,
 }
 
 /// A frame that waits for others to pass it.
 pub(crate) struct Held {
-    pub(crate) number: u64,
-    pub(crate) frame: Vec<u8>,
+    pub(crate) number: u32,
+    pub(crate) frame: FrameId,
     pub(crate) passes_left: u32,
+}
+
+/// A frame that waits for the wire.
+#[derive(Clone, Copy)]
+pub(crate) struct Queued {
+    pub(crate) frame: FrameId,
+    pub(crate) len_bytes: u32,
 }
 
 pub(crate) struct Link {
     pub(crate) config: LinkConfig,
+    pub(crate) from: Node,
     pub(crate) to: Node,
-    /// Frames that wait for the wire, the one on it first.
-    pub(crate) queue: VecDeque<Vec<u8>>,
-    queued_bytes: usize,
+    /// Frames that wait for the wire; where it is busy, the one on it first.
+    queue: VecDeque<Queued>,
+    pub(crate) queued_bytes: usize,
+    pub(crate) busy: bool,
+    /// When the frame on the wire has left.
+    pub(crate) busy_until_nanos: u64,
+    /// Since when the far end has it paused.
+    pub(crate) paused_since_nanos: Option<u64>,
+    /// Bytes that came by this link and wait in the switch behind it.
+    pub(crate) input_bytes: usize,
+    /// That switch asked for a pause of this link.
+    pub(crate) asked_to_pause: bool,
+    /// Random bits below this lose a frame.
+    pub(crate) loss_threshold: u64,
+    pub(crate) rng: SplitMix,
     /// The tape's entries for this link that are still to come.
     faults: VecDeque<Fault>,
     /// Frames that left since the tape was put in.
     pub(crate) left_on_tape: u64,
     pub(crate) held: Vec<Held>,
-    pub(crate) held_count: u64,
+    pub(crate) held_count: u32,
     pub(crate) counters: LinkCounters,
 }
 
 impl Link {
-    pub(crate) fn new(config: LinkConfig, to: Node) -> Self {
+    pub(crate) fn new(config: LinkConfig, from: Node, to: Node, rng: SplitMix) -> Self {
         assert!(config.rate_bits_per_sec > 0, "a link needs a rate");
         Link {
             config,
+            from,
             to,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            busy: false,
+            busy_until_nanos: 0,
+            paused_since_nanos: None,
+            input_bytes: 0,
+            asked_to_pause: false,
+            loss_threshold: 0,
+            rng,
             faults: VecDeque::new(),
             left_on_tape: 0,
             held: Vec::new(),
@@ -91,40 +151,50 @@ impl Link {
     }
 
     /// Whether `len_bytes` more bytes may wait.
+    #[inline]
     pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
         self.queued_bytes + len_bytes <= self.config.queue_bytes_max
     }
 
-    /// Puts a frame at the end of the queue; gives it back where there is no room.
-    /// `Ok(true)`: the wire was idle and the frame is now on it.
-    pub(crate) fn enqueue(&mut self, frame: Vec<u8>) -> Result<bool, Vec<u8>> {
-        self.counters.offered += 1;
-        if !self.has_room(frame.len()) {
-            self.counters.overrun += 1;
-            return Err(frame);
+    /// Puts a frame at the end of the queue, where there is room.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, queued: Queued) {
+        self.queued_bytes += queued.len_bytes as usize;
+        self.counters.queue_bytes_peak = self.counters.queue_bytes_peak.max(self.queued_bytes as u64);
+        self.queue.push_back(queued);
+    }
+
+    /// Starts the next frame, where the wire is free and may be used. Returns when it will have left.
+    #[inline]
+    pub(crate) fn start_next(&mut self, now_nanos: u64) -> Option<u64> {
+        if self.busy || self.paused_since_nanos.is_some() {
+            return None;
         }
-        self.queued_bytes += frame.len();
-        self.queue.push_back(frame);
-        Ok(self.queue.len() == 1)
+        let wire_nanos = self.config.wire_nanos(self.queue.front()?.len_bytes as usize);
+        self.busy = true;
+        self.busy_until_nanos = now_nanos.saturating_add(wire_nanos);
+        Some(self.busy_until_nanos)
     }
 
     /// Takes the frame whose last bit has left.
-    pub(crate) fn dequeue(&mut self) -> Option<Vec<u8>> {
-        let frame = self.queue.pop_front()?;
-        self.queued_bytes -= frame.len();
+    #[inline]
+    pub(crate) fn take_sent(&mut self) -> Option<Queued> {
+        self.busy = false;
+        let queued = self.queue.pop_front()?;
+        self.queued_bytes -= queued.len_bytes as usize;
         self.counters.left += 1;
-        Some(frame)
+        self.counters.left_bytes += u64::from(queued.len_bytes);
+        Some(queued)
     }
 
-    /// Time that the frame at the head takes on the wire.
-    pub(crate) fn wire_nanos(&self) -> Option<u64> {
-        let bytes = (self.queue.front()?.len() as u64).max(MIN_FRAME_BYTES) + WIRE_OVERHEAD_BYTES;
-        let nanos =
-            (u128::from(bytes) * 8 * NANOS_PER_SEC).div_ceil(u128::from(self.config.rate_bits_per_sec));
-        Some(u64::try_from(nanos).unwrap_or(u64::MAX))
+    /// Whether chance loses the next frame.
+    #[inline]
+    pub(crate) fn is_unlucky(&mut self) -> bool {
+        self.loss_threshold > 0 && self.rng.bits() < self.loss_threshold
     }
 
     /// The tape's next entry for frame number `frame`.
+    #[inline]
     pub(crate) fn next_fault(&mut self, frame: u64) -> Option<Fault> {
         if self.faults.front()?.frame == frame { self.faults.pop_front() } else { None }
     }

@@ -1,5 +1,6 @@
 //! The list of what goes wrong.
 
+use crate::frame::{Ip, find_ip};
 use crate::network::LinkId;
 
 /// What happens to a frame.
@@ -20,9 +21,9 @@ pub enum Action {
         /// Frames that pass it.
         behind: u32,
     },
-    /// One bit is flipped.
+    /// One bit is flipped, and the frame is marked as corrupted.
     Corrupt {
-        /// Which bit of the frame, modulo its length in bits.
+        /// Which bit of the frame, modulo its length in bits; it may be a phantom one.
         bit: u32,
     },
     /// Its IP header is marked "congestion experienced", as a switch with a long queue does.
@@ -57,38 +58,34 @@ impl Tape {
     }
 }
 
-/// Flips a bit, modulo the frame's length.
-pub(crate) fn flip_bit(frame: &mut [u8], bit: u32) {
-    let bits = frame.len() * 8;
-    if bits > 0 {
-        let bit = bit as usize % bits;
-        frame[bit / 8] ^= 0x80 >> (bit % 8);
-    }
-}
-
-const ETHERTYPES_AT: usize = 12;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
-const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const IPV4_HEADER_BYTES: usize = 20;
 
 /// Sets both ECN bits (RFC 3168) of an IPv4 or IPv6 packet and mends the IPv4 header checksum;
 /// leaves other frames alone.
 pub(crate) fn mark_ce(frame: &mut [u8]) {
-    let mut at = ETHERTYPES_AT;
-    if frame.get(at..at + 2) == Some(&ETHERTYPE_VLAN) {
-        at += 4;
-    }
-    let Some((ethertype, l3)) = frame.split_at_mut_checked(at + 2) else { return };
-    match ethertype.last_chunk() {
-        Some(&ETHERTYPE_IPV4) if l3.len() >= IPV4_HEADER_BYTES => {
+    match find_ip(frame) {
+        Ip::V4(at) => {
+            let Some(l3) = frame.get_mut(at..at + IPV4_HEADER_BYTES) else { return };
             l3[1] |= 3;
             l3[10..12].fill(0);
-            let sum = ones_complement_sum(&l3[..IPV4_HEADER_BYTES]);
+            let sum = ones_complement_sum(l3);
             l3[10..12].copy_from_slice(&(!sum).to_be_bytes());
         }
-        Some(&ETHERTYPE_IPV6) if l3.len() >= 2 => l3[1] |= 0x30,
-        _ => {}
+        Ip::V6(at) => {
+            if let Some(byte) = frame.get_mut(at + 1) {
+                *byte |= 0x30;
+            }
+        }
+        Ip::Other => {}
+    }
+}
+
+/// Whether a frame's sender lets switches mark it: its ECN bits are not both zero (RFC 3168).
+pub(crate) fn is_ecn_capable(frame: &[u8]) -> bool {
+    match find_ip(frame) {
+        Ip::V4(at) => frame.get(at + 1).is_some_and(|byte| byte & 3 != 0),
+        Ip::V6(at) => frame.get(at + 1).is_some_and(|byte| byte & 0x30 != 0),
+        Ip::Other => false,
     }
 }
 
@@ -109,7 +106,7 @@ mod tests {
     /// The worked example of the IPv4 checksum (0xB861), in an Ethernet frame.
     fn ipv4_frame() -> Vec<u8> {
         let mut frame = vec![0; 12];
-        frame.extend(ETHERTYPE_IPV4);
+        frame.extend([0x08, 0x00]);
         frame.extend([
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xB8, 0x61, 0xC0, 0xA8, 0, 1, 0xC0, 0xA8, 0, 0xC7,
         ]);
@@ -123,6 +120,7 @@ mod tests {
         mark_ce(&mut frame);
         assert_eq!(frame[15], 3);
         assert_eq!(ones_complement_sum(&frame[14..]), 0xFFFF);
+        assert!(is_ecn_capable(&frame) && !is_ecn_capable(&ipv4_frame()));
         let mut tagged = ipv4_frame();
         tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
         mark_ce(&mut tagged);
@@ -132,24 +130,18 @@ mod tests {
     #[test]
     fn a_mark_sets_the_two_low_bits_of_an_ipv6_traffic_class_and_leaves_other_frames_alone() {
         let mut frame = vec![0; 12];
-        frame.extend(ETHERTYPE_IPV6);
+        frame.extend([0x86, 0xDD]);
         frame.extend([0x6A, 0x80, 0, 0]);
+        assert!(!is_ecn_capable(&frame));
+        frame[15] |= 0x20;
+        assert!(is_ecn_capable(&frame));
         mark_ce(&mut frame);
         assert_eq!(frame[14..], [0x6A, 0xB0, 0, 0]);
         for mut other in [vec![], vec![7; 13], vec![7; 60]] {
             let before = other.clone();
             mark_ce(&mut other);
             assert_eq!(other, before);
+            assert!(!is_ecn_capable(&other));
         }
-    }
-
-    #[test]
-    fn any_bit_number_flips_exactly_one_bit() {
-        for bit in [0, 7, 8, 31, 32, u32::MAX] {
-            let mut frame = [0u8; 4];
-            flip_bit(&mut frame, bit);
-            assert_eq!(u32::from_be_bytes(frame).count_ones(), 1);
-        }
-        flip_bit(&mut [], 3);
     }
 }

@@ -8,6 +8,8 @@
 //! A run depends on its document alone: the same document and seeds give the same figures, on
 //! whatever number of threads. Real ports are the exception, as their time is real.
 
+mod fabric;
+mod flows;
 pub mod plan;
 pub mod ports;
 pub mod reaction;
@@ -25,6 +27,9 @@ pub use spec::Setup;
 pub const SHIPPED: &[(&str, &str)] = &[
     ("goodput-vs-loss", include_str!("../../experiments/goodput-vs-loss.toml")),
     ("reactions", include_str!("../../experiments/reactions.toml")),
+    ("incast", include_str!("../../experiments/incast.toml")),
+    ("spray", include_str!("../../experiments/spray.toml")),
+    ("irn", include_str!("../../experiments/irn.toml")),
     ("ports-goodput-vs-loss", include_str!("../../experiments/ports-goodput-vs-loss.toml")),
 ];
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::results;
-use super::spec::Setup;
+use super::spec::{Chance, Setup};
 
 /// A document that cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -264,6 +264,14 @@ impl Experiment {
 }
 
 impl Sweep {
+    /// Whether its values are numbers, in an order.
+    pub fn is_numeric(&self) -> bool {
+        self.values.iter().all(|value| match value {
+            Value::String(text) => text.parse::<Chance>().is_ok() || text.parse::<f64>().is_ok(),
+            value => value.is_integer() || value.is_float(),
+        })
+    }
+
     /// A value as it stands in tables and at axes.
     pub fn value_name(&self, place: usize) -> String {
         match &self.values[place] {

@@ -65,7 +65,7 @@ fn arguments(point: &Point) -> Vec<String> {
         ("--tx-depth", depth.to_string()),
         ("--qp-timeout", setup.transport.timeout.to_string()),
         ("--recovery", setup.transport.recovery.to_string()),
-        ("--congestion", setup.transport.congestion.to_string()),
+        ("--congestion", setup.transport.congestion().to_string()),
         ("--drop-chance", setup.loss.chance.0.to_string()),
         ("--seed", point.seed.to_string()),
     ] {

@@ -29,10 +29,24 @@ figures! {
         "Goodput over (1 - loss) x the goodput of the same variant and seed at the sweep's first value.";
     COMPLETED: "completed_messages", "messages completed",
         "Messages completed with success.";
+    FLOWS: "completed_flows", "flows completed",
+        "Flows completed with success.";
+    SLOWDOWN: "average_slowdown", "average slowdown",
+        "Mean over the flows of slowdown: the flow's completion time over what it would be with the path to itself.";
+    SLOWDOWN_99: "p99_slowdown", "99th percentile of slowdown",
+        "The slowdown that 99 % of the flows do not exceed.";
+    FCT: "average_fct_us", "average FCT, us",
+        "Mean over the flows of flow completion time: from the post of the message to its completion at the sender. A flow that failed or was unfinished counts with the time until the run ended.";
+    FCT_99: "p99_fct_us", "99th percentile of FCT, us",
+        "The flow completion time that 99 % of the flows do not exceed.";
+    LAST: "last_completion_us", "last completion, us",
+        "When the last flow completed, counted from the start of the run; of an incast, its request completion time.";
+    GOODPUT_ALL: "fabric_goodput_gbit_per_sec", "goodput of all, Gbit/s",
+        "Payload of all completed flows over the time until the last completion.";
     SENT: "sent_pkts", "packets sent",
-        "Packets of the queue pair that the requester's host sent, those sent again included.";
+        "Packets that the requester (of flows: all hosts) sent, those sent again included.";
     LOST: "lost_pkts", "packets lost",
-        "Packets that the network lost or corrupted on the link that carries the payload; of READs, requests too.";
+        "Packets that the network lost or corrupted: of two hosts, on the link that carries the payload (of READs, requests too); of a fabric, on all links, those included that found no room.";
     RESENT: "retransmitted_pkts", "packets sent again",
         "Packets that the requester (of READs: either end) sent again.";
     NEEDLESS: "needless_pkts", "sent again needlessly",
@@ -43,6 +57,16 @@ figures! {
         "Expiries of the local ACK timeout and of the adaptive one.";
     PROBES: "tail_probes", "tail probes",
         "Last packets sent again early, to hear what became of them.";
+    MARKED: "marked_pkts", "packets marked",
+        "Packets that switches marked as having met congestion.";
+    PAUSES: "pauses", "pauses",
+        "Times that a port paused who sends to it (priority flow control).";
+    PAUSED: "paused_us", "paused, us",
+        "How long links stood paused, summed over all links.";
+    QUEUE_PEAK: "queue_peak_kbytes", "longest queue, kB",
+        "The most bytes that waited for one link at once, in units of 1,000.";
+    HOPS: "packet_hops", "packet-hops",
+        "Packets over links: the size of the simulation.";
     NAK_GENERATION: "nak_generation_us", "NAK generation, us",
         "From the arrival of the packet that shows the event at the responder to the last bit of its report (NAK, selective acknowledge, CNP) leaving.";
     NAK_REACTION: "nak_reaction_us", "NAK reaction, us",
@@ -67,14 +91,67 @@ pub struct PointResult {
     pub point: Point,
     /// What was measured. A figure that makes no sense for the run is not there.
     pub figures: Vec<(Figure, f64)>,
+    /// The flows, where the workload has flows.
+    pub flows: Vec<FlowResult>,
+    /// The fabric in the course of time, likewise.
+    pub samples: Vec<Sample>,
     /// Why the run ended before its work was done, where it did.
     pub ended_early: Option<String>,
+}
+
+/// A flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowResult {
+    /// The number of the host that sent.
+    pub from: usize,
+    /// The number of the host that received.
+    pub to: usize,
+    /// Payload.
+    pub bytes: u32,
+    /// When it was posted, since the start of the run.
+    pub start_nanos: u64,
+    /// Flow completion time: from its post to its completion at the sender. Where it failed or was
+    /// unfinished when the run ended, until then: a lower bound.
+    pub fct_nanos: u64,
+    /// Whether it completed.
+    pub completed: bool,
+    /// What that would be with the path to itself.
+    pub ideal_nanos: u64,
+}
+
+impl FlowResult {
+    /// How many times longer it took than with the path to itself.
+    pub fn slowdown(&self) -> f64 {
+        self.fct_nanos as f64 / self.ideal_nanos as f64
+    }
+
+    /// Flow completion time in microseconds.
+    pub fn fct_us(&self) -> f64 {
+        self.fct_nanos as f64 / 1e3
+    }
+}
+
+/// A look at the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When, since the start of the run.
+    pub nanos: u64,
+    /// The longest queue at any port of any switch.
+    pub queue_bytes: u64,
+    /// Bytes that all hosts received so far, headers included.
+    pub received_bytes: u64,
 }
 
 impl PointResult {
     /// Nothing measured yet.
     pub(super) fn of(point: &Point) -> Self {
-        PointResult { point: point.clone(), figures: Vec::new(), ended_early: None }
+        PointResult {
+            point: point.clone(),
+            figures: Vec::new(),
+            flows: Vec::new(),
+            samples: Vec::new(),
+            ended_early: None,
+        }
     }
 
     /// Notes a figure.

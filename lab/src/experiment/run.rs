@@ -2,20 +2,20 @@
 
 use std::num::NonZero;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::plan::{Experiment, PlanError, Point};
 use super::results::{Outcome, PointResult};
 use super::spec::{Fabric, Workload};
-use super::{ports, reaction, stream};
+use super::{flows, ports, reaction, stream};
+use crate::seeds;
 
 /// How an experiment is run; what it gives does not depend on it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Seeds 1 to this; `None` for as many as the document says.
     pub seeds: Option<u32>,
-    /// Runs at once; `None` for as many as there are cores. Real ports are used by one at a time.
+    /// Runs at once; no more than there are cores, `None` for as many. Real ports are used by one at a time.
     pub jobs: Option<NonZero<usize>>,
     /// The `roce` program, for experiments on real ports.
     pub program: PathBuf,
@@ -52,28 +52,16 @@ pub fn run(
 ) -> Result<Outcome, RunError> {
     let points = experiment.points(options.seeds.unwrap_or(experiment.seeds))?;
     let uses_ports = points.iter().any(|point| matches!(point.setup.fabric, Fabric::Ports { .. }));
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let jobs = if uses_ports { 1 } else { options.jobs.map_or(cores, NonZero::get).min(points.len()) };
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results: Vec<Mutex<Option<Result<PointResult, String>>>> =
-        points.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
-                while let Some((point, result)) = {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    points.get(at).zip(results.get(at))
-                } {
-                    let outcome = run_point(point, options);
-                    *result.lock().expect("nobody panics with the lock") = Some(outcome);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, points.len());
-                }
-            });
-        }
+    let jobs = if uses_ports { 1 } else { options.jobs.map_or(usize::MAX, NonZero::get) };
+    let done = AtomicUsize::new(0);
+    let places: Vec<u64> = (0..points.len() as u64).collect();
+    let results = seeds::run_all(&places, jobs, |place| {
+        let result = run_point(&points[place as usize], options);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, points.len());
+        result
     });
     let mut finished = Vec::with_capacity(points.len());
     for (point, result) in points.iter().zip(results) {
-        let result = result.into_inner().expect("nobody panics with the lock").expect("each point was run");
         finished.push(result.map_err(|what| RunError::Point {
             place: experiment.place(point.variant, &point.values),
             seed: point.seed,
@@ -89,7 +77,8 @@ pub fn run(
 fn run_point(point: &Point, options: &Options) -> Result<PointResult, String> {
     match (&point.setup.fabric, &point.setup.workload) {
         (Fabric::Ports { .. }, _) => ports::run(point, &options.program),
-        (Fabric::Pair {}, Workload::Stream { .. }) => stream::run(point),
-        (Fabric::Pair {}, Workload::Reaction { .. }) => reaction::run(point),
+        (_, Workload::Stream { .. }) => stream::run(point),
+        (_, Workload::Reaction { .. }) => reaction::run(point),
+        (_, Workload::Flows { .. } | Workload::Incast { .. }) => flows::run(point),
     }
 }

@@ -1,30 +1,28 @@
 //! One queue pair between two hosts with a queue of messages that is always full.
 
-use netsim::{Action, Fault, LinkId, Tape};
+use netsim::{LinkId, Network};
 use roce::counters::QpCounters;
+use roce::engine::limits::DeviceLimits;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
+use roce::port::Payload;
 use roce::psn::Psn;
 use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 
+use super::fabric::POLL_GAP_NANOS;
 use super::plan::Point;
 use super::results::{self, PointResult};
-use super::spec::{Op, Setup, Workload};
-use crate::rng::SplitMix;
-use crate::world::{ConnAttr, EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
+use super::spec::{Op, PORT_MTU_BYTES, Setup, Workload};
+use crate::world::{ConnAttr, EndAttr, HostConfig, Neighbours, QpEnds, QpSizes, Step, World};
 
 /// Address of the first byte of either end's memory.
 const BASE: u64 = 0x1_0000_0000;
-/// Port MTU: room for a path MTU of 4096.
-const MTU_BYTES: usize = 4_200;
-/// A host polls no more often than this.
-const POLL_GAP_NANOS: u64 = 100;
+/// Room for the objects of a host.
+const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: 1 };
 /// READs outstanding, both ways.
 const MAX_RD_ATOMIC: u8 = 16;
 /// First PSNs of the two ends.
 const FIRST_PSNS: [Psn; 2] = [Psn::new(0x10_0000), Psn::new(0x20_0000)];
-/// Frames of each link that the tape of losses speaks of.
-const TAPE_FRAMES: u64 = 20_000_000;
 
 /// One end of the connection.
 struct End {
@@ -45,14 +43,22 @@ impl Pair {
     /// A connected pair whose neighbours know one another; no fault has happened yet.
     pub(super) fn new(setup: &Setup, op: Op, message_bytes: u32, depth: u32, seed: u64) -> Pair {
         let transport = &setup.transport;
-        let mut world = World::new(&WorldConfig {
-            hosts: 2,
-            link: setup.link.config(),
-            mtu_bytes: MTU_BYTES,
-            poll_gap_nanos: POLL_GAP_NANOS,
-            congestion: transport.congestion,
-            seed,
-        });
+        let mut network = Network::seeded(seed);
+        let ids = [network.add_host(), network.add_host()];
+        network.connect(ids[0], ids[1], setup.link.config());
+        let mut world = World::on(
+            network,
+            &ids,
+            &HostConfig {
+                mtu_bytes: PORT_MTU_BYTES,
+                poll_gap_nanos: POLL_GAP_NANOS,
+                congestion: transport.congestion(),
+                seed,
+                limits: LIMITS,
+                neighbours: Neighbours::Told,
+                payload: Payload::Carried,
+            },
+        );
         let sizes = QpSizes { sends: depth, recvs: depth, cqes: [depth; 2], sges: 1, inline_bytes: 0 };
         let ends = [0, 1].map(|host| {
             let memory = Memory::alloc(message_bytes as usize);
@@ -68,7 +74,6 @@ impl Pair {
             rnr_retry: 7,
             min_rnr_timer: 1,
             access: Access::ALL,
-            recovery: transport.recovery,
         };
         let attr = |host: usize| EndAttr {
             host,
@@ -76,6 +81,7 @@ impl Pair {
             first_psn: FIRST_PSNS[host],
             max_rd_atomic: MAX_RD_ATOMIC,
             max_dest_rd_atomic: MAX_RD_ATOMIC,
+            recovery: transport.recovery_of(host),
         };
         world.connect(&conn, [attr(0), attr(1)]);
         world.settle();
@@ -153,30 +159,6 @@ impl Pair {
     }
 }
 
-/// Losses of both links at random: numbers of frames, drawn gap by gap.
-fn losses(chance: f64, seed: u64) -> Tape {
-    let mut rng = SplitMix::new(seed);
-    let mut faults = Vec::new();
-    if chance <= 0.0 {
-        return Tape(faults);
-    }
-    for link in 0..2 {
-        let mut frame = 0;
-        loop {
-            // The gap before the next loss is geometric: one draw for each loss instead of each frame.
-            let uniform = (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
-            let gap = ((1.0 - uniform).ln() / (1.0 - chance).ln()).floor();
-            frame += gap.min(TAPE_FRAMES as f64) as u64;
-            if frame >= TAPE_FRAMES {
-                break;
-            }
-            faults.push(Fault { link: LinkId(link), frame, action: Action::Drop });
-            frame += 1;
-        }
-    }
-    Tape(faults)
-}
-
 /// Runs a stream between two hosts.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let setup = &point.setup;
@@ -184,7 +166,9 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
         return Err("a stream was expected".to_owned());
     };
     let mut pair = Pair::new(setup, op, message_bytes, depth, point.seed);
-    pair.world.network.borrow_mut().set_tape(&losses(setup.loss.chance.0, point.seed));
+    for link in [LinkId(0), LinkId(1)] {
+        pair.world.network.borrow_mut().set_loss(link, setup.loss.chance.0);
+    }
     let mut result = PointResult::of(point);
     let start_nanos = pair.world.now_nanos();
     let limit_nanos = start_nanos + limit_ms * 1_000_000;
@@ -211,12 +195,6 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
             last_nanos = limit_nanos;
             break;
         }
-    }
-    let frames = (0..2).map(|link| pair.world.network.borrow().counters(LinkId(link)).left).max();
-    if frames.is_some_and(|frames| frames > TAPE_FRAMES) {
-        return Err(format!(
-            "more than {TAPE_FRAMES} frames on a link: fewer or smaller messages are needed"
-        ));
     }
     let bits = u64::from(completed) * u64::from(message_bytes) * 8;
     let nanos = last_nanos - start_nanos;

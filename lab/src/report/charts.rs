@@ -1,12 +1,15 @@
 //! Which plots a report has, by what was measured.
 
 use super::ReportError;
-use super::plot::{Plot, Scale, Series, Titles, lines, stacked_bars};
-use crate::experiment::results::{self, Figure};
-use crate::experiment::{Outcome, Sweep};
+use super::plot::{Plot, Scale, Series, Titles, curves, lines, stacked_bars};
+use crate::experiment::results::{self, Figure, FlowResult, Sample};
+use crate::experiment::{Outcome, PointResult, Sweep};
 
 /// Figures that are drawn over the first sweep, and what to see in them.
 const OVER_FIRST_SWEEP: &[(Figure, Scale, &str)] = &[
+    (results::SLOWDOWN, Scale::LogWhereFar, "1 is a flow with its path to itself."),
+    (results::FCT, Scale::LogWhereFar, ""),
+    (results::FCT_99, Scale::LogWhereFar, ""),
     (results::GOODPUT, Scale::FromZero, ""),
     (results::KEPT, Scale::FromZero, "1 is what the network itself leaves."),
     (results::RETRANSMISSION, Scale::LogWhereFar, "The time from a packet's first departure to its second."),
@@ -24,6 +27,8 @@ pub(super) fn charts(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
             plots.push(over_first_sweep(outcome, first, *figure, *scale, note)?);
         }
     }
+    plots.extend(slowdowns(outcome)?);
+    plots.extend(courses(outcome)?);
     if figures.contains(&results::RESENT) && !figures.contains(&results::COST) {
         plots.extend(breakdown(outcome)?);
     }
@@ -54,7 +59,101 @@ fn over_first_sweep(
     series.retain(|series| series.values.iter().any(Option::is_some));
     let (name, _) = figure.label.split_once(',').unwrap_or((figure.label, ""));
     let title = format!("{}{} over {}", name[..1].to_uppercase(), &name[1..], first.label);
-    lines(&Titles { title: &title, note, x: &first.label, y: figure.label }, &names, &series, scale)
+    let titles = Titles { title: &title, note, x: &first.label, y: figure.label };
+    lines(&titles, &names, &series, scale, first.is_numeric())
+}
+
+/// Points of a drawn distribution.
+const CDF_POINTS: usize = 300;
+
+/// The runs of one combination of values are drawn together, a curve for each variant; as many
+/// combinations as this have plots of their own.
+const COMBINATIONS_MAX: usize = 6;
+
+/// For each combination of values: its name, and the first seed's run of each variant.
+fn side_by_side(outcome: &Outcome) -> Vec<(String, Vec<(&str, &PointResult)>)> {
+    let experiment = &outcome.experiment;
+    let mut combinations = experiment.combinations();
+    // The first and the last are there in any case.
+    while combinations.len() > COMBINATIONS_MAX {
+        combinations.remove(combinations.len() / 2);
+    }
+    let runs = |values: &Vec<usize>| {
+        let names = experiment.sweeps.iter().zip(values);
+        let name = names.map(|(sweep, at)| format!(", {} {}", sweep.label, sweep.value_name(*at)));
+        let of_values =
+            outcome.points.iter().filter(|run| run.point.values == *values && run.point.seed == 1);
+        let named = of_values.map(|run| (experiment.variants[run.point.variant].as_str(), run));
+        (name.collect::<String>(), named.collect())
+    };
+    combinations.iter().map(runs).collect()
+}
+
+/// The distribution of slowdown.
+fn slowdowns(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
+    let mut plots = Vec::new();
+    for (name, runs) in side_by_side(outcome) {
+        let curve = |(variant, run): &(&str, &PointResult)| {
+            let mut slowdowns: Vec<f64> = run.flows.iter().map(FlowResult::slowdown).collect();
+            slowdowns.sort_by(f64::total_cmp);
+            let share = |at: usize| (at + 1) as f64 / slowdowns.len() as f64;
+            let step = (slowdowns.len() / CDF_POINTS).max(1);
+            let places = (0..slowdowns.len()).filter(|at| at % step == 0 || at + 1 == slowdowns.len());
+            Series {
+                name: (*variant).to_owned(),
+                values: places.map(|at| (slowdowns[at], share(at))).collect(),
+            }
+        };
+        let series: Vec<Series<(f64, f64)>> =
+            runs.iter().filter(|(_, run)| run.flows.len() > 1).map(curve).collect();
+        if !series.is_empty() {
+            let titles = Titles {
+                title: &format!("Distribution of FCT slowdown{name}"),
+                note: "Seed 1. A curve further left and steeper is better; 1 is a flow with its path to itself.",
+                x: "slowdown: completion time over that of the flow alone",
+                y: "share of flows",
+            };
+            plots.push(curves(&titles, &series, Scale::LogWhereFar)?);
+        }
+    }
+    Ok(plots)
+}
+
+/// The longest queue and the rate of all over time.
+fn courses(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
+    let mut plots = Vec::new();
+    for (name, runs) in side_by_side(outcome) {
+        let drawn = || runs.iter().filter(|(_, run)| run.samples.len() > 1);
+        if drawn().next().is_none() {
+            continue;
+        }
+        let micros = |sample: &Sample| sample.nanos as f64 / 1e3;
+        let queue = |(variant, run): &(&str, &PointResult)| Series {
+            name: (*variant).to_owned(),
+            values: run
+                .samples
+                .iter()
+                .map(|sample| (micros(sample), sample.queue_bytes as f64 / 1e3))
+                .collect(),
+        };
+        let rate = |(variant, run): &(&str, &PointResult)| {
+            let between = run.samples.windows(2).filter(|pair| pair[1].nanos > pair[0].nanos).map(|pair| {
+                let bits = (pair[1].received_bytes - pair[0].received_bytes) * 8;
+                (micros(&pair[1]), bits as f64 / (pair[1].nanos - pair[0].nanos) as f64)
+            });
+            Series { name: (*variant).to_owned(), values: between.collect() }
+        };
+        let (queues, rates): (Vec<_>, Vec<_>) = drawn().map(|run| (queue(run), rate(run))).unzip();
+        for (what, y, series) in [
+            ("Longest queue of any switch port", "longest queue, kB", queues),
+            ("Received by all hosts", "received by all hosts, Gbit/s", rates),
+        ] {
+            let title = format!("{what} over time{name}");
+            let note = "Seed 1. Packets sent again and headers count.";
+            plots.push(curves(&Titles { title: &title, note, x: "time, us", y }, &series, Scale::FromZero)?);
+        }
+    }
+    Ok(plots)
 }
 
 /// What was sent again for each packet that was lost, by variant, at each value of the first sweep that

@@ -7,7 +7,7 @@ mod rows;
 mod text;
 
 pub use html::html;
-pub use rows::{csv, json};
+pub use rows::{csv, flows_csv, json, samples_csv};
 pub use text::table;
 
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub enum ReportError {
     Csv(#[from] csv::Error),
 }
 
-/// Writes `points.csv`, `results.json` and `report.html` into `dir`, which is made where it is not there.
+/// Writes `points.csv`, `results.json` and `report.html`, of flows also `flows.csv` and `samples.csv`, into `dir`, which is made where it is not there.
 ///
 /// # Errors
 /// Where a file cannot be written.
@@ -47,7 +47,10 @@ pub fn write(outcome: &Outcome, dir: &Path) -> Result<Vec<PathBuf>, ReportError>
     };
     std::fs::create_dir_all(dir).map_err(told(dir))?;
     let json = format!("{:#}\n", json(outcome));
-    let files = [("points.csv", csv(outcome)?), ("results.json", json), ("report.html", html(outcome)?)];
+    let mut files = vec![("points.csv", csv(outcome)?)];
+    files.extend(flows_csv(outcome)?.map(|flows| ("flows.csv", flows)));
+    files.extend(samples_csv(outcome)?.map(|samples| ("samples.csv", samples)));
+    files.extend([("results.json", json), ("report.html", html(outcome)?)]);
     files
         .into_iter()
         .map(|(name, content)| {

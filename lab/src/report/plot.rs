@@ -18,9 +18,13 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(110, 110, 110),
     RGBColor(120, 94, 30),
 ];
+/// Places between dots that stand side by side, of the distance between two names.
+const DOT_GAP: f64 = 0.1;
+/// Their radius in pixels.
+const DOT_RADIUS: i32 = 6;
 const TEXT: (&str, u32) = ("sans-serif", 16);
 /// Values further apart than this are drawn on a logarithmic axis.
-const LINEAR_SPAN_MAX: f64 = 50.0;
+const LINEAR_SPAN_MAX: f64 = 20.0;
 
 /// A drawn plot.
 #[derive(Debug, serde::Serialize)]
@@ -99,18 +103,20 @@ fn ends(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> (bool, f64, 
     }
 }
 
-/// A line for each series over named places of the x axis, which are equally far apart.
+/// Dots for each series over named places of the x axis, which are equally far apart; where `joined`, a
+/// line through them.
 pub(super) fn lines(
     titles: &Titles<'_>,
     names: &[String],
     series: &[Series<Option<f64>>],
     scale: Scale,
+    joined: bool,
 ) -> Result<Plot, ReportError> {
     let (is_log, low, high) =
         ends(scale, series.iter().flat_map(|series| series.values.iter().flatten().copied()));
     let svg = svg(|area| match is_log {
-        false => draw_lines(area, titles, names, series, low..high),
-        true => draw_lines(area, titles, names, series, (low..high).log_scale()),
+        false => draw_lines(area, titles, names, series, low..high, joined),
+        true => draw_lines(area, titles, names, series, (low..high).log_scale(), joined),
     })?;
     let note =
         if is_log { format!("{} The y axis is logarithmic.", titles.note) } else { titles.note.to_owned() };
@@ -124,6 +130,7 @@ fn draw_lines<Y>(
     names: &[String],
     series: &[Series<Option<f64>>],
     y: Y,
+    joined: bool,
 ) -> Result<(), String>
 where
     Y: AsRangedCoord<Value = f64>,
@@ -141,12 +148,73 @@ where
     let count = series.len();
     for (at, series) in series.iter().enumerate() {
         let style = colour(at).stroke_width(2);
-        let points = || series.values.iter().enumerate().filter_map(|(x, y)| y.map(|y| (x as f64, y)));
-        chart.draw_series(LineSeries::new(points(), style)).map_err(|error| error.to_string())?;
+        let beside = if joined { 0.0 } else { DOT_GAP * (at as f64 - (count - 1) as f64 / 2.0) };
+        let points =
+            || series.values.iter().enumerate().filter_map(|(x, y)| y.map(|y| (x as f64 + beside, y)));
+        if joined {
+            chart.draw_series(LineSeries::new(points(), style)).map_err(|error| error.to_string())?;
+        }
         // Those below stand out as rings where values are the same.
-        let radius = 4 + (count - 1 - at).min(8) as i32;
+        let radius = if joined { 4 + (count - 1 - at).min(8) as i32 } else { DOT_RADIUS };
         let dots = points().map(|place| Circle::new(place, radius, colour(at).filled()));
         chart.draw_series(dots).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// A curve for each series over numbers, whose axis is of that scale.
+pub(super) fn curves(
+    titles: &Titles<'_>,
+    series: &[Series<(f64, f64)>],
+    x_scale: Scale,
+) -> Result<Plot, ReportError> {
+    let points = || series.iter().flat_map(|series| series.values.iter().copied());
+    let (is_log, low, high) = ends(x_scale, points().map(|(x, _)| x));
+    let (_, bottom, top) = ends(Scale::FromZero, points().map(|(_, y)| y));
+    let svg = svg(|area| match is_log {
+        false => draw_curves(area, titles, series, low..high, bottom..top),
+        true => draw_curves(area, titles, series, (low..high).log_scale(), bottom..top),
+    })?;
+    let note =
+        if is_log { format!("{} The x axis is logarithmic.", titles.note) } else { titles.note.to_owned() };
+    let legend = series.iter().enumerate().map(|(at, series)| legend(at, &series.name)).collect();
+    Ok(Plot { title: titles.title.to_owned(), note: note.trim().to_owned(), svg, legend })
+}
+
+fn draw_curves<X>(
+    area: &Area<'_>,
+    titles: &Titles<'_>,
+    series: &[Series<(f64, f64)>],
+    x: X,
+    y: std::ops::Range<f64>,
+) -> Result<(), String>
+where
+    X: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+{
+    area.fill(&WHITE).map_err(|error| error.to_string())?;
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .margin_right(28)
+        .x_label_area_size(52)
+        .y_label_area_size(76)
+        .build_cartesian_2d(x, y)
+        .map_err(|error| error.to_string())?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .x_desc(titles.x)
+        .y_desc(titles.y)
+        .x_label_formatter(&|value| number(*value))
+        .y_label_formatter(&|value| number(*value))
+        .label_style(TEXT)
+        .axis_desc_style(TEXT)
+        .draw()
+        .map_err(|error| error.to_string())?;
+    for (at, series) in series.iter().enumerate() {
+        let line = LineSeries::new(series.values.iter().copied(), colour(at).stroke_width(2));
+        chart.draw_series(line).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::ReportError;
-use crate::experiment::Outcome;
+use crate::experiment::results::{FlowResult, Sample};
+use crate::experiment::{Outcome, Point, PointResult};
 
 /// A row for each point: variant, values of the sweeps, seed, figures. A figure that a point does not
 /// have is left empty.
@@ -11,27 +12,85 @@ use crate::experiment::Outcome;
 /// # Errors
 /// None that a caller could bring about.
 pub fn csv(outcome: &Outcome) -> Result<String, ReportError> {
-    let experiment = &outcome.experiment;
     let figures = outcome.figures();
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    let keys = experiment.sweeps.iter().map(|sweep| sweep.key.as_str());
-    let names = figures.iter().map(|figure| figure.name);
-    writer.write_record(
-        ["variant"].into_iter().chain(keys).chain(["seed"]).chain(names).chain(["ended_early"]),
-    )?;
-    for run in &outcome.points {
-        let point = &run.point;
-        let mut row = vec![experiment.variants[point.variant].clone()];
-        row.extend(experiment.sweeps.iter().zip(&point.values).map(|(sweep, at)| sweep.value_name(*at)));
-        row.push(point.seed.to_string());
-        row.extend(
-            figures.iter().map(|figure| run.get(*figure).map_or(String::new(), |value| value.to_string())),
-        );
+    let columns: Vec<&str> = figures.iter().map(|figure| figure.name).chain(["ended_early"]).collect();
+    table(outcome, &columns, |run| {
+        let mut row: Vec<String> = figures
+            .iter()
+            .map(|figure| run.get(*figure).map_or(String::new(), |value| value.to_string()))
+            .collect();
         row.push(run.ended_early.clone().unwrap_or_default());
-        writer.write_record(row)?;
+        [row]
+    })
+}
+
+/// What a row of a point begins with.
+fn place(outcome: &Outcome, point: &Point) -> Vec<String> {
+    let experiment = &outcome.experiment;
+    let mut row = vec![experiment.variants[point.variant].clone()];
+    row.extend(experiment.sweeps.iter().zip(&point.values).map(|(sweep, at)| sweep.value_name(*at)));
+    row.push(point.seed.to_string());
+    row
+}
+
+/// Writes a table: the columns of a point's place, then `columns`, with the rows that `rows` gives for each
+/// run.
+fn table<R: IntoIterator<Item = Vec<String>>>(
+    outcome: &Outcome,
+    columns: &[&str],
+    rows: impl Fn(&PointResult) -> R,
+) -> Result<String, ReportError> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let keys = outcome.experiment.sweeps.iter().map(|sweep| sweep.key.as_str());
+    let head = ["variant"].into_iter().chain(keys).chain(["seed"]).chain(columns.iter().copied());
+    writer.write_record(head)?;
+    for run in &outcome.points {
+        let place = place(outcome, &run.point);
+        for row in rows(run) {
+            writer.write_record(place.iter().chain(&row))?;
+        }
     }
     let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A row for each flow of each run; `None` where the workload has no flows.
+///
+/// # Errors
+/// None that a caller could bring about.
+pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
+    if outcome.points.iter().all(|run| run.flows.is_empty()) {
+        return Ok(None);
+    }
+    let columns = ["from", "to", "bytes", "start_ns", "fct_ns", "ideal_ns", "slowdown", "completed"];
+    let rows = |run: &PointResult| {
+        let row = |flow: &FlowResult| {
+            let words =
+                [flow.from as u64, flow.to as u64, flow.bytes.into(), flow.start_nanos, flow.fct_nanos];
+            let mut row: Vec<String> = words.iter().chain([&flow.ideal_nanos]).map(u64::to_string).collect();
+            row.extend([format!("{:.4}", flow.slowdown()), flow.completed.to_string()]);
+            row
+        };
+        run.flows.iter().map(row).collect::<Vec<_>>()
+    };
+    table(outcome, &columns, rows).map(Some)
+}
+
+/// A row for each look at the fabric in the course of each run; `None` where there were none.
+///
+/// # Errors
+/// None that a caller could bring about.
+pub fn samples_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
+    if outcome.points.iter().all(|run| run.samples.is_empty()) {
+        return Ok(None);
+    }
+    let rows = |run: &PointResult| {
+        let row = |sample: &Sample| {
+            vec![sample.nanos.to_string(), sample.queue_bytes.to_string(), sample.received_bytes.to_string()]
+        };
+        run.samples.iter().map(row).collect::<Vec<_>>()
+    };
+    table(outcome, &["time_ns", "longest_queue_bytes", "received_bytes"], rows).map(Some)
 }
 
 /// Everything: what was run, with the whole document, and the figures of each point.

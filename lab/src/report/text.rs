@@ -30,14 +30,13 @@ pub(super) fn grid(outcome: &Outcome) -> Grid {
     Grid { head, rows: rows.collect() }
 }
 
-/// The table with a line for each row; figures that are the same everywhere are left to the files.
+/// The table with a line for each row; figures that are 0 everywhere are left to the files.
 pub fn table(outcome: &Outcome) -> String {
     let Grid { head, rows } = grid(outcome);
     let words = 1 + outcome.experiment.sweeps.len();
-    let varies = |column: usize| {
-        column < words || rows.iter().any(|row| row[column] != rows[0][column]) || rows.len() == 1
-    };
-    let columns: Vec<usize> = (0..head.len()).filter(|column| varies(*column)).collect();
+    let says_something =
+        |column: usize| column < words || rows.iter().any(|row| !["", "0"].contains(&row[column].as_str()));
+    let columns: Vec<usize> = (0..head.len()).filter(|column| says_something(*column)).collect();
     let width =
         |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
     let line = |row: &Vec<String>| {

@@ -30,11 +30,12 @@ impl Drop for Allocation {
     }
 }
 
-/// A run of bytes that can be registered: either owned (and freed with the last clone) or lent by
-/// the application. Clones name the same bytes.
+/// A run of bytes that can be registered: owned (and freed with the last clone), lent by the
+/// application, or phantom. Clones name the same bytes.
 #[derive(Clone)]
 pub struct Memory {
-    base: NonNull<u8>,
+    /// `None`: phantom, there are no bytes.
+    base: Option<NonNull<u8>>,
     len_bytes: usize,
     _owner: Option<Arc<Allocation>>,
 }
@@ -70,7 +71,13 @@ impl Memory {
         // SAFETY: the size is at least 1.
         let base =
             NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Memory { base, len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
+        Memory { base: Some(base), len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
+    }
+
+    /// Memory of a length and no content, for simulations: what is copied into it is gone, and a copy out
+    /// of it leaves its target as it was.
+    pub fn phantom(len_bytes: usize) -> Self {
+        Memory { base: None, len_bytes, _owner: None }
     }
 
     /// The application's own bytes. `None` where `base` is null and `len_bytes` is not 0.
@@ -81,15 +88,15 @@ impl Memory {
     /// is gone. The application accepts that its accesses race with the engine's copies.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
-            Some(base) => Some(Memory { base, len_bytes, _owner: None }),
-            None if len_bytes == 0 => Some(Memory { base: NonNull::dangling(), len_bytes, _owner: None }),
+            Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
+            None if len_bytes == 0 => Some(Memory::phantom(0)),
             None => None,
         }
     }
 
-    /// Address of the first byte.
+    /// Address of the first byte; 0 where there is none.
     pub fn addr(&self) -> u64 {
-        self.base.as_ptr() as u64
+        self.base.map_or(0, |base| base.as_ptr() as u64)
     }
 
     /// Length in bytes.
@@ -104,7 +111,7 @@ impl Memory {
             return None;
         }
         // SAFETY: offset <= len_bytes of one allocation: inside it or one past its end.
-        let base = unsafe { self.base.add(offset) };
+        let base = self.base.map(|base| unsafe { base.add(offset) });
         Some(Span { base, len_bytes, _memory: PhantomData })
     }
 
@@ -129,14 +136,15 @@ impl Memory {
 /// a poll, nor a deregistration.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    base: NonNull<u8>,
+    /// `None`: a part of phantom memory, or of none.
+    base: Option<NonNull<u8>>,
     len_bytes: usize,
     _memory: PhantomData<&'a Memory>,
 }
 
 impl Span<'_> {
     /// The span of no bytes.
-    pub const EMPTY: Span<'static> = Span { base: NonNull::dangling(), len_bytes: 0, _memory: PhantomData };
+    pub const EMPTY: Span<'static> = Span { base: None, len_bytes: 0, _memory: PhantomData };
 
     /// Length in bytes.
     pub fn len_bytes(&self) -> usize {
@@ -146,18 +154,20 @@ impl Span<'_> {
     /// Copies memory to `out`: as many bytes as the shorter of the two.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) {
+        let Some(base) = self.base else { return };
         let count = self.len_bytes.min(out.len());
         // SAFETY: `count` bytes are inside the memory this span was cut from and inside `out`; a
         // frame buffer is never registered memory, so they do not overlap.
-        unsafe { copy(self.base.as_ptr(), out.as_mut_ptr(), count) }
+        unsafe { copy(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
     /// Copies `bytes` into memory: as many as the shorter of the two.
     #[inline]
     pub fn copy_from(&self, bytes: &[u8]) {
+        let Some(base) = self.base else { return };
         let count = self.len_bytes.min(bytes.len());
         // SAFETY: as in copy_to, in the other direction.
-        unsafe { copy(bytes.as_ptr(), self.base.as_ptr(), count) }
+        unsafe { copy(bytes.as_ptr(), base.as_ptr(), count) }
     }
 }
 
@@ -197,6 +207,17 @@ mod tests {
         memory.read(1, &mut out).unwrap();
         assert_eq!(&out, b"\0abc");
         assert!(memory.read(8, &mut out).is_err());
+    }
+
+    #[test]
+    fn phantom_memory_has_bounds_and_no_bytes() {
+        let memory = Memory::phantom(1 << 40);
+        memory.write((1 << 40) - 3, b"abc").unwrap();
+        let mut out = *b"xyz";
+        memory.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"xyz");
+        assert!(memory.write((1 << 40) - 2, b"abc").is_err());
+        assert_eq!(memory.span(7, 5).unwrap().len_bytes(), 5);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::staging::Staging;
-use super::{Port, PortCaps};
+use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
 /// A held frame lets at most this many frames pass it.
@@ -287,6 +287,11 @@ impl<P: Port> Port for Fault<P> {
 
     fn caps(&self) -> PortCaps {
         self.port.caps()
+    }
+
+    #[inline]
+    fn payload(&self) -> Payload {
+        self.port.payload()
     }
 
     fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize {

@@ -27,6 +27,21 @@ impl PortCaps {
     }
 }
 
+/// What a port does with the payload of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// It arrives as it was sent, under an ICRC.
+    Carried,
+    /// A simulation that carries headers and lengths alone: payload bytes are unspecified at the
+    /// receiver, whose regions had better be [`crate::mem::Memory::phantom`]; a packet's ICRC is
+    /// [`PHANTOM_ICRC`], and another one where the frame was corrupted. Payloads that the protocol
+    /// itself reads (selective acknowledgements) arrive whole.
+    Phantom,
+}
+
+/// The ICRC of a good packet whose payload is not carried.
+pub const PHANTOM_ICRC: u32 = 0;
+
 /// An Ethernet port: bursts of whole frames, without FCS, in and out.
 ///
 /// Contract:
@@ -57,6 +72,13 @@ pub trait Port {
 
     /// Sends everything reserved since the last flush.
     fn tx_flush(&mut self);
+
+    /// Whether payload is carried; constant while the port is open, and where it is constant for the
+    /// type the engine is compiled for it.
+    #[inline]
+    fn payload(&self) -> Payload {
+        Payload::Carried
+    }
 
     /// Tells the port the time, once per poll and before its other calls. Only ports that stamp
     /// or delay frames care; a decorator hands it on.

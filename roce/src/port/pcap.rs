@@ -7,7 +7,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use super::staging::Staging;
-use super::{Port, PortCaps};
+use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
 /// The longest frame a capture holds, in bytes; tcpdump's own limit.
@@ -139,6 +139,11 @@ impl<P: Port, W: io::Write> Port for Pcap<P, W> {
 
     fn caps(&self) -> PortCaps {
         self.port.caps()
+    }
+
+    #[inline]
+    fn payload(&self) -> Payload {
+        self.port.payload()
     }
 
     fn rx_burst(&mut self, frames: &mut Vec<P::Frame>, max: usize) -> usize {

@@ -1,6 +1,6 @@
 //! Putting one packet into a port.
 
-use crate::port::Port;
+use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 
@@ -55,7 +55,7 @@ impl Path {
     }
 
     /// Reserves a frame, writes its headers, lets `fill` write extension headers and payload, and
-    /// seals it.
+    /// seals it with its ICRC.
     #[inline]
     pub fn emit<P: Port>(
         &mut self,
@@ -65,10 +65,15 @@ impl Path {
     ) -> Result<(), PortFull> {
         let ext_len = spec.opcode.info().map_or(0, |info| info.ext_len_bytes);
         let frame_len = self.template.frame_len(ext_len, spec.payload_len);
+        let payload = port.payload();
         let frame = port.tx_reserve(frame_len).ok_or(PortFull)?;
         let mut parts = self.template.write(frame, spec).expect("the frame has the length asked for");
         fill(&mut parts);
-        self.template.seal(frame).expect("the frame was just written");
+        match payload {
+            Payload::Carried => self.template.seal(frame),
+            Payload::Phantom => frame.last_chunk_mut().map(|icrc| *icrc = PHANTOM_ICRC.to_le_bytes()),
+        }
+        .expect("the frame was just written");
         self.ip_id = self.ip_id.wrapping_add(1);
         Ok(())
     }

@@ -1,0 +1,221 @@
+//! Frames, and the slab in which they wait while they are under way.
+//!
+//! ```text
+//!   | bytes: headers, and all of a short frame | phantom_bytes: a length without content |
+//!   '------------------------ length on the wire, without FCS ---------------------------'
+//! ```
+
+use crate::rng::mix;
+
+/// Buffers kept for use again.
+const SPARE_BUFFERS_MAX: usize = 4096;
+
+/// A frame without FCS, from the destination address on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Its content, as far as it has any.
+    pub bytes: Vec<u8>,
+    /// So many more bytes take their time on the wire and their room in queues, and are nothing.
+    pub phantom_bytes: u32,
+    /// A bit of it was flipped, maybe one of the phantom bytes: a check over all of it would fail.
+    pub corrupted: bool,
+}
+
+impl Frame {
+    /// Length in bytes, phantom ones included.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes.len() + self.phantom_bytes as usize
+    }
+
+    /// Flips a bit, modulo the frame's length.
+    pub(crate) fn corrupt(&mut self, bit: u32) {
+        self.corrupted = true;
+        let bits = self.len_bytes() * 8;
+        let bit = if bits > 0 { bit as usize % bits } else { 0 };
+        if let Some(byte) = self.bytes.get_mut(bit / 8) {
+            *byte ^= 0x80 >> (bit % 8);
+        }
+    }
+
+    /// The address at `at`.
+    pub(crate) fn address(&self, at: usize) -> Option<[u8; 6]> {
+        self.bytes.get(at..)?.first_chunk().copied()
+    }
+}
+
+impl From<Vec<u8>> for Frame {
+    fn from(bytes: Vec<u8>) -> Self {
+        Frame { bytes, phantom_bytes: 0, corrupted: false }
+    }
+}
+
+/// A frame under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameId(u32);
+
+/// No host, no link.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What the network knows of a frame under way.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
+    pub(crate) frame: Frame,
+    /// The host it goes to, [`NONE`] where no host has the address.
+    pub(crate) to: u32,
+    /// The same for all frames of a flow.
+    pub(crate) flow_hash: u64,
+    /// The link it came into the present switch by; [`NONE`] where it is in none.
+    pub(crate) input: u32,
+}
+
+/// All frames under way. They stay where they are: what moves is their number.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    slots: Vec<UnderWay>,
+    free: Vec<u32>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Frames {
+    pub(crate) fn insert(&mut self, under_way: UnderWay) -> FrameId {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = under_way;
+            return FrameId(slot);
+        }
+        self.slots.push(under_way);
+        FrameId((self.slots.len() - 1) as u32)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: FrameId) -> &UnderWay {
+        &self.slots[id.0 as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: FrameId) -> &mut UnderWay {
+        &mut self.slots[id.0 as usize]
+    }
+
+    /// A second frame like `id`, in no switch.
+    pub(crate) fn duplicate(&mut self, id: FrameId) -> FrameId {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        let original = &self.slots[id.0 as usize];
+        bytes.clear();
+        bytes.extend_from_slice(&original.frame.bytes);
+        let frame = Frame { bytes, ..Frame { bytes: Vec::new(), ..original.frame } };
+        let (to, flow_hash) = (original.to, original.flow_hash);
+        self.insert(UnderWay { frame, to, flow_hash, input: NONE })
+    }
+
+    /// Takes a frame out.
+    pub(crate) fn remove(&mut self, id: FrameId) -> Frame {
+        self.free.push(id.0);
+        std::mem::take(&mut self.slots[id.0 as usize].frame)
+    }
+
+    /// Drops a frame.
+    pub(crate) fn discard(&mut self, id: FrameId) {
+        let frame = self.remove(id);
+        self.recycle(frame.bytes);
+    }
+
+    /// A buffer of `len_bytes` bytes.
+    pub(crate) fn buffer(&mut self, len_bytes: usize) -> Vec<u8> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.resize(len_bytes, 0);
+        buffer
+    }
+
+    pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS_MAX {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
+const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
+
+/// The IP packet in a frame, as its version tells it.
+pub(crate) enum Ip {
+    /// IPv4 from its header on.
+    V4(usize),
+    /// IPv6 from its header on.
+    V6(usize),
+    /// Another protocol.
+    Other,
+}
+
+/// Where a frame's IP packet begins, behind an Ethernet header and at most one VLAN tag.
+pub(crate) fn find_ip(frame: &[u8]) -> Ip {
+    let ethertype = |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk::<2>());
+    let at = if ethertype(12) == Some(&ETHERTYPE_VLAN) { 16 } else { 12 };
+    match ethertype(at) {
+        Some(&ETHERTYPE_IPV4) => Ip::V4(at + 2),
+        Some(&ETHERTYPE_IPV6) => Ip::V6(at + 2),
+        _ => Ip::Other,
+    }
+}
+
+/// A number that all frames of a flow share: of addresses, protocol and ports where there is IP
+/// (without options), else of the Ethernet addresses.
+pub(crate) fn flow_hash(frame: &[u8]) -> u64 {
+    let fold = |hash: u64, bytes: &[u8]| {
+        bytes.chunks(8).fold(hash, |hash, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            mix(hash ^ u64::from_le_bytes(word))
+        })
+    };
+    let tuple = match find_ip(frame) {
+        Ip::V4(at) => frame.get(at + 12..at + 24).map(|rest| (rest, frame[at + 9])),
+        Ip::V6(at) => frame.get(at + 8..at + 44).map(|rest| (rest, frame[at + 6])),
+        Ip::Other => None,
+    };
+    match tuple {
+        Some((addresses_and_ports, protocol)) => fold(u64::from(protocol), addresses_and_ports),
+        None => fold(0, frame.get(..12).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bit_number_flips_exactly_one_bit_or_a_phantom_one() {
+        for bit in [0, 7, 8, 31, 32, u32::MAX] {
+            let mut frame = Frame::from(vec![0u8; 4]);
+            frame.corrupt(bit);
+            assert_eq!(frame.bytes.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
+            assert!(frame.corrupted);
+            let mut phantom = Frame { bytes: vec![0; 1], phantom_bytes: 3, corrupted: false };
+            phantom.corrupt(bit);
+            assert_eq!(phantom.bytes[0] != 0, bit % 32 < 8);
+            assert!(phantom.corrupted);
+        }
+        Frame::default().corrupt(3);
+    }
+
+    #[test]
+    fn a_flow_is_its_addresses_protocol_and_ports() {
+        let mut v4 = vec![0u8; 60];
+        v4[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+        let mut v6 = v4.clone();
+        v6[12..14].copy_from_slice(&ETHERTYPE_IPV6);
+        let mut tagged = v4.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        assert_eq!(flow_hash(&tagged), flow_hash(&v4));
+        for (frame, inside) in [(&v4, (23..24).chain(26..38)), (&v6, (20..21).chain(22..58))] {
+            let inside: Vec<usize> = inside.collect();
+            for at in 14..60 {
+                let mut other = frame.clone();
+                other[at] ^= 0x10;
+                assert_eq!(flow_hash(&other) != flow_hash(frame), inside.contains(&at), "byte {at}");
+            }
+        }
+        let _ = (flow_hash(&[]), flow_hash(&v4[..37]), flow_hash(&v4[..13]));
+        assert_ne!(flow_hash(&[1; 12]), flow_hash(&[2; 12]));
+    }
+}

@@ -1,0 +1,97 @@
+//! Frames through switches.
+
+use super::{LinkId, Network, SwitchId};
+use crate::frame::{FrameId, NONE};
+use crate::route::Routes;
+use crate::tape::{is_ecn_capable, mark_ce};
+
+impl Network {
+    /// The shortest ways between all hosts, as switches that do not learn use them.
+    pub fn routes(&mut self) -> &Routes {
+        let (links, switches, hosts) = (&self.links, self.switches.len(), self.hosts.len());
+        let ends = || links.iter().map(|link| [link.from, link.to]).collect::<Vec<_>>();
+        self.routes.get_or_insert_with(|| Routes::new(&ends(), switches, hosts))
+    }
+
+    /// Sends a frame on by one of the shortest ways.
+    pub(super) fn forward_routed(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
+        if self.routes.is_none() {
+            self.routes();
+        }
+        let under_way = self.frames.get(frame);
+        let ways = match &self.routes {
+            Some(routes) if under_way.to != NONE => routes.next_hops(id, under_way.to as usize),
+            _ => &[],
+        };
+        let out = match ways {
+            [] => {
+                self.unroutable += 1;
+                return self.frames.discard(frame);
+            }
+            ways => ways[self.switches[id.0].choose(ways.len(), under_way.flow_hash)],
+        };
+        self.pass_on(id, from, out, frame);
+    }
+
+    /// Sends a frame where its destination address was seen, or everywhere.
+    pub(super) fn forward_learned(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
+        let switch = &mut self.switches[id.0];
+        let bytes = &self.frames.get(frame).frame;
+        let (Some(destination), Some(source)) = (bytes.address(0), bytes.address(6)) else {
+            return self.frames.discard(frame);
+        };
+        let is_group = |address: [u8; 6]| address[0] & 1 != 0;
+        let back = switch.ports.iter().find(|(_, into)| *into == from).map(|(out, _)| *out);
+        if let Some(back) = back
+            && !is_group(source)
+        {
+            switch.learned.insert(source, back);
+        }
+        match switch.learned.get(&destination).copied() {
+            Some(out) if !is_group(destination) && Some(out) == back => self.frames.discard(frame),
+            Some(out) if !is_group(destination) => self.pass_on(id, from, out, frame),
+            _ => self.flood(id, from, frame),
+        }
+    }
+
+    /// Sends a frame to every neighbour but the one it came from.
+    fn flood(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
+        for at in 0..self.switches[id.0].ports.len() {
+            let (out, into) = self.switches[id.0].ports[at];
+            if into != from {
+                let copy = self.frames.duplicate(frame);
+                self.pass_on(id, from, out, copy);
+            }
+        }
+        self.frames.discard(frame);
+    }
+
+    /// Puts a frame that came by `from` into the queue of `out`, where the switch has memory for it.
+    fn pass_on(&mut self, id: SwitchId, from: LinkId, out: LinkId, frame: FrameId) {
+        let under_way = self.frames.get_mut(frame);
+        let len_bytes = under_way.frame.len_bytes();
+        let switch = &mut self.switches[id.0];
+        let output = &mut self.links[out.0];
+        output.counters.offered += 1;
+        let fits =
+            output.has_room(len_bytes) && switch.shared_bytes + len_bytes <= switch.config.shared_bytes_max;
+        let marks = fits && switch.draws_mark(output.queued_bytes);
+        let input = &mut self.links[from.0];
+        if !fits || input.input_bytes + len_bytes > switch.config.input_bytes_max {
+            self.links[out.0].counters.overrun += 1;
+            return self.frames.discard(frame);
+        }
+        under_way.input = from.0 as u32;
+        switch.shared_bytes += len_bytes;
+        input.input_bytes += len_bytes;
+        input.counters.input_bytes_peak = input.counters.input_bytes_peak.max(input.input_bytes as u64);
+        if marks && is_ecn_capable(&under_way.frame.bytes) {
+            mark_ce(&mut under_way.frame.bytes);
+            self.links[out.0].counters.marked += 1;
+        }
+        if switch.config.pfc.is_some() {
+            self.ask_for_pause(id, from);
+        }
+        self.enqueue(out, frame, len_bytes);
+    }
+}

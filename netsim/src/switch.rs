@@ -1,0 +1,249 @@
+//! What a switch does with a frame: where it goes, whether there is memory for it, whether it is
+//! marked, and when those before it must pause.
+//!
+//! ```text
+//!            input port                         output port
+//!   link in ----------> [ which way? ] -> room? -> mark? -> | queue | -> link out
+//!      ^                                                        |
+//!      '--- PAUSE above xoff, RESUME at xon <-- input bytes <---'  until its last bit has left
+//! ```
+
+use std::collections::HashMap;
+
+use crate::network::LinkId;
+use crate::rng::{SplitMix, mix, threshold};
+
+/// How a switch chooses the way of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forwarding {
+    /// By source addresses it has seen; what it does not know it floods. For trees only.
+    #[default]
+    Learning,
+    /// One of the shortest ways, the same for all frames of a flow: equal-cost multipath by a hash of
+    /// addresses, protocol and ports, which differs from switch to switch.
+    Ecmp,
+    /// One of the shortest ways, drawn for each frame.
+    SprayRandom,
+    /// One of the shortest ways, in turn.
+    SprayRoundRobin,
+}
+
+/// Marking by the length of the output queue that a frame meets, in bytes: never up to `kmin_bytes`,
+/// always above `kmax_bytes`, and between the two with a probability that grows from 0 to `pmax` (RED
+/// on the queue as it is, as switches are set for DCQCN; Zhu et al., SIGCOMM 2015, figure 5). Only
+/// frames whose ECN bits allow it are marked (RFC 3168); the others pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Red {
+    /// Where marking begins.
+    pub kmin_bytes: usize,
+    /// Where it becomes certain; not below `kmin_bytes`.
+    pub kmax_bytes: usize,
+    /// The probability just below that, 0 to 1.
+    pub pmax: f64,
+}
+
+impl Red {
+    /// The probability with which a frame is marked that meets `queue_bytes`.
+    pub fn probability(&self, queue_bytes: usize) -> f64 {
+        if queue_bytes <= self.kmin_bytes {
+            0.0
+        } else if queue_bytes > self.kmax_bytes {
+            1.0
+        } else {
+            let share = (queue_bytes - self.kmin_bytes) as f64 / (self.kmax_bytes - self.kmin_bytes) as f64;
+            self.pmax * share
+        }
+    }
+}
+
+/// Priority flow control (IEEE 802.1Qbb), of one class: a switch pauses the sender of a link while
+/// what came by it takes too much of its memory.
+///
+/// PAUSE and RESUME leave after the frame that is on the wire, take their time, and are never lost;
+/// what they take of the wire from others is not counted. A pause lasts until the RESUME.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pfc {
+    /// Input bytes above which the sender is paused.
+    pub xoff_bytes: usize,
+    /// Input bytes at which it may go on, below `xoff_bytes`.
+    pub xon_bytes: usize,
+}
+
+/// Bytes of a PAUSE frame without FCS.
+pub const PAUSE_BYTES: usize = 60;
+
+impl Pfc {
+    /// Thresholds for an input port with `input_bytes_max` of memory at the end of `link`: what may
+    /// still come after the PAUSE was asked for finds room ([`Pfc::headroom_bytes`]), and the sender
+    /// goes on two frames of the longest below.
+    ///
+    /// # Panics
+    /// Where the memory is too small for that.
+    pub fn lossless(input_bytes_max: usize, link: &crate::LinkConfig, frame_bytes_max: usize) -> Pfc {
+        let headroom_bytes = Pfc::headroom_bytes(link, frame_bytes_max);
+        let xoff_bytes = input_bytes_max.checked_sub(headroom_bytes);
+        let Some((xoff_bytes, xon_bytes)) =
+            xoff_bytes.and_then(|xoff| Some((xoff, xoff.checked_sub(2 * frame_bytes_max)?)))
+        else {
+            panic!(
+                "{input_bytes_max} bytes an input port are too few for lossless pauses: {} are needed",
+                headroom_bytes + 2 * frame_bytes_max
+            )
+        };
+        Pfc { xoff_bytes, xon_bytes }
+    }
+
+    /// What may come on `link` after its input port passed `xoff_bytes`, at most: the frame that is on
+    /// the wire back, the PAUSE behind it, both ways of the cable, and the frame that the sender has
+    /// begun; and the frame that crossed the threshold.
+    pub fn headroom_bytes(link: &crate::LinkConfig, frame_bytes_max: usize) -> usize {
+        let pause_nanos = link.wire_nanos(frame_bytes_max) + link.wire_nanos(PAUSE_BYTES);
+        link.bytes_in(pause_nanos + 2 * link.propagation_nanos) + 2 * frame_bytes_max
+    }
+}
+
+/// What a switch is like. The queue of each output port is bounded by its link's `queue_bytes_max`;
+/// a frame that exceeds any bound is dropped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwitchConfig {
+    /// Which way.
+    pub forwarding: Forwarding,
+    /// Bytes that may wait of what came by one input port.
+    pub input_bytes_max: usize,
+    /// Bytes that may wait in the whole switch.
+    pub shared_bytes_max: usize,
+    /// Marking.
+    pub ecn: Option<Red>,
+    /// Pausing.
+    pub pfc: Option<Pfc>,
+}
+
+impl SwitchConfig {
+    /// A switch with no bound but that of its output queues, which neither marks nor pauses.
+    pub const PLAIN: SwitchConfig = SwitchConfig {
+        forwarding: Forwarding::Learning,
+        input_bytes_max: usize::MAX,
+        shared_bytes_max: usize::MAX,
+        ecn: None,
+        pfc: None,
+    };
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        SwitchConfig::PLAIN
+    }
+}
+
+pub(crate) struct Switch {
+    pub(crate) config: SwitchConfig,
+    /// Links out of the switch, each with the link into the switch from the same neighbour.
+    pub(crate) ports: Vec<(LinkId, LinkId)>,
+    /// The link out to an address.
+    pub(crate) learned: HashMap<[u8; 6], LinkId>,
+    pub(crate) shared_bytes: usize,
+    /// What the switch adds to a flow's hash.
+    salt: u64,
+    rng: SplitMix,
+    /// Frames sprayed so far.
+    sprayed: u64,
+}
+
+impl Switch {
+    pub(crate) fn new(config: SwitchConfig, mut rng: SplitMix) -> Self {
+        if let Some(red) = config.ecn {
+            let _ = threshold(red.pmax); // it must be a probability
+            assert!(red.kmin_bytes <= red.kmax_bytes, "RED needs kmin <= kmax: {red:?}");
+        }
+        if let Some(pfc) = config.pfc {
+            assert!(pfc.xon_bytes < pfc.xoff_bytes, "PFC needs xon < xoff: {pfc:?}");
+        }
+        Switch {
+            config,
+            ports: Vec::new(),
+            learned: HashMap::new(),
+            shared_bytes: 0,
+            salt: rng.bits(),
+            rng,
+            sprayed: 0,
+        }
+    }
+
+    /// One of `ways` (at least one) for a frame of the flow that hashes to `flow_hash`.
+    #[inline]
+    pub(crate) fn choose(&mut self, ways: usize, flow_hash: u64) -> usize {
+        if ways == 1 {
+            return 0;
+        }
+        let bits = match self.config.forwarding {
+            Forwarding::Learning | Forwarding::Ecmp => mix(flow_hash ^ self.salt),
+            Forwarding::SprayRandom => self.rng.bits(),
+            Forwarding::SprayRoundRobin => {
+                self.sprayed += 1;
+                return ((self.sprayed - 1) % ways as u64) as usize;
+            }
+        };
+        // The high half times the number of ways: even, and without a division.
+        (((bits >> 32) * ways as u64) >> 32) as usize
+    }
+
+    /// Whether a frame that meets `queue_bytes` at its output is to be marked.
+    #[inline]
+    pub(crate) fn draws_mark(&mut self, queue_bytes: usize) -> bool {
+        let Some(red) = self.config.ecn else { return false };
+        if queue_bytes <= red.kmin_bytes {
+            return false;
+        }
+        queue_bytes > red.kmax_bytes || self.rng.unit() < red.probability(queue_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_red_curve_has_its_corners_where_it_says() {
+        let red = Red { kmin_bytes: 100, kmax_bytes: 300, pmax: 0.2 };
+        let curve = [(0, 0.0), (100, 0.0), (200, 0.1), (300, 0.2), (301, 1.0)];
+        for (queue_bytes, probability) in curve {
+            assert!((red.probability(queue_bytes) - probability).abs() < 1e-12, "{queue_bytes}");
+        }
+        let step = Red { kmin_bytes: 50, kmax_bytes: 50, pmax: 1.0 };
+        assert_eq!([50, 51].map(|bytes| step.probability(bytes)), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn marks_come_as_often_as_the_curve_says() {
+        let red = Red { kmin_bytes: 1_000, kmax_bytes: 9_000, pmax: 0.4 };
+        let config = SwitchConfig { ecn: Some(red), ..SwitchConfig::PLAIN };
+        let mut switch = Switch::new(config, SplitMix::new(3));
+        for queue_bytes in [0, 1_000, 1_001, 3_000, 5_000, 9_000, 9_001, 1 << 30] {
+            let draws = 20_000;
+            let marks = (0..draws).filter(|_| switch.draws_mark(queue_bytes)).count();
+            let expected = red.probability(queue_bytes) * f64::from(draws);
+            // Five standard deviations of the binomial distribution.
+            let slack = 5.0 * (expected * (1.0 - red.probability(queue_bytes))).sqrt();
+            assert!((marks as f64 - expected).abs() <= slack, "{marks} marks at {queue_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_flow_keeps_its_way_and_sprayed_frames_spread_evenly() {
+        let choices = |forwarding, same_flow: bool| {
+            let config = SwitchConfig { forwarding, ..SwitchConfig::PLAIN };
+            let mut switch = Switch::new(config, SplitMix::new(9));
+            let mut counts = [0u32; 5];
+            let flow = |n: u64| mix(if same_flow { 1 } else { n });
+            (0..10_000).for_each(|n| counts[switch.choose(5, flow(n))] += 1);
+            counts
+        };
+        let ecmp = choices(Forwarding::Ecmp, true);
+        assert!(ecmp.contains(&10_000), "{ecmp:?}");
+        assert_eq!(choices(Forwarding::SprayRoundRobin, true), [2_000; 5]);
+        for even in [choices(Forwarding::SprayRandom, true), choices(Forwarding::Ecmp, false)] {
+            // 40 is the standard deviation.
+            assert!(even.iter().all(|count| count.abs_diff(2_000) < 200), "{even:?}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Two tiers: every leaf is joined to every spine.
+//!
+//! ```text
+//!      spine    spine
+//!      |  | \  / | |
+//!      |  |  \/  | |
+//!     leaf   leaf  leaf
+//!     | | |  | | | | | |   hosts
+//! ```
+
+use super::{Fabric, FabricConfig, TopologyError, check_hosts};
+
+/// The size of a leaf-spine network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafSpine {
+    /// Hosts of each leaf switch.
+    pub hosts_per_leaf: usize,
+    /// Leaf switches.
+    pub leaves: usize,
+    /// Spine switches; may be 0 where there is one leaf.
+    pub spines: usize,
+}
+
+/// Builds a leaf-spine network: `spines` ways of 4 links between hosts of different leaves, one of 2
+/// between those of the same.
+pub fn leaf_spine(size: LeafSpine, config: &FabricConfig) -> Result<Fabric, TopologyError> {
+    let LeafSpine { hosts_per_leaf, leaves, spines } = size;
+    check_hosts(hosts_per_leaf.checked_mul(leaves))?;
+    if leaves > 1 && spines == 0 {
+        return Err(TopologyError::Zero("spines"));
+    }
+    let mut fabric = Fabric::new(config);
+    let leaf_tier = fabric.add_tier(config, leaves);
+    let spine_tier = fabric.add_tier(config, spines);
+    for &leaf in &leaf_tier {
+        for _ in 0..hosts_per_leaf {
+            fabric.add_host(config, leaf);
+        }
+        for &spine in &spine_tier {
+            fabric.network.connect(leaf, spine, config.trunk);
+        }
+    }
+    Ok(fabric)
+}

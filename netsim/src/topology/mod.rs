@@ -1,0 +1,115 @@
+//! Networks of the usual shapes, with hosts, addresses and ways in place.
+
+mod fat_tree;
+mod leaf_spine;
+
+use std::fmt;
+
+use crate::link::LinkConfig;
+use crate::network::{HostId, LinkId, Network, SwitchId};
+use crate::switch::SwitchConfig;
+
+pub use fat_tree::{fat_tree, fat_tree_hosts};
+pub use leaf_spine::{LeafSpine, leaf_spine};
+
+/// The most hosts of a topology.
+pub const HOSTS_MAX: usize = 4096;
+
+/// What a fabric is made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FabricConfig {
+    /// The cable of each host. `queue_bytes_max` bounds the switch's output queue towards the host.
+    pub host_cable: LinkConfig,
+    /// Every cable between switches; `queue_bytes_max` bounds the output queues at either end.
+    pub trunk: LinkConfig,
+    /// Bytes that wait in a host's port, those of the frame on the wire included.
+    pub host_queue_bytes_max: usize,
+    /// Every switch.
+    pub switch: SwitchConfig,
+    /// Decides hashes, sprayed ways, marks and losses.
+    pub seed: u64,
+}
+
+/// A network whose hosts are numbered in the order in which they stand.
+pub struct Fabric {
+    /// The network. Hosts have no addresses yet: [`Network::set_address`].
+    pub network: Network,
+    /// The hosts.
+    pub hosts: Vec<HostId>,
+    /// The switches, in tiers from the hosts up: leaves and spines; edge, aggregation and core.
+    pub tiers: Vec<Vec<SwitchId>>,
+    /// The link from each host to its switch.
+    pub uplinks: Vec<LinkId>,
+    /// The link to each host from its switch.
+    pub downlinks: Vec<LinkId>,
+}
+
+/// Why there is no such topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyError {
+    /// A fat-tree of an odd number of ports, or of none.
+    OddPorts(usize),
+    /// Something that must be at least 1 is 0.
+    Zero(&'static str),
+    /// More hosts than [`HOSTS_MAX`].
+    TooManyHosts(usize),
+}
+
+impl fmt::Display for TopologyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TopologyError::OddPorts(k) => {
+                write!(f, "a fat-tree needs switches of an even number of ports, at least 2, and not {k}")
+            }
+            TopologyError::Zero(what) => write!(f, "a topology needs at least one of its {what}"),
+            TopologyError::TooManyHosts(hosts) => {
+                write!(
+                    f,
+                    "{hosts} hosts are more than the {HOSTS_MAX} that a topology may have; make it smaller"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for TopologyError {}
+
+impl Fabric {
+    fn new(config: &FabricConfig) -> Fabric {
+        let network = Network::seeded(config.seed);
+        Fabric { network, hosts: vec![], tiers: vec![], uplinks: vec![], downlinks: vec![] }
+    }
+
+    fn add_tier(&mut self, config: &FabricConfig, switches: usize) -> Vec<SwitchId> {
+        let tier: Vec<SwitchId> =
+            (0..switches).map(|_| self.network.add_switch_with(config.switch)).collect();
+        self.tiers.push(tier.clone());
+        tier
+    }
+
+    fn add_host(&mut self, config: &FabricConfig, switch: SwitchId) {
+        let host = self.network.add_host();
+        let down = config.host_cable;
+        let up = LinkConfig { queue_bytes_max: config.host_queue_bytes_max, ..down };
+        let [uplink, downlink] = self.network.connect_each_way(host, switch, [up, down]);
+        self.hosts.push(host);
+        self.uplinks.push(uplink);
+        self.downlinks.push(downlink);
+    }
+}
+
+/// Hosts around one switch.
+pub fn star(hosts: usize, config: &FabricConfig) -> Result<Fabric, TopologyError> {
+    leaf_spine(LeafSpine { hosts_per_leaf: hosts, leaves: 1, spines: 0 }, config)
+}
+
+fn check_hosts(hosts: Option<usize>) -> Result<(), TopologyError> {
+    match hosts {
+        Some(0) => Err(TopologyError::Zero("hosts")),
+        Some(hosts) if hosts <= HOSTS_MAX => Ok(()),
+        hosts => Err(TopologyError::TooManyHosts(hosts.unwrap_or(usize::MAX))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
