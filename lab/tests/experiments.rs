@@ -216,7 +216,9 @@ fn the_reaction_to_one_event_is_timed() {
             assert_eq!(last.get(results::BY_TIMEOUT), Some(1.0), "{variant}: {event}");
             assert_eq!(last.get(results::NAK_GENERATION), None);
         }
-        assert_eq!(find(variant, "32", "mark-ce").get(results::RESENT), Some(0.0), "{variant}");
+        let marked = find(variant, "32", "mark-ce");
+        assert_eq!(marked.get(results::RESENT), Some(0.0), "{variant}");
+        assert!(marked.get(results::NAK_GENERATION).is_some(), "{variant}: a mark is told by a CNP");
     }
     assert_eq!(find("go-back-N", "32", "drop").get(results::RESENT), Some(33.0));
     assert_eq!(find("selective repeat", "32", "drop").get(results::RESENT), Some(1.0));

@@ -67,7 +67,7 @@ figures! {
         "The most bytes that waited for one link at once, in units of 1,000.";
     HOPS: "packet_hops", "packet-hops",
         "Packets over links: the size of the simulation.";
-    NAK_GENERATION: "nak_generation_us", "NAK generation, us",
+    NAK_GENERATION: "nak_generation_us", "NAK or CNP generation, us",
         "From the arrival of the packet that shows the event at the responder to the last bit of its report (NAK, selective acknowledge, CNP) leaving.";
     NAK_REACTION: "nak_reaction_us", "NAK reaction, us",
         "From the arrival of that report at the requester to the last bit of the retransmission leaving.";

@@ -54,6 +54,7 @@ pub fn run(
     let uses_ports = points.iter().any(|point| matches!(point.setup.fabric, Fabric::Ports { .. }));
     let jobs = if uses_ports { 1 } else { options.jobs.map_or(usize::MAX, NonZero::get) };
     let done = AtomicUsize::new(0);
+    progress(0, points.len());
     let places: Vec<u64> = (0..points.len() as u64).collect();
     let results = seeds::run_all(&places, jobs, |place| {
         let result = run_point(&points[place as usize], options);
