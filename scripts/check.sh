@@ -21,6 +21,7 @@ packages() {
     step "packages"
     need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
+    need_packages "to dissect captures in tests" tshark
     command -v cargo >/dev/null || {
         echo "check.sh: there is no cargo; install Rust 1.91 or newer (https://rustup.rs)" >&2
         exit 1

@@ -7,6 +7,8 @@ use clap::Args;
 use roce::port::fault::{Chance, FaultConfig, FaultDirection};
 use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
+use crate::events;
+
 /// The port, and what is done to its frames.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
@@ -30,6 +32,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
     pub(crate) corrupt_chance: Chance,
 
+    /// What happens to single packets sent: a TOML file of events, each with qpn, psn, iter and action.
+    #[arg(long, value_name = "FILE", help_heading = "Faults and capture")]
+    pub(crate) events: Option<PathBuf>,
+
     /// Seed of the faults: the same seed over the same frames does the same.
     #[arg(long, default_value_t = 1, help_heading = "Faults and capture")]
     pub(crate) seed: u64,
@@ -46,7 +52,8 @@ impl DeviceArgs {
             seed: self.seed,
             direction: FaultDirection::Tx,
         };
-        let options = DeviceOptions { faults, pcap: self.pcap.clone(), ..DeviceOptions::default() };
+        let events = self.events.as_deref().map(events::read).transpose()?.unwrap_or_default();
+        let options = DeviceOptions { faults, events, pcap: self.pcap.clone(), ..DeviceOptions::default() };
         Context::open(&self.port, &options).with_context(|| format!("cannot open port {}", self.port))
     }
 }

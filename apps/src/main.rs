@@ -4,6 +4,7 @@ mod device;
 mod devinfo;
 mod doctor;
 mod dump;
+mod events;
 mod lab;
 mod output;
 mod perf;
@@ -110,6 +111,7 @@ mod tests {
             ("roce ping --port memif:@a -n 0", "0 is not in 1.."),
             ("roce ping --port memif:@a -l 8", "8 is not in 0..=7"),
             ("roce ping --port memif:@a --drop-chance 5", "from 0 (never) to 1"),
+            ("roce ping --port memif:@a --events", "a value is required for '--events <FILE>'"),
             ("roce ping --port memif:@a host1 host2", "unexpected argument"),
             ("roce devinfo --port nic:1", "names no port"),
             ("roce doctor --open", "--port <PORT>"),

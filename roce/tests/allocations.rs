@@ -5,6 +5,7 @@ mod common;
 
 use common::{End, pair_over, ports};
 use roce::port::Port;
+use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, Lane, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
 use roce::qp::PathMtu;
 use roce::queue::{SendOp, WcStatus};
@@ -127,4 +128,18 @@ fn nothing_is_allocated_while_losses_are_made_good() {
         (Fault::new(a, FaultConfig { seed: 1, ..config }), Fault::new(b, FaultConfig { seed: 2, ..config }))
     });
     assert!(resent_pkts > 100, "only {resent_pkts} packets were lost");
+}
+
+#[test]
+fn nothing_is_allocated_while_events_are_waited_for() {
+    let plan = |lane| {
+        let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(1 << 23));
+        let event = PacketEvent { qp, lane, psn, opcode: None, pass: 1, action: EventAction::Drop };
+        EventPlan::new(vec![event]).unwrap()
+    };
+    let resent_pkts = assert_no_allocations(|| {
+        let (a, b) = ports();
+        (Events::new(a, plan(Lane::Requests)), Events::new(b, plan(Lane::Responses)))
+    });
+    assert_eq!(resent_pkts, 0);
 }

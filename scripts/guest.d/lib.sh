@@ -33,6 +33,24 @@ rxe_up() {
     return 1
 }
 
+# rxe_pair IPV4 IPV4 [MTU]: a veth pair, va and vb, with a soft-RoCE device on either end. They talk over
+# the pair, not over loopback: what one address sends to the other is routed to its device, and what
+# arrives for it is local.
+rxe_pair() {
+    local a=$1 b=$2 mtu=${3:-1500} name
+    ip link add va type veth peer name vb || return
+    for name in rp_filter=0 accept_local=1 arp_ignore=1 arp_announce=2; do
+        sysctl -qw "net.ipv4.conf.all.$name" "net.ipv4.conf.va.$name" "net.ipv4.conf.vb.$name" || return
+    done
+    rxe_up va "$a/32" - "$mtu" && rxe_up vb "$b/32" - "$mtu" || return
+    ip rule add pref 10 iif lo from "$a" to "$b" lookup 101
+    ip rule add pref 11 iif lo from "$b" to "$a" lookup 102
+    ip route add "$b" dev va src "$a" table 101
+    ip route add "$a" dev vb src "$b" table 102
+    ip rule add pref 1000 lookup local
+    ip rule del pref 0
+}
+
 # rxe_gids DEVICE: one line per GID, "INDEX GID".
 rxe_gids() {
     local file

@@ -4,3 +4,4 @@ mod guest;
 mod live;
 mod ports;
 mod sim;
+mod wireshark;

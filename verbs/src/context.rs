@@ -16,6 +16,7 @@ use roce::engine::{Engine, EngineConfig, Event, Progress};
 use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 use roce::port::Port;
+use roce::port::events::{EventOutcome, EventPlan, Events};
 use roce::port::fault::{Fault, FaultConfig, FaultCounters};
 use roce::port::pcap::Pcap;
 use roce::qp::PathMtu;
@@ -34,6 +35,8 @@ use crate::progress::Background;
 pub struct DeviceOptions {
     /// Faults put on the frames sent.
     pub faults: FaultConfig,
+    /// What happens to single packets sent, before the faults.
+    pub events: EventPlan,
     /// A file to capture frames in, as they are on the wire.
     pub pcap: Option<PathBuf>,
     /// How DPDK is started, where this process has not yet.
@@ -75,7 +78,7 @@ pub struct DeviceAttr {
     pub max_rd_atomic: u8,
 }
 
-pub(crate) type LivePort = Fault<Wire>;
+pub(crate) type LivePort = Events<Fault<Wire>>;
 
 /// What one thread at a time may touch.
 pub(crate) struct Driven {
@@ -131,6 +134,10 @@ impl Driven {
         progress
     }
 
+    fn wire(&self) -> &Wire {
+        self.engine.port().inner().inner()
+    }
+
     /// Sends what was posted.
     #[inline]
     fn push(&mut self, now: roce::time::Instant) {
@@ -156,7 +163,7 @@ impl Driven {
 
     /// Slow chores: a link that must be knocked for, neighbours that the kernel knows.
     pub(crate) fn maintain(&mut self) {
-        if let Err(error) = self.engine.port_mut().inner_mut().dpdk_mut().knock() {
+        if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().knock() {
             tracing::trace!(%error, "the link is not up yet");
         }
         let Some(shared) = &mut self.shared_interface else { return };
@@ -259,7 +266,8 @@ impl Context {
         let mut config = EngineConfig::new(seed, opened.neighbour);
         config.limits = options.limits;
         config.congestion = options.congestion;
-        let engine = Engine::new(Fault::new(wire, options.faults), config)?;
+        let engine =
+            Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
         let driven = Driven {
             engine,
             shared_interface: opened.shared,
@@ -299,7 +307,7 @@ impl Context {
             let mut driven = shared.lock();
             driven.maintain();
             driven.poll(shared.now());
-            if driven.engine.port().inner().dpdk().is_up() {
+            if driven.wire().dpdk().is_up() {
                 return Ok(());
             }
             drop(driven);
@@ -315,7 +323,7 @@ impl Context {
     pub fn attr(&self) -> DeviceAttr {
         let shared = &self.inner.shared;
         let driven = shared.lock();
-        let dpdk = driven.engine.port().inner().dpdk();
+        let dpdk = driven.wire().dpdk();
         let caps = dpdk.caps();
         DeviceAttr {
             port: shared.port.to_string(),
@@ -412,12 +420,17 @@ impl Context {
 
     /// What the faults asked for did to frames.
     pub fn fault_counters(&self) -> FaultCounters {
-        self.inner.shared.lock().engine.port().counters()
+        self.inner.shared.lock().engine.port().inner().counters()
+    }
+
+    /// What became of each event asked for, in their order.
+    pub fn event_outcomes(&self) -> Vec<EventOutcome> {
+        self.inner.shared.lock().engine.port().outcomes()
     }
 
     /// Why the capture ended early, if it did.
     pub fn capture_error(&self) -> Option<String> {
-        match self.inner.shared.lock().engine.port().inner() {
+        match self.inner.shared.lock().wire() {
             Wire::Bare(_) => None,
             Wire::Captured(capture) => capture.error().map(ToString::to_string),
         }

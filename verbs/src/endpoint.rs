@@ -9,6 +9,8 @@ use roce::psn::Psn;
 /// One end of a connection, as its peer needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// Local identifier: 0, as RoCE has none. Programs may put something of their own there.
+    pub lid: u16,
     /// Queue pair.
     pub qpn: Qpn,
     /// First PSN it sends.
@@ -25,9 +27,9 @@ pub struct Endpoint {
 pub struct EndpointError(String);
 
 impl fmt::Display for Endpoint {
-    /// `LID:QPN:PSN:GID` with a LID of 0, as rdma-core's pingpong examples write it.
+    /// `LID:QPN:PSN:GID`, as rdma-core's pingpong examples write it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0000:{:06x}:{:06x}:", self.qpn.value(), self.psn.value())?;
+        write!(f, "{:04x}:{:06x}:{:06x}:", self.lid, self.qpn.value(), self.psn.value())?;
         self.gid.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -39,13 +41,14 @@ impl FromStr for Endpoint {
         let wrong = || EndpointError(text.to_owned());
         let mut fields = text.trim_end_matches(['\0', '\n']).split(':');
         let mut number = || u32::from_str_radix(fields.next()?, 16).ok();
-        let (_lid, qpn, psn) = (number(), number().ok_or_else(wrong)?, number().ok_or_else(wrong)?);
+        let lid = number().and_then(|lid| u16::try_from(lid).ok()).ok_or_else(wrong)?;
+        let (qpn, psn) = (number().ok_or_else(wrong)?, number().ok_or_else(wrong)?);
         let hex = fields.next().filter(|hex| hex.len() == 32 && hex.is_ascii()).ok_or_else(wrong)?;
         let gid = u128::from_str_radix(hex, 16).map_err(|_| wrong())?;
         if fields.next().is_some() {
             return Err(wrong());
         }
-        Ok(Endpoint { qpn: Qpn::new(qpn), psn: Psn::new(psn), gid: Gid(gid.to_be_bytes()) })
+        Ok(Endpoint { lid, qpn: Qpn::new(qpn), psn: Psn::new(psn), gid: Gid(gid.to_be_bytes()) })
     }
 }
 
@@ -57,11 +60,20 @@ mod tests {
     fn the_line_of_ibv_rc_pingpong_is_read_and_written() {
         let line = "0000:000011:9c2d3f:00000000000000000000ffff0a000001";
         let endpoint: Endpoint = line.parse().unwrap();
-        assert_eq!(endpoint.qpn, Qpn::new(0x11));
+        assert_eq!((endpoint.lid, endpoint.qpn), (0, Qpn::new(0x11)));
         assert_eq!(endpoint.gid.to_string(), "::ffff:10.0.0.1");
         assert_eq!(endpoint.to_string(), line);
         assert_eq!(format!("{line}\0").parse::<Endpoint>().unwrap(), endpoint);
-        for wrong in ["", "1:2:3", "0:1:2:00", "x:1:2:zz000000000000000000ffff0a000001"] {
+        let lid = line.replacen("0000", "531a", 1);
+        assert_eq!(lid.parse(), Ok(Endpoint { lid: 0x531A, ..endpoint }));
+        assert_eq!(lid.parse::<Endpoint>().unwrap().to_string(), lid);
+        for wrong in [
+            line.replacen('0', "1", 1).replacen(':', "0:", 1).as_str(),
+            "",
+            "1:2:3",
+            "0:1:2:00",
+            "x:1:2:zz000000000000000000ffff0a000001",
+        ] {
             assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
         }
     }

@@ -103,7 +103,7 @@ impl Default for ConnectOptions {
             rnr_retry: 7,
             min_rnr_timer: 12,
             traffic_class: 0,
-            recovery: RecoveryScheme::GoBackN,
+            recovery: RecoveryScheme::ImprovedGoBackN,
             congestion: None,
         }
     }
@@ -171,7 +171,7 @@ impl Qp {
     /// What the peer needs to know of this end, which will send from its GID `gid_index`.
     pub fn endpoint(&self, gid_index: u8) -> Endpoint {
         let gid = self.pd.context.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
-        Endpoint { qpn: self.qpn, psn: self.first_psn, gid }
+        Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
     /// Its state and attributes.

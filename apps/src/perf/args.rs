@@ -62,8 +62,9 @@ pub(crate) struct TestArgs {
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=128))]
     outs: Option<u8>,
 
-    /// How losses are repaired: go-back-n, or between two of ours selective-repeat or selective-repeat:WINDOW,
-    /// where so many packets are kept out of order, 64 to 4096 [default: go-back-n]
+    /// How losses are repaired: go-back-n as in the standard, improved-go-back-n, or between two of ours
+    /// selective-repeat or selective-repeat:WINDOW, where so many packets are kept out of order, 64 to 4096
+    /// [default: improved-go-back-n]
     #[arg(long, value_name = "SCHEME")]
     recovery: Option<RecoveryScheme>,
 
@@ -73,9 +74,9 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "SCHEME")]
     congestion: Option<CongestionScheme>,
 
-    /// Sleep until a completion comes, instead of polling
-    #[arg(short, long)]
-    pub(super) events: bool,
+    /// Sleep until a completion comes, instead of polling (perftest's --events, which is a file here)
+    #[arg(short = 'e', long = "cq-events")]
+    pub(super) cq_events: bool,
 
     /// Compare what arrives with what was sent
     #[arg(long)]
@@ -163,7 +164,7 @@ pub(super) struct Local {
     pub(super) qp_timeout: u8,
     pub(super) gid_index: Option<u8>,
     pub(super) congestion: Option<CongestionScheme>,
-    pub(super) events: bool,
+    pub(super) cq_events: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
 }
@@ -206,7 +207,7 @@ impl TestArgs {
         if self.outs.is_some() && test.verb != Verb::Read {
             return Err("-o: only read-bw and read-lat have READs outstanding".to_owned());
         }
-        if self.events && test.measure == Measure::Lat && test.verb == Verb::Write {
+        if self.cq_events && test.measure == Measure::Lat && test.verb == Verb::Write {
             return Err("-e: a WRITE completes nothing at the peer that it could sleep for".to_owned());
         }
         Ok(())
@@ -239,7 +240,7 @@ impl TestArgs {
             qp_timeout: self.qp_timeout,
             gid_index: self.gid_index,
             congestion: self.congestion,
-            events: self.events,
+            cq_events: self.cq_events,
             wants_peak: false,
             report_gbits: false,
         };
@@ -276,7 +277,7 @@ impl BwArgs {
             qp_timeout: self.test.qp_timeout,
             gid_index: self.test.gid_index,
             congestion: self.test.congestion,
-            events: self.test.events,
+            cq_events: self.test.cq_events,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,
         };

@@ -217,7 +217,7 @@ impl Ball {
                 return Ok(Waited::Came);
             }
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(CONTROL_INTERVAL) || bench.local.events {
+            if looks.is_multiple_of(CONTROL_INTERVAL) || bench.local.cq_events {
                 match bench.control.try_recv()? {
                     None => {}
                     Some(Message::Done { row, .. }) => return Ok(Waited::Over(row)),

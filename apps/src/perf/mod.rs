@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::events;
 use args::{BwArgs, RawArgs, TestArgs};
 use params::{Measure, Test, Verb};
 use report::Row;
@@ -96,6 +97,17 @@ fn measure(
     json: bool,
     run: fn(&mut Bench, u32) -> anyhow::Result<Row>,
 ) -> anyhow::Result<ExitCode> {
+    let result = measure_sizes(&mut bench, json, run);
+    // After a failure too, which the events may have brought about.
+    events::tell(&bench.context.event_outcomes(), json);
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+fn measure_sizes(
+    bench: &mut Bench,
+    json: bool,
+    run: fn(&mut Bench, u32) -> anyhow::Result<Row>,
+) -> anyhow::Result<()> {
     let gbits = bench.local.report_gbits;
     let attr = bench.context.attr();
     if !json {
@@ -109,7 +121,7 @@ fn measure(
     }
     let mut rows = Vec::new();
     for size in bench.params.sizes.clone() {
-        let row = run(&mut bench, size).map_err(|error| setup::tell(&mut bench.control, error))?;
+        let row = run(bench, size).map_err(|error| setup::tell(&mut bench.control, error))?;
         if !json {
             println!("{}", row.line(gbits));
         }
@@ -118,14 +130,14 @@ fn measure(
     // Neither end takes its queue pairs away while the other still waits for an acknowledgement.
     bench.control.barrier()?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&describe(&bench, &attr, &rows))?);
+        println!("{}", serde_json::to_string_pretty(&describe(bench, &attr, &rows))?);
     } else {
         println!("{}", report::LINE);
     }
     if let Some(error) = bench.context.capture_error() {
         anyhow::bail!("the capture ended early: {error}");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json::Value {
@@ -149,6 +161,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "rx_depth": local.rx_depth,
         "results": rows.iter().map(Row::json).collect::<Vec<_>>(),
         "counters": counters,
+        "events": events::report(&bench.context.event_outcomes()),
     })
 }
 

@@ -9,6 +9,8 @@ use verbs::{NoRecoveryScheme, PathMtu, RecoveryScheme};
 pub(super) const MAX_SIZE_BYTES: u32 = 1 << 30;
 /// The largest size of `-a`, as a power of two.
 const ALL_SIZES_LOG2: u32 = 23;
+/// What repairs losses best without the peer's consent.
+pub(super) const DEFAULT_RECOVERY: RecoveryScheme = RecoveryScheme::ImprovedGoBackN;
 /// READs outstanding, where nobody says.
 const DEFAULT_OUTS: u8 = 16;
 
@@ -184,7 +186,7 @@ impl Params {
             qps: merge("-q", s.qps, c.qps)?.unwrap_or(1),
             mtu: agree_mtu(server, client)?,
             outs: merge("-o", s.outs, c.outs)?.unwrap_or(DEFAULT_OUTS),
-            recovery: merge("--recovery", s.recovery, c.recovery)?.map_or(RecoveryScheme::GoBackN, |r| r.0),
+            recovery: merge("--recovery", s.recovery, c.recovery)?.map_or(DEFAULT_RECOVERY, |r| r.0),
             bidirectional: s.bidirectional || c.bidirectional,
             verify: s.verify || c.verify,
         })
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!((params.qps, &params.sizes[..], params.mtu), (4, &[64][..], PathMtu::Mtu1024));
         assert_eq!(params.extent, Extent::Iters(5000));
         assert_eq!(params.total(), Some(20_000));
-        assert_eq!(params.recovery, RecoveryScheme::GoBackN);
+        assert_eq!(params.recovery, RecoveryScheme::ImprovedGoBackN);
         let wanted = Recovery(RecoveryScheme::SelectiveRepeat { window_pkts: 64 });
         let server = offer(Choices { recovery: Some(wanted), ..Choices::default() });
         assert_eq!(Params::agree(&server, &client).unwrap().recovery, wanted.0);

@@ -55,8 +55,10 @@ struct Raw<'a> {
 pub(super) fn run(args: &RawArgs) -> anyhow::Result<ExitCode> {
     let device = &args.device;
     let chances = [device.drop_chance, device.reorder_chance, device.corrupt_chance];
-    if device.pcap.is_some() || chances != [Chance::NEVER; 3] {
-        eprintln!("roce perf raw: the limit program takes no faults and no --pcap: it is for speed alone");
+    if device.pcap.is_some() || device.events.is_some() || chances != [Chance::NEVER; 3] {
+        eprintln!(
+            "roce perf raw: the limit program takes no faults, no --events and no --pcap: it is for speed alone"
+        );
         return Ok(ExitCode::from(super::USAGE));
     }
     let mut raw = Raw::open(args)?;

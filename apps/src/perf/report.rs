@@ -264,7 +264,7 @@ pub(super) fn settings(
     let list = if local.post_list > 1 { "Post List " } else { "" };
     let kind = if is_bw { "BW" } else { "Latency" };
     let mut lines = vec![LINE.to_owned(), format!("                    {verb} {direction}{list}{kind} Test")];
-    if local.events {
+    if local.cq_events {
         lines.push(" Test with events.".to_owned());
     }
     lines.push(format!(" Dual-port       : OFF\t\tDevice         : {port}"));
@@ -283,7 +283,7 @@ pub(super) fn settings(
         lines.push(format!(" CQ Moderation   : {}", local.cq_mod(params.size_max())));
     }
     lines.push(format!(" Mtu             : {}[B]", params.mtu.bytes()));
-    if params.recovery != verbs::RecoveryScheme::GoBackN {
+    if params.recovery != super::params::DEFAULT_RECOVERY {
         lines.push(format!(" Recovery        : {}", params.recovery));
     }
     if let Some(congestion) = local.congestion {

@@ -209,7 +209,7 @@ impl Bench {
             Measure::Bw => local.tx_depth,
             Measure::Lat => local.tx_depth.max(LAT_SEND_DEPTH),
         };
-        let channel = local.events.then(|| context.create_comp_channel()).transpose()?;
+        let channel = local.cq_events.then(|| context.create_comp_channel()).transpose()?;
         let (send_cq, recv_cq) = (
             context.create_cq(send_depth * params.qps, channel.as_ref())?,
             context.create_cq(local.rx_depth * params.qps, channel.as_ref())?,

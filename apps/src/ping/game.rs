@@ -52,7 +52,7 @@ struct Score {
 impl Game {
     /// Makes the queue pair and the buffer.
     pub(super) fn set_up(context: &Context, args: &PingArgs) -> anyhow::Result<Self> {
-        let channel = args.events.then(|| context.create_comp_channel()).transpose()?;
+        let channel = args.cq_events.then(|| context.create_comp_channel()).transpose()?;
         let pd = context.alloc_pd()?;
         let size = usize::try_from(args.size)?;
         let mr = pd.alloc(size.max(1), Access::LOCAL_WRITE)?;

@@ -1,5 +1,6 @@
 //! `roce ping`: the RC ping-pong of ibv_rc_pingpong, over any port and against the original.
 
+mod agree;
 mod game;
 mod oob;
 
@@ -9,9 +10,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
-use verbs::{Access, ConnectOptions, Context, Endpoint, Gid, PathMtu};
+use verbs::{Access, ConnectOptions, Context, Endpoint, PathMtu, RecoveryScheme};
 
 use crate::device::{DeviceArgs, parse_path_mtu};
+use crate::events;
 use crate::progress::Progress;
 use game::Game;
 
@@ -43,6 +45,10 @@ Examples:
 
   With 5 % of the packets lost, contents compared, and a capture of it all:
       roce ping --port memif:@wire -s 65536 -c --drop-chance 0.05 --pcap /tmp/ping.pcap localhost
+
+  The same with only what was lost sent again, at both ends:
+      roce ping --port memif:@wire -s 65536 --recovery selective-repeat --drop-chance 0.05 &
+      roce ping --port memif:@wire -s 65536 --recovery selective-repeat --drop-chance 0.05 localhost
 
 Exit status: 0 when all exchanges were made, 1 on failure, 2 on wrong usage.")]
 pub(crate) struct PingArgs {
@@ -77,9 +83,15 @@ pub(crate) struct PingArgs {
     #[arg(short = 'l', long, value_name = "0..7", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=7))]
     sl: u8,
 
-    /// Sleep on completion events instead of polling.
-    #[arg(short, long)]
-    events: bool,
+    /// How losses are repaired: go-back-n as in the standard, improved-go-back-n, or, where both ends ask for
+    /// the same, selective-repeat or selective-repeat:WINDOW, where so many packets are kept out of order, 64
+    /// to 4096 [default: improved-go-back-n]
+    #[arg(long, value_name = "SCHEME")]
+    recovery: Option<RecoveryScheme>,
+
+    /// Sleep on completion events instead of polling (ibv_rc_pingpong's --events, which is a file here).
+    #[arg(short = 'e', long = "cq-events")]
+    cq_events: bool,
 
     /// Index of this end's GID (see `roce devinfo`); by default the server takes one in reach of its client,
     /// and the client its first IPv4 address or else its link-local one.
@@ -121,7 +133,9 @@ struct Report {
     mbit_per_sec: f64,
     usec_per_iter: f64,
     contents_checked: bool,
+    recovery: String,
     retransmitted_pkts: u64,
+    events: serde_json::Value,
 }
 
 /// Plays one end.
@@ -142,11 +156,20 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         None => serve(&context, args, &mut game)?,
         Some(host) => join(&context, args, &mut game, host)?,
     };
-    let elapsed = game.play(args.host.is_some(), args.iters)?;
+    let played = game.play(args.host.is_some(), args.iters);
+    let elapsed = match played {
+        Ok(elapsed) => elapsed,
+        Err(error) => {
+            // The events may have brought it about.
+            events::tell(&context.event_outcomes(), args.json);
+            return Err(error);
+        }
+    };
     if args.chk {
         game.check_contents()?;
     }
     let retransmitted_pkts = say_farewell(&game, &mut stream);
+    let outcomes = context.event_outcomes();
     let bytes = u64::from(args.size) * u64::from(args.iters) * 2;
     let micros = elapsed.as_secs_f64() * 1e6;
     let report = Report {
@@ -159,7 +182,9 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         mbit_per_sec: bytes as f64 * 8.0 / micros,
         usec_per_iter: micros / f64::from(args.iters),
         contents_checked: args.chk,
+        recovery: agree::agree(args.recovery, remote.lid).to_string(),
         retransmitted_pkts,
+        events: events::report(&outcomes),
     };
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -168,6 +193,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         println!("{bytes} bytes in {seconds:.2} seconds = {mbit_per_sec:.2} Mbit/sec");
         println!("{iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter");
     }
+    events::tell(&outcomes, args.json);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -183,9 +209,9 @@ fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<
         Some(index) => index,
         None => context.gid_index_for(remote.gid)?,
     };
-    let local = local_endpoint(context, game, gid_index)?;
+    let local = local_endpoint(context, args, game, gid_index)?;
     print_address(args, "  local address: ", &local);
-    connect(context, args, game, &remote, gid_index)?;
+    connect(context, args, game, (&local, &remote), gid_index)?;
     oob::send_line(&mut stream, &local)?;
     oob::receive_done(&mut stream)?;
     print_address(args, "  remote address:", &remote);
@@ -195,12 +221,12 @@ fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<
 /// The client: tells its address, hears the server's, connects.
 fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyhow::Result<Connected> {
     let gid_index = args.gid_idx.unwrap_or_else(|| default_gid_index(context));
-    let local = local_endpoint(context, game, gid_index)?;
+    let local = local_endpoint(context, args, game, gid_index)?;
     print_address(args, "  local address: ", &local);
     let mut stream = oob::connect(host, args.tcp_port)?;
     oob::send_line(&mut stream, &local)?;
     let remote = oob::receive_line(&mut stream)?;
-    connect(context, args, game, &remote, gid_index)?;
+    connect(context, args, game, (&local, &remote), gid_index)?;
     oob::send_done(&mut stream)?;
     print_address(args, "  remote address:", &remote);
     Ok((local, remote, stream))
@@ -213,28 +239,36 @@ fn default_gid_index(context: &Context) -> u8 {
     first_v4.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
 }
 
-fn local_endpoint(context: &Context, game: &Game, gid_index: u8) -> anyhow::Result<Endpoint> {
+fn local_endpoint(
+    context: &Context,
+    args: &PingArgs,
+    game: &Game,
+    gid_index: u8,
+) -> anyhow::Result<Endpoint> {
     if context.gid(usize::from(gid_index)).is_none() {
         let gids: Vec<String> =
             context.attr().gids.iter().map(|(index, gid)| format!("{index} = {gid}")).collect();
         bail!("there is no GID of index {gid_index}; there are {}", gids.join(", "));
     }
-    Ok(game.qp().endpoint(gid_index))
+    Ok(Endpoint { lid: agree::offer(args.recovery), ..game.qp().endpoint(gid_index) })
 }
 
 fn connect(
     context: &Context,
     args: &PingArgs,
     game: &mut Game,
-    remote: &Endpoint,
+    (local, remote): (&Endpoint, &Endpoint),
     gid_index: u8,
 ) -> anyhow::Result<()> {
-    let own = context.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
-    if own.is_ipv4() != remote.gid.is_ipv4() {
+    if local.gid.is_ipv4() != remote.gid.is_ipv4() {
         bail!(
-            "this end's GID {own} (index {gid_index}) and the peer's {} are of different families: choose with -g on either end",
+            "this end's GID {} (index {gid_index}) and the peer's {} are of different families: choose with -g on either end",
+            local.gid,
             remote.gid
         );
+    }
+    if let Some(note) = agree::note(local.lid, remote.lid) {
+        eprintln!("roce: {note}");
     }
     context.wait_link(LINK_TIMEOUT)?;
     let options = ConnectOptions {
@@ -243,6 +277,7 @@ fn connect(
         access: Access::LOCAL_WRITE,
         rd_atomic: 1,
         traffic_class: args.sl << 5,
+        recovery: agree::agree(args.recovery, remote.lid),
         ..ConnectOptions::default()
     };
     game.qp().connect(remote, &options).context("cannot connect the queue pair")?;
@@ -263,7 +298,7 @@ fn say_farewell(game: &Game, stream: &mut std::net::TcpStream) -> u64 {
 
 fn print_address(args: &PingArgs, label: &str, end: &Endpoint) {
     if !args.json {
-        let (qpn, psn, gid) = (end.qpn.value(), end.psn.value(), end.gid);
-        println!("{label} LID 0x0000, QPN 0x{qpn:06x}, PSN 0x{psn:06x}, GID {gid}");
+        let (lid, qpn, psn, gid) = (end.lid, end.qpn.value(), end.psn.value(), end.gid);
+        println!("{label} LID 0x{lid:04x}, QPN 0x{qpn:06x}, PSN 0x{psn:06x}, GID {gid}");
     }
 }

@@ -7,7 +7,8 @@
 //!     |<--- line of the server --------|
 //!     |---- "done" ------------------->|
 //! ```
-//! A line is `LID:QPN:PSN:GID` in hexadecimal, of fixed length, with the NUL of a C string behind it.
+//! A line is `LID:QPN:PSN:GID` in hexadecimal, of fixed length, with the NUL of a C string behind it. RoCE
+//! has no LIDs: see `agree` for what stands there instead.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
@@ -127,7 +128,7 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         let gid = Gid::from(Ipv4Addr::new(10, 0, 0, 1));
-        Endpoint { qpn: Qpn::new(0x11), psn: Psn::new(0x9c2d3f), gid }
+        Endpoint { lid: 0, qpn: Qpn::new(0x11), psn: Psn::new(0x9c2d3f), gid }
     }
 
     #[test]
@@ -136,6 +137,9 @@ mod tests {
         send_line(&mut sent, &endpoint()).unwrap();
         assert_eq!(sent, b"0000:000011:9c2d3f:00000000000000000000ffff0a000001\0");
         assert_eq!(receive_line(&mut sent.as_slice()).unwrap(), endpoint());
+        sent.clear();
+        send_line(&mut sent, &Endpoint { lid: 0x531A, ..endpoint() }).unwrap();
+        assert_eq!(sent, b"531a:000011:9c2d3f:00000000000000000000ffff0a000001\0");
         sent.clear();
         send_done(&mut sent).unwrap();
         assert_eq!(sent, b"done\0");

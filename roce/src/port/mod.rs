@@ -3,6 +3,7 @@
 use crate::id::Mac;
 use crate::time::Instant;
 
+pub mod events;
 pub mod fault;
 pub mod loopback;
 pub mod pcap;

@@ -43,7 +43,7 @@ impl Staging {
     }
 
     /// Gives a buffer back for a later `reserve`.
-    fn recycle(&mut self, buffer: Vec<u8>) {
+    pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < STAGED_FRAMES_MAX {
             self.spare.push(buffer);
         }

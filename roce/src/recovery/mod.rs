@@ -9,7 +9,7 @@ pub mod psn_window;
 pub mod rto;
 pub mod selective_repeat;
 
-pub use go_back_n::{ExpectedPsn, GoBackN};
+pub use go_back_n::{Affordable, ExpectedPsn, GoBackN};
 pub use rto::{AdaptiveRto, RetransmitTimer};
 pub use selective_repeat::SelectiveRepeat;
 
@@ -221,7 +221,12 @@ impl Recovery {
     #[inline]
     pub fn read_span_max(&self) -> u32 {
         match self {
-            Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => scheme.lost_run(scheme.next_psn()),
+            // The peer takes a part for a READ of its own, unless it has the whole.
+            Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => {
+                let psn = scheme.next_psn();
+                let is_known = scheme.executed().offset_from(psn).is_some_and(|offset| offset > 0);
+                if is_known { scheme.lost_run(psn) } else { u32::MAX }
+            }
             _ => u32::MAX,
         }
     }
@@ -230,6 +235,23 @@ impl Recovery {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_asked_only_of_a_read_that_the_peer_has() {
+        let first = Psn::new(5);
+        let mut recovery = Recovery::new(RecoveryScheme::SelectiveRepeat { window_pkts: 64 }, first);
+        recovery.on_sent(1);
+        recovery.on_sent(64);
+        recovery.on_timeout();
+        let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
+        // The window moves on by the packet before the READ, whose last packet was not in it.
+        scheme.on_executed(first.plus(1));
+        scheme.on_arrived(selective_repeat::Path::Request, first, 1);
+        assert_eq!((recovery.next_psn(), recovery.read_span_max()), (first.plus(1), u32::MAX));
+        let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
+        scheme.on_executed(first.plus(65));
+        assert_eq!(recovery.read_span_max(), 63);
+    }
 
     #[test]
     fn schemes_are_named() {

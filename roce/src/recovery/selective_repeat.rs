@@ -217,15 +217,23 @@ impl SelectiveRepeat {
             return;
         }
         for psn in (0..count).map(|i| first.plus(i)) {
-            let Some(index) = self.tracked(psn) else { continue };
+            if self.tracked(psn).is_none() {
+                continue;
+            }
             self.lost.remove(psn);
             if self.arrived.insert(psn) && !self.resent.contains(psn) {
                 self.reach(path, psn.plus(1));
             }
-            if index == 0 {
-                self.advance();
-            }
         }
+        if self.tracked(self.una).is_some() && self.arrived.contains(self.una) {
+            self.advance();
+        }
+    }
+
+    /// Which of the 32 packets from `first` on are known to have arrived: bit `i` for `first + i`.
+    #[inline]
+    pub fn arrived_bits(&self, first: Psn) -> u32 {
+        self.arrived.bits(first)
     }
 
     /// Moves on over what has arrived and was executed: what waits at the peer may still be refused.

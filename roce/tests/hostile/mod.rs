@@ -51,6 +51,8 @@ const RECV_BIT: u64 = 1;
 const ALLOCATED_MAX_BYTES: i64 = 16 << 10;
 /// What a poll takes.
 const POLL_NANOS: u64 = 100;
+/// The least rate that the scripts' schemes know.
+const RATE_MIN_BITS_PER_SEC: u64 = 1_000_000_000;
 /// Polls after which a silent peer must have been given up.
 const LAST_POLLS_MAX: usize = 5000;
 
@@ -113,11 +115,13 @@ struct Hostile {
 #[derive(Default)]
 struct Bounds {
     requests_in: u64,
+    marked_in: u64,
     reads_in: u64,
     posted_pkts: u64,
     answers_out: u64,
     responses_out: u64,
     requests_out: u64,
+    notifications_out: u64,
 }
 
 /// Runs the script that `bytes` spell; panics where something does not hold.
@@ -240,6 +244,7 @@ impl Hostile {
             rnr_retry: Some(setup.rnr_retry),
             sq_psn: first_psn,
             max_rd_atomic: Some(setup.rd_atomic),
+            congestion: Some(setup.congestion),
             ..QpAttr::default()
         };
         for attr in [to_init, to_rtr, to_rts] {
@@ -309,6 +314,7 @@ impl Hostile {
             && packet.icrc_ok()
         {
             self.bounds.requests_in += u64::from(packet.info.is_request);
+            self.bounds.marked_in += u64::from(packet.ip.congestion_experienced());
             self.bounds.reads_in += u64::from(packet.info.operation == Operation::ReadRequest);
             if let (Operation::Write, Some(reth)) = (packet.info.operation, packet.reth()) {
                 self.arena.expect_write(reth.rkey, reth.va, reth.len_bytes);
@@ -465,6 +471,7 @@ impl Hostile {
             assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);
             match packet.info.operation {
                 Operation::ReadResponse => bounds.responses_out += 1,
+                Operation::CongestionNotification => bounds.notifications_out += 1,
                 Operation::Acknowledge | Operation::SelectiveAcknowledge => bounds.answers_out += 1,
                 _ => bounds.requests_out += 1,
             }
@@ -513,8 +520,11 @@ impl Hostile {
             "{} requests sent, {requests} explained",
             bounds.requests_out
         );
-        let sent = bounds.requests_out + bounds.responses_out + bounds.answers_out;
+        assert!(bounds.notifications_out <= bounds.marked_in, "more notifications than marks");
+        let sent = bounds.requests_out + bounds.responses_out + bounds.answers_out + bounds.notifications_out;
         assert_eq!(counters.sent_pkts, sent);
+        let rate = self.engine.qp_congestion(self.qpn).and_then(|congestion| congestion.rate_bits_per_sec());
+        assert!(rate.is_none_or(|rate| rate >= RATE_MIN_BITS_PER_SEC), "slowed down to {rate:?}");
     }
 
     /// Lets time pass until the engine's next deadline; false where it has none.

@@ -48,6 +48,8 @@ struct Address {
     dst: Gid,
     qpn: Qpn,
     pkey: PKey,
+    /// A router on the way marked it "congestion experienced".
+    marked: bool,
 }
 
 impl Peer {
@@ -88,7 +90,7 @@ impl Peer {
             vlan: None,
             src: address.src,
             dst: address.dst,
-            tclass: 0,
+            tclass: if address.marked { 3 } else { 0 },
             ttl: 64,
             flow_label: 0,
             udp_source_port: 0xC001,
@@ -110,7 +112,7 @@ impl Peer {
     }
 
     fn address(&self) -> Address {
-        Address { src: self.own, dst: self.engine, qpn: self.qpn, pkey: PKey::DEFAULT }
+        Address { src: self.own, dst: self.engine, qpn: self.qpn, pkey: PKey::DEFAULT, marked: false }
     }
 
     /// The frame of a packet plan.
@@ -138,6 +140,7 @@ impl Peer {
         };
         let aeth = Aeth { syndrome: Syndrome::from_byte(plan.syndrome), msn: Msn::new(1) };
         let mut address = self.address();
+        address.marked = plan.flags & 0x30 == 0x30;
         match plan.damage {
             Damage::UnknownQp(number) => address.qpn = Qpn::new(number),
             Damage::OtherQp => address.qpn = self.other_qpn,

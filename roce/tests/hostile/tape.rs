@@ -1,6 +1,7 @@
 //! Bytes to steps: what a hostile peer, the network and the application do to one engine. Every byte
 //! string is a script, and most packets are nearly right, for those go deepest.
 
+use roce::congestion::CongestionScheme;
 use roce::qp::{PathMtu, QpState};
 use roce::recovery::RecoveryScheme;
 
@@ -23,6 +24,7 @@ pub(crate) struct Setup {
     pub rnr_retry: u8,
     pub first_psn: u32,
     pub recovery: RecoveryScheme,
+    pub congestion: CongestionScheme,
 }
 
 /// Which region of memory, or none.
@@ -98,7 +100,7 @@ pub(crate) struct PacketPlan {
     pub payload_len: usize,
     pub reth: RethPlan,
     pub syndrome: u8,
-    /// Solicited, ack request, FECN, BECN, from bit 0 on.
+    /// Solicited, ack request, FECN, BECN, from bit 0 on; bits 4 and 5 both: marked on its way.
     pub flags: u8,
     pub damage: Damage,
 }
@@ -201,6 +203,14 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
             0x20 => RecoveryScheme::ImprovedGoBackN,
             _ => RecoveryScheme::SelectiveRepeat { window_pkts: SELECTIVE_WINDOW_PKTS },
         },
+        congestion: match mtu & 0x1C {
+            0x04 => CongestionScheme::None,
+            0x08 => parsed("dcqcn:rpg_min_rate=1000"),
+            0x0C => parsed("dcqcn:rpg_min_rate=1000,rate_to_set_on_first_cnp=2000,window_pkts=3"),
+            0x10 => parsed("swift:base_target_nanos=1000,min_window_milli=100"),
+            0x14 => parsed("timely:t_low_nanos=100,t_high_nanos=2000,min_rate_mbps=1000"),
+            _ => CongestionScheme::default(),
+        },
         rd_atomic: tape.pick(&[1, 2, 4, 0]),
         retry_count: tape.below(8),
         rnr_retry: tape.below(8),
@@ -211,6 +221,10 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
         steps.push(step(&mut tape, setup.mtu.bytes()));
     }
     (setup, steps)
+}
+
+fn parsed(name: &str) -> CongestionScheme {
+    name.parse().expect("it is the name of a scheme")
 }
 
 fn step(tape: &mut Tape<'_>, mtu: u32) -> Step {
@@ -287,7 +301,7 @@ fn packet(tape: &mut Tape<'_>, mtu: u32) -> PacketPlan {
     let opcode = match tape.below(16) {
         0..=9 => tape.below(0x18),
         10..=13 => 0x0D + tape.below(5),
-        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11, 0xC0]),
+        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11, 0xC0, 0x81]),
         _ => tape.byte(),
     };
     let offset = i32::from(tape.pick(&[0i8, 0, 0, 0, 0, 1, -1, 2, -2, 7, -9, 100]));

@@ -185,6 +185,7 @@ impl Peer {
     fn connect(&self, connect: &Connect) -> Result<Done, Failure> {
         self.context.wait_link(LINK_TIMEOUT)?;
         let peer = Endpoint {
+            lid: 0,
             qpn: Qpn::new(connect.peer.qpn),
             psn: Psn::new(connect.peer.psn),
             gid: Gid::from(connect.peer.gid),

@@ -19,6 +19,8 @@ struct Game {
     gid_index: u8,
     mtu: u32,
     size: u32,
+    /// Asked of `roce ping` alone, which offers it in the LID of its line.
+    recovery: Option<&'static str>,
 }
 
 impl Game {
@@ -38,6 +40,7 @@ impl Game {
         let mut command = guest.namespace.command(roce());
         command.args(["ping", "--port", &Guest::port(self.wire)]);
         command.args(self.options().split_whitespace());
+        command.args(self.recovery.iter().flat_map(|scheme| ["--recovery", scheme]));
         command.arg("--pcap").arg(capture_file("ours"));
         command
     }
@@ -50,6 +53,11 @@ impl Game {
         for Output { status, stdout, .. } in [&ours, &guests] {
             assert!(status.success() && stdout.contains(&format!("{ITERS} iters in")), "{said}");
         }
+        assert_eq!(
+            ours.stderr.contains("so recovery is improved-go-back-n"),
+            self.recovery.is_some(),
+            "{said}"
+        );
     }
 }
 
@@ -57,7 +65,7 @@ impl Game {
 fn play_all(wire: Wire, gid_index: u8, mtu: u32, play: impl Fn(&Guest, &Game)) {
     let guest = guest();
     for size in SIZES {
-        play(&guest, &Game { wire, gid_index, mtu, size });
+        play(&guest, &Game { wire, gid_index, mtu, size, recovery: None });
     }
 }
 
@@ -129,4 +137,13 @@ fn we_join_over_vhost_user() {
 #[test]
 fn we_serve_over_vhost_user() {
     play_all(Wire::Vhost, 2, 1024, we_serve);
+}
+
+#[test]
+fn an_offer_of_selective_repeat_is_passed_over() {
+    let guest = guest();
+    let recovery = Some("selective-repeat");
+    let game = Game { wire: Wire::Tap, gid_index: 1, mtu: 1024, size: 65536, recovery };
+    we_join(&guest, &game);
+    we_serve(&guest, &game);
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::links::{Side, memif, veth, vhost};
-use crate::live::{Output, Process, roce, run, turn};
+use crate::live::{Output, Process, roce, run, shared_dir, turn};
 
 /// How long one command may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -12,19 +12,25 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Runs the same subcommand at both ends of a link, the second as the client of the first, which it
 /// reaches as `host`.
 fn both(sides: &[Side; 2], host: &str, tcp_port: u16, args: &str) -> [Output; 2] {
-    let command = |side: &Side| {
+    each(sides, host, tcp_port, [args, args])
+}
+
+/// The same with arguments of each end's own.
+fn each(sides: &[Side; 2], host: &str, tcp_port: u16, args: [&str; 2]) -> [Output; 2] {
+    let command = |number: usize| {
+        let side = &sides[number];
         let mut command = side.command(&roce());
-        command.args(args.split_whitespace());
+        command.args(args[number].split_whitespace());
         command.args(["--port", &side.port, "-p", &tcp_port.to_string()]);
         command
     };
-    let server = Process::start(&mut command(&sides[0]));
+    let server = Process::start(&mut command(0));
     sides[0].wait_listen(tcp_port);
-    let client = Process::start(command(&sides[1]).arg(host));
+    let client = Process::start(command(1).arg(host));
     // Both are waited for before either is judged, as one end's failure is seldom its own fault.
     let outputs = [server.finish(TIMEOUT), client.finish(TIMEOUT)];
     for output in &outputs {
-        assert!(output.status.success(), "{args}: {outputs:?}");
+        assert!(output.status.success(), "{args:?}: {outputs:?}");
     }
     outputs
 }
@@ -49,6 +55,45 @@ fn ping_with_faults() {
     let _turn = turn();
     let faults = "-s 65536 --drop-chance 0.03 --reorder-chance 0.03 --corrupt-chance 0.02";
     ping(&memif("ping-faults"), "localhost", 18602, faults);
+}
+
+/// Runs `roce ping` with these options of each end; returns what each says of the recovery, and on stderr.
+fn ping_recovery(name: &str, tcp_port: u16, options: [&str; 2]) -> [(String, String); 2] {
+    let args = options.map(|options| {
+        format!("ping -n 100 -s 65536 -c --json --drop-chance 0.02 --reorder-chance 0.02 {options}")
+    });
+    each(&memif(name), "localhost", tcp_port, [&args[0], &args[1]]).map(|output| {
+        let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("one object");
+        assert_eq!(report["contents_checked"], true);
+        (report["recovery"].as_str().expect("a name").to_owned(), output.stderr)
+    })
+}
+
+#[test]
+fn ping_recovers_by_selective_repeat_where_both_ends_ask_for_it() {
+    let _turn = turn();
+    let wide = "--recovery selective-repeat:4096";
+    for (recovery, stderr) in ping_recovery("ping-selective", 18610, [wide, wide]) {
+        assert_eq!(recovery, "selective-repeat:4096");
+        assert!(!stderr.contains("--recovery"), "{stderr}");
+    }
+}
+
+#[test]
+fn ping_falls_back_to_what_needs_no_consent_where_one_end_does_not_ask_for_the_same() {
+    let _turn = turn();
+    let (some, other) = ("--recovery selective-repeat", "--recovery selective-repeat:64");
+    for (number, options) in [[some, ""], ["", some], [some, other]].into_iter().enumerate() {
+        let ends = ping_recovery(&format!("ping-one-sided{number}"), 18611, options);
+        for ((recovery, stderr), asked) in ends.into_iter().zip(options) {
+            assert_eq!(recovery, "improved-go-back-n", "{options:?}");
+            assert_eq!(
+                stderr.contains("so recovery is improved-go-back-n"),
+                !asked.is_empty(),
+                "{options:?}: {stderr}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -86,6 +131,53 @@ fn perf_verifies_what_selective_repeat_moves_through_faults() {
     for (number, test) in ["send-bw", "write-bw", "read-bw"].into_iter().enumerate() {
         let args = format!("perf {test} --verify -n 300 -s 30000 -q 2 --recovery selective-repeat {faults}");
         both(&memif(&format!("perf-selective{number}")), "localhost", 18608, &args);
+    }
+}
+
+#[test]
+fn perf_drops_the_packets_that_a_file_names_and_says_so() {
+    let _turn = turn();
+    let directory = shared_dir();
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("the directory is writable");
+        path.display().to_string()
+    };
+    let event = |psn: &str, iter: u32, action: &str| {
+        format!("[[event]]\nqpn = 1\npsn = {psn}\niter = {iter}\naction = \"{action}\"\n")
+    };
+    let requests =
+        [event("5", 1, "drop"), event("5", 2, "drop"), event("44", 1, "corrupt"), event("9999", 1, "drop")];
+    let requests = write("requests.toml", &requests.concat());
+    let responses = event("\"any\"", 2, "drop") + "opcode = \"acknowledge\"\n";
+    let responses = write("responses.toml", &responses);
+    for (number, recovery) in ["go-back-n", "selective-repeat"].into_iter().enumerate() {
+        // 300 messages of 8 packets: the fifth and the forty-fourth are in the middle of one.
+        let args = format!("perf write-bw --verify -n 300 -s 30000 -m 4096 --recovery {recovery} --events");
+        let args = [format!("{args} {responses}"), format!("{args} {requests} --json")];
+        let sides = memif(&format!("perf-events{number}"));
+        let [server, client] = each(&sides, "localhost", 18609, [&args[0], &args[1]]);
+        assert!(
+            server.stdout.contains("event 1: drop, qpn 1, response psn any, iter 2 at ")
+                && server.stdout.contains("RC ACKNOWLEDGE"),
+            "{server:?}"
+        );
+        let report: serde_json::Value = serde_json::from_str(&client.stdout).expect("one object");
+        assert_eq!(report["verified"], true);
+        assert!(report["counters"]["retransmitted_pkts"].as_u64().is_some_and(|pkts| pkts >= 3), "{report}");
+        let events = report["events"].as_array().expect("a list");
+        assert_eq!(events.len(), 4);
+        for event in &events[..3] {
+            assert_eq!(event["fired"]["opcode"], "RC RDMA WRITE MIDDLE", "{event}");
+            assert!(event["fired"]["resent_after_usec"].is_number(), "{event}");
+        }
+        assert_eq!(events[0]["fired"]["psn"], events[1]["fired"]["psn"]);
+        assert!(events[3]["fired"].is_null(), "{}", events[3]);
+        assert!(
+            client.stderr.contains("event 4: ") && client.stderr.contains("never happened"),
+            "{client:?}"
+        );
+        assert!(!client.stderr.contains("event 3: "), "{client:?}");
     }
 }
 

@@ -6,6 +6,7 @@ use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use roce::congestion::CongestionScheme;
 use roce::engine::limits::{DEFAULT_WINDOW_PKTS, RX_BURST_FRAMES, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 use roce::recovery::RecoveryScheme;
@@ -22,8 +23,8 @@ pub(crate) struct Scenario {
     pub(crate) link: LinkPlan,
     /// A host polls no more often than this.
     pub(crate) poll_gap_nanos: u64,
-    /// Packets in flight of each queue pair.
-    pub(crate) window_pkts: u32,
+    /// Congestion control of each queue pair.
+    pub(crate) congestion: CongestionScheme,
     /// Local ACK timeout: 4.096 us * 2^timeout.
     pub(crate) timeout: u8,
     pub(crate) min_rnr_timer: u8,
@@ -331,6 +332,21 @@ fn recoveries() -> impl Strategy<Value = [RecoveryScheme; 2]> {
     ]
 }
 
+/// A fixed window mostly; and the other schemes, each with such a window and a floor that ends in time.
+fn congestion() -> impl Strategy<Value = CongestionScheme> {
+    let scheme = |parameters: &'static str| {
+        let parse = move |window| format!("{parameters},window_pkts={window}").parse().expect("it is right");
+        select(&WINDOWS[..]).prop_map(parse)
+    };
+    prop_oneof![
+        4 => select(&WINDOWS[..]).prop_map(|window_pkts| CongestionScheme::Window { window_pkts }),
+        1 => Just(CongestionScheme::None),
+        1 => scheme("dcqcn:rpg_min_rate=2000"),
+        1 => scheme("swift:base_target_nanos=20000,min_window_milli=500"),
+        1 => scheme("timely:t_low_nanos=10000,t_high_nanos=100000,min_rate_mbps=2000"),
+    ]
+}
+
 fn conns() -> impl Strategy<Value = Vec<ConnPlan>> {
     let conn =
         || (recoveries(), ends(), ends()).prop_map(|(recovery, a, b)| ConnPlan { recovery, ends: [a, b] });
@@ -380,13 +396,13 @@ pub(crate) fn scenarios() -> impl Strategy<Value = Scenario> {
         select(&[256u32, 512, 1024, 2048, 4096][..]),
         links(),
         prop_oneof![Just(100u64), 50u64..1_000, 1_000u64..8_000],
-        select(&WINDOWS[..]),
+        congestion(),
         8u8..=11,
         prop_oneof![1u8..4, 1u8..14],
     );
     let tape = prop_oneof![1 => Just(Vec::new()), 6 => vec(tape_entries(), 1..12)];
     (shape, conns(), tape).prop_map(|(shape, conns, tape)| {
-        let (seed, ipv6, hosts, mtu_bytes, link, poll_gap_nanos, window_pkts, timeout, min_rnr_timer) = shape;
+        let (seed, ipv6, hosts, mtu_bytes, link, poll_gap_nanos, congestion, timeout, min_rnr_timer) = shape;
         Scenario {
             seed,
             ipv6,
@@ -394,7 +410,7 @@ pub(crate) fn scenarios() -> impl Strategy<Value = Scenario> {
             mtu_bytes,
             link,
             poll_gap_nanos,
-            window_pkts,
+            congestion,
             timeout,
             min_rnr_timer,
             conns,

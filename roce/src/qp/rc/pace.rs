@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   silence for         selective repeat                  improved go-back-N
-//!   a round trip        the last packet again             the oldest packet again, and no other ..
-//!   then RTO, doubling  all that did not arrive again     .. until the peer answers
+//!   a round trip        the last packet again             the oldest packet again; where the peer then acknowledges
+//!   then RTO, doubling  all that did not arrive again     that alone, all behind it too
 //!   local ACK timeout   one of `retry_count` is used up; after the last the work request fails
 //! ```
 
@@ -12,12 +12,14 @@ use super::requester::Requester;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::queue::WcStatus;
-use crate::recovery::{AdaptiveRto, Recovery};
+use crate::recovery::{AdaptiveRto, Affordable, Recovery};
 use crate::time::Instant;
 
 /// Timing that follows the network.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
+    /// Under improved go-back-N, what may be in flight: a loss costs all of it.
+    pub(super) affordable: Affordable,
     pub(super) rto: AdaptiveRto,
     /// When what everything waits for last came, or a retry was spent on it.
     heard_at: Instant,
@@ -26,7 +28,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// What was in flight is taken back.
+    /// The peer is not ready: what was timed will be answered much later, or is taken back.
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
         self.probe = None;
@@ -48,8 +50,14 @@ impl Requester {
 
     /// Whether the oldest packet was sent again alone, to see whether the peer answers.
     #[inline]
-    pub(super) fn is_probing(&self) -> bool {
+    fn is_probing(&self) -> bool {
         matches!(self.recovery, Recovery::GoBackN(_)) && self.pace.probe.is_some()
+    }
+
+    /// Packets in flight at most, besides what congestion control says.
+    #[inline]
+    pub(super) fn affordable_pkts(&self) -> u32 {
+        if self.is_probing() { 1 } else { self.pace.affordable.window_pkts() }
     }
 
     /// The wait for a receive is over.
@@ -93,8 +101,15 @@ impl Requester {
             }
             return None;
         }
-        self.pace.probe = None;
+        if self.pace.probe.take().is_some()
+            && acknowledged > 1
+            && !resumes
+            && let Recovery::GoBackN(scheme) = &mut self.recovery
+        {
+            scheme.undo_timeout();
+        }
         let rtt_nanos = self.time_answer(now, resumes);
+        self.pace.affordable.on_feedback(acknowledged, self.recovery.sent(), resumes);
         if acknowledged > 0 {
             self.heard(now);
         }
@@ -133,7 +148,9 @@ impl Requester {
         let probe = match &mut self.recovery {
             Recovery::GoBackN(scheme) => {
                 scheme.on_timeout();
-                self.pace.rto.cancel();
+                if self.pace.rto.timed() == Some(scheme.una()) {
+                    self.pace.rto.cancel();
+                }
                 self.pace.probe = Some(scheme.una());
                 is_first
             }

@@ -152,7 +152,7 @@ impl Reads {
     /// `psn` on have been sent, they are sent again, all of them or, where only the parts that were
     /// lost are asked for, this part.
     pub fn repeat(&mut self, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
-        let again = self
+        let mut again = self
             .history
             .iter()
             .find_map(|read| read.resumed_at(psn, reth, self.mtu_bytes))
@@ -170,6 +170,12 @@ impl Reads {
         }
         if self.is_full() {
             return Err(NotQueued::NoRoom);
+        }
+        // What the READ itself still sends is not sent twice: the peer, having it all, might ask for its next
+        // READ while this one still counts.
+        if let Some(fresh) = self.queue.iter().find(|waiting| waiting.fresh && covers(waiting).is_some()) {
+            let sent_pkts = fresh.next_psn().distance_from(again.request.first);
+            again.request.packets = again.request.packets.min(sent_pkts);
         }
         let later = |w: &Waiting| w.next_psn().offset_from(psn).is_some_and(|offset| offset > 0);
         let at = self.queue.iter().position(later).unwrap_or(self.queue.len());
@@ -223,6 +229,17 @@ mod tests {
             Some(psn)
         })
         .collect()
+    }
+
+    #[test]
+    fn a_part_asked_again_ends_where_the_read_itself_goes_on() {
+        let mut reads = Reads::new(1, Some(4), MTU);
+        reads.push(read(10, 8));
+        (0..3).for_each(|_| reads.on_sent());
+        reads.repeat(Psn::new(11), &reth(1, 7 * MTU)).unwrap();
+        reads.repeat(Psn::new(12), &reth(2, 4 * MTU)).unwrap();
+        assert_eq!(drain(&mut reads), [11, 12, 13, 14, 15, 16, 17]);
+        assert_eq!(reads.admit(), Ok(()));
     }
 
     #[test]

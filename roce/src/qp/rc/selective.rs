@@ -149,9 +149,10 @@ impl Requester {
             return 0; // an old one
         }
         for (word, bits) in bitmap_words(bitmap).enumerate() {
-            let mut left = bits;
+            let first = next.plus(1 + 32 * word as u32);
+            let mut left = bits & !scheme.arrived_bits(first);
             while left != 0 {
-                let psn = next.plus(1 + 32 * word as u32 + left.trailing_zeros());
+                let psn = first.plus(left.trailing_zeros());
                 left &= left - 1;
                 if outstanding.assigned_reads() == 0 || outstanding.find(psn).is_some_and(|p| !p.span.is_read)
                 {

@@ -1,0 +1,82 @@
+//! Where a packet stands: its connection, its lane there, and how far its PSN is from the lane's first.
+
+use std::collections::HashMap;
+
+use super::plan::{CONNECTIONS_MAX, Lane};
+use crate::id::{Gid, Qpn};
+use crate::psn::Psn;
+
+/// Names a lane of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LaneId(usize);
+
+/// What the port has sent on a lane.
+#[derive(Clone, Copy)]
+struct Sent {
+    /// The PSN furthest ahead, and its offset from the first: PSNs go round, offsets do not.
+    newest: Psn,
+    newest_offset: u64,
+    is_watched: bool,
+}
+
+/// Where a packet stands.
+pub(super) struct Spot {
+    pub(super) lane: LaneId,
+    /// The connection's number, from 1, in the order of first packets.
+    pub(super) number: u32,
+    /// PSNs after the lane's first; `None` where it is before that.
+    pub(super) offset: Option<u64>,
+    /// The lane's first packet.
+    pub(super) is_new: bool,
+}
+
+/// All connections that a port sends on, up to [`CONNECTIONS_MAX`]; those that come later are not seen.
+#[derive(Default)]
+pub(super) struct Lanes {
+    numbers: HashMap<(Gid, Qpn), u32>,
+    /// Two for each connection: requests, responses.
+    sent: Vec<Option<Sent>>,
+}
+
+impl Lanes {
+    /// None yet; with room for all that may come, where any are to be seen.
+    pub(super) fn new(is_active: bool) -> Self {
+        let room = if is_active { CONNECTIONS_MAX as usize } else { 0 };
+        Lanes { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
+    }
+
+    /// Where a packet to `dest` with this PSN stands; `None` where the table is full.
+    pub(super) fn locate(&mut self, dest: (Gid, Qpn), lane: Lane, psn: Psn) -> Option<Spot> {
+        let known = self.numbers.len() as u32;
+        let number = match self.numbers.get(&dest) {
+            Some(&number) => number,
+            None if known < CONNECTIONS_MAX => {
+                self.numbers.insert(dest, known + 1);
+                self.sent.extend([None, None]);
+                known + 1
+            }
+            None => return None,
+        };
+        let at = 2 * (number as usize - 1) + usize::from(lane == Lane::Responses);
+        let slot = self.sent.get_mut(at)?;
+        let is_new = slot.is_none();
+        let sent = slot.get_or_insert(Sent { newest: psn, newest_offset: 0, is_watched: false });
+        let ahead = psn.offset_from(sent.newest).map(i64::from);
+        let offset = ahead.and_then(|ahead| sent.newest_offset.checked_add_signed(ahead));
+        if let Some(offset) = offset.filter(|&offset| offset > sent.newest_offset) {
+            (sent.newest, sent.newest_offset) = (psn, offset);
+        }
+        Some(Spot { lane: LaneId(at), number, offset, is_new })
+    }
+
+    /// Some event waits for packets of this lane.
+    pub(super) fn watch(&mut self, lane: LaneId) {
+        if let Some(Some(sent)) = self.sent.get_mut(lane.0) {
+            sent.is_watched = true;
+        }
+    }
+
+    pub(super) fn is_watched(&self, lane: LaneId) -> bool {
+        self.sent.get(lane.0).is_some_and(|sent| sent.is_some_and(|sent| sent.is_watched))
+    }
+}
