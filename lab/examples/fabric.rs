@@ -11,6 +11,7 @@ use std::time::Instant;
 use common::{Mesh, MeshConfig, to_others};
 use netsim::Forwarding;
 use netsim::topology::fat_tree_hosts;
+use roce::congestion::CongestionScheme;
 use roce::port::Payload;
 use roce::recovery::RecoveryScheme;
 
@@ -38,7 +39,8 @@ fn main() {
             queue_bytes_max: 240_000,
             recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 128 },
             payload: Payload::Phantom,
-            window_pkts: 110,
+            congestion: CongestionScheme::Window { window_pkts: 110 },
+            ecn: None,
             seed,
         };
         let start = Instant::now();

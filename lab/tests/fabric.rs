@@ -4,7 +4,9 @@ mod common;
 
 use common::{FRAME_BYTES_MAX, INPUT_BYTES_MAX, Mesh, MeshConfig, all_to_all};
 use lab::seeds;
-use netsim::Forwarding;
+use netsim::workload::Incast;
+use netsim::{Forwarding, Red};
+use roce::congestion::CongestionScheme;
 use roce::port::Payload;
 use roce::recovery::RecoveryScheme;
 
@@ -17,7 +19,8 @@ const CONFIG: MeshConfig = MeshConfig {
     queue_bytes_max: 40_000,
     recovery: RecoveryScheme::GoBackN,
     payload: Payload::Phantom,
-    window_pkts: 110,
+    congestion: CongestionScheme::Window { window_pkts: 110 },
+    ecn: None,
     seed: 1,
 };
 
@@ -106,4 +109,25 @@ fn a_corrupted_phantom_frame_is_dropped_for_its_icrc() {
     let drops: u64 = mesh.world.hosts.iter().map(|host| host.engine.drop_counters().rx_icrc_errors).sum();
     assert_eq!(drops, 2);
     assert!(mesh.counters().retransmitted_pkts > 0);
+}
+
+#[test]
+fn marks_reach_the_senders_of_an_incast_and_spare_it_pauses() {
+    let incast = Incast { start_nanos: 0, senders: 8, bytes_each: 1_000_000 };
+    let red = Red { kmin_bytes: 5_000, kmax_bytes: 40_000, pmax: 0.2 };
+    let run = |congestion: &str| {
+        let congestion = congestion.parse().expect("a scheme");
+        let mut mesh = Mesh::new(&MeshConfig { congestion, ecn: Some(red), ..CONFIG }, &incast.flows(16, 1));
+        mesh.run();
+        let links = mesh.links();
+        let sum = |count: fn(&netsim::LinkCounters) -> u64| links.iter().map(count).sum::<u64>();
+        assert_eq!(sum(|link| link.overrun), 0);
+        (sum(|link| link.marked), sum(|link| link.paused_nanos), mesh.counters())
+    };
+    let (marked, paused_nanos, counters) = run("dcqcn");
+    assert!(marked > 0 && counters.np_ecn_marked_roce_packets == marked, "{marked} {counters:?}");
+    assert!(counters.np_cnp_sent > 0 && counters.rp_cnp_handled == counters.np_cnp_sent, "{counters:?}");
+    let (unmarked, longer_nanos, _) = run("none");
+    assert_eq!(unmarked, 0, "no scheme, no permission to mark");
+    assert!(paused_nanos * 3 < longer_nanos * 2, "{paused_nanos} of {longer_nanos} ns");
 }

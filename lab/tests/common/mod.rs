@@ -3,7 +3,7 @@
 use lab::world::{ConnAttr, EndAttr, Host, HostConfig, Neighbours, QpSizes, Step, World};
 use netsim::topology::{Fabric, FabricConfig, fat_tree};
 use netsim::workload::Flow;
-use netsim::{Forwarding, LinkConfig, LinkCounters, LinkId, Pfc, SwitchConfig};
+use netsim::{Forwarding, LinkConfig, LinkCounters, LinkId, Pfc, Red, SwitchConfig};
 use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
@@ -45,8 +45,10 @@ pub(crate) struct MeshConfig {
     pub(crate) recovery: RecoveryScheme,
     /// Carried or phantom.
     pub(crate) payload: Payload,
-    /// Packets in flight of each connection.
-    pub(crate) window_pkts: u32,
+    /// Congestion control of each connection.
+    pub(crate) congestion: CongestionScheme,
+    /// Marking.
+    pub(crate) ecn: Option<Red>,
     /// The seed.
     pub(crate) seed: u64,
 }
@@ -80,7 +82,13 @@ pub(crate) fn build(config: &MeshConfig) -> Fabric {
     let queue_bytes_max = if config.lossless { usize::MAX } else { config.queue_bytes_max };
     let cable = LinkConfig { queue_bytes_max, ..CABLE };
     let input_bytes_max = if config.lossless { INPUT_BYTES_MAX } else { usize::MAX };
-    let switch = SwitchConfig { forwarding: config.forwarding, input_bytes_max, pfc, ..SwitchConfig::PLAIN };
+    let switch = SwitchConfig {
+        forwarding: config.forwarding,
+        input_bytes_max,
+        pfc,
+        ecn: config.ecn,
+        ..SwitchConfig::PLAIN
+    };
     let fabric = FabricConfig {
         host_cable: cable,
         trunk: cable,
@@ -101,7 +109,7 @@ impl Mesh {
         let host_config = HostConfig {
             mtu_bytes: FRAME_BYTES_MAX - 18,
             poll_gap_nanos: 200,
-            congestion: CongestionScheme::Window { window_pkts: config.window_pkts },
+            congestion: config.congestion,
             seed: config.seed,
             limits: DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 1, max_qps },
             neighbours: Neighbours::Told,

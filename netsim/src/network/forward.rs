@@ -4,7 +4,7 @@ use super::{LinkId, Network, SwitchId};
 use crate::frame::{FrameId, NONE};
 use crate::link::Queued;
 use crate::route::Routes;
-use crate::tape::{is_ecn_capable, mark_ce};
+use crate::tape::{ecn_bits, mark_ce};
 
 impl Network {
     /// The shortest ways between all hosts, as switches that do not learn use them.
@@ -82,7 +82,7 @@ impl Network {
         }
         if switch.draws_mark(output.queued_bytes) {
             let bytes = &mut self.frames.get_mut(frame).frame.bytes;
-            if is_ecn_capable(bytes) {
+            if matches!(ecn_bits(bytes), 1 | 2) {
                 mark_ce(bytes);
                 output.counters.marked += 1;
             }
