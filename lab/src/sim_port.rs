@@ -10,44 +10,32 @@ use roce::wire::{Bth, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Operation, UdpHe
 /// A network that several ports of one thread share.
 pub type SharedNetwork = Rc<RefCell<Network>>;
 
-/// Buffers of a full frame's length, shared by the ports that inflate frames.
-pub type Buffers = Rc<RefCell<Vec<Vec<u8>>>>;
+/// Buffers for received frames, shared by the ports of one thread.
+pub type Buffers = Rc<RefCell<Vec<Box<Received>>>>;
 
-/// Where a received frame's buffer goes back to.
-enum Home {
-    Network(SharedNetwork),
-    Buffers(Buffers),
-}
-
-/// A received frame.
-pub struct SimFrame {
+/// A buffer for a received frame.
+pub struct Received {
+    /// At least as long as the frame.
     bytes: Vec<u8>,
     len_bytes: usize,
-    home: Home,
+    /// Where it goes back to.
+    home: Buffers,
 }
+
+/// A received frame. One pointer: an engine keeps a window of places for each queue pair.
+pub struct SimFrame(Option<Box<Received>>);
 
 impl AsRef<[u8]> for SimFrame {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[..self.len_bytes]
+        self.0.as_ref().map_or(&[], |received| &received.bytes[..received.len_bytes])
     }
 }
 
 impl Drop for SimFrame {
     fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        // A frame that is dropped while a failing test unwinds may find its home in use.
-        match &self.home {
-            Home::Network(network) => {
-                if let Ok(mut network) = network.try_borrow_mut() {
-                    network.recycle(bytes);
-                }
-            }
-            Home::Buffers(buffers) => {
-                if let Ok(mut buffers) = buffers.try_borrow_mut() {
-                    buffers.push(bytes);
-                }
-            }
-        }
+        let Some(received) = self.0.take() else { return };
+        let home = received.home.clone();
+        home.borrow_mut().push(received);
     }
 }
 
@@ -73,7 +61,7 @@ pub struct SimPort {
 
 impl SimPort {
     /// The port of `host`, and a flag that is set when a frame was refused for want of room. `buffers`
-    /// are used where payload is phantom.
+    /// are those of all ports of the thread.
     pub fn new(
         network: SharedNetwork,
         host: HostId,
@@ -115,22 +103,36 @@ impl SimPort {
     }
 
     /// A frame as the engine reads it.
-    fn inflate(&self, frame: Frame) -> SimFrame {
-        let len_bytes = frame.len_bytes();
-        if self.payload == Payload::Carried || (frame.phantom_bytes == 0 && !frame.corrupted) {
-            return SimFrame { bytes: frame.bytes, len_bytes, home: Home::Network(self.network.clone()) };
+    fn unpack(&self, frame: Frame, network: &mut Network) -> SimFrame {
+        let spare = self.buffers.borrow_mut().pop();
+        let mut received = spare.unwrap_or_else(|| {
+            Box::new(Received { bytes: Vec::new(), len_bytes: 0, home: self.buffers.clone() })
+        });
+        received.len_bytes = frame.len_bytes();
+        match self.payload {
+            Payload::Carried => network.recycle(std::mem::replace(&mut received.bytes, frame.bytes)),
+            Payload::Phantom => {
+                inflate(&mut received, &frame, self.caps.frame_bytes_max());
+                network.recycle(frame.bytes);
+            }
         }
-        let mut bytes = self.buffers.borrow_mut().pop().unwrap_or_default();
-        if bytes.len() < len_bytes {
-            bytes.resize(len_bytes.max(self.caps.frame_bytes_max()), 0);
-        }
-        bytes[..frame.bytes.len()].copy_from_slice(&frame.bytes);
-        let icrc = if frame.corrupted { !PHANTOM_ICRC } else { PHANTOM_ICRC };
-        bytes[len_bytes.saturating_sub(ICRC_LEN)..len_bytes]
-            .iter_mut()
-            .zip(icrc.to_le_bytes())
-            .for_each(|(byte, of_icrc)| *byte = of_icrc);
-        SimFrame { bytes, len_bytes, home: Home::Buffers(self.buffers.clone()) }
+        SimFrame(Some(received))
+    }
+}
+
+/// Writes a frame without payload as a whole one, with the ICRC that it stands for.
+fn inflate(received: &mut Received, frame: &Frame, frame_bytes_max: usize) {
+    let len_bytes = received.len_bytes;
+    if received.bytes.len() < len_bytes {
+        received.bytes.resize(len_bytes.max(frame_bytes_max), 0);
+    }
+    let bytes = &mut received.bytes[..len_bytes];
+    bytes[..frame.bytes.len()].copy_from_slice(&frame.bytes);
+    if (frame.phantom_bytes > 0 || frame.corrupted)
+        && let Some(icrc) = bytes.last_chunk_mut::<ICRC_LEN>()
+    {
+        let value = if frame.corrupted { !PHANTOM_ICRC } else { PHANTOM_ICRC };
+        *icrc = value.to_le_bytes();
     }
 }
 
@@ -148,8 +150,10 @@ impl Port for SimPort {
     fn rx_burst(&mut self, frames: &mut Vec<SimFrame>, max: usize) -> usize {
         let mut network = self.network.borrow_mut();
         let before = frames.len();
-        let arrived = std::iter::from_fn(|| network.receive(self.host)).take(max);
-        frames.extend(arrived.map(|frame| self.inflate(frame)));
+        while frames.len() - before < max {
+            let Some(frame) = network.receive(self.host) else { break };
+            frames.push(self.unpack(frame, &mut network));
+        }
         frames.len() - before
     }
 

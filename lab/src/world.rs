@@ -19,14 +19,14 @@ use std::rc::Rc;
 use netsim::{HostId, LinkConfig, Network};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::DeviceLimits;
-use roce::engine::{Engine, EngineConfig};
+use roce::engine::{Engine, EngineConfig, QpHandles};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
 use roce::port::{Payload, PortCaps};
 use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
-use roce::queue::{CqPoller, RecvPoster, SendPoster};
+use roce::queue::{CqId, CqPoller, RecvPoster, SendPoster};
 use roce::recovery::RecoveryScheme;
 use roce::time::Instant;
 
@@ -241,6 +241,13 @@ impl Host {
             self.engine.create_cq(sizes.cqes[0]).expect("there is room for the queue");
         let (recv_cq, recv_poller) =
             self.engine.create_cq(sizes.cqes[1]).expect("there is room for the queue");
+        let qp = self.create_qp_on(sizes, send_cq, recv_cq);
+        QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
+    }
+
+    /// Creates a queue pair on completion queues that exist: one for all the queue pairs of a host is
+    /// polled with less effort, and takes less memory.
+    pub fn create_qp_on(&mut self, sizes: &QpSizes, send_cq: CqId, recv_cq: CqId) -> QpHandles {
         let init = QpInit {
             pd: self.pd,
             send_cq,
@@ -252,8 +259,7 @@ impl Host {
             max_inline_bytes: sizes.inline_bytes,
             signal_all: false,
         };
-        let qp = self.engine.create_qp(&init).expect("there is room for the queue pair");
-        QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
+        self.engine.create_qp(&init).expect("there is room for the queue pair")
     }
 
     /// Tells that work was posted, or anything else that the engine should be polled for.
@@ -491,4 +497,27 @@ fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpA
         ..QpAttr::default()
     };
     [init, receive, send]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn addresses_differ_by_more_than_a_bit() {
+        let numbers: Vec<usize> = (0..600).chain([HOSTS_MAX - 1]).collect();
+        let macs: HashSet<[u8; 6]> = numbers.iter().map(|number| mac_of(*number).0).collect();
+        assert_eq!(macs.len(), numbers.len());
+        for mac in &macs {
+            assert_eq!(mac[0] & 1, 0, "one host's own");
+            for bit in 0..48 {
+                let mut flipped = *mac;
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(!macs.contains(&flipped), "{mac:?}");
+            }
+        }
+        let ips: HashSet<IpAddr> = numbers.iter().flat_map(|number| addresses_of(*number)).collect();
+        assert_eq!(ips.len(), 2 * numbers.len());
+    }
 }

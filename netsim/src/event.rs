@@ -1,41 +1,69 @@
 //! What is going to happen, by time and then by the order of cause.
 
-/// One bucket for "now" and one for each bit of a time.
-const BUCKETS: usize = 65;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Slots of the wheel, one for each nanosecond to come: more than a long frame takes on a fast wire, or
+/// a cable in one hall.
+const SLOTS: usize = 4096;
+const WORD_BITS: usize = 64;
+const WORDS: usize = SLOTS / WORD_BITS;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node<T> {
+    entry: T,
+    next: u32,
+}
 
 /// Entries to come, earliest first; of two at the same time the one added first comes first.
 ///
-/// A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan, "Faster algorithms for the shortest path problem",
-/// 1990): time never runs backwards, so an entry waits in the bucket of the highest bit in which its
-/// time differs from the last one taken, and moves only to lower buckets as that time comes near.
-/// Adding and taking cost a few sequential copies each, where a binary heap would miss the cache.
+/// A timing wheel (Varghese and Lauck, SOSP 1987), and a heap for what is farther away: adding and taking
+/// cost the same however many entries there are.
 ///
 /// ```text
-///   bucket 0   due at `last_nanos`, taken from the front
-///   bucket b   times that differ from `last_nanos` in bit b-1 and in none above
+///            at_nanos                at_nanos + SLOTS
+///   wheel:   |.|e|.|.|e|.|.|.|.|e|.|.|   each slot a list, oldest first
+///                                    '-- heap: later entries, moved here as the wheel turns
 /// ```
-/// Entries of one time are always in one bucket, in the order of their adding: when the lowest bucket
-/// is spread over those below it, these are empty.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    last_nanos: u64,
-    buckets: [Vec<(u64, T)>; BUCKETS],
-    /// The earliest time in each bucket that has any.
-    earliest_nanos: [u64; BUCKETS],
-    /// Bit b: bucket b has entries.
-    occupied: u128,
-    /// How many of bucket 0 are taken.
-    taken: usize,
+    /// The time of the last entry taken.
+    at_nanos: u64,
+    slots: Box<[Slot]>,
+    /// Bit n of word w: slot 64 w + n has entries.
+    occupied: [u64; WORDS],
+    /// Bit w: word w is not 0.
+    summary: u64,
+    nodes: Vec<Node<T>>,
+    free: u32,
+    /// Entries beyond the wheel: time, order of adding, node.
+    later: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// The earliest of those.
+    later_nanos: u64,
+    added_later: u64,
 }
 
 impl<T> Default for EventQueue<T> {
     fn default() -> Self {
         EventQueue {
-            last_nanos: 0,
-            buckets: std::array::from_fn(|_| Vec::new()),
-            earliest_nanos: [u64::MAX; BUCKETS],
-            occupied: 0,
-            taken: 0,
+            at_nanos: 0,
+            slots: vec![Slot { first: NONE, last: NONE }; SLOTS].into_boxed_slice(),
+            occupied: [0; WORDS],
+            summary: 0,
+            nodes: Vec::new(),
+            free: NONE,
+            later: BinaryHeap::new(),
+            later_nanos: u64::MAX,
+            added_later: 0,
         }
     }
 }
@@ -45,60 +73,107 @@ impl<T: Copy> EventQueue<T> {
     /// once).
     #[inline]
     pub fn schedule(&mut self, nanos: u64, entry: T) {
-        debug_assert!(nanos >= self.last_nanos, "time runs forwards");
-        self.put(nanos.max(self.last_nanos), entry);
+        debug_assert!(nanos >= self.at_nanos, "time runs forwards");
+        let nanos = nanos.max(self.at_nanos);
+        let node = self.new_node(entry);
+        if nanos - self.at_nanos < SLOTS as u64 {
+            self.put(nanos, node);
+        } else {
+            self.later.push(Reverse((nanos, self.added_later, node)));
+            self.later_nanos = self.later_nanos.min(nanos);
+            self.added_later += 1;
+        }
     }
 
     #[inline]
-    fn put(&mut self, nanos: u64, entry: T) {
-        let bucket = (u64::BITS - (nanos ^ self.last_nanos).leading_zeros()) as usize;
-        self.buckets[bucket].push((nanos, entry));
-        self.earliest_nanos[bucket] = self.earliest_nanos[bucket].min(nanos);
-        self.occupied |= 1 << bucket;
+    fn new_node(&mut self, entry: T) -> u32 {
+        let node = Node { entry, next: NONE };
+        let place = self.free;
+        if let Some(free) = self.nodes.get_mut(place as usize) {
+            self.free = free.next;
+            *free = node;
+            return place;
+        }
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as u32
+    }
+
+    /// Appends a node to the slot of `nanos`, which is on the wheel.
+    #[inline]
+    fn put(&mut self, nanos: u64, node: u32) {
+        let at = nanos as usize % SLOTS;
+        let slot = &mut self.slots[at];
+        let before = std::mem::replace(&mut slot.last, node);
+        if before == NONE {
+            slot.first = node;
+            self.occupied[at / WORD_BITS] |= 1 << (at % WORD_BITS);
+            self.summary |= 1 << (at / WORD_BITS);
+        } else {
+            self.nodes[before as usize].next = node;
+        }
     }
 
     /// When the next entry is due.
     #[inline]
     pub fn next_nanos(&self) -> Option<u64> {
-        let lowest = self.occupied.trailing_zeros() as usize;
-        self.earliest_nanos.get(lowest).copied()
+        if self.summary == 0 {
+            return self.later.peek().map(|Reverse((nanos, ..))| *nanos);
+        }
+        let at = self.at_nanos as usize % SLOTS;
+        let (word, bit) = (at / WORD_BITS, at % WORD_BITS);
+        let ahead = self.occupied[word] >> bit;
+        let distance = if ahead != 0 {
+            ahead.trailing_zeros() as usize
+        } else {
+            // Words after this one, those before it, and last the part of it that is passed.
+            let words = self.summary.rotate_right(word as u32) & !1;
+            let step = if words != 0 { words.trailing_zeros() as usize } else { WORDS };
+            let found = (word + step) % WORDS;
+            step * WORD_BITS + self.occupied[found].trailing_zeros() as usize - bit
+        };
+        Some(self.at_nanos + distance as u64)
     }
 
     /// Takes the next entry if it is due at `nanos` or before.
     #[inline]
     pub fn pop_until(&mut self, nanos: u64) -> Option<(u64, T)> {
-        if self.next_nanos()? > nanos {
+        let due_nanos = self.next_nanos()?;
+        if due_nanos > nanos {
             return None;
         }
-        if self.occupied & 1 == 0 {
-            self.spread();
+        if due_nanos > self.at_nanos {
+            self.at_nanos = due_nanos;
+            if self.later_nanos.saturating_sub(due_nanos) < SLOTS as u64 {
+                self.turn();
+            }
         }
-        let entry = *self.buckets[0].get(self.taken)?;
-        self.taken += 1;
-        if self.taken == self.buckets[0].len() {
-            self.buckets[0].clear();
-            self.empty(0);
-            self.taken = 0;
+        let at = due_nanos as usize % SLOTS;
+        let slot = &mut self.slots[at];
+        let place = slot.first;
+        let node = &mut self.nodes[place as usize];
+        slot.first = std::mem::replace(&mut node.next, self.free);
+        self.free = place;
+        if slot.first == NONE {
+            slot.last = NONE;
+            let word = &mut self.occupied[at / WORD_BITS];
+            *word &= !(1 << (at % WORD_BITS));
+            if *word == 0 {
+                self.summary &= !(1 << (at / WORD_BITS));
+            }
         }
-        Some(entry)
+        Some((due_nanos, node.entry))
     }
 
-    fn empty(&mut self, bucket: usize) {
-        self.earliest_nanos[bucket] = u64::MAX;
-        self.occupied &= !(1 << bucket);
-    }
-
-    /// Moves to the next time and spreads the lowest bucket over those below it.
-    fn spread(&mut self) {
-        let lowest = self.occupied.trailing_zeros() as usize;
-        self.last_nanos = self.earliest_nanos[lowest];
-        let mut entries = std::mem::take(&mut self.buckets[lowest]);
-        self.empty(lowest);
-        for (nanos, entry) in entries.drain(..) {
-            self.put(nanos, entry);
+    /// Moves to the wheel what it now reaches, before anything else is put there.
+    #[cold]
+    fn turn(&mut self) {
+        while let Some(&Reverse((nanos, _, node))) = self.later.peek()
+            && nanos - self.at_nanos < SLOTS as u64
+        {
+            self.later.pop();
+            self.put(nanos, node);
         }
-        // Its room is kept: nothing of it went back into the same bucket.
-        self.buckets[lowest] = entries;
+        self.later_nanos = self.later.peek().map_or(u64::MAX, |Reverse((nanos, ..))| *nanos);
     }
 }
 
@@ -111,7 +186,7 @@ mod tests {
     #[test]
     fn entries_come_by_time_and_then_in_the_order_of_their_adding() {
         let mut rng = SplitMix::new(1);
-        for spread_nanos in [1, 3, 100, 5_000, 1 << 40] {
+        for spread_nanos in [1, 3, 100, 4_095, 4_096, 4_097, 9_000, 1 << 40] {
             let mut queue = EventQueue::default();
             let mut model: BTreeMap<(u64, u32), ()> = BTreeMap::new();
             let (mut now, mut added) = (0, 0u32);

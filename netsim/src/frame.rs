@@ -53,19 +53,18 @@ impl From<Vec<u8>> for Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameId(u32);
 
-/// No host, no link.
+/// No host, or no link.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What the network knows of a frame under way.
+/// What the network knows of a frame under way. A switch reads it once: it fills one line of the cache.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct UnderWay {
     pub(crate) frame: Frame,
     /// The host it goes to, [`NONE`] where no host has the address.
     pub(crate) to: u32,
     /// The same for all frames of a flow.
     pub(crate) flow_hash: u64,
-    /// The link it came into the present switch by; [`NONE`] where it is in none.
-    pub(crate) input: u32,
 }
 
 /// All frames under way. They stay where they are: what moves is their number.
@@ -96,7 +95,7 @@ impl Frames {
         &mut self.slots[id.0 as usize]
     }
 
-    /// A second frame like `id`, in no switch.
+    /// A second frame like `id`.
     pub(crate) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut bytes = self.spare.pop().unwrap_or_default();
         let original = &self.slots[id.0 as usize];
@@ -104,7 +103,7 @@ impl Frames {
         bytes.extend_from_slice(&original.frame.bytes);
         let frame = Frame { bytes, ..Frame { bytes: Vec::new(), ..original.frame } };
         let (to, flow_hash) = (original.to, original.flow_hash);
-        self.insert(UnderWay { frame, to, flow_hash, input: NONE })
+        self.insert(UnderWay { frame, to, flow_hash })
     }
 
     /// Takes a frame out.

@@ -29,13 +29,19 @@ pub struct LinkConfig {
 
 impl LinkConfig {
     /// Time that a frame of `len_bytes` takes on the wire, in nanoseconds, rounded up.
-    #[inline]
     pub fn wire_nanos(&self, len_bytes: usize) -> u64 {
+        self.wire_nanos_after(len_bytes, 0).0
+    }
+
+    /// The same for a frame behind another that was given `excess` too much time by rounding, and what it
+    /// is given too much itself: both in parts of a nanosecond, `rate_bits_per_sec` of which are a whole one.
+    #[inline]
+    fn wire_nanos_after(&self, len_bytes: usize, excess: u64) -> (u64, u64) {
         let bytes = (len_bytes as u64).max(MIN_FRAME_BYTES) + WIRE_OVERHEAD_BYTES;
-        match bytes.checked_mul(8 * NANOS_PER_SEC) {
-            Some(scaled) => scaled.div_ceil(self.rate_bits_per_sec),
-            None => u64::MAX,
-        }
+        let Some(parts) = bytes.checked_mul(8 * NANOS_PER_SEC) else { return (u64::MAX, 0) };
+        let parts = parts.saturating_sub(excess);
+        let nanos = parts.div_ceil(self.rate_bits_per_sec);
+        (nanos, nanos.saturating_mul(self.rate_bits_per_sec) - parts)
     }
 
     /// Bytes that the wire sends in `nanos`, rounded up.
@@ -91,6 +97,8 @@ pub(crate) struct Held {
 pub(crate) struct Queued {
     pub(crate) frame: FrameId,
     pub(crate) len_bytes: u32,
+    /// The link by which it came into this switch; [`crate::frame::NONE`] where a host sent it.
+    pub(crate) input: u32,
 }
 
 pub(crate) struct Link {
@@ -103,6 +111,10 @@ pub(crate) struct Link {
     pub(crate) busy: bool,
     /// When the frame on the wire has left.
     pub(crate) busy_until_nanos: u64,
+    /// Whether what rounding adds to a frame's time is taken from the next one's.
+    pub(crate) keeps_fractions: bool,
+    /// What that is at present, in parts of a nanosecond.
+    excess: u64,
     /// Since when the far end has it paused.
     pub(crate) paused_since_nanos: Option<u64>,
     /// Bytes that came by this link and wait in the switch behind it.
@@ -132,6 +144,8 @@ impl Link {
             queued_bytes: 0,
             busy: false,
             busy_until_nanos: 0,
+            keeps_fractions: false,
+            excess: 0,
             paused_since_nanos: None,
             input_bytes: 0,
             asked_to_pause: false,
@@ -170,7 +184,11 @@ impl Link {
         if self.busy || self.paused_since_nanos.is_some() {
             return None;
         }
-        let wire_nanos = self.config.wire_nanos(self.queue.front()?.len_bytes as usize);
+        let len_bytes = self.queue.front()?.len_bytes as usize;
+        let follows = self.keeps_fractions && now_nanos == self.busy_until_nanos;
+        let excess = if follows { self.excess } else { 0 };
+        let (wire_nanos, excess) = self.config.wire_nanos_after(len_bytes, excess);
+        self.excess = excess;
         self.busy = true;
         self.busy_until_nanos = now_nanos.saturating_add(wire_nanos);
         Some(self.busy_until_nanos)
@@ -197,5 +215,41 @@ impl Link {
     #[inline]
     pub(crate) fn next_fault(&mut self, frame: u64) -> Option<Fault> {
         if self.faults.front()?.frame == frame { self.faults.pop_front() } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Frames, NONE, UnderWay};
+    use crate::network::HostId;
+
+    #[test]
+    fn a_wire_that_never_rests_sends_at_its_rate() {
+        for gbits in [10, 25, 40, 100, 400] {
+            let config = LinkConfig {
+                rate_bits_per_sec: gbits * 1_000_000_000,
+                propagation_nanos: 0,
+                queue_bytes_max: usize::MAX,
+            };
+            let end = Node::Host(HostId(0));
+            let mut link = Link::new(config, end, end, SplitMix::new(0));
+            link.keeps_fractions = true;
+            let frame = Frames::default().insert(UnderWay::default());
+            let mut now_nanos = 0;
+            let lens = [60u32, 1_082, 4_154, 61];
+            for len_bytes in lens.into_iter().cycle().take(1_000) {
+                link.enqueue(Queued { frame, len_bytes, input: NONE });
+            }
+            while let Some(sent_nanos) = link.start_next(now_nanos) {
+                now_nanos = sent_nanos;
+                link.take_sent();
+            }
+            let bits = 8 * 250 * lens.iter().map(|len| u64::from(*len) + WIRE_OVERHEAD_BYTES).sum::<u64>();
+            assert_eq!(now_nanos, bits.div_ceil(gbits), "{gbits} Gbit/s");
+            // After a rest nothing is owed.
+            link.enqueue(Queued { frame, len_bytes: 61, input: NONE });
+            assert_eq!(link.start_next(now_nanos + 1), Some(now_nanos + 1 + config.wire_nanos(61)));
+        }
     }
 }

@@ -1,14 +1,20 @@
 //! The shortest ways through a network, and all of them.
 
+use std::collections::HashMap;
+
 use crate::network::{HostId, LinkId, Node, SwitchId};
 
 /// For each switch and host, the links that lead on by a shortest way.
+///
+/// ```text
+///   starts[switch, host] --> lists: | 1 | link | 2 | link | link | ...      a length, then so many links
+/// ```
+/// Most hosts are reached from a switch by the same links, and their lists are one: the table stays small.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     hosts: usize,
-    /// Where the links of a switch and host begin in `hops`; those of the next pair end them.
     starts: Vec<u32>,
-    hops: Vec<LinkId>,
+    lists: Vec<u32>,
     /// The link out of each host, and each link's far end: to walk the ways.
     egress: Vec<Option<LinkId>>,
     to: Vec<Node>,
@@ -31,7 +37,7 @@ impl Routes {
         }
         let distances: Vec<Vec<u32>> =
             (0..hosts).map(|host| distances_to(HostId(host), ends, &into, switches)).collect();
-        let (mut starts, mut hops) = (vec![0], Vec::new());
+        let (mut starts, mut lists, mut known) = (Vec::new(), Vec::new(), HashMap::new());
         for switch in 0..switches {
             for (host, distance) in distances.iter().enumerate() {
                 let is_nearer = |link: &&usize| match ends[**link][1] {
@@ -41,18 +47,29 @@ impl Routes {
                             && distance[to.0].checked_add(1) == Some(distance[switch])
                     }
                 };
-                hops.extend(out[switch].iter().filter(is_nearer).map(|link| LinkId(*link)));
-                starts.push(hops.len() as u32);
+                let ways: Vec<u32> = out[switch].iter().filter(is_nearer).map(|link| *link as u32).collect();
+                let start = known.entry(ways).or_insert_with_key(|ways| {
+                    let start = lists.len() as u32;
+                    lists.push(ways.len() as u32);
+                    lists.extend(ways);
+                    start
+                });
+                starts.push(*start);
             }
         }
-        Routes { hosts, starts, hops, egress, to: ends.iter().map(|ends| ends[1]).collect() }
+        Routes { hosts, starts, lists, egress, to: ends.iter().map(|ends| ends[1]).collect() }
     }
 
-    /// The links out of `switch` on all shortest ways to host number `to`; none where there is no way.
+    /// The numbers of the links out of `switch` on all shortest ways to host number `to`.
     #[inline]
-    pub fn next_hops(&self, switch: SwitchId, to: usize) -> &[LinkId] {
-        let pair = switch.0 * self.hosts + to;
-        &self.hops[self.starts[pair] as usize..self.starts[pair + 1] as usize]
+    pub(crate) fn ways(&self, switch: SwitchId, to: usize) -> &[u32] {
+        let start = self.starts[switch.0 * self.hosts + to] as usize;
+        &self.lists[start + 1..][..self.lists[start] as usize]
+    }
+
+    /// The links out of `switch` on all shortest ways to `to`; none where there is no way.
+    pub fn next_hops(&self, switch: SwitchId, to: HostId) -> Vec<LinkId> {
+        self.ways(switch, to.0).iter().map(|link| LinkId(*link as usize)).collect()
     }
 
     /// Every shortest way from one host to another, as the links in their order; many in a large
@@ -63,8 +80,8 @@ impl Routes {
         while let Some(path) = open.pop() {
             match path.last().map(|link| self.to[link.0]) {
                 Some(Node::Switch(switch)) => {
-                    let ways = self.next_hops(switch, to.0).iter();
-                    open.extend(ways.map(|way| path.iter().copied().chain([*way]).collect()));
+                    let ways = self.next_hops(switch, to).into_iter();
+                    open.extend(ways.map(|way| path.iter().copied().chain([way]).collect()));
                 }
                 Some(Node::Host(host)) if host == to => found.push(path),
                 _ => {}
@@ -78,8 +95,8 @@ impl Routes {
     pub fn path(&self, from: HostId, to: HostId) -> Vec<LinkId> {
         let mut path: Vec<LinkId> = self.egress[from.0].into_iter().collect();
         while let Some(Node::Switch(switch)) = path.last().map(|link| self.to[link.0]) {
-            match self.next_hops(switch, to.0) {
-                [first, ..] => path.push(*first),
+            match self.ways(switch, to.0) {
+                [first, ..] => path.push(LinkId(*first as usize)),
                 [] => return Vec::new(),
             }
         }

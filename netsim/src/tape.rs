@@ -80,12 +80,14 @@ pub(crate) fn mark_ce(frame: &mut [u8]) {
     }
 }
 
-/// Whether a frame's sender lets switches mark it: its ECN bits are not both zero (RFC 3168).
-pub(crate) fn is_ecn_capable(frame: &[u8]) -> bool {
+/// The ECN bits of an IP packet (RFC 3168): 0 where its sender does not allow marks, or there is no IP; 3
+/// where it is marked.
+pub(crate) fn ecn_bits(frame: &[u8]) -> u8 {
+    let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
     match find_ip(frame) {
-        Ip::V4(at) => frame.get(at + 1).is_some_and(|byte| byte & 3 != 0),
-        Ip::V6(at) => frame.get(at + 1).is_some_and(|byte| byte & 0x30 != 0),
-        Ip::Other => false,
+        Ip::V4(at) => byte(at + 1) & 3,
+        Ip::V6(at) => byte(at + 1) >> 4 & 3,
+        Ip::Other => 0,
     }
 }
 
@@ -120,7 +122,7 @@ mod tests {
         mark_ce(&mut frame);
         assert_eq!(frame[15], 3);
         assert_eq!(ones_complement_sum(&frame[14..]), 0xFFFF);
-        assert!(is_ecn_capable(&frame) && !is_ecn_capable(&ipv4_frame()));
+        assert_eq!([ecn_bits(&frame), ecn_bits(&ipv4_frame())], [3, 0]);
         let mut tagged = ipv4_frame();
         tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
         mark_ce(&mut tagged);
@@ -132,16 +134,16 @@ mod tests {
         let mut frame = vec![0; 12];
         frame.extend([0x86, 0xDD]);
         frame.extend([0x6A, 0x80, 0, 0]);
-        assert!(!is_ecn_capable(&frame));
+        assert_eq!(ecn_bits(&frame), 0);
         frame[15] |= 0x20;
-        assert!(is_ecn_capable(&frame));
+        assert_eq!(ecn_bits(&frame), 2);
         mark_ce(&mut frame);
         assert_eq!(frame[14..], [0x6A, 0xB0, 0, 0]);
         for mut other in [vec![], vec![7; 13], vec![7; 60]] {
             let before = other.clone();
             mark_ce(&mut other);
             assert_eq!(other, before);
-            assert!(!is_ecn_capable(&other));
+            assert_eq!(ecn_bits(&other), 0);
         }
     }
 }

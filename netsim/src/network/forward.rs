@@ -2,8 +2,9 @@
 
 use super::{LinkId, Network, SwitchId};
 use crate::frame::{FrameId, NONE};
+use crate::link::Queued;
 use crate::route::Routes;
-use crate::tape::{is_ecn_capable, mark_ce};
+use crate::tape::{ecn_bits, mark_ce};
 
 impl Network {
     /// The shortest ways between all hosts, as switches that do not learn use them.
@@ -20,7 +21,7 @@ impl Network {
         }
         let under_way = self.frames.get(frame);
         let ways = match &self.routes {
-            Some(routes) if under_way.to != NONE => routes.next_hops(id, under_way.to as usize),
+            Some(routes) if under_way.to != NONE => routes.ways(id, under_way.to as usize),
             _ => &[],
         };
         let out = match ways {
@@ -30,6 +31,7 @@ impl Network {
             }
             ways => ways[self.switches[id.0].choose(ways.len(), under_way.flow_hash)],
         };
+        let out = LinkId(out as usize);
         self.pass_on(id, from, out, frame);
     }
 
@@ -68,30 +70,33 @@ impl Network {
 
     /// Puts a frame that came by `from` into the queue of `out`, where the switch has memory for it.
     fn pass_on(&mut self, id: SwitchId, from: LinkId, out: LinkId, frame: FrameId) {
-        let under_way = self.frames.get_mut(frame);
-        let len_bytes = under_way.frame.len_bytes();
+        let len_bytes = self.frames.get(frame).frame.len_bytes();
         let switch = &mut self.switches[id.0];
+        let fits_input = self.links[from.0].input_bytes + len_bytes <= switch.config.input_bytes_max;
+        let fits_switch = switch.shared_bytes + len_bytes <= switch.config.shared_bytes_max;
         let output = &mut self.links[out.0];
         output.counters.offered += 1;
-        let fits =
-            output.has_room(len_bytes) && switch.shared_bytes + len_bytes <= switch.config.shared_bytes_max;
-        let marks = fits && switch.draws_mark(output.queued_bytes);
-        let input = &mut self.links[from.0];
-        if !fits || input.input_bytes + len_bytes > switch.config.input_bytes_max {
-            self.links[out.0].counters.overrun += 1;
+        if !(fits_input && fits_switch && output.has_room(len_bytes)) {
+            output.counters.overrun += 1;
             return self.frames.discard(frame);
         }
-        under_way.input = from.0 as u32;
+        if switch.draws_mark(output.queued_bytes) {
+            let bytes = &mut self.frames.get_mut(frame).frame.bytes;
+            if matches!(ecn_bits(bytes), 1 | 2) {
+                mark_ce(bytes);
+                output.counters.marked += 1;
+            }
+        }
+        // No frame is as long as 4 GB, and links are numbered below that.
+        output.enqueue(Queued { frame, len_bytes: len_bytes as u32, input: from.0 as u32 });
         switch.shared_bytes += len_bytes;
+        let pauses = switch.config.pfc.is_some();
+        let input = &mut self.links[from.0];
         input.input_bytes += len_bytes;
         input.counters.input_bytes_peak = input.counters.input_bytes_peak.max(input.input_bytes as u64);
-        if marks && is_ecn_capable(&under_way.frame.bytes) {
-            mark_ce(&mut under_way.frame.bytes);
-            self.links[out.0].counters.marked += 1;
-        }
-        if switch.config.pfc.is_some() {
+        if pauses {
             self.ask_for_pause(id, from);
         }
-        self.enqueue(out, frame, len_bytes);
+        self.transmit(out);
     }
 }

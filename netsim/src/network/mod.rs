@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::event::EventQueue;
 use crate::frame::{Frame, FrameId, Frames, NONE, UnderWay, flow_hash};
-use crate::link::{Held, Link, LinkConfig, LinkCounters};
+use crate::link::{Held, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
 use crate::switch::{Forwarding, Switch, SwitchConfig};
@@ -104,6 +104,7 @@ pub struct Network {
     news: Vec<HostId>,
     recorder: Option<Recorder>,
     seed: u64,
+    keeps_fractions: bool,
     hops: u64,
     unroutable: u64,
 }
@@ -176,7 +177,9 @@ impl Network {
     fn add_link(&mut self, config: LinkConfig, from: Node, to: Node) -> LinkId {
         let id = LinkId(self.links.len());
         let rng = SplitMix::stream(self.seed, (id.0 as u64) << 1 | 1);
-        self.links.push(Link::new(config, from, to, rng));
+        let mut link = Link::new(config, from, to, rng);
+        link.keeps_fractions = self.keeps_fractions;
+        self.links.push(link);
         id
     }
 
@@ -188,6 +191,13 @@ impl Network {
             }
             Node::Switch(switch) => self.switches[switch.0].ports.push((out, into)),
         }
+    }
+
+    /// Lets wires of cables connected from now on keep fractions of a nanosecond from frame to frame: a
+    /// wire that never rests then sends at its rate exactly. Otherwise every frame takes the same whole
+    /// time, rounded up, wherever it stands: 0.4 % too much for 1 KB at 40 Gbit/s, and 4 % at 400.
+    pub fn keep_fractions(&mut self) {
+        self.keeps_fractions = true;
     }
 
     /// Puts in a tape; frames are counted from now on.
@@ -298,7 +308,7 @@ impl Network {
         // Looked up once, not at each switch.
         let to = frame.address(0).and_then(|address| self.addresses.get(&address)).copied();
         let flow_hash = if to.is_some() { flow_hash(&frame.bytes) } else { 0 };
-        let id = self.frames.insert(UnderWay { frame, to: to.unwrap_or(NONE), flow_hash, input: NONE });
+        let id = self.frames.insert(UnderWay { frame, to: to.unwrap_or(NONE), flow_hash });
         self.offer(link, id);
     }
 
@@ -373,13 +383,8 @@ impl Network {
             link.counters.overrun += 1;
             return self.frames.discard(frame);
         }
-        self.enqueue(id, frame, len_bytes);
-    }
-
-    #[inline]
-    fn enqueue(&mut self, id: LinkId, frame: FrameId, len_bytes: usize) {
-        // A frame is no longer than its queue, and that is what a caller can hold in memory.
-        self.links[id.0].enqueue(crate::link::Queued { frame, len_bytes: len_bytes as u32 });
+        // No frame is as long as 4 GB.
+        link.enqueue(Queued { frame, len_bytes: len_bytes as u32, input: NONE });
         self.transmit(id);
     }
 

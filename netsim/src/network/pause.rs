@@ -18,8 +18,7 @@ impl Network {
     #[inline]
     pub(super) fn release(&mut self, id: LinkId, queued: Queued) {
         let Node::Switch(switch) = self.links[id.0].from else { return };
-        let under_way = self.frames.get_mut(queued.frame);
-        let input = std::mem::replace(&mut under_way.input, NONE);
+        let input = queued.input;
         if input == NONE {
             return;
         }

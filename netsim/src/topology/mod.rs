@@ -76,7 +76,8 @@ impl std::error::Error for TopologyError {}
 
 impl Fabric {
     fn new(config: &FabricConfig) -> Fabric {
-        let network = Network::seeded(config.seed);
+        let mut network = Network::seeded(config.seed);
+        network.keep_fractions();
         Fabric { network, hosts: vec![], tiers: vec![], uplinks: vec![], downlinks: vec![] }
     }
 

@@ -26,7 +26,7 @@ pub use plan::{
 };
 
 use super::staging::Staging;
-use super::{Port, PortCaps};
+use super::{Payload, Port, PortCaps};
 use crate::id::{Gid, Qpn};
 use crate::psn::Psn;
 use crate::time::Instant;
@@ -322,6 +322,11 @@ impl<P: Port> Port for Events<P> {
 
     fn caps(&self) -> PortCaps {
         self.port.caps()
+    }
+
+    #[inline]
+    fn payload(&self) -> Payload {
+        self.port.payload()
     }
 
     #[inline]

@@ -102,7 +102,8 @@ impl Reads {
     /// otherwise repetitions are of what was lost and no more.
     pub fn new(limit: u8, repeats: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, by_parts) = (usize::from(limit), repeats.is_some());
-        let repeats = repeats.unwrap_or(places);
+        // Where none is served, none is asked again.
+        let repeats = if places == 0 { 0 } else { repeats.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + repeats);
         Reads {
             limit,
