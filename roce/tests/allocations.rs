@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{End, pair_over, ports};
+use common::{End, connect, pair_over, ports};
 use roce::port::Port;
 use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, Lane, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
-use roce::qp::PathMtu;
+use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
 use roce::time::Instant;
 
@@ -60,6 +60,18 @@ impl<P: Port> Flow<P> {
         Flow { a, b, op, len_bytes, nanos: 0 }
     }
 
+    /// Connects both ends anew, with another congestion control, along a path that marks every packet.
+    fn reconnect(&mut self, congestion: &str) {
+        let congestion = congestion.parse().unwrap();
+        let [(qpn_a, gid_a), (qpn_b, gid_b)] = [&self.a, &self.b].map(|end| (end.qpn, end.gid));
+        for (end, qpn, gid) in [(&mut self.a, qpn_b, gid_b), (&mut self.b, qpn_a, gid_a)] {
+            let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+            end.engine.modify_qp(end.qpn, &reset).unwrap();
+            let path = AddressVector { traffic_class: 3, ..AddressVector::new(gid, 1) };
+            connect(end, qpn, path, PathMtu::Mtu4096, Some(congestion));
+        }
+    }
+
     fn run(&mut self, messages: u64) -> Allocations {
         let mut allocations = Allocations::default();
         let (mut posted, mut done) = (0, 0);
@@ -83,7 +95,8 @@ impl<P: Port> Flow<P> {
                 assert_eq!(cqe.status, WcStatus::Success);
                 done += 1;
             }
-            let deadline = self.a.engine.next_deadline().filter(|_| idle_a && idle_b);
+            let deadlines = [&self.a, &self.b].map(|end| end.engine.next_deadline());
+            let deadline = deadlines.into_iter().flatten().min().filter(|_| idle_a && idle_b);
             self.nanos = deadline.map_or(self.nanos + 1000, |deadline| deadline.as_nanos());
         }
         allocations
@@ -128,6 +141,24 @@ fn nothing_is_allocated_while_losses_are_made_good() {
         (Fault::new(a, FaultConfig { seed: 1, ..config }), Fault::new(b, FaultConfig { seed: 2, ..config }))
     });
     assert!(resent_pkts > 100, "only {resent_pkts} packets were lost");
+}
+
+#[test]
+fn nothing_is_allocated_while_congestion_is_controlled() {
+    for congestion in ["dcqcn:rpg_min_rate=1000", "swift:base_target_nanos=2000", "timely:t_high_nanos=60000"]
+    {
+        for kind in [Kind::Write, Kind::Read] {
+            let mut flow = Flow::new(ports(), kind, 64 << 10);
+            flow.reconnect(congestion);
+            flow.run(WARM_MESSAGES);
+            let allocations = flow.run(MESSAGES);
+            assert_eq!(allocations, Allocations::default(), "{congestion}, {kind:?}");
+            let [a, b] = [&flow.a, &flow.b].map(|end| end.engine.counters());
+            assert!(a.np_cnp_sent + b.np_cnp_sent > 100, "{congestion}, {kind:?}: marks are answered");
+            let handled = a.rp_cnp_handled + b.rp_cnp_handled;
+            assert_eq!(handled > 100, congestion.starts_with("dcqcn"), "{congestion}: {handled}");
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dpdk_ffi::EalConfig;
-use roce::congestion::CongestionScheme;
+use roce::congestion::{CongestionScheme, NotificationConfig};
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::engine::{Engine, EngineConfig, Event, Progress};
@@ -27,7 +27,7 @@ use crate::cq::Cq;
 use crate::error::{Error, OpenError};
 use crate::lock::{Lock, LockGuard};
 use crate::mr::Pd;
-use crate::port::{self, PortSpec, SharedInterface, Wire};
+use crate::port::{self, PortKind, PortSpec, SharedInterface, Wire};
 use crate::progress::Background;
 
 /// How a device is opened, besides its port.
@@ -43,6 +43,8 @@ pub struct DeviceOptions {
     pub eal: EalConfig,
     /// Congestion control of queue pairs that name none.
     pub congestion: CongestionScheme,
+    /// How peers are told of packets that came marked "congestion experienced".
+    pub notification: NotificationConfig,
     /// How many objects the device has room for.
     pub limits: DeviceLimits,
 }
@@ -94,7 +96,7 @@ pub(crate) struct Shared {
     clock: quanta::Clock,
     /// The clock's reading at the engine's origin of time.
     origin: u64,
-    port: PortSpec,
+    pub(crate) port: PortSpec,
     limits: DeviceLimits,
     /// Counts polls by application threads: while it moves, the background thread sleeps.
     pub(crate) app_polls: AtomicU64,
@@ -144,6 +146,15 @@ impl Driven {
         self.engine.push(now);
         while let Some(event) = self.engine.poll_event() {
             self.on_event(event);
+        }
+    }
+
+    /// Tells the engine how fast the link is, where the port's driver knows: those of virtual devices make a
+    /// number up.
+    pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
+        let mbps = self.wire().dpdk().inner().link().speed_mbps;
+        if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
+            self.engine.set_link_bits_per_sec(u64::from(mbps) * 1_000_000);
         }
     }
 
@@ -266,6 +277,7 @@ impl Context {
         let mut config = EngineConfig::new(seed, opened.neighbour);
         config.limits = options.limits;
         config.congestion = options.congestion;
+        config.notification = options.notification;
         let engine =
             Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
         let driven = Driven {

@@ -38,7 +38,7 @@ pub use mr::{Mr, Pd};
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
 
-pub use roce::congestion::{CongestionScheme, NoCongestionScheme};
+pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
 pub use roce::engine::Event;
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory};

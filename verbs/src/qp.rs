@@ -193,7 +193,11 @@ impl Qp {
         if let Some(path) = &attr.path {
             self.pd.context.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
-        Ok(self.shared.lock().engine.modify_qp(self.qpn, attr)?)
+        let mut driven = self.shared.lock();
+        if attr.path.is_some() {
+            driven.learn_link_speed(self.shared.port.kind);
+        }
+        Ok(driven.engine.modify_qp(self.qpn, attr)?)
     }
 
     /// RESET to RTR: connects to `peer`, ready to receive.

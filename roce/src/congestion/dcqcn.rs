@@ -176,8 +176,10 @@ impl Dcqcn {
             limiter.time_stage = limiter.time_stage.saturating_add(1);
             self.increase(due);
         }
-        if let Some(limiter) = &mut self.limiter {
-            limiter.increase_at = now.plus_nanos(nanos(self.parameters.rpg_time_reset));
+        let Some(limiter) = &mut self.limiter else { return };
+        limiter.increase_at = now.plus_nanos(nanos(self.parameters.rpg_time_reset));
+        if limiter.decrease_at.is_some_and(|at| at <= now) {
+            limiter.decrease(&self.parameters, self.max_rate, now);
         }
     }
 
@@ -358,11 +360,16 @@ mod tests {
 
     #[test]
     fn one_decrease_in_a_monitor_period_however_many_notifications() {
-        let mut dcqcn = notified(DcqcnParameters { dce_tcp_g: 1023, ..DcqcnParameters::default() });
+        let mut dcqcn = notified(DcqcnParameters {
+            dce_tcp_g: 1023,
+            rpg_byte_reset: 2_000_000,
+            ..DcqcnParameters::default()
+        });
         let first = dcqcn.rate_bits_per_sec().unwrap();
+        dcqcn.on_sent(at(0), 1_000_000); // 200 us of it
         (1..4).for_each(|micros| dcqcn.on_cnp(at(micros)));
         assert_eq!(dcqcn.rate_bits_per_sec(), Some(first));
-        assert!(dcqcn.next_permit_at().is_some_and(|next| next <= at(4)), "it wakes for the decrease");
+        assert_eq!(dcqcn.next_permit_at(), Some(at(4)), "it wakes for the decrease");
         let second = rate_at(&mut dcqcn, 4);
         assert!(second < first * 51 / 100 && second >= first / 2, "{second} of {first}");
         assert_eq!(rate_at(&mut dcqcn, 299), second, "they are one");
@@ -392,6 +399,32 @@ mod tests {
         dcqcn.on_cnp(end);
         dcqcn.on_sent(end, 4170);
         assert!(dcqcn.rate_bits_per_sec().is_some());
+    }
+
+    #[test]
+    fn a_notification_that_waits_takes_effect_though_the_full_rate_was_reached_before() {
+        let mut dcqcn = notified(DcqcnParameters {
+            rate_reduce_monitor_period: 1000,
+            rpg_time_reset: 1,
+            ..DcqcnParameters::default()
+        });
+        dcqcn.on_cnp(at(1));
+        (2..900).for_each(|micros| _ = dcqcn.may_send(at(micros)));
+        assert_eq!(dcqcn.rate_bits_per_sec(), Some(LINK));
+        assert!(rate_at(&mut dcqcn, 1000) < LINK);
+    }
+
+    #[test]
+    fn increases_missed_beyond_a_bound_are_forgotten() {
+        let mut dcqcn = notified(DcqcnParameters {
+            rate_to_set_on_first_cnp: 1000,
+            rpg_time_reset: 1,
+            ..DcqcnParameters::default()
+        });
+        let first = rate_at(&mut dcqcn, 1_000_000);
+        assert!(first < 2_000_000_000, "{first}");
+        assert_eq!(rate_at(&mut dcqcn, 1_000_000), first);
+        assert!(rate_at(&mut dcqcn, 1_000_001) > first);
     }
 
     /// The same in floating point, a microsecond at a time for alpha.

@@ -67,17 +67,31 @@ impl Congestion {
         }
     }
 
+    /// Whether it is a window and no more: then it need not be told what is sent.
+    #[inline]
+    pub fn is_window(&self) -> bool {
+        matches!(self, Congestion::Window { .. })
+    }
+
     /// Whether one more packet may join `in_flight_pkts` now. One that takes the place of a lost one, or
     /// that the peer asked for, joins none.
     #[inline]
     pub fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
-        in_flight_pkts < self.window_pkts()
-            && match self {
-                Congestion::Window { .. } => true,
-                Congestion::Dcqcn(dcqcn) => dcqcn.may_send(now),
-                Congestion::Swift(swift) => swift.may_send(now),
-                Congestion::Timely(timely) => timely.may_send(now),
-            }
+        match self {
+            Congestion::Window { window_pkts } => in_flight_pkts < *window_pkts,
+            _ => in_flight_pkts < self.window_pkts() && self.may_send(now),
+        }
+    }
+
+    /// Whether the clock lets a packet go. Out of line, so that a window alone stays cheap.
+    #[inline(never)]
+    fn may_send(&mut self, now: Instant) -> bool {
+        match self {
+            Congestion::Window { .. } => true,
+            Congestion::Dcqcn(dcqcn) => dcqcn.may_send(now),
+            Congestion::Swift(swift) => swift.may_send(now),
+            Congestion::Timely(timely) => timely.may_send(now),
+        }
     }
 
     /// Whether the next packet is the last that the window admits: it then asks for an acknowledgement, or
@@ -119,7 +133,7 @@ impl Congestion {
     }
 
     /// A packet went out, `frame_bytes` long from Ethernet header to ICRC.
-    #[inline]
+    #[inline(never)]
     pub fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
             Congestion::Window { .. } => {}
@@ -167,6 +181,53 @@ impl Congestion {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),
             Congestion::Window { .. } | Congestion::Dcqcn(_) | Congestion::Timely(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_nanos(1_000_000);
+
+    #[test]
+    fn every_scheme_has_a_window() {
+        for name in ["window:3", "dcqcn:window_pkts=3", "swift:window_pkts=3", "timely:window_pkts=3"] {
+            let scheme: CongestionScheme = name.parse().unwrap();
+            let mut congestion = Congestion::new(&scheme, 1_000_000_000);
+            assert!(congestion.permit(NOW, 2) && !congestion.permit(NOW, 3), "{name}");
+            assert!(congestion.is_last_permit(2) && !congestion.is_last_permit(1), "{name}");
+            assert_eq!(congestion.next_permit_at().filter(|at| *at > NOW), None, "{name}");
+            assert_eq!(congestion.is_window(), name.starts_with("window"));
+        }
+    }
+
+    #[test]
+    fn none_lets_all_go() {
+        let mut congestion = Congestion::new(&CongestionScheme::None, 1_000_000_000);
+        assert!(congestion.permit(NOW, 1 << 20) && !congestion.is_last_permit(1 << 20));
+    }
+
+    type Tell = fn(&mut Congestion);
+
+    #[test]
+    fn each_heeds_what_it_follows() {
+        let after = |name: &str, tell: Tell| {
+            let mut congestion = Congestion::new(&name.parse().unwrap(), 10_000_000_000);
+            let before = (congestion.window_pkts(), congestion.rate_bits_per_sec());
+            tell(&mut congestion);
+            (congestion.window_pkts(), congestion.rate_bits_per_sec()) != before
+        };
+        let heeds: [(&str, Tell); 3] = [
+            ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
+            ("swift", |congestion| congestion.on_loss(NOW)),
+            ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),
+        ];
+        for (who, tell) in heeds {
+            for name in ["none", "window", "dcqcn", "swift", "timely"] {
+                assert_eq!(after(name, tell), who.contains(name), "{name} is told what {who} heeds");
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ parameters! {
         /// The largest decrease.
         max_mdf_milli = 500, in 1 to 1000;
         /// The smallest window, in thousandths of a packet.
-        min_window_milli = 10, in 1 to 1000;
+        min_window_milli = 100, in 1 to 1000;
     }
 }
 
@@ -168,7 +168,12 @@ mod tests {
 
     /// No flow scaling: the target is 25 us.
     fn plain() -> SwiftParameters {
-        SwiftParameters { fs_range_nanos: 0, window_pkts: 64, ..SwiftParameters::default() }
+        SwiftParameters {
+            fs_range_nanos: 0,
+            window_pkts: 64,
+            min_window_milli: 10,
+            ..SwiftParameters::default()
+        }
     }
 
     #[test]
@@ -191,6 +196,8 @@ mod tests {
                 swift.on_loss(at(now + later));
                 assert_eq!(swift.window_milli(), before / 2);
             }
+            swift.on_ack(at(now + 100), 1, None);
+            assert_eq!(swift.window_milli(), before / 2, "nor again for the same round trip");
             now += 100;
         }
     }
@@ -222,6 +229,9 @@ mod tests {
         assert_eq!(swift.next_permit_at(), Some(at(5000 + 1600)));
         (0..100).for_each(|n| swift.on_loss(at(10_000 + 200 * n)));
         assert_eq!(swift.window_milli(), 9, "never below the least, rounded");
+        swift.on_ack(at(50_000), 1, Some(20 * MICRO));
+        assert_eq!(swift.window_milli(), 1009, "for each packet, where there is less than one");
+        assert_eq!(swift.next_permit_at(), None, "and from one on nothing is paced");
     }
 
     #[test]

@@ -185,14 +185,22 @@ mod tests {
         // The first difference is below zero and stays there for as long as round trips are equal.
         assert_eq!(after(&[1000, 100, 100, 100, 100]).1, low + 40 * BITS_PER_MBIT);
         assert_eq!(after(&[1000, 100, 100, 100, 100, 100]).1, low + 90 * BITS_PER_MBIT);
+        // One that rises ends the row.
+        let (timely, rate) = after(&[1000, 100, 100, 100, 100, 400]);
+        let mut timely = timely;
+        for rtt in [300, 250] {
+            timely.on_round_trip(Instant::ZERO, rtt * MICRO);
+        }
+        assert_eq!(timely.rate_bits_per_sec(), rate + 20 * BITS_PER_MBIT);
     }
 
     #[test]
     fn at_the_rate_of_its_link_nothing_is_paced() {
         let (mut timely, _) = after(&[60]);
-        let now = Instant::from_nanos(MICRO);
-        timely.on_sent(now, 4000);
+        let now = Instant::from_nanos(100 * MICRO);
+        timely.on_sent(now, 60_000);
         assert!(timely.may_send(now));
+        assert_eq!(timely.next_permit_at(), None);
         timely.on_round_trip(now, 1_000_000);
         timely.on_sent(now, 60_000);
         assert!(!timely.may_send(now));

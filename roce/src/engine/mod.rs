@@ -183,7 +183,8 @@ impl<P: Port> Engine<P> {
         self.expire_timers();
         let more_to_flush = self.flush_errors();
         self.follow_neighbours();
-        let tx_pkts = self.transmit_notifications() + self.transmit(Outgoing::All);
+        let notifications = if self.notifier.is_idle() { 0 } else { self.transmit_notifications() };
+        let tx_pkts = notifications + self.transmit(Outgoing::All);
         self.transmit_neighbour();
         self.port.tx_flush();
         self.collect_events();

@@ -64,6 +64,7 @@ impl<P: Port> Engine<P> {
     }
 
     /// Sends notifications, before all else: they are to overtake what waits. Returns how many.
+    #[cold]
     pub(super) fn transmit_notifications(&mut self) -> u32 {
         let traffic_class = self.notifier.point.config().traffic_class();
         for sent in 0..CNPS_PER_POLL {

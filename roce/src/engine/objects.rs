@@ -199,6 +199,11 @@ impl<P: Port> Engine<P> {
         Some(connection.requester.congestion())
     }
 
+    /// Sets the speed of the port's link, in bits per second, for queue pairs that are connected from now on.
+    pub fn set_link_bits_per_sec(&mut self, link_bits_per_sec: u64) {
+        self.link_bits_per_sec = link_bits_per_sec;
+    }
+
     /// An unpredictable first PSN.
     pub fn random_psn(&mut self) -> Psn {
         Psn::new(self.random.bits())

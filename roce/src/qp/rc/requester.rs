@@ -11,7 +11,7 @@ use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::{Feedback, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
+use crate::recovery::{Effect, Feedback, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
 use crate::time::Instant;
 
 /// Packets after which one asks for an acknowledgement even inside a message, so that a long
@@ -312,7 +312,9 @@ impl Requester {
         outlet.counters.sent_bytes += u64::from(part.payload_len);
         let is_resend = self.recovery.is_resend();
         outlet.counters.retransmitted_pkts += u64::from(is_resend);
-        self.congestion.on_sent(outlet.now, outlet.path.frame_bytes(part.opcode, part.payload_len));
+        if !self.congestion.is_window() {
+            self.congestion.on_sent(outlet.now, outlet.path.frame_bytes(part.opcode, part.payload_len));
+        }
         self.recovery.on_sent(part.psn_span);
         if self.config.recovery.is_adaptive() {
             self.pace_sent(psn, self.since_ack_req_pkts == 0, is_resend, outlet.now);
@@ -374,20 +376,30 @@ impl Requester {
             } else {
                 self.timer.stop()
             }
-            self.time_answer(now, effect.resumes)
+            if self.congestion.follows_round_trip() { self.time_answer(now, effect.resumes) } else { None }
         } else {
             None
         };
-        if effect.resumes {
-            self.congestion.on_loss(now);
+        if !self.congestion.is_window() {
+            self.tell_congestion(now, effect, rtt_nanos);
         }
         if effect.acknowledged > 0 {
-            self.congestion.on_ack(now, effect.acknowledged, rtt_nanos);
             self.retries_left = self.config.retry_count;
             self.rnr_retries_left = self.config.rnr_retry;
             return None;
         }
         if effect.resumes { self.use_retry(counters) } else { None }
+    }
+
+    /// What feedback under go-back-N means to congestion control.
+    #[inline(never)]
+    fn tell_congestion(&mut self, now: Instant, effect: Effect, rtt_nanos: Option<u64>) {
+        if effect.resumes {
+            self.congestion.on_loss(now);
+        }
+        if effect.acknowledged > 0 {
+            self.congestion.on_ack(now, effect.acknowledged, rtt_nanos);
+        }
     }
 
     fn on_not_ready(

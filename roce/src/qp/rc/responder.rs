@@ -671,7 +671,9 @@ impl Responder {
         *outlet.budget -= 1;
         outlet.counters.sent_pkts += 1;
         outlet.counters.sent_bytes += u64::from(len);
-        congestion.on_sent(outlet.now, outlet.path.frame_bytes(opcode, len));
+        if !congestion.is_window() {
+            congestion.on_sent(outlet.now, outlet.path.frame_bytes(opcode, len));
+        }
         Ok(true)
     }
 }
