@@ -24,7 +24,9 @@ pub(super) fn charts(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let mut plots = Vec::new();
     if let Some(first) = outcome.experiment.sweeps.first() {
         for (figure, scale, note) in OVER_FIRST_SWEEP.iter().filter(|(figure, ..)| figures.contains(figure)) {
-            plots.push(over_first_sweep(outcome, first, *figure, *scale, note)?);
+            for others in other_values(outcome) {
+                plots.extend(over_first_sweep(outcome, first, &others, *figure, *scale, note)?);
+            }
         }
     }
     plots.extend(slowdowns(outcome)?);
@@ -35,32 +37,49 @@ pub(super) fn charts(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     Ok(plots)
 }
 
+/// The combinations of values of all sweeps but the first: each is a plot of its own.
+fn other_values(outcome: &Outcome) -> Vec<Vec<usize>> {
+    let mut others: Vec<Vec<usize>> = outcome
+        .experiment
+        .combinations()
+        .iter()
+        .filter_map(|values| Some(values.get(1..)?.to_vec()))
+        .collect();
+    others.sort();
+    others.dedup();
+    others
+}
+
+/// A figure over the first sweep, a line for each variant; `None` where no run of these values has it.
 fn over_first_sweep(
     outcome: &Outcome,
     first: &Sweep,
+    others: &[usize],
     figure: Figure,
     scale: Scale,
     note: &str,
-) -> Result<Plot, ReportError> {
+) -> Result<Option<Plot>, ReportError> {
     let experiment = &outcome.experiment;
-    let names: Vec<String> = (0..first.values.len()).map(|at| first.value_name(at)).collect();
-    let mut series: Vec<Series<Option<f64>>> = Vec::new();
-    for group in outcome.groups() {
-        let others = experiment.sweeps.iter().zip(&group.values).skip(1);
-        let name = others.fold(experiment.variants[group.variant].clone(), |name, (sweep, at)| {
-            format!("{name}, {}", sweep.value_name(*at))
-        });
-        let at = series.iter().position(|series| series.name == name).unwrap_or_else(|| {
-            series.push(Series { name, values: vec![None; names.len()] });
-            series.len() - 1
-        });
-        series[at].values[group.values[0]] = group.mean(figure);
+    let groups = outcome.groups();
+    let series = experiment.variants.iter().enumerate().map(|(variant, name)| {
+        let mut values = vec![None; first.values.len()];
+        for group in groups.iter().filter(|group| group.variant == variant && group.values[1..] == *others) {
+            values[group.values[0]] = group.mean(figure);
+        }
+        Series { name: name.clone(), values }
+    });
+    let series: Vec<Series<Option<f64>>> = series.collect();
+    if series.iter().all(|series| series.values.iter().all(Option::is_none)) {
+        return Ok(None);
     }
-    series.retain(|series| series.values.iter().any(Option::is_some));
+    let names: Vec<String> = (0..first.values.len()).map(|at| first.value_name(at)).collect();
     let (name, _) = figure.label.split_once(',').unwrap_or((figure.label, ""));
-    let title = format!("{}{} over {}", name[..1].to_uppercase(), &name[1..], first.label);
+    let at = experiment.sweeps[1..].iter().zip(others);
+    let place: String =
+        at.map(|(sweep, at)| format!(", {} {}", sweep.label, sweep.value_name(*at))).collect();
+    let title = format!("{}{} over {}{place}", name[..1].to_uppercase(), &name[1..], first.label);
     let titles = Titles { title: &title, note, x: &first.label, y: figure.label };
-    lines(&titles, &names, &series, scale, first.is_numeric())
+    lines(&titles, &names, &series, scale, first.is_numeric()).map(Some)
 }
 
 /// Points of a drawn distribution.
@@ -68,21 +87,20 @@ const CDF_POINTS: usize = 300;
 
 /// The runs of one combination of values are drawn together, a curve for each variant; as many
 /// combinations as this have plots of their own.
-const COMBINATIONS_MAX: usize = 6;
+const COMBINATIONS_MAX: usize = 9;
 
 /// For each combination of values: its name, and the first seed's run of each variant.
 fn side_by_side(outcome: &Outcome) -> Vec<(String, Vec<(&str, &PointResult)>)> {
     let experiment = &outcome.experiment;
-    let mut combinations = experiment.combinations();
-    // The first and the last are there in any case.
-    while combinations.len() > COMBINATIONS_MAX {
-        combinations.remove(combinations.len() / 2);
-    }
-    let runs = |values: &Vec<usize>| {
-        let names = experiment.sweeps.iter().zip(values);
+    let all = experiment.combinations();
+    let count = all.len().min(COMBINATIONS_MAX);
+    // Spread evenly: the first and the last are among them.
+    let combinations: Vec<_> = (0..count).map(|at| &all[at * (all.len() - 1) / (count - 1).max(1)]).collect();
+    let runs = |values: &&Vec<usize>| {
+        let names = experiment.sweeps.iter().zip(values.iter());
         let name = names.map(|(sweep, at)| format!(", {} {}", sweep.label, sweep.value_name(*at)));
         let of_values =
-            outcome.points.iter().filter(|run| run.point.values == *values && run.point.seed == 1);
+            outcome.points.iter().filter(|run| run.point.values == **values && run.point.seed == 1);
         let named = of_values.map(|run| (experiment.variants[run.point.variant].as_str(), run));
         (name.collect::<String>(), named.collect())
     };
