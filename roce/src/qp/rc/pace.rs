@@ -16,10 +16,12 @@ use crate::recovery::{AdaptiveRto, Affordable, Recovery};
 use crate::time::Instant;
 
 /// Timing that follows the network.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Under improved go-back-N, what may be in flight: a loss costs all of it.
-    pub(super) affordable: Affordable,
+    affordable: Affordable,
+    /// The same, or 1 until the peer answers a probe.
+    pub(super) in_flight_pkts_max: u32,
     pub(super) rto: AdaptiveRto,
     /// When what everything waits for last came, or a retry was spent on it.
     heard_at: Instant,
@@ -27,11 +29,29 @@ pub(super) struct Pace {
     pub(super) probe: Option<Psn>,
 }
 
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            affordable: Affordable::default(),
+            in_flight_pkts_max: u32::MAX,
+            rto: AdaptiveRto::default(),
+            heard_at: Instant::ZERO,
+            probe: None,
+        }
+    }
+}
+
 impl Pace {
     /// The peer is not ready: what was timed will be answered much later, or is taken back.
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
-        self.probe = None;
+        self.end_probe();
+    }
+
+    /// Returns whether a probe was under way.
+    fn end_probe(&mut self) -> bool {
+        self.in_flight_pkts_max = self.affordable.window_pkts();
+        self.probe.take().is_some()
     }
 }
 
@@ -46,18 +66,6 @@ impl Requester {
             self.pace.heard_at = now;
             self.start_pace(now);
         }
-    }
-
-    /// Whether the oldest packet was sent again alone, to see whether the peer answers.
-    #[inline]
-    fn is_probing(&self) -> bool {
-        matches!(self.recovery, Recovery::GoBackN(_)) && self.pace.probe.is_some()
-    }
-
-    /// Packets in flight at most, besides what congestion control says.
-    #[inline]
-    pub(super) fn affordable_pkts(&self) -> u32 {
-        if self.is_probing() { 1 } else { self.pace.affordable.window_pkts() }
     }
 
     /// The wait for a receive is over.
@@ -101,7 +109,8 @@ impl Requester {
             }
             return None;
         }
-        if self.pace.probe.take().is_some()
+        self.pace.affordable.on_feedback(acknowledged, self.recovery.sent(), resumes);
+        if self.pace.end_probe()
             && acknowledged > 1
             && !resumes
             && let Recovery::GoBackN(scheme) = &mut self.recovery
@@ -109,7 +118,6 @@ impl Requester {
             scheme.undo_timeout();
         }
         let rtt_nanos = self.time_answer(now, resumes);
-        self.pace.affordable.on_feedback(acknowledged, self.recovery.sent(), resumes);
         if acknowledged > 0 {
             self.heard(now);
         }
@@ -152,6 +160,7 @@ impl Requester {
                     self.pace.rto.cancel();
                 }
                 self.pace.probe = Some(scheme.una());
+                self.pace.in_flight_pkts_max = 1;
                 is_first
             }
             Recovery::SelectiveRepeat(scheme) => {

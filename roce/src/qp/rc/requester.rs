@@ -221,7 +221,7 @@ impl Requester {
     #[inline]
     fn may_send(&mut self, now: Instant) -> bool {
         let joins_pkts = match &self.recovery {
-            Recovery::GoBackN(scheme) if scheme.unacked() >= self.affordable_pkts() => return false,
+            Recovery::GoBackN(scheme) if scheme.unacked() >= self.pace.in_flight_pkts_max => return false,
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
             // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
@@ -272,7 +272,7 @@ impl Requester {
         spec.ack_req = part.is_last
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
             || self.congestion.is_last_permit(self.recovery.unacked())
-            || self.recovery.unacked() + 1 >= self.affordable_pkts();
+            || self.recovery.unacked() + 1 >= self.pace.in_flight_pkts_max;
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let headers = |parts: &mut crate::wire::FrameParts<'_>| {
