@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -9,33 +10,86 @@ use super::plan::Point;
 use super::results::{self, PointResult};
 use super::spec::{Fabric, Op, Workload};
 
-/// Runs both ends and collects the client's figures.
+/// How often it is looked whether the client has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Runs both ends and collects the client's figures; a run that takes longer than its limit is ended.
 ///
 /// # Errors
 /// Where a process cannot be started or fails: what it wrote to standard error.
 pub(super) fn run(point: &Point, program: &Path) -> Result<PointResult, String> {
-    let (Fabric::Ports { host, .. }, Workload::Stream { .. }) = (&point.setup.fabric, &point.setup.workload)
+    let (Fabric::Ports { host, .. }, Workload::Stream { limit_ms, .. }) =
+        (&point.setup.fabric, &point.setup.workload)
     else {
         return Err("a stream on real ports was expected".to_owned());
     };
     let args = arguments(point);
-    // A server whose client fails would wait for another for ever.
-    let mut server = Killed(Some(start(program, &args, None)?));
-    let client = finish(start(program, &args, Some(host))?, "client")?;
-    if let Some(server) = server.0.take() {
-        finish(server, "server")?;
+    let server = Running::start("server", program, &args, None)?;
+    let mut client = Running::start("client", program, &args, Some(host))?;
+    if !client.ends_within(Duration::from_millis(*limit_ms))? {
+        let ended_early = Some(format!("not done after {limit_ms} ms"));
+        return Ok(PointResult { ended_early, ..PointResult::of(point) });
     }
-    let report: Value = serde_json::from_slice(&client)
+    let report = client.finish()?;
+    server.finish()?;
+    let report: Value = serde_json::from_slice(&report)
         .map_err(|error| format!("the client's report is not JSON: {error}"))?;
     collect(point, &report)
 }
 
-/// A process that is ended when nobody waited for it.
-struct Killed(Option<Child>);
+/// A process that is ended where nobody waits for it: a server whose client fails would wait for
+/// another for ever.
+struct Running {
+    role: &'static str,
+    child: Option<Child>,
+}
 
-impl Drop for Killed {
+impl Running {
+    fn start(
+        role: &'static str,
+        program: &Path,
+        args: &[String],
+        host: Option<&str>,
+    ) -> Result<Self, String> {
+        let mut command = Command::new(program);
+        command.args(args).args(host).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child =
+            command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+        Ok(Running { role, child: Some(child) })
+    }
+
+    /// Waits until it has ended or the time is over; its report is short enough for a pipe.
+    fn ends_within(&mut self, limit: Duration) -> Result<bool, String> {
+        let end = Instant::now() + limit;
+        loop {
+            let child = self.child.as_mut().ok_or("it was waited for before")?;
+            let status =
+                child.try_wait().map_err(|error| format!("cannot wait for the {}: {error}", self.role))?;
+            if status.is_some() || Instant::now() >= end {
+                return Ok(status.is_some());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// What it wrote to standard output.
+    fn finish(mut self) -> Result<Vec<u8>, String> {
+        let role = self.role;
+        let child = self.child.take().ok_or("it was waited for before")?;
+        let output =
+            child.wait_with_output().map_err(|error| format!("cannot wait for the {role}: {error}"))?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(format!("the {role} ended with {}: {}", output.status, said.trim()))
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended meanwhile.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -72,22 +126,6 @@ fn arguments(point: &Point) -> Vec<String> {
         args.extend([option.to_owned(), value]);
     }
     args
-}
-
-fn start(program: &Path, args: &[String], host: Option<&str>) -> Result<Child, String> {
-    let mut command = Command::new(program);
-    command.args(args).args(host).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))
-}
-
-fn finish(child: Child, role: &str) -> Result<Vec<u8>, String> {
-    let output = child.wait_with_output().map_err(|error| format!("cannot wait for the {role}: {error}"))?;
-    if output.status.success() {
-        Ok(output.stdout)
-    } else {
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!("the {role} ended with {}: {}", output.status, said.trim()))
-    }
 }
 
 fn collect(point: &Point, report: &Value) -> Result<PointResult, String> {

@@ -220,6 +220,12 @@ fn an_experiment_runs_on_a_port() {
     }
     assert!(figure(1, "retransmitted_pkts") > 0.0, "what was lost was sent again");
     assert!(dir.join("report.html").exists());
+    std::fs::write(&file, EXPERIMENT.replace("messages = 300", "messages = 1000000000, limit_ms = 500"))
+        .unwrap();
+    let lab =
+        Process::start(Command::new(roce()).args(["lab", "run", "--json", "--out"]).args([&dir, &file]));
+    let output = lab.finish(TIMEOUT);
+    assert!(output.stdout.contains("not done after 500 ms"), "{output:?}");
     std::fs::remove_dir_all(dir).unwrap();
 }
 
