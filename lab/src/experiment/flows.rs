@@ -73,8 +73,9 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let mut run = Run::new(hosts, flows, setup);
     let mut result = PointResult::of(point);
     result.ended_early = run.run_until_done(limit_ms)?;
-    result.flows = run.all_flows();
-    run.figures(&result.flows.clone(), &mut result);
+    let flows = run.all_flows();
+    run.figures(&flows, &mut result);
+    result.flows = flows;
     result.samples = run.sampler.samples;
     Ok(result)
 }
