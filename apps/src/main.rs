@@ -5,6 +5,7 @@ mod devinfo;
 mod doctor;
 mod dump;
 mod events;
+mod lab;
 mod output;
 mod perf;
 mod ping;
@@ -52,6 +53,7 @@ enum Command {
     Devinfo(devinfo::DevinfoArgs),
     Dump(dump::DumpArgs),
     Doctor(doctor::DoctorArgs),
+    Lab(lab::LabArgs),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Lab(args) => lab::run(&args),
     };
     match result {
         Ok(code) => code,
@@ -112,6 +115,10 @@ mod tests {
             ("roce ping --port memif:@a host1 host2", "unexpected argument"),
             ("roce devinfo --port nic:1", "names no port"),
             ("roce doctor --open", "--port <PORT>"),
+            ("roce lab show nothing", "possible values: goodput-vs-loss"),
+            ("roce lab run", "<NAME|FILE.toml>"),
+            ("roce lab run reactions --seeds 0", "0 is not in 1.."),
+            ("roce lab run reactions --jobs 0", "--jobs <N>"),
         ] {
             let error = refusal(line);
             assert!(error.contains(said), "`{line}` says: {error}");

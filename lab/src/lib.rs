@@ -5,9 +5,13 @@
 //!   sim_port   the engine's port on a `netsim` host; carries payload, or its length alone
 //!   seeds      the same experiment with several seeds, on all cores
 //!   rng        numbers from a seed
+//!   experiment what to run as a TOML document, and what comes of it
+//!   report     results as CSV, JSON and a page to read
 //! ```
 
 mod due;
+pub mod experiment;
+pub mod report;
 pub mod rng;
 pub mod seeds;
 pub mod sim_port;

@@ -187,6 +187,48 @@ fn perf_over_veth() {
     both(&veth("af_packet", 4200), "10.0.0.1", 18607, "perf write-bw --verify -n 300 -s 65536 -b");
 }
 
+/// An experiment on a real port: two processes for each of two points.
+const EXPERIMENT: &str = r#"
+name = "port"
+title = "A port"
+description = "For a test."
+fabric = { kind = "ports", port = "memif:@roce-lab-test", tcp_port = 18609 }
+workload = { kind = "stream", message_bytes = 30000, messages = 300 }
+transport.recovery = "selective-repeat:256"
+[[sweep]]
+key = "loss.chance"
+label = "loss"
+values = [0, "1 %"]
+"#;
+
+#[test]
+fn an_experiment_runs_on_a_port() {
+    let _turn = turn();
+    let dir = std::env::temp_dir().join(format!("roce-lab-port-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("port.toml");
+    std::fs::write(&file, EXPERIMENT).unwrap();
+    let lab =
+        Process::start(Command::new(roce()).args(["lab", "run", "--json", "--out"]).args([&dir, &file]));
+    let output = lab.finish(TIMEOUT);
+    assert!(output.status.success(), "{output:?}");
+    let results: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    let figure = |point: usize, name: &str| results["points"][point]["figures"][name].as_f64().unwrap();
+    for point in 0..2 {
+        assert_eq!(figure(point, "completed_messages"), 300.0);
+        assert!(figure(point, "goodput_gbit_per_sec") > 0.0);
+    }
+    assert!(figure(1, "retransmitted_pkts") > 0.0, "what was lost was sent again");
+    assert!(dir.join("report.html").exists());
+    std::fs::write(&file, EXPERIMENT.replace("messages = 300", "messages = 1000000000, limit_ms = 500"))
+        .unwrap();
+    let lab =
+        Process::start(Command::new(roce()).args(["lab", "run", "--json", "--out"]).args([&dir, &file]));
+    let output = lab.finish(TIMEOUT);
+    assert!(output.stdout.contains("not done after 500 ms"), "{output:?}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn a_pci_device_that_is_not_there_is_named() {
     let refused = Process::start(Command::new(roce()).args(["devinfo", "--port", "pci:0000:ff:1f.7"]));

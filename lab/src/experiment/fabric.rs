@@ -1,0 +1,97 @@
+//! From a setup to a world: the network of its fabric with an engine on each host.
+
+use netsim::topology::{Fabric as Topology, FabricConfig, LeafSpine, fat_tree, leaf_spine, star};
+use netsim::{Forwarding, HostId, LinkConfig, LinkId, Pfc, Red, SwitchConfig};
+use roce::engine::limits::DeviceLimits;
+use roce::port::Payload;
+
+use super::spec::{Ecn, Fabric, PORT_MTU_BYTES, Routing, Setup, Switch};
+use crate::world::{HostConfig, Neighbours, World};
+
+/// A host polls no more often than this.
+pub(super) const POLL_GAP_NANOS: u64 = 100;
+/// Room for the objects of a host: a queue pair for each flow under way.
+const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX };
+/// Flows under way at one host.
+pub(super) const QPS_MAX: usize = 8192;
+/// An output queue that is bounded by the inputs' memory alone.
+const UNBOUNDED_BYTES: usize = 1 << 40;
+
+/// A world on a fabric, and its links between hosts and switches.
+pub(super) struct Hosts {
+    pub(super) world: World,
+    /// What the network calls them.
+    pub(super) ids: Vec<HostId>,
+    /// The link from each host.
+    pub(super) uplinks: Vec<LinkId>,
+    /// The link to each host.
+    pub(super) downlinks: Vec<LinkId>,
+}
+
+impl Hosts {
+    /// Links on the shortest way between two hosts, by number.
+    pub(super) fn path(&mut self, from: usize, to: usize) -> usize {
+        self.world.network.borrow_mut().routes().path(self.ids[from], self.ids[to]).len()
+    }
+}
+
+/// Builds the fabric of `setup`; payload is phantom, and neighbours know one another.
+///
+/// # Errors
+/// Where there is no such fabric.
+pub(super) fn build(setup: &Setup, seed: u64) -> Result<Hosts, String> {
+    let config = config(setup, seed);
+    let topology: Result<Topology, _> = match setup.fabric {
+        Fabric::Pair {} | Fabric::Ports { .. } => star(2, &config),
+        Fabric::Star { hosts } => star(hosts, &config),
+        Fabric::LeafSpine { leaves, spines, hosts_per_leaf } => {
+            leaf_spine(LeafSpine { hosts_per_leaf, leaves, spines }, &config)
+        }
+        Fabric::FatTree { k } => fat_tree(k, &config),
+    };
+    let mut topology = topology.map_err(|error| error.to_string())?;
+    for link in (0..topology.network.links()).map(LinkId) {
+        topology.network.set_loss(link, setup.loss.chance.0);
+    }
+    let hosts = HostConfig {
+        mtu_bytes: PORT_MTU_BYTES,
+        poll_gap_nanos: POLL_GAP_NANOS,
+        congestion: setup.transport.congestion(),
+        seed,
+        limits: LIMITS,
+        neighbours: Neighbours::Told,
+        payload: Payload::Phantom,
+    };
+    let world = World::on(topology.network, &topology.hosts, &hosts);
+    Ok(Hosts { world, ids: topology.hosts, uplinks: topology.uplinks, downlinks: topology.downlinks })
+}
+
+fn config(setup: &Setup, seed: u64) -> FabricConfig {
+    let Switch { buffer_kbytes, output_kbytes, routing, pfc, ecn } = &setup.switch;
+    let link = setup.link.config();
+    let bytes = |kbytes: f64| (kbytes * 1e3) as usize;
+    let cable = LinkConfig { queue_bytes_max: output_kbytes.map_or(UNBOUNDED_BYTES, bytes), ..link };
+    let input_bytes_max = bytes(*buffer_kbytes);
+    let red = |ecn: &Ecn| Red {
+        kmin_bytes: bytes(ecn.kmin_kbytes),
+        kmax_bytes: bytes(ecn.kmax_kbytes),
+        pmax: ecn.pmax.0,
+    };
+    FabricConfig {
+        host_cable: cable,
+        trunk: cable,
+        host_queue_bytes_max: link.queue_bytes_max,
+        switch: SwitchConfig {
+            forwarding: match routing {
+                Routing::Ecmp => Forwarding::Ecmp,
+                Routing::Spray => Forwarding::SprayRandom,
+                Routing::SprayRoundRobin => Forwarding::SprayRoundRobin,
+            },
+            input_bytes_max,
+            shared_bytes_max: usize::MAX,
+            ecn: ecn.as_ref().map(red),
+            pfc: pfc.then(|| Pfc::lossless(input_bytes_max, &link, setup.transport.frame_bytes_max())),
+        },
+        seed,
+    }
+}

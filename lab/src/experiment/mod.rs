@@ -1,0 +1,39 @@
+//! Experiments: what is to be run is a TOML document, what comes of it is data for [`crate::report`].
+//!
+//! ```text
+//!   document --plan--> points: variant x sweep x seed --run, all cores--> results --> report
+//!     TOML               each with a complete Setup                        figures, flows, series
+//! ```
+//!
+//! A run depends on its document alone: the same document and seeds give the same figures, on
+//! whatever number of threads. Real ports are the exception, as their time is real.
+
+mod fabric;
+mod flows;
+pub mod plan;
+pub mod ports;
+pub mod reaction;
+pub mod results;
+pub mod run;
+pub mod spec;
+mod stream;
+
+pub use plan::{Experiment, Point, Sweep};
+pub use results::{Outcome, PointResult};
+pub use run::{Options, run};
+pub use spec::Setup;
+
+/// The experiments that come with the program, by name.
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("goodput-vs-loss", include_str!("../../experiments/goodput-vs-loss.toml")),
+    ("reactions", include_str!("../../experiments/reactions.toml")),
+    ("incast", include_str!("../../experiments/incast.toml")),
+    ("spray", include_str!("../../experiments/spray.toml")),
+    ("irn", include_str!("../../experiments/irn.toml")),
+    ("ports-goodput-vs-loss", include_str!("../../experiments/ports-goodput-vs-loss.toml")),
+];
+
+/// The text of the shipped experiment `name`.
+pub fn shipped(name: &str) -> Option<&'static str> {
+    SHIPPED.iter().find(|(shipped, _)| *shipped == name).map(|(_, text)| *text)
+}

@@ -1,0 +1,308 @@
+//! From a document to the list of points to run.
+//!
+//! A document has the tables of a [`Setup`] as what all points share. `[[variant]]` tables and the
+//! values of `[[sweep]]` are laid over them, key by key, and `[quick]` over everything when little
+//! time is at hand. So whatever a setup has can vary.
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::results;
+use super::spec::{Chance, Setup};
+
+/// A document that cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Not TOML, or keys that a document does not have.
+    #[error("{0}")]
+    Document(#[from] toml::de::Error),
+    /// A point that makes no sense.
+    #[error("{place}: {what}")]
+    Point {
+        /// Which variant and values.
+        place: String,
+        /// What is wrong and what was needed.
+        what: String,
+    },
+    /// The document as a whole makes no sense.
+    #[error("{0}")]
+    Whole(String),
+}
+
+/// An experiment as it was described.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Its document, to be shown and repeated.
+    pub text: String,
+    /// What it is called on the command line.
+    pub name: String,
+    /// What it is called in its report.
+    pub title: String,
+    /// What is run, what to look at, and how long it takes; paragraphs.
+    pub description: String,
+    /// Published figures beside which ours are shown.
+    pub paper: Option<Paper>,
+    /// Seeds of a default run.
+    pub seeds: u32,
+    /// The names of the variants, in order.
+    pub variants: Vec<String>,
+    /// What is varied besides, in order.
+    pub sweeps: Vec<Sweep>,
+    /// What to set side by side.
+    pub comparisons: Vec<Comparison>,
+    /// Whether the `[quick]` table was laid over it.
+    pub is_quick: bool,
+    base: Table,
+    overlays: Vec<Table>,
+}
+
+/// One thing that is varied.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    /// The key, as `loss.chance`.
+    pub key: String,
+    /// What it is called in the report.
+    pub label: String,
+    /// Its values.
+    pub values: Vec<Value>,
+}
+
+/// Figures of a paper.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// Authors, title, venue.
+    pub citation: String,
+    /// What it found, with numbers.
+    pub finding: String,
+}
+
+/// Two variants side by side.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// The variant of interest.
+    pub variant: String,
+    /// What it is compared with.
+    pub against: String,
+    /// Which figures.
+    pub figures: Vec<String>,
+    /// What the paper says of it.
+    #[serde(default)]
+    pub paper: String,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Which variant, by its place in [`Experiment::variants`].
+    pub variant: usize,
+    /// Which value of each sweep, by its place.
+    pub values: Vec<usize>,
+    /// The seed.
+    pub seed: u64,
+    /// All that is run.
+    pub setup: Setup,
+}
+
+/// What a document has besides the tables of a setup.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    name: String,
+    title: String,
+    description: String,
+    paper: Option<Paper>,
+    #[serde(default = "one")]
+    seeds: u32,
+    #[serde(default)]
+    variant: Vec<Table>,
+    #[serde(default)]
+    sweep: Vec<Sweep>,
+    #[serde(default)]
+    compare: Vec<Comparison>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// The tables that make a setup.
+const SETUP_KEYS: [&str; 6] = ["fabric", "link", "switch", "loss", "transport", "workload"];
+/// The name of the variant of a document that has none.
+const ONLY_VARIANT: &str = "all";
+/// Points of one experiment.
+const POINTS_MAX: usize = 10_000;
+
+impl Experiment {
+    /// Reads a document. With `quick`, its `[quick]` table is laid over it.
+    pub fn parse(text: &str, quick: bool) -> Result<Experiment, PlanError> {
+        let mut document: Table = text.parse()?;
+        let overlay = match document.remove("quick") {
+            Some(Value::Table(overlay)) => overlay,
+            None if quick => {
+                return Err(PlanError::Whole("there is no [quick] table: run it without --quick".into()));
+            }
+            None => Table::new(),
+            Some(_) => return Err(PlanError::Whole("quick: needed a table, [quick]".into())),
+        };
+        // Checked even where it is not used: a document is right or wrong as a whole.
+        let mut quick_document = document.clone();
+        merge(&mut quick_document, overlay);
+        let [normal, short] = [(document, false), (quick_document, true)].map(|(document, is_quick)| {
+            let experiment = Experiment::from_document(text, document, is_quick)?;
+            experiment.points(1)?;
+            Ok::<_, PlanError>(experiment)
+        });
+        let (normal, short) = (normal?, short?);
+        Ok(if quick { short } else { normal })
+    }
+
+    fn from_document(text: &str, document: Table, is_quick: bool) -> Result<Experiment, PlanError> {
+        let (base, head): (Table, Table) =
+            document.into_iter().partition(|(key, _)| SETUP_KEYS.contains(&key.as_str()));
+        let head = Head::deserialize(head)?;
+        let (mut variants, mut overlays) = (Vec::new(), Vec::new());
+        for mut overlay in head.variant {
+            let Some(Value::String(name)) = overlay.remove("name") else {
+                return Err(PlanError::Whole("[[variant]]: needed name = \"...\"".into()));
+            };
+            variants.push(name);
+            overlays.push(overlay);
+        }
+        if variants.is_empty() {
+            variants.push(ONLY_VARIANT.to_owned());
+            overlays.push(Table::new());
+        }
+        for comparison in &head.compare {
+            for name in [&comparison.variant, &comparison.against] {
+                if !variants.contains(name) {
+                    let what = format!("[[compare]]: no variant is called `{name}`; there are {variants:?}");
+                    return Err(PlanError::Whole(what));
+                }
+            }
+            if let Some(name) = comparison.figures.iter().find(|name| results::figure(name).is_none()) {
+                let names: Vec<&str> = results::FIGURES.iter().map(|figure| figure.name).collect();
+                let what =
+                    format!("[[compare]]: no figure is called `{name}`; there are {}", names.join(", "));
+                return Err(PlanError::Whole(what));
+            }
+        }
+        Ok(Experiment {
+            text: text.to_owned(),
+            name: head.name,
+            title: head.title,
+            description: head.description,
+            paper: head.paper,
+            seeds: head.seeds,
+            variants,
+            sweeps: head.sweep,
+            comparisons: head.compare,
+            is_quick,
+            base,
+            overlays,
+        })
+    }
+
+    /// All points, each variant under each value of each sweep with seeds 1 to `seeds`.
+    pub fn points(&self, seeds: u32) -> Result<Vec<Point>, PlanError> {
+        let combinations = self.combinations();
+        let count = self.variants.len() * combinations.len() * seeds as usize;
+        if count == 0 || count > POINTS_MAX {
+            let what = format!("{count} points: needed 1 to {POINTS_MAX} variants x values x seeds");
+            return Err(PlanError::Whole(what));
+        }
+        let mut points = Vec::with_capacity(count);
+        for (variant, overlay) in self.overlays.iter().enumerate() {
+            for values in &combinations {
+                let setup = self
+                    .setup(overlay, values)
+                    .map_err(|what| PlanError::Point { place: self.place(variant, values), what })?;
+                points.extend((1..=u64::from(seeds)).map(|seed| Point {
+                    variant,
+                    values: values.clone(),
+                    seed,
+                    setup: setup.clone(),
+                }));
+            }
+        }
+        Ok(points)
+    }
+
+    /// Every combination of the sweeps' values, by their places; the last sweep runs fastest.
+    pub fn combinations(&self) -> Vec<Vec<usize>> {
+        self.sweeps.iter().fold(vec![Vec::new()], |before, sweep| {
+            let extended = |places: &Vec<usize>| {
+                (0..sweep.values.len()).map(|place| [&places[..], &[place]].concat()).collect::<Vec<_>>()
+            };
+            before.iter().flat_map(extended).collect()
+        })
+    }
+
+    fn setup(&self, overlay: &Table, values: &[usize]) -> Result<Setup, String> {
+        let mut table = self.base.clone();
+        merge(&mut table, overlay.clone());
+        for (sweep, place) in self.sweeps.iter().zip(values) {
+            set(&mut table, &sweep.key, sweep.values[*place].clone())?;
+        }
+        let setup =
+            Setup::deserialize(table).map_err(|error| error.to_string().trim().replace('\n', ", "))?;
+        setup.check()?;
+        Ok(setup)
+    }
+
+    /// A point in words.
+    pub fn place(&self, variant: usize, values: &[usize]) -> String {
+        let at = self
+            .sweeps
+            .iter()
+            .zip(values)
+            .map(|(sweep, place)| format!(", {} = {}", sweep.key, sweep.value_name(*place)));
+        format!("variant `{}`{}", self.variants[variant], at.collect::<String>())
+    }
+}
+
+impl Sweep {
+    /// Whether its values are numbers, in an order.
+    pub fn is_numeric(&self) -> bool {
+        self.values.iter().all(|value| match value {
+            Value::String(text) => text.parse::<Chance>().is_ok() || text.parse::<f64>().is_ok(),
+            value => value.is_integer() || value.is_float(),
+        })
+    }
+
+    /// A value as it stands in tables and at axes.
+    pub fn value_name(&self, place: usize) -> String {
+        match &self.values[place] {
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        }
+    }
+}
+
+/// Lays `over` over `base`: tables key by key, everything else as a whole.
+fn merge(base: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Sets the value at a key such as `loss.chance`.
+fn set(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
+    match key.split_once('.') {
+        None => {
+            table.insert(key.to_owned(), value);
+            Ok(())
+        }
+        Some((first, rest)) => match table.entry(first).or_insert_with(|| Table::new().into()) {
+            Value::Table(inner) => set(inner, rest, value),
+            _ => Err(format!("sweep over `{key}`: `{first}` is no table")),
+        },
+    }
+}

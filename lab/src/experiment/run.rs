@@ -1,0 +1,85 @@
+//! Runs the points of an experiment on all cores.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::plan::{Experiment, PlanError, Point};
+use super::results::{Outcome, PointResult};
+use super::spec::{Fabric, Workload};
+use super::{flows, ports, reaction, stream};
+use crate::seeds;
+
+/// How an experiment is run; what it gives does not depend on it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Seeds 1 to this; `None` for as many as the document says.
+    pub seeds: Option<u32>,
+    /// Runs at once; no more than there are cores, `None` for as many. Real ports are used by one at a time.
+    pub jobs: Option<NonZero<usize>>,
+    /// The `roce` program, for experiments on real ports.
+    pub program: PathBuf,
+    /// The command to do it again, for the report.
+    pub command: String,
+}
+
+/// An experiment that could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It makes no sense.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// One of its points failed.
+    #[error("{place}, seed {seed}: {what}")]
+    Point {
+        /// Which variant and values.
+        place: String,
+        /// Which seed.
+        seed: u64,
+        /// What happened.
+        what: String,
+    },
+}
+
+/// Runs all points and tells `progress` how many of how many are done.
+///
+/// # Errors
+/// The first in the order of the points, where several fail.
+pub fn run(
+    experiment: &Experiment,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Outcome, RunError> {
+    let points = experiment.points(options.seeds.unwrap_or(experiment.seeds))?;
+    let uses_ports = points.iter().any(|point| matches!(point.setup.fabric, Fabric::Ports { .. }));
+    let jobs = if uses_ports { 1 } else { options.jobs.map_or(usize::MAX, NonZero::get) };
+    let done = AtomicUsize::new(0);
+    progress(0, points.len());
+    let places: Vec<u64> = (0..points.len() as u64).collect();
+    let results = seeds::run_all(&places, jobs, |place| {
+        let result = run_point(&points[place as usize], options);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, points.len());
+        result
+    });
+    let mut finished = Vec::with_capacity(points.len());
+    for (point, result) in points.iter().zip(results) {
+        finished.push(result.map_err(|what| RunError::Point {
+            place: experiment.place(point.variant, &point.values),
+            seed: point.seed,
+            what,
+        })?);
+    }
+    let mut outcome =
+        Outcome { experiment: experiment.clone(), points: finished, command: options.command.clone() };
+    outcome.relate();
+    Ok(outcome)
+}
+
+fn run_point(point: &Point, options: &Options) -> Result<PointResult, String> {
+    match (&point.setup.fabric, &point.setup.workload) {
+        (Fabric::Ports { .. }, _) => ports::run(point, &options.program),
+        (_, Workload::Stream { .. }) => stream::run(point),
+        (_, Workload::Reaction { .. }) => reaction::run(point),
+        (_, Workload::Flows { .. } | Workload::Incast { .. }) => flows::run(point),
+    }
+}
