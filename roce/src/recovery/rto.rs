@@ -142,6 +142,12 @@ impl AdaptiveRto {
         Some(rtt)
     }
 
+    /// The shortest round trip, in nanoseconds; 0 before one was measured.
+    #[inline]
+    pub fn min_nanos(&self) -> u64 {
+        self.min_nanos
+    }
+
     /// The packet timed was lost, and what answers it would answer its repetition.
     pub fn cancel(&mut self) {
         self.timed = None;

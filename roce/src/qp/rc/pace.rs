@@ -26,6 +26,8 @@ pub(super) struct Pace {
     pub(super) rto: AdaptiveRto,
     /// When what everything waits for last came, or a retry was spent on it.
     heard_at: Instant,
+    /// When an acknowledgement was asked for last.
+    asked_at: Instant,
     /// What was repeated as a probe: a duplicate of it says nothing of the network.
     pub(super) probe: Option<Psn>,
 }
@@ -37,6 +39,7 @@ impl Default for Pace {
             in_flight_pkts_max: u32::MAX,
             rto: AdaptiveRto::default(),
             heard_at: Instant::ZERO,
+            asked_at: Instant::ZERO,
             probe: None,
         }
     }
@@ -59,14 +62,26 @@ impl Pace {
 impl Requester {
     /// The packet `psn` was sent.
     pub(super) fn pace_sent(&mut self, psn: Psn, asks_for_answer: bool, is_resend: bool, now: Instant) {
-        if !is_resend && asks_for_answer {
-            // Of a READ, the first response.
-            self.pace.rto.on_sent(psn, now);
+        if asks_for_answer {
+            self.pace.asked_at = now;
+            if !is_resend {
+                // Of a READ, the first response.
+                self.pace.rto.on_sent(psn, now);
+            }
         }
         if self.timer.deadline().is_none() {
             self.pace.heard_at = now;
             self.start_pace(now);
         }
+    }
+
+    /// Whether the peer's silence would look like a loss, if it were not asked for an acknowledgement now: a
+    /// pacer may take long over the packets between two that ask.
+    #[inline]
+    pub(super) fn is_long_unasked(&self, now: Instant) -> bool {
+        !self.congestion.is_window()
+            && self.config.recovery.is_adaptive()
+            && now.nanos_since(self.pace.asked_at) >= self.pace.rto.min_nanos()
     }
 
     /// The wait for a receive is over.
