@@ -115,7 +115,7 @@ pub struct Affordable {
 }
 
 /// The smallest window to which losses lead, in packets.
-const AFFORDABLE_PKTS_MIN: u32 = 8;
+const AFFORDABLE_PKTS_MIN: u32 = 16;
 
 /// The window that no loss has bounded, in packets: beyond it none is of use.
 const AFFORDABLE_PKTS_MAX: u32 = 1024;

@@ -273,6 +273,8 @@ impl Requester {
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
             || self.congestion.is_last_permit(self.recovery.unacked())
             || self.recovery.unacked() + 1 >= self.pace.in_flight_pkts_max
+            // Half a window ahead of its end, so that the answer comes while the rest is under way.
+            || self.since_ack_req_pkts + 1 >= self.pace.in_flight_pkts_max / 2
             || self.is_long_unasked(outlet.now);
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
