@@ -243,6 +243,38 @@ mod tests {
     }
 
     #[test]
+    fn a_timeout_that_was_none_is_taken_back() {
+        let mut scheme = sent(5);
+        scheme.on_timeout();
+        scheme.on_sent(1);
+        assert_eq!((scheme.next_psn(), scheme.is_resend()), (FIRST.plus(1), true));
+        scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(3) });
+        scheme.undo_timeout();
+        assert_eq!((scheme.next_psn(), scheme.is_resend(), scheme.unacked()), (FIRST.plus(5), false, 2));
+    }
+
+    #[test]
+    fn the_window_follows_the_losses() {
+        let mut affordable = Affordable::default();
+        affordable.on_feedback(1 << 20, 1 << 20, false);
+        assert_eq!(affordable.window_pkts(), u32::MAX, "without loss there is no bound");
+        affordable.on_feedback(3, 128, true);
+        assert_eq!(affordable.window_pkts(), 96);
+        affordable.on_feedback(95, 96, false);
+        assert_eq!(affordable.window_pkts(), 96);
+        affordable.on_feedback(1, 96, false);
+        assert_eq!(affordable.window_pkts(), 108);
+        (0..20).for_each(|_| affordable.on_feedback(0, 1 << 20, true));
+        assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MIN);
+        affordable.on_feedback(AFFORDABLE_PKTS_MIN, AFFORDABLE_PKTS_MIN, false);
+        assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MIN + AFFORDABLE_PKTS_MIN / 8);
+        (0..60).for_each(|_| affordable.on_feedback(AFFORDABLE_PKTS_MAX, 0, false));
+        assert_eq!(affordable.window_pkts(), u32::MAX);
+        affordable.on_feedback(0, u32::MAX, true);
+        assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MAX * 3 / 4);
+    }
+
+    #[test]
     fn each_gap_is_told_once() {
         let mut expected = ExpectedPsn::new(FIRST);
         assert_eq!(expected.on_packet(FIRST.plus(1)), Verdict::Ahead { first: true });

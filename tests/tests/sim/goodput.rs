@@ -98,6 +98,22 @@ fn selective_repeat_keeps_its_goodput() {
 }
 
 #[test]
+fn improved_go_back_n_bends_where_the_plain_one_breaks() {
+    for op in [Op::Send, Op::Write] {
+        let clean = run(op, RecoveryScheme::ImprovedGoBackN, 0).gbit_per_sec;
+        let standard = run(op, RecoveryScheme::GoBackN, 0).gbit_per_sec;
+        assert!((clean / standard - 1.0).abs() <= 0.02, "{op:?} without loss: {clean:.2} for {standard:.2}");
+        for (loss, least) in [(98, 0.80), (1_000, 0.60), (5_000, 0.25)] {
+            let improved = run(op, RecoveryScheme::ImprovedGoBackN, loss);
+            let kept = improved.gbit_per_sec / clean;
+            println!("{op:?} by improved go-back-N at a loss of {loss} in 100,000: {kept:.3} kept");
+            assert!(kept >= least, "{op:?} keeps {kept:.3} at a loss of {loss} in 100,000");
+            assert_eq!(improved.requester.local_ack_timeout_err, 0, "{op:?} waits for the ACK timeout");
+        }
+    }
+}
+
+#[test]
 fn one_loss_costs_one_round_trip() {
     const PACKETS: u32 = 64;
     for op in [Op::Send, Op::Write, Op::Read] {

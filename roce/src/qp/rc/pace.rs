@@ -126,12 +126,12 @@ impl Requester {
             return None;
         }
         self.pace.affordable.on_feedback(acknowledged, self.recovery.sent(), resumes);
-        if self.pace.end_probe()
-            && acknowledged > 1
-            && !resumes
-            && let Recovery::GoBackN(scheme) = &mut self.recovery
-        {
-            scheme.undo_timeout();
+        if self.pace.end_probe() {
+            match &mut self.recovery {
+                Recovery::GoBackN(scheme) if acknowledged > 1 && !resumes => scheme.undo_timeout(),
+                // What is timed is sent again.
+                _ => self.pace.rto.cancel(),
+            }
         }
         let rtt_nanos = self.time_answer(now, resumes);
         if acknowledged > 0 {
