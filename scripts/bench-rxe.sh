@@ -54,7 +54,7 @@ cleanup() {
 trap cleanup EXIT
 
 inside() {
-    scripts/guest exec --name "$GUEST" --timeout 300 -- bash -c "$1"
+    scripts/guest exec --name "$GUEST" --timeout 100 -- bash -c "$1"
 }
 
 pingpong="ibv_rc_pingpong -g 1 -m $MTU -s $SIZE -n $ITERS -e"
