@@ -17,7 +17,7 @@ use super::fabric::{Hosts, QPS_MAX, build};
 use super::plan::Point;
 use super::results::{self, FlowResult, PointResult, Sample};
 use super::spec::{Setup, Workload};
-use crate::world::{ConnAttr, EndAttr, Host};
+use crate::world::{EndAttr, Host};
 
 /// Address of the first byte of every host's memory.
 const BASE: u64 = 0x1_0000_0000;
@@ -166,15 +166,7 @@ impl<'a> Run<'a> {
         let mut send = sender.send;
         let qpns = [sender.qpn, receiver.qpn];
         let transport = &self.setup.transport;
-        let conn = ConnAttr {
-            ipv6: false,
-            path_mtu: transport.path_mtu,
-            timeout: transport.timeout,
-            retry_count: transport.retry_count,
-            rnr_retry: 7,
-            min_rnr_timer: 1,
-            access: Access::ALL,
-        };
+        let conn = transport.connection();
         let end = |end: usize, host: usize| EndAttr {
             host,
             qpn: qpns[end],

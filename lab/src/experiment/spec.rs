@@ -8,9 +8,12 @@ use netsim::topology::fat_tree_hosts;
 use netsim::workload::Cdf;
 use netsim::{LinkConfig, Pfc};
 use roce::congestion::CongestionScheme;
+use roce::mem::Access;
 use roce::qp::PathMtu;
 use roce::recovery::RecoveryScheme;
 use serde::{Deserialize, Deserializer, de};
+
+use crate::world::ConnAttr;
 
 /// Everything that a run depends on but the seed.
 #[derive(Clone, Debug, Deserialize)]
@@ -208,6 +211,19 @@ impl Default for Transport {
 }
 
 impl Transport {
+    /// What both ends of a connection have in common.
+    pub fn connection(&self) -> ConnAttr {
+        ConnAttr {
+            ipv6: false,
+            path_mtu: self.path_mtu,
+            timeout: self.timeout,
+            retry_count: self.retry_count,
+            rnr_retry: 7,
+            min_rnr_timer: 1,
+            access: Access::ALL,
+        }
+    }
+
     /// The scheme of the end that sends (0) or of its peer (1).
     pub fn recovery_of(&self, end: usize) -> RecoveryScheme {
         self.peer_recovery.filter(|_| end == 1).unwrap_or(self.recovery)

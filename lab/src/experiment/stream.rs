@@ -13,7 +13,7 @@ use super::fabric::POLL_GAP_NANOS;
 use super::plan::Point;
 use super::results::{self, PointResult};
 use super::spec::{Op, PORT_MTU_BYTES, Setup, Workload};
-use crate::world::{ConnAttr, EndAttr, HostConfig, Neighbours, QpEnds, QpSizes, Step, World};
+use crate::world::{EndAttr, HostConfig, Neighbours, QpEnds, QpSizes, Step, World};
 
 /// Address of the first byte of either end's memory.
 const BASE: u64 = 0x1_0000_0000;
@@ -66,15 +66,7 @@ impl Pair {
             let (lkey, rkey) = host.register(&memory, BASE, Access::ALL);
             End { qp: host.create_qp(&sizes), lkey, rkey }
         });
-        let conn = ConnAttr {
-            ipv6: false,
-            path_mtu: transport.path_mtu,
-            timeout: transport.timeout,
-            retry_count: transport.retry_count,
-            rnr_retry: 7,
-            min_rnr_timer: 1,
-            access: Access::ALL,
-        };
+        let conn = transport.connection();
         let attr = |host: usize| EndAttr {
             host,
             qpn: ends[host].qp.qpn,

@@ -57,6 +57,18 @@ pub(super) struct Titles<'a> {
     pub(super) y: &'a str,
 }
 
+impl Plot {
+    /// The finished drawing of `series`, one of whose axes may be logarithmic.
+    fn new<T>(titles: &Titles<'_>, log_axis: Option<&str>, series: &[Series<T>], svg: String) -> Self {
+        let note = match log_axis {
+            Some(axis) => format!("{} The {axis} axis is logarithmic.", titles.note),
+            None => titles.note.to_owned(),
+        };
+        let legend = series.iter().enumerate().map(|(at, series)| legend(at, &series.name)).collect();
+        Plot { title: titles.title.to_owned(), note: note.trim().to_owned(), svg, legend }
+    }
+}
+
 fn colour(at: usize) -> RGBColor {
     COLOURS[at % COLOURS.len()]
 }
@@ -118,10 +130,7 @@ pub(super) fn lines(
         false => draw_lines(area, titles, names, series, low..high, joined),
         true => draw_lines(area, titles, names, series, (low..high).log_scale(), joined),
     })?;
-    let note =
-        if is_log { format!("{} The y axis is logarithmic.", titles.note) } else { titles.note.to_owned() };
-    let legend = series.iter().enumerate().map(|(at, series)| legend(at, &series.name)).collect();
-    Ok(Plot { title: titles.title.to_owned(), note: note.trim().to_owned(), svg, legend })
+    Ok(Plot::new(titles, is_log.then_some("y"), series, svg))
 }
 
 fn draw_lines<Y>(
@@ -175,10 +184,7 @@ pub(super) fn curves(
         false => draw_curves(area, titles, series, low..high, bottom..top),
         true => draw_curves(area, titles, series, (low..high).log_scale(), bottom..top),
     })?;
-    let note =
-        if is_log { format!("{} The x axis is logarithmic.", titles.note) } else { titles.note.to_owned() };
-    let legend = series.iter().enumerate().map(|(at, series)| legend(at, &series.name)).collect();
-    Ok(Plot { title: titles.title.to_owned(), note: note.trim().to_owned(), svg, legend })
+    Ok(Plot::new(titles, is_log.then_some("x"), series, svg))
 }
 
 fn draw_curves<X>(

@@ -224,8 +224,7 @@ impl Recovery {
             // The peer takes a part for a READ of its own, unless it has the whole.
             Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => {
                 let psn = scheme.next_psn();
-                let is_known = scheme.executed().offset_from(psn).is_some_and(|offset| offset > 0);
-                if is_known { scheme.lost_run(psn) } else { u32::MAX }
+                if scheme.is_executed(psn) { scheme.lost_run(psn) } else { u32::MAX }
             }
             _ => u32::MAX,
         }

@@ -159,6 +159,11 @@ impl SelectiveRepeat {
         self.executed
     }
 
+    /// Whether the peer is known to have executed the request of `psn`.
+    pub fn is_executed(&self, psn: Psn) -> bool {
+        self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
+    }
+
     /// The peer executed all requests before `next`; those between [`SelectiveRepeat::executed`] and it
     /// are to be told as arrived, except READs, whose responses tell. False where it is no news.
     #[inline]

@@ -73,6 +73,9 @@ impl Syndrome {
     /// The credit code of a responder that does not count credits.
     pub const CREDITS_UNLIMITED: u8 = 0x1F;
 
+    /// What such a responder acknowledges with.
+    pub const ACK: Syndrome = Syndrome::Ack { credits: Self::CREDITS_UNLIMITED };
+
     /// The syndrome in a byte.
     pub const fn from_byte(byte: u8) -> Self {
         match byte & !VALUE {

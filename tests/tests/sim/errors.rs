@@ -28,6 +28,18 @@ fn succeeded(count: u64) -> Vec<(u64, WcStatus)> {
     (0..count).map(|n| (n, WcStatus::Success)).collect()
 }
 
+/// Five requests posted at `start_nanos` to a mute peer fail after `tries` local ACK timeouts, each counted.
+fn use_up_the_retries(pair: &mut Pair, tries: u64, start_nanos: u64) {
+    pair.run_until_completions(0, 1);
+    let waited_nanos = pair.world.now_nanos() - start_nanos;
+    let range = tries * RTO_NANOS..tries * RTO_NANOS + 20_000 * tries;
+    assert!(range.contains(&waited_nanos), "{tries} tries took {waited_nanos} ns");
+    pair.settle();
+    assert_eq!(statuses(&pair.ends[0].sent), failed(0, WcStatus::RetryExcErr, 5));
+    let counters = pair.counters(0);
+    assert_eq!((counters.local_ack_timeout_err, counters.retry_exceeded_err), (tries, 1));
+}
+
 #[test]
 fn a_mute_peer_exhausts_the_retries_and_the_rest_is_flushed_in_order() {
     for (link, retry_count) in [(0, 0), (0, 1), (0, 7), (1, 3)] {
@@ -37,18 +49,11 @@ fn a_mute_peer_exhausts_the_retries_and_the_rest_is_flushed_in_order() {
         (0..5).for_each(|n| pair.post_send(0, n, Op::Write, 3_000));
         pair.post_recv(0, 90, 10);
         pair.post_recv(0, 91, 10);
-        pair.run_until_completions(0, 1);
         let tries = u64::from(retry_count) + 1;
-        let waited_nanos = pair.world.now_nanos() - start_nanos;
-        let range = tries * RTO_NANOS..tries * RTO_NANOS + 20_000 * tries;
-        assert!(range.contains(&waited_nanos), "{tries} tries took {waited_nanos} ns");
-        pair.settle();
-        assert_eq!(statuses(&pair.ends[0].sent), failed(0, WcStatus::RetryExcErr, 5));
+        use_up_the_retries(&mut pair, tries, start_nanos);
         let flushed = [(90, WcStatus::WrFlushErr), (91, WcStatus::WrFlushErr)];
         assert_eq!(statuses(&pair.ends[0].received), flushed);
         assert_eq!(pair.left(0), 15 * tries, "five messages of three packets each time");
-        let counters = pair.counters(0);
-        assert_eq!((counters.local_ack_timeout_err, counters.retry_exceeded_err), (tries, 1));
         assert_eq!((pair.state(0), pair.state(1)), (Some(QpState::Err), Some(QpState::Rts)));
     }
 }
@@ -64,15 +69,8 @@ fn a_mute_peer_exhausts_the_retries_of_adaptive_recovery_too() {
         pair.cut(link);
         let start_nanos = pair.world.now_nanos();
         (0..5).for_each(|n| pair.post_send(0, n, Op::Write, 3_000));
-        pair.run_until_completions(0, 1);
         let tries = u64::from(retry_count) + 1;
-        let waited_nanos = pair.world.now_nanos() - start_nanos;
-        let range = tries * RTO_NANOS..tries * RTO_NANOS + 20_000 * tries;
-        assert!(range.contains(&waited_nanos), "{tries} tries took {waited_nanos} ns");
-        pair.settle();
-        assert_eq!(statuses(&pair.ends[0].sent), failed(0, WcStatus::RetryExcErr, 5));
-        let counters = pair.counters(0);
-        assert_eq!((counters.local_ack_timeout_err, counters.retry_exceeded_err), (tries, 1));
+        use_up_the_retries(&mut pair, tries, start_nanos);
     }
 }
 

@@ -163,15 +163,12 @@ impl Requester {
         if self.recovery.sent() == 0 {
             return None;
         }
-        let failed = if self.timer.has_passed(self.pace.heard_at, now) {
+        if self.timer.has_passed(self.pace.heard_at, now) {
             counters.local_ack_timeout_err += 1;
             self.pace.heard_at = now;
-            self.use_retry(counters)
-        } else {
-            None
-        };
-        if failed.is_some() {
-            return failed;
+            if let Some(failed) = self.use_retry(counters) {
+                return Some(failed);
+            }
         }
         let is_first = self.pace.rto.on_expired();
         let probe = match &mut self.recovery {
@@ -208,6 +205,5 @@ impl Requester {
 /// as a probe.
 fn whole_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
     let place = outstanding.find(psn).filter(|place| place.span.is_read)?;
-    let is_known = scheme.executed().offset_from(psn).is_some_and(|offset| offset > 0);
-    (!is_known).then_some((place.span.first, place.span.packets))
+    (!scheme.is_executed(psn)).then_some((place.span.first, place.span.packets))
 }

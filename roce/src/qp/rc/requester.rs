@@ -225,13 +225,8 @@ impl Requester {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
             // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
-            Recovery::SelectiveRepeat(scheme) => {
-                if scheme.is_resend() {
-                    0
-                } else {
-                    scheme.unacked()
-                }
-            }
+            Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => 0,
+            Recovery::SelectiveRepeat(scheme) => scheme.unacked(),
         };
         self.congestion.permit(now, joins_pkts)
     }

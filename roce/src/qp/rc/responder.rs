@@ -580,7 +580,7 @@ impl Responder {
         let (psn, syndrome) = match self.due {
             Due::Nothing => return Turn::Done,
             Due::Ack if std::mem::take(&mut self.ack_is_new) => return Turn::Later,
-            Due::Ack => (last_received, Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }),
+            Due::Ack => (last_received, Syndrome::ACK),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
             Due::Sack { .. } => return Turn::MoreToSend, // it was not sent for want of budget
         };
@@ -591,8 +591,7 @@ impl Responder {
             if *outlet.budget == 0 {
                 return Turn::MoreToSend;
             }
-            let ack = Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED };
-            if self.send_acknowledge(last_received, ack, outlet).is_err() {
+            if self.send_acknowledge(last_received, Syndrome::ACK, outlet).is_err() {
                 return Turn::PortFull;
             }
         }
@@ -632,7 +631,7 @@ impl Responder {
         let words = ahead.words(expected);
         let bitmap_bytes = 4 * words.len() as u32;
         let spec = outlet.path.packet(Opcode::RC_SELECTIVE_ACKNOWLEDGE, expected, bitmap_bytes);
-        let aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: self.msn };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         outlet.path.emit(outlet.port, &spec, |parts| {
             // The opcode has both headers.
             let _ = parts.set_aeth(aeth);
@@ -660,7 +659,7 @@ impl Responder {
         let va = read.reth.va.wrapping_add(u64::from(index * self.mtu_bytes));
         let opened = outlet.memory.open_remote(outlet.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
         let Ok(span) = opened else { return Ok(false) };
-        let aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: read.msn };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
         let path: &mut Path = outlet.path;
         let spec = path.packet(opcode, read.first.plus(index), len);
         path.emit(outlet.port, &spec, |parts| {
