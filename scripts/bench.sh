@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Measures this stack beside what the port under it can carry, and prints both and their ratios.
 #
-#   scripts/bench.sh [--runs N] [--seconds S] [--port memif|veth|all] [--json]
+#   scripts/bench.sh [--runs N] [--seconds S] [--port memif|veth|loss|all] [--json]
 #
 #   bare port      frames between two processes, by dpdk-testpmd and by `roce perf raw --bare`
 #   limit program  `roce perf raw`: the same frames with the payload copied from and to application
 #                  memory, the ICRC made and checked, and no transport
 #   roce perf      64 KiB WRITE, 64 B SEND, 64 B send latency: one queue pair, path MTU 4096
+#   loss           64 KiB messages over a memif port by selective repeat, when frames are lost both ways:
+#                  how much is left of what was carried without loss, counting what was lost as lost
 #
 # Each measurement is two processes on a core each, which change places from run to run. Figures are
 # medians of N runs (3). Machines are noisy and differ: what counts is the ratios, whose two sides are
@@ -46,7 +48,7 @@ done
     echo "bench.sh: --runs and --seconds take a number above 0" >&2
     exit 2
 }
-[[ $PORTS =~ ^(memif|veth|all)$ ]] || { echo "bench.sh: --port takes memif, veth or all" >&2; exit 2; }
+[[ $PORTS =~ ^(memif|veth|loss|all)$ ]] || { echo "bench.sh: --port takes memif, veth, loss or all" >&2; exit 2; }
 
 # --- Inside the veth pair's namespace this script is run again; the first time it prepares.
 if [ -z "${BENCH_ROCE:-}" ]; then
@@ -177,6 +179,20 @@ measure_memif() {
     note send_lat_64 "$(one t_typical_usec send-lat -s 64 -m 4096 -n 200000)"
 }
 
+# The runs without loss have the port that loses frames too, which costs something by itself.
+measure_loss() {
+    local a=$1 b=$2 name="memif:@roce-bench-$$-$RANDOM" op loss options
+    for op in send write read; do
+        options=(--relaxed_placement)
+        [ $op != read ] || options=(-o 32)
+        for loss in 1e-9 0.01 0.02 0.05; do
+            note "${op}_loss_$loss" "$(perf bw_average_gbit_per_sec "$name" "$name" "$a" "$b" localhost \
+                "$op-bw" -s 65536 -m 4096 -D "$SECONDS_EACH" --recovery selective-repeat --drop-chance "$loss" \
+                "${options[@]}")"
+        done
+    done
+}
+
 # The server's side of the pair is in a second namespace, whose process SERVER_NETNS keeps it.
 measure_veth() {
     local a=$1 b=$2
@@ -217,8 +233,9 @@ if [ "${BENCH_INSIDE:-}" = veth ]; then
     exit 0
 fi
 
-[ "$PORTS" = veth ] || all_runs memif
-if [ "$PORTS" != memif ]; then
+[[ $PORTS =~ ^(memif|all)$ ]] && all_runs memif
+[[ $PORTS =~ ^(loss|all)$ ]] && all_runs loss
+if [[ $PORTS =~ ^(veth|all)$ ]]; then
     isolate=(unshare -n)
     [ "$(id -u)" = 0 ] || isolate=(unshare -Un --map-current-user --keep-caps)
     BENCH_INSIDE=veth "${isolate[@]}" bash "$PWD/scripts/bench.sh" --runs "$RUNS" --seconds "$SECONDS_EACH"
@@ -244,6 +261,15 @@ veth_limit_4096|limit program over it|Gb/sec|veth_bare_4096|32.768|
 veth_write_64k|roce perf write-bw over it, 64 KiB, path MTU 4096|Gb/sec|veth_bare_4096|32.768|ratio >= 0.8
 veth_send_lat_64|roce perf send-lat over it, 64 B|usec|||
 ROWS
+    local op
+    for op in send write read; do
+        cat <<ROWS
+${op}_loss_1e-9|roce perf $op-bw, selective repeat, no loss|Gb/sec|||
+${op}_loss_0.01|  1 % of the frames lost, each way|Gb/sec|${op}_loss_1e-9|0.99|ratio >= 0.97
+${op}_loss_0.02|  2 %|Gb/sec|${op}_loss_1e-9|0.98|ratio >= 0.97
+${op}_loss_0.05|  5 %|Gb/sec|${op}_loss_1e-9|0.95|ratio >= 0.9
+ROWS
+    done
 }
 
 rows | while IFS='|' read -r name text unit of factor target; do

@@ -31,6 +31,10 @@ packages() {
 format() {
     step "format"
     cargo fmt --all --check
+    if grep -rnIE '^(<<<<<<<|>>>>>>>) ' --exclude-dir=target --exclude-dir=.git .; then
+        echo "check.sh: a merge left its marks in these files; decide between the two sides" >&2
+        exit 1
+    fi
 }
 
 lint() {

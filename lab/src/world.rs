@@ -25,7 +25,7 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
 use roce::port::{Payload, PortCaps};
 use roce::psn::Psn;
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpInit, QpState};
 use roce::queue::{CqId, CqPoller, RecvPoster, SendPoster};
 use roce::recovery::RecoveryScheme;
 use roce::time::Instant;
@@ -154,6 +154,8 @@ pub struct EndAttr {
     pub first_psn: Psn,
     /// Its recovery; selective repeat is that of both ends or of none.
     pub recovery: RecoveryScheme,
+    /// The order in which what is written to it reaches memory.
+    pub placement: Placement,
     /// READs it asks for at once.
     pub max_rd_atomic: u8,
     /// READs it serves at once.
@@ -485,6 +487,7 @@ fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpA
         max_dest_rd_atomic: Some(end.max_dest_rd_atomic),
         min_rnr_timer: Some(conn.min_rnr_timer),
         recovery: Some(end.recovery),
+        placement: Some(end.placement),
         ..QpAttr::default()
     };
     let send = QpAttr {

@@ -7,7 +7,7 @@ use roce::engine::Event;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
-use roce::qp::{PathMtu, QpAttr, QpState};
+use roce::qp::{PathMtu, Placement, QpAttr, QpState};
 use roce::queue::{Cqe, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 use roce::recovery::RecoveryScheme;
 
@@ -35,6 +35,8 @@ pub struct PairConfig {
     pub max_rd_atomic: u8,
     /// Recovery.
     pub recovery: RecoveryScheme,
+    /// The order in which WRITEs reach either memory.
+    pub placement: Placement,
     /// Rights of both queue pairs.
     pub qp_access: Access,
     /// Rights of both memories.
@@ -63,6 +65,7 @@ impl Default for PairConfig {
             min_rnr_timer: 1,
             max_rd_atomic: 4,
             recovery: RecoveryScheme::GoBackN,
+            placement: Placement::InOrder,
             qp_access: Access::ALL,
             memory_access: Access::ALL,
             memory_bytes: 1 << 16,
@@ -170,6 +173,7 @@ impl Pair {
             qpn: self.ends[host].qp.qpn,
             first_psn: FIRST_PSNS[host],
             recovery: config.recovery,
+            placement: config.placement,
             max_rd_atomic: config.max_rd_atomic,
             max_dest_rd_atomic: config.max_rd_atomic,
         };

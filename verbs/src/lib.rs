@@ -43,7 +43,7 @@ pub use roce::engine::Event;
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory};
 pub use roce::psn::Psn;
-pub use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
+pub use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpState};
 pub use roce::queue::{
     Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
 };

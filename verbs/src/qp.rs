@@ -10,7 +10,7 @@ use roce::engine::Attributes;
 use roce::id::{Gid, Qpn};
 use roce::mem::Access;
 use roce::psn::Psn;
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpInit, QpState};
 use roce::queue::{RecvPoster, RecvRequest, SendPoster, SendRequest};
 use roce::recovery::RecoveryScheme;
 
@@ -87,6 +87,8 @@ pub struct ConnectOptions {
     pub traffic_class: u8,
     /// Recovery; anything but the standard's go-back-N must have been agreed with the peer.
     pub recovery: RecoveryScheme,
+    /// The order in which what the peer writes reaches this side's memory.
+    pub placement: Placement,
     /// Congestion control of what this side sends; `None`: the device's.
     pub congestion: Option<CongestionScheme>,
 }
@@ -104,6 +106,7 @@ impl Default for ConnectOptions {
             min_rnr_timer: 12,
             traffic_class: 0,
             recovery: RecoveryScheme::ImprovedGoBackN,
+            placement: Placement::InOrder,
             congestion: None,
         }
     }
@@ -225,6 +228,7 @@ impl Qp {
             max_dest_rd_atomic: Some(options.rd_atomic),
             min_rnr_timer: Some(options.min_rnr_timer),
             recovery: Some(options.recovery),
+            placement: Some(options.placement),
             congestion: options.congestion,
             ..QpAttr::default()
         })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use verbs::{CongestionScheme, PathMtu, RecoveryScheme};
+use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
 
 use super::params::{Choices, MAX_SIZE_BYTES, Measure, Recovery, Test, Verb};
 use crate::device::{DeviceArgs, parse_path_mtu};
@@ -117,6 +117,11 @@ pub(crate) struct BwArgs {
     #[arg(short = 'l', long = "post_list", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     post_list: u32,
 
+    /// Place what the peer writes as it comes, where packets before it are missing, and not in order: cheaper
+    /// under loss, for memory that nobody polls. An option of the end that is written to
+    #[arg(long = "relaxed_placement")]
+    relaxed_placement: bool,
+
     /// Report in Gb/sec instead of MiB/sec
     #[arg(long = "report_gbits")]
     pub(super) report_gbits: bool,
@@ -164,6 +169,7 @@ pub(super) struct Local {
     pub(super) qp_timeout: u8,
     pub(super) gid_index: Option<u8>,
     pub(super) congestion: Option<CongestionScheme>,
+    pub(super) placement: Placement,
     pub(super) cq_events: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
@@ -240,6 +246,8 @@ impl TestArgs {
             qp_timeout: self.qp_timeout,
             gid_index: self.gid_index,
             congestion: self.congestion,
+            // Latency tests of WRITE poll memory.
+            placement: Placement::InOrder,
             cq_events: self.cq_events,
             wants_peak: false,
             report_gbits: false,
@@ -277,6 +285,7 @@ impl BwArgs {
             qp_timeout: self.test.qp_timeout,
             gid_index: self.test.gid_index,
             congestion: self.test.congestion,
+            placement: if self.relaxed_placement { Placement::Relaxed } else { Placement::InOrder },
             cq_events: self.test.cq_events,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use verbs::Placement;
 
 use super::args::Local;
 use super::params::{Extent, Measure, Params, Verb};
@@ -285,6 +286,9 @@ pub(super) fn settings(
     lines.push(format!(" Mtu             : {}[B]", params.mtu.bytes()));
     if params.recovery != super::params::DEFAULT_RECOVERY {
         lines.push(format!(" Recovery        : {}", params.recovery));
+    }
+    if local.placement == Placement::Relaxed {
+        lines.push(" Placement       : relaxed".to_owned());
     }
     if let Some(congestion) = local.congestion {
         lines.push(format!(" Congestion      : {congestion}"));

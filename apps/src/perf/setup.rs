@@ -337,6 +337,7 @@ fn connect_all(
         timeout: local.qp_timeout,
         recovery: params.recovery,
         congestion: local.congestion,
+        placement: local.placement,
         ..ConnectOptions::default()
     };
     let mut lanes = Vec::new();

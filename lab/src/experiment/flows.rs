@@ -10,7 +10,7 @@ use roce::engine::QpHandles;
 use roce::id::{LKey, Qpn, RKey};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
-use roce::qp::QpInit;
+use roce::qp::{Placement, QpInit};
 use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 
 use super::fabric::{Hosts, QPS_MAX, build};
@@ -174,6 +174,7 @@ impl<'a> Run<'a> {
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             recovery: transport.recovery_of(end),
+            placement: Placement::InOrder,
         };
         self.hosts.world.connect(&conn, [end(0, flow.from), end(1, flow.to)]);
         let sges = [Sge { addr: BASE, len_bytes: flow.bytes, lkey: self.desks[flow.from].lkey }];

@@ -7,6 +7,7 @@ use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
 use roce::psn::Psn;
+use roce::qp::Placement;
 use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 
 use super::fabric::POLL_GAP_NANOS;
@@ -74,6 +75,7 @@ impl Pair {
             max_rd_atomic: MAX_RD_ATOMIC,
             max_dest_rd_atomic: MAX_RD_ATOMIC,
             recovery: transport.recovery_of(host),
+            placement: Placement::InOrder,
         };
         world.connect(&conn, [attr(0), attr(1)]);
         world.settle();

@@ -11,7 +11,7 @@ use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
 use roce::psn::Psn;
-use roce::qp::PathMtu;
+use roce::qp::{PathMtu, Placement};
 use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 use roce::recovery::RecoveryScheme;
 
@@ -210,6 +210,7 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
         qpn,
         first_psn: Psn::new(7),
         recovery,
+        placement: Placement::InOrder,
         max_rd_atomic: 0,
         max_dest_rd_atomic: 0,
     };

@@ -10,7 +10,7 @@ use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::qp::QpState;
 use crate::qp::rc::completer::{Completer, Outcome};
-use crate::qp::rc::responder::{Aftermath, Inlet};
+use crate::qp::rc::responder::{Aftermath, Inlet, Responder};
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
@@ -115,6 +115,10 @@ impl<P: Port> Engine<P> {
             if !responder.has_kept(expected) {
                 return;
             }
+            if responder.has_placed() {
+                self.with_responder(slot, |responder, inlet| responder.on_placed(inlet));
+                continue;
+            }
             let Some(frame) = self.reorder.take(slot, expected) else { return };
             if let Ok(packet) = &Packet::parse(frame.as_ref()) {
                 self.on_request(slot, packet);
@@ -124,6 +128,16 @@ impl<P: Port> Engine<P> {
 
     #[inline(always)]
     fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
+        self.with_responder(slot, |responder, inlet| responder.on_request(packet, inlet))
+    }
+
+    /// Gives the responder of the queue pair in `slot` what it is to `take` in, and does what comes after.
+    #[inline(always)]
+    fn with_responder(
+        &mut self,
+        slot: usize,
+        take: impl FnOnce(&mut Responder, &mut Inlet<'_>) -> Aftermath,
+    ) -> Next {
         let Some(qp) = self.qps.at_mut(slot) else { return Next::Nothing };
         let Some(connection) = &mut qp.connection else { return Next::Nothing };
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
@@ -141,7 +155,7 @@ impl<P: Port> Engine<P> {
             counters: &mut qp.counters,
             may_keep: self.reorder.has_room(),
         };
-        let aftermath = connection.responder.on_request(packet, &mut inlet);
+        let aftermath = take(&mut connection.responder, &mut inlet);
         let qpn = qp.qpn;
         let mut next = if connection.responder.keeps_any() { Next::Replay } else { Next::Nothing };
         match aftermath {

@@ -248,6 +248,7 @@ fn updated(mut now: Attributes, attr: &QpAttr) -> Attributes {
     set(&mut now.retry_count, attr.retry_count);
     set(&mut now.rnr_retry, attr.rnr_retry);
     set(&mut now.recovery, attr.recovery);
+    set(&mut now.placement, attr.placement);
     set(&mut now.congestion, attr.congestion);
     now
 }
@@ -315,5 +316,6 @@ fn responder_config(attributes: &Attributes) -> ResponderConfig {
         mtu_bytes: attributes.path_mtu.bytes(),
         max_dest_rd_atomic: attributes.max_dest_rd_atomic,
         recovery: attributes.recovery,
+        placement: attributes.placement,
     }
 }

@@ -10,7 +10,7 @@ use crate::qp::rc::emit::Path;
 use crate::qp::rc::outstanding::Outstanding;
 use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
-use crate::qp::{AddressVector, PathMtu, QpInit, QpState};
+use crate::qp::{AddressVector, PathMtu, Placement, QpInit, QpState};
 use crate::queue::{CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::RecoveryScheme;
 
@@ -43,6 +43,8 @@ pub struct Attributes {
     pub rnr_retry: u8,
     /// Recovery.
     pub recovery: RecoveryScheme,
+    /// The order in which what the peer writes reaches memory.
+    pub placement: Placement,
     /// Congestion control.
     pub congestion: CongestionScheme,
 }
@@ -63,6 +65,7 @@ impl Default for Attributes {
             retry_count: 0,
             rnr_retry: 0,
             recovery: RecoveryScheme::GoBackN,
+            placement: Placement::InOrder,
             congestion: CongestionScheme::default(),
         }
     }

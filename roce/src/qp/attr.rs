@@ -93,6 +93,18 @@ pub struct QpInit {
     pub signal_all: bool,
 }
 
+/// In which order payload reaches memory that a peer writes to (`ibv_query_qp_data_in_order`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// As it was sent: whoever polls memory sees the first byte before the last, and a WRITE before the next.
+    #[default]
+    InOrder,
+    /// WRITEs as they come, where packets before them are missing: memory that is being written to says
+    /// nothing before the completion, and of two WRITEs at once to the same bytes either may last. What is
+    /// lost then costs a receiver less.
+    Relaxed,
+}
+
 /// Attributes to change; `None` leaves one as it is. Fields and units as in `struct ibv_qp_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
@@ -131,6 +143,9 @@ pub struct QpAttr {
     /// Recovery that was agreed with the peer; no attribute of the standard's, and go-back-N unless set
     /// before or with the change to RTR.
     pub recovery: Option<RecoveryScheme>,
+    /// The order in which what the peer writes reaches this side's memory; no attribute of the standard's, and
+    /// in order unless set before or with the change to RTR.
+    pub placement: Option<Placement>,
     /// Congestion control, this side's alone; no attribute of the standard's, and the device's unless set
     /// before or with the change to RTS.
     pub congestion: Option<CongestionScheme>,

@@ -4,5 +4,5 @@ pub mod attr;
 pub mod rc;
 pub mod state;
 
-pub use attr::{AddressVector, PathMtu, QpAttr, QpInit};
+pub use attr::{AddressVector, PathMtu, Placement, QpAttr, QpInit};
 pub use state::{ModifyError, QpState};

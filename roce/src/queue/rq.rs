@@ -86,6 +86,11 @@ impl RecvQueue {
         self.wqes.get(0)
     }
 
+    /// The receive `index` places behind the oldest.
+    pub fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
+        self.wqes.get(index)
+    }
+
     /// Releases the oldest receive and its entries, once its message has completed.
     #[inline]
     pub fn release_oldest(&mut self) -> Option<RecvWqe> {

@@ -77,10 +77,16 @@ impl PsnSet {
     }
 
     /// Takes the `count` PSNs from `first` on out: whole words where it can.
+    #[inline]
     pub fn remove_range(&mut self, first: Psn, count: u32) {
-        if self.len == 0 {
-            return;
+        match (self.len, count) {
+            (0, _) => {}
+            (_, 1) => _ = self.remove(first),
+            _ => self.remove_words(first, count),
         }
+    }
+
+    fn remove_words(&mut self, first: Psn, count: u32) {
         let count = count.min(self.capacity());
         let mut done = 0;
         while done < count && self.len > 0 {
@@ -98,6 +104,22 @@ impl PsnSet {
     /// The first PSN in it among the `count` from `first` on.
     pub fn first_in(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 { None } else { self.first_where(first, count, |word| word) }
+    }
+
+    /// The last PSN in it among the `count` from `first` on.
+    pub fn last_in(&self, first: Psn, count: u32) -> Option<Psn> {
+        let mut left = if self.len == 0 { 0 } else { count.min(self.capacity()) };
+        while left > 0 {
+            let psn = first.plus(left - 1);
+            let at = psn.value() % WORD_BITS;
+            let (word, _) = self.place(psn);
+            let back = (self.words[word] << (WORD_BITS - 1 - at)).leading_zeros();
+            if back <= at {
+                return (back < left).then(|| psn.minus(back));
+            }
+            left = left.saturating_sub(at + 1);
+        }
+        None
     }
 
     /// The first PSN not in it among the `count` from `first` on.
@@ -185,6 +207,7 @@ mod tests {
             let index = |psn: Option<Psn>| psn.map(|psn| psn.index_in(base, 128).unwrap());
             let count = 128 - from;
             prop_assert_eq!(index(set.first_in(base.plus(from), count)), model.range(from..).next().copied());
+            prop_assert_eq!(index(set.last_in(base, from)), model.range(..from).next_back().copied());
             let missing = (from..128).find(|i| !model.contains(i));
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
             let bits = (0..32).filter(|i| from + i < 128 && model.contains(&(from + i)));

@@ -221,12 +221,15 @@ impl SelectiveRepeat {
             self.reach(path, self.una);
             return;
         }
+        let (any_lost, any_resent) = (!self.lost.is_empty(), !self.resent.is_empty());
         for psn in (0..count).map(|i| first.plus(i)) {
             if self.tracked(psn).is_none() {
                 continue;
             }
-            self.lost.remove(psn);
-            if self.arrived.insert(psn) && !self.resent.contains(psn) {
+            if any_lost {
+                self.lost.remove(psn);
+            }
+            if self.arrived.insert(psn) && !(any_resent && self.resent.contains(psn)) {
                 self.reach(path, psn.plus(1));
             }
         }

@@ -235,6 +235,7 @@ impl Hostile {
             max_dest_rd_atomic: Some(setup.rd_atomic),
             min_rnr_timer: Some(1),
             recovery: Some(setup.recovery),
+            placement: Some(setup.placement),
             ..QpAttr::default()
         };
         let to_rts = QpAttr {

@@ -2,7 +2,7 @@
 //! string is a script, and most packets are nearly right, for those go deepest.
 
 use roce::congestion::CongestionScheme;
-use roce::qp::{PathMtu, QpState};
+use roce::qp::{PathMtu, Placement, QpState};
 use roce::recovery::RecoveryScheme;
 
 /// Steps of one run at most.
@@ -24,6 +24,7 @@ pub(crate) struct Setup {
     pub rnr_retry: u8,
     pub first_psn: u32,
     pub recovery: RecoveryScheme,
+    pub placement: Placement,
     pub congestion: CongestionScheme,
 }
 
@@ -203,6 +204,7 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
             0x20 => RecoveryScheme::ImprovedGoBackN,
             _ => RecoveryScheme::SelectiveRepeat { window_pkts: SELECTIVE_WINDOW_PKTS },
         },
+        placement: if mtu & 0x80 == 0 { Placement::InOrder } else { Placement::Relaxed },
         congestion: match mtu & 0x1C {
             0x04 => CongestionScheme::None,
             0x08 => parsed("dcqcn:rpg_min_rate=1000"),

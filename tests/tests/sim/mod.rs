@@ -4,6 +4,7 @@ mod congestion;
 mod cost;
 mod errors;
 mod goodput;
+mod placement;
 mod plan;
 mod play;
 mod run;

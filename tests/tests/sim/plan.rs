@@ -1,6 +1,7 @@
 //! A scenario laid out: which bytes each work request moves from where to where.
 
 use lab::rng::SplitMix;
+use roce::qp::Placement;
 use roce::queue::Sge;
 
 use super::scenario::{EndPlan, Kind, OpPlan, Place, Scenario};
@@ -128,7 +129,9 @@ impl Plan {
             let hosts = [number % scenario.hosts, (number + 1) % scenario.hosts];
             for side in 0..2 {
                 let (host, peer) = (hosts[side], hosts[1 - side]);
-                let mut layout = Layout { scenario, rng: &mut rng, images: &mut images, host, peer };
+                let in_order = conn.placement[1 - side] == Placement::InOrder;
+                let mut layout =
+                    Layout { scenario, rng: &mut rng, images: &mut images, host, peer, in_order };
                 ends.push(layout.end(&conn.ends[side]));
             }
         }
@@ -162,6 +165,8 @@ struct Layout<'a> {
     images: &'a mut [Images],
     host: usize,
     peer: usize,
+    /// WRITEs reach the peer's memory in order.
+    in_order: bool,
 }
 
 impl Layout<'_> {
@@ -198,7 +203,8 @@ impl Layout<'_> {
 
     fn op(&mut self, mut plan: OpPlan, before: Option<&Op>, hot: Range) -> Op {
         let mut len = plan.len.bytes(self.scenario.mtu_bytes) as usize;
-        if plan.place == Place::Hot && matches!(plan.kind, Kind::Send | Kind::SendWithImm) {
+        let is_send = matches!(plan.kind, Kind::Send | Kind::SendWithImm);
+        if plan.place == Place::Hot && (is_send || !self.in_order) {
             plan.place = Place::Own;
         }
         let read = before.filter(|op| op.plan.kind == Kind::Read && plan.kind != Kind::Read);

@@ -334,6 +334,7 @@ fn connect(world: &mut World, scenario: &Scenario, plan: &Plan, handles: &[Handl
             qpn: handles[number].qpn,
             first_psn: Psn::new(end.plan.first_psn),
             recovery: scenario.conns[number / 2].recovery[number % 2],
+            placement: scenario.conns[number / 2].placement[number % 2],
             max_rd_atomic: end.plan.max_rd_atomic,
             max_dest_rd_atomic: peer.plan.max_rd_atomic + end.plan.dest_rd_atomic_extra,
         }

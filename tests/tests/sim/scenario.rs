@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::{DEFAULT_WINDOW_PKTS, RX_BURST_FRAMES, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
+use roce::qp::Placement;
 use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 use roce::recovery::RecoveryScheme;
 
@@ -46,6 +47,8 @@ pub(crate) struct LinkPlan {
 pub(crate) struct ConnPlan {
     /// That of each end.
     pub(crate) recovery: [RecoveryScheme; 2],
+    /// How WRITEs reach the memory of each end.
+    pub(crate) placement: [Placement; 2],
     pub(crate) ends: [EndPlan; 2],
 }
 
@@ -348,8 +351,14 @@ fn congestion() -> impl Strategy<Value = CongestionScheme> {
 }
 
 fn conns() -> impl Strategy<Value = Vec<ConnPlan>> {
-    let conn =
-        || (recoveries(), ends(), ends()).prop_map(|(recovery, a, b)| ConnPlan { recovery, ends: [a, b] });
+    let placements = || [(); 2].map(|()| select(&[Placement::InOrder, Placement::Relaxed][..]));
+    let conn = || {
+        (recoveries(), placements(), ends(), ends()).prop_map(|(recovery, placement, a, b)| ConnPlan {
+            recovery,
+            placement,
+            ends: [a, b],
+        })
+    };
     prop_oneof![4 => vec(conn(), 1..2), 1 => vec(conn(), 2..4)]
 }
 

@@ -4,6 +4,7 @@ pub mod completer;
 pub mod emit;
 pub mod outstanding;
 mod pace;
+pub mod placing;
 pub mod reads;
 pub mod requester;
 pub mod responder;

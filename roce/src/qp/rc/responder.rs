@@ -11,6 +11,7 @@
 //! ```
 
 use super::emit::{Path, PortFull};
+use super::placing::{Begun, Placed, Placing, Request, Spot};
 use super::reads::{NotQueued, ReadRequest, Reads};
 use super::requester::{Outlet, Turn};
 use super::segment::response_segment;
@@ -20,6 +21,7 @@ use crate::id::{Msn, Qpn, RKey};
 use crate::mem::{Access, MemoryTable, PdId, Span};
 use crate::port::Port;
 use crate::psn::Psn;
+use crate::qp::Placement;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::selective_repeat::Ahead;
@@ -37,6 +39,8 @@ pub struct ResponderConfig {
     pub max_dest_rd_atomic: u8,
     /// Recovery.
     pub recovery: RecoveryScheme,
+    /// The order in which what the peer writes reaches memory.
+    pub placement: Placement,
 }
 
 /// Repetitions of READs, or of parts of them, that wait at once under selective repeat.
@@ -104,9 +108,21 @@ enum Due {
     },
 }
 
+/// What becomes of a packet that is ahead of the one expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Dropped,
+    /// It was there already.
+    Duplicate,
+    /// As a frame.
+    Kept,
+    /// Its payload is in its place.
+    Placed,
+}
+
 /// A request in its place in the sequence of PSNs and of its message.
-struct Sequenced<'p> {
-    packet: &'p Packet<'p>,
+struct Sequenced<'p, R> {
+    request: &'p R,
 }
 
 /// A request whose effects are allowed.
@@ -139,6 +155,8 @@ pub struct Responder {
     recovery: ExpectedPsn,
     /// What is kept out of order, where any is.
     ahead: Option<Box<Ahead>>,
+    /// What of that is in its place already, where that may be.
+    placing: Option<Box<Placing>>,
     /// The peer agreed to hear of it.
     selective: bool,
     /// The last packet that came too early, since its gap was told of.
@@ -157,13 +175,15 @@ pub struct Responder {
 impl Responder {
     /// A responder that has received nothing.
     pub fn new(config: ResponderConfig) -> Self {
-        let ahead = config.recovery.kept_pkts().map(|kept_pkts| Box::new(Ahead::new(kept_pkts)));
+        let kept_pkts = config.recovery.kept_pkts();
+        let placed_pkts = kept_pkts.filter(|_| config.placement == Placement::Relaxed);
         let selective = matches!(config.recovery, RecoveryScheme::SelectiveRepeat { .. });
         let repeats = selective.then_some(SELECTIVE_REPEATS);
         Responder {
             mtu_bytes: config.mtu_bytes,
             recovery: ExpectedPsn::new(config.first_psn),
-            ahead,
+            ahead: kept_pkts.map(|kept_pkts| Box::new(Ahead::new(kept_pkts))),
+            placing: placed_pkts.map(|placed_pkts| Box::new(Placing::new(config.first_psn, placed_pkts))),
             selective,
             early: None,
             told: config.first_psn,
@@ -194,19 +214,44 @@ impl Responder {
     #[inline]
     pub fn on_request(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Aftermath {
         match self.recovery.on_packet(packet.bth.psn) {
-            Verdict::InOrder => {}
-            Verdict::Duplicate => return self.on_duplicate(packet, inlet),
-            Verdict::Ahead { first } => return self.on_ahead(packet, first, inlet),
+            Verdict::InOrder => self.on_expected(packet, inlet),
+            Verdict::Duplicate => self.on_duplicate(packet, inlet),
+            Verdict::Ahead { first } => self.on_ahead(packet, first, inlet),
         }
+    }
+
+    /// Takes in the requests that were kept, and whose payload is in its place, from the one expected on.
+    pub fn on_placed(&mut self, inlet: &mut Inlet<'_>) -> Aftermath {
+        while let Some(placed) = self.placed() {
+            if let fatal @ Aftermath::Fatal(_) = self.on_expected(&placed, inlet) {
+                return fatal;
+            }
+        }
+        Aftermath::Answer
+    }
+
+    /// What was kept of the packet expected, where its payload is in its place.
+    #[inline]
+    fn placed(&self) -> Option<Placed> {
+        self.placing.as_ref()?.get(self.recovery.expected())
+    }
+
+    /// Whether the payload of the packet expected is in its place.
+    pub fn has_placed(&self) -> bool {
+        self.placed().is_some()
+    }
+
+    #[inline]
+    fn on_expected<R: Request>(&mut self, request: &R, inlet: &mut Inlet<'_>) -> Aftermath {
         let memory = inlet.memory;
-        let authorized = self.sequence(packet).and_then(|request| self.authorize(request, inlet, memory));
+        let authorized = self.sequence(request).and_then(|request| self.authorize(request, inlet, memory));
         // By reference: moving it would read back in one what was just written in pieces.
         let done = match &authorized {
-            Ok(request) => self.execute(packet, request, inlet),
+            Ok(authorized) => self.execute(request, authorized, inlet),
             Err(refusal) => Err(*refusal),
         };
         match done {
-            Ok(()) => self.accepted(packet),
+            Ok(()) => self.accepted(request),
             Err(refusal) => self.refuse(refusal, inlet),
         }
     }
@@ -216,23 +261,15 @@ impl Responder {
     #[cold]
     fn on_ahead(&mut self, packet: &Packet<'_>, first: bool, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.out_of_seq_request += 1;
-        let (psn, expected) = (packet.bth.psn, self.recovery.expected());
-        let (mut keeps, mut duplicate) = (false, false);
-        // A peer that goes back asks for a READ again; kept, it would be answered twice.
-        let is_keepable = self.selective || packet.info.operation != Operation::ReadRequest;
-        if let Some(ahead) = self.ahead.as_mut().filter(|_| is_keepable) {
-            duplicate = ahead.was_kept(expected, psn);
-            keeps = inlet.may_keep && ahead.is_new(expected, psn);
-            if keeps {
-                ahead.keep(psn);
-            }
-        }
+        let psn = packet.bth.psn;
+        let fate = self.keep(packet, inlet);
+        let aftermath = if fate == Fate::Kept { Aftermath::Keep } else { Aftermath::Answer };
         if self.selective {
             // A refusal that waits says more.
             if !matches!(self.due, Due::Refusal(_)) {
-                self.due = Due::Sack { trigger: psn, duplicate };
+                self.due = Due::Sack { trigger: psn, duplicate: fate == Fate::Duplicate };
             }
-            return if keeps { Aftermath::Keep } else { Aftermath::Answer };
+            return aftermath;
         }
         // Having gone back, the peer began with the packet that is missing: it was lost again.
         let went_back = |early| psn.offset_from(early).is_some_and(|offset| offset <= 0);
@@ -241,10 +278,58 @@ impl Responder {
         if first || lost_again {
             inlet.counters.send_seq_err += 1;
             self.due = Due::Refusal(Syndrome::Nak(NakCode::PsnSequenceError));
-        } else if !keeps {
+        } else if matches!(fate, Fate::Dropped | Fate::Duplicate) {
             return Aftermath::Nothing;
         }
-        if keeps { Aftermath::Keep } else { Aftermath::Answer }
+        aftermath
+    }
+
+    fn keep(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Fate {
+        let (psn, expected) = (packet.bth.psn, self.recovery.expected());
+        // A peer that goes back asks for a READ again; kept, it would be answered twice.
+        let is_keepable = self.selective || packet.info.operation != Operation::ReadRequest;
+        let Some(ahead) = self.ahead.as_ref().filter(|_| is_keepable) else { return Fate::Dropped };
+        if !ahead.is_new(expected, psn) {
+            return if ahead.was_kept(expected, psn) { Fate::Duplicate } else { Fate::Dropped };
+        }
+        let fate = match self.place(packet, inlet) {
+            Some(()) => Fate::Placed,
+            None if inlet.may_keep => Fate::Kept,
+            None => return Fate::Dropped,
+        };
+        if let Some(ahead) = &mut self.ahead {
+            ahead.keep(psn);
+        }
+        fate
+    }
+
+    /// Puts the payload of a packet that came too early, and is new, in its place, where that is known and it
+    /// may go there before its turn.
+    fn place(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Option<()> {
+        let expected = self.recovery.expected();
+        let (begun, left) = match self.partial {
+            Partial::None => (None, None),
+            Partial::Send { received } => (Some(Begun { first: expected, received: Some(received) }), None),
+            Partial::Write { va, rkey, left, .. } => {
+                let left = Reth { va, rkey, len_bytes: left };
+                (Some(Begun { first: expected, received: None }), Some(left))
+            }
+        };
+        let mtu_bytes = self.mtu_bytes;
+        let placing = self.placing.as_mut()?;
+        let receives = inlet.counters.rdma_recvs as u32;
+        let spot = placing.spot(packet, expected, begun, receives, mtu_bytes);
+        match packet.info.operation {
+            Operation::Send => place_in_receive(packet, spot?, mtu_bytes, inlet)?,
+            Operation::Write => {
+                let (reth, index) = placing.remote(packet, expected, left, mtu_bytes)?;
+                place_in_memory(packet, reth, index * mtu_bytes, inlet)?;
+            }
+            _ => return None,
+        }
+        placing.keep(packet, spot);
+        inlet.counters.placed_ahead += 1;
+        Some(())
     }
 
     /// Whether the packet `psn` is kept.
@@ -262,61 +347,60 @@ impl Responder {
     /// FIRST, MIDDLE, LAST and ONLY follow one another as they must (IBA 9.7.4.1.2), each as long as
     /// it must be (9.7.4.1.6).
     #[inline]
-    fn sequence<'p>(&self, packet: &'p Packet<'p>) -> Result<Sequenced<'p>, Refusal> {
-        let info = packet.info;
+    fn sequence<'p, R: Request>(&self, request: &'p R) -> Result<Sequenced<'p, R>, Refusal> {
+        let info = request.info();
         let in_turn = match self.partial {
             Partial::None => info.starts_message(),
             Partial::Send { .. } => info.operation == Operation::Send && !info.starts_message(),
             Partial::Write { .. } => info.operation == Operation::Write && !info.starts_message(),
         };
-        let len = packet.payload.len();
-        let mtu = self.mtu_bytes as usize;
+        let (len, mtu) = (request.len_bytes(), self.mtu_bytes);
         let fits = if !info.ends_message() { len == mtu } else { len <= mtu };
         let last_is_empty = info.position == crate::wire::Position::Last && len == 0;
         if !in_turn || !fits || last_is_empty {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
-        Ok(Sequenced { packet })
+        Ok(Sequenced { request })
     }
 
     /// The queue pair, its receives and its memory allow the request (IBA 9.7.4.1.3 to 9.7.4.1.5).
     #[inline]
-    fn authorize<'m>(
+    fn authorize<'m, R: Request>(
         &self,
-        request: Sequenced<'_>,
+        request: Sequenced<'_, R>,
         inlet: &mut Inlet<'_>,
         memory: &'m MemoryTable,
     ) -> Result<Authorized<'m>, Refusal> {
-        let packet = request.packet;
-        match packet.info.operation {
-            Operation::Send => self.authorize_send(packet, inlet),
-            Operation::Write => self.authorize_write(packet, inlet, memory),
-            Operation::ReadRequest => self.authorize_read(packet, inlet),
+        let request = request.request;
+        match request.info().operation {
+            Operation::Send => self.authorize_send(request, inlet),
+            Operation::Write => self.authorize_write(request, inlet, memory),
+            Operation::ReadRequest => self.authorize_read(request, inlet),
             _ => Err(Refusal::Nak(NakCode::InvalidRequest)),
         }
     }
 
     #[inline]
-    fn authorize_send<'m>(
+    fn authorize_send<'m, R: Request>(
         &self,
-        packet: &Packet<'_>,
+        request: &R,
         inlet: &mut Inlet<'_>,
     ) -> Result<Authorized<'m>, Refusal> {
         let room_bytes = inlet.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
-        if packet.ieth().is_some() {
+        if request.invalidates() {
             return Err(Refusal::Nak(NakCode::InvalidRequest)); // no memory windows to invalidate
         }
         let at = if let Partial::Send { received } = self.partial { received } else { 0 };
-        if packet.payload.len() as u64 + u64::from(at) > u64::from(room_bytes) {
+        if u64::from(request.len_bytes()) + u64::from(at) > u64::from(room_bytes) {
             return Err(Refusal::NakAndFailReceive(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
         Ok(Authorized::Send { at })
     }
 
     #[inline]
-    fn authorize_write<'m>(
+    fn authorize_write<'m, R: Request>(
         &self,
-        packet: &Packet<'_>,
+        request: &R,
         inlet: &mut Inlet<'_>,
         memory: &'m MemoryTable,
     ) -> Result<Authorized<'m>, Refusal> {
@@ -324,37 +408,39 @@ impl Responder {
         if !inlet.access.contains(Access::REMOTE_WRITE) {
             return Err(invalid);
         }
-        if packet.info.has_immediate && inlet.rq.is_empty() {
+        if request.info().has_immediate && inlet.rq.is_empty() {
             return Err(Refusal::NotReady);
         }
-        let (va, rkey, wanted, total) = match (packet.reth(), self.partial) {
+        let (va, rkey, wanted, total) = match (request.reth(), self.partial) {
             (Some(reth), _) => (reth.va, reth.rkey, reth.len_bytes, reth.len_bytes),
             (None, Partial::Write { va, rkey, left, total }) => (va, rkey, left, total),
             _ => return Err(invalid),
         };
-        let len = packet.payload.len() as u32;
+        let len = request.len_bytes();
         // The last packet brings what is left, and no other does.
-        let left = wanted.checked_sub(len).filter(|left| (*left == 0) == packet.info.ends_message());
+        let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
         let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(invalid) };
         // The whole message at its first packet, so that a bad one writes nothing; then each packet,
         // for a region may go away between two.
-        if packet.info.starts_message() {
+        if request.info().starts_message() {
             let whole = memory.open_remote(inlet.pd, rkey, va, total, Access::REMOTE_WRITE);
             whole.map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
         }
-        let span = memory
-            .open_remote(inlet.pd, rkey, va, len, Access::REMOTE_WRITE)
-            .map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
+        let span = match request.payload() {
+            Some(_) => memory.open_remote(inlet.pd, rkey, va, len, Access::REMOTE_WRITE),
+            None => Ok(Span::EMPTY),
+        };
+        let span = span.map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
         Ok(Authorized::Write { span, va: va.wrapping_add(u64::from(len)), rkey, left, total })
     }
 
-    fn authorize_read<'m>(
+    fn authorize_read<'m, R: Request>(
         &self,
-        packet: &Packet<'_>,
+        request: &R,
         inlet: &mut Inlet<'_>,
     ) -> Result<Authorized<'m>, Refusal> {
         let invalid = Refusal::Nak(NakCode::InvalidRequest);
-        let Some(reth) = packet.reth().filter(|reth| reth.len_bytes <= MAX_MESSAGE_BYTES) else {
+        let Some(reth) = request.reth().filter(|reth| reth.len_bytes <= MAX_MESSAGE_BYTES) else {
             return Err(invalid);
         };
         if !inlet.access.contains(Access::REMOTE_READ) {
@@ -376,34 +462,39 @@ impl Responder {
     }
 
     #[inline]
-    fn execute(
+    fn execute<R: Request>(
         &mut self,
-        packet: &Packet<'_>,
-        request: &Authorized<'_>,
+        request: &R,
+        authorized: &Authorized<'_>,
         inlet: &mut Inlet<'_>,
     ) -> Result<(), Refusal> {
-        let ends = packet.info.ends_message();
-        let len = packet.payload.len() as u32;
+        let ends = request.info().ends_message();
+        let len = request.len_bytes();
         inlet.counters.rcvd_bytes += u64::from(len);
-        match *request {
+        match *authorized {
             Authorized::Send { at } => {
-                self.fill_receive(packet.payload, at, inlet)?;
+                match request.payload() {
+                    Some(payload) => self.fill_receive(payload, at, inlet)?,
+                    None => is_in_place(request, at, inlet)?,
+                }
                 self.partial = if ends { Partial::None } else { Partial::Send { received: at + len } };
                 if ends {
-                    self.complete_receive(packet, WcOpcode::Recv, at + len, inlet);
+                    self.complete_receive(request, WcOpcode::Recv, at + len, inlet);
                 }
             }
             Authorized::Write { span, va, rkey, left, total } => {
-                span.copy_from(packet.payload);
+                if let Some(payload) = request.payload() {
+                    span.copy_from(payload);
+                }
                 self.partial = if ends { Partial::None } else { Partial::Write { va, rkey, left, total } };
                 inlet.counters.rx_write_requests += u64::from(ends);
-                if packet.info.has_immediate {
-                    self.complete_receive(packet, WcOpcode::RecvRdmaWithImm, total, inlet);
+                if request.info().has_immediate {
+                    self.complete_receive(request, WcOpcode::RecvRdmaWithImm, total, inlet);
                 }
             }
             Authorized::Read { reth } => {
                 self.msn = self.msn.next();
-                let read = ReadRequest::new(packet.bth.psn, reth, self.msn, self.mtu_bytes);
+                let read = ReadRequest::new(request.psn(), reth, self.msn, self.mtu_bytes);
                 self.reads.push(read);
                 self.accept(read.packets);
                 inlet.counters.rx_read_requests += 1;
@@ -420,12 +511,23 @@ impl Responder {
     /// The packet expected was executed; it stands for `span` PSNs.
     #[inline]
     fn accept(&mut self, span: u32) {
-        if let Some(ahead) = self.ahead.as_mut().filter(|ahead| !ahead.is_empty()) {
-            ahead.pass(self.recovery.expected(), span);
+        if self.keeps_any() {
+            self.pass(span);
             // The peer waits to hear that this one has come.
             self.due = Due::Ack;
         }
         self.recovery.accept(span);
+    }
+
+    /// Forgets what was kept of the packet expected and of the `span - 1` after it.
+    fn pass(&mut self, span: u32) {
+        let expected = self.recovery.expected();
+        if let Some(ahead) = &mut self.ahead {
+            ahead.pass(expected, span);
+        }
+        if let Some(placing) = &mut self.placing {
+            placing.pass(expected, span);
+        }
     }
 
     #[inline]
@@ -438,33 +540,33 @@ impl Responder {
     }
 
     #[inline]
-    fn complete_receive(
+    fn complete_receive<R: Request>(
         &mut self,
-        packet: &Packet<'_>,
+        request: &R,
         opcode: WcOpcode,
         len_bytes: u32,
         inlet: &mut Inlet<'_>,
     ) {
         let Some(wqe) = inlet.rq.release_oldest() else { return };
         inlet.counters.rdma_recvs += 1;
-        let imm = packet.immdt();
+        let imm = request.immdt();
         let (wr_id, status, qpn) = (wqe.wr_id, WcStatus::Success, inlet.qpn);
-        inlet.cqs.write(inlet.cq, Cqe { wr_id, status, opcode, len_bytes, imm, qpn }, packet.bth.solicited);
+        inlet.cqs.write(inlet.cq, Cqe { wr_id, status, opcode, len_bytes, imm, qpn }, request.solicited());
     }
 
     #[inline]
-    fn accepted(&mut self, packet: &Packet<'_>) -> Aftermath {
+    fn accepted<R: Request>(&mut self, request: &R) -> Aftermath {
         if self.selective && self.keeps_any() {
-            let trigger = packet.bth.psn;
+            let trigger = request.psn();
             self.due = Due::Sack { trigger, duplicate: false };
             return Aftermath::Answer;
         }
-        if packet.info.operation == Operation::ReadRequest {
+        if request.info().operation == Operation::ReadRequest {
             // Its responses acknowledge all that came before it.
             self.due = Due::Nothing;
             return Aftermath::Answer;
         }
-        if packet.bth.ack_req {
+        if request.ack_req() {
             self.ack_is_new |= self.due != Due::Ack;
             self.due = Due::Ack;
             return Aftermath::Answer;
@@ -479,9 +581,7 @@ impl Responder {
     }
 
     fn refuse(&mut self, refusal: Refusal, inlet: &mut Inlet<'_>) -> Aftermath {
-        if let Some(ahead) = &mut self.ahead {
-            ahead.pass(self.recovery.expected(), 1);
-        }
+        self.pass(1);
         let code = match refusal {
             Refusal::Drop => return Aftermath::Nothing,
             Refusal::NotReady => {
@@ -675,4 +775,38 @@ impl Responder {
         }
         Ok(true)
     }
+}
+
+/// Puts the payload of a SEND in the receive that it will take, if that is posted.
+fn place_in_receive(packet: &Packet<'_>, spot: Spot, mtu_bytes: u32, inlet: &mut Inlet<'_>) -> Option<()> {
+    let len = packet.payload.len() as u32;
+    if packet.invalidates() || (len != mtu_bytes && !packet.info.ends_message()) {
+        return None;
+    }
+    let index = spot.receive.wrapping_sub(inlet.counters.rdma_recvs as u32);
+    let list = inlet.rq.nth(index)?.list;
+    spot.at.checked_add(len).filter(|end| *end <= list.len_bytes)?;
+    inlet.rq.lists(inlet.memory, inlet.pd).scatter(&list, spot.at, packet.payload).ok()
+}
+
+/// Puts the payload of a WRITE, `offset` bytes into the message of `reth`, in the memory that it names.
+fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, inlet: &mut Inlet<'_>) -> Option<()> {
+    let Reth { va, rkey, len_bytes } = reth;
+    if !inlet.access.contains(Access::REMOTE_WRITE) || len_bytes > MAX_MESSAGE_BYTES {
+        return None;
+    }
+    let open = |va, len| inlet.memory.open_remote(inlet.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
+    // As in its turn: a bad message writes nothing.
+    if packet.info.starts_message() {
+        open(va, len_bytes)?;
+    }
+    open(va.wrapping_add(u64::from(offset)), packet.payload.len() as u32)?.copy_from(packet.payload);
+    Some(())
+}
+
+/// What was placed before its turn lies where its turn finds that it belongs: of a peer that sends one packet
+/// in place of another that is not so, and it must send this one again.
+fn is_in_place<R: Request>(request: &R, at: u32, inlet: &Inlet<'_>) -> Result<(), Refusal> {
+    let spot = Spot { receive: inlet.counters.rdma_recvs as u32, at };
+    if request.spot() == Some(spot) { Ok(()) } else { Err(Refusal::Drop) }
 }

@@ -1,0 +1,351 @@
+//! Placing WRITEs before their turn, where the side that they are written to allows it.
+//!
+//! ```text
+//!    expected                  FIRST, whose RETH came ahead
+//!       |                        |
+//!       x  M  M  x  M  L  x  L   F  M  x  M        M placed   x missing
+//!       '----.--------'      |   '------'
+//!     a message begun        '- its FIRST is missing: kept as a frame, and placed in its turn
+//! ```
+//! A packet that came too early is kept until the packets before it have come, and what is kept leaves the
+//! cache meanwhile. A WRITE whose FIRST is known says where its payload belongs: placed at once, only a
+//! [`Placed`] record is kept, and everything that others see besides the bytes themselves, which is
+//! completions and acknowledgements, comes in its turn all the same.
+
+use super::segment::packets_in;
+use crate::psn::Psn;
+use crate::recovery::psn_window::PsnSet;
+use crate::wire::{OpcodeInfo, Operation, Packet, Position, Reth};
+
+/// A request as the responder takes it in: from the wire, or with its payload in its place already.
+pub trait Request {
+    /// Its PSN.
+    fn psn(&self) -> Psn;
+    /// What its opcode means.
+    fn info(&self) -> &'static OpcodeInfo;
+    /// The requester asks for an acknowledgement.
+    fn ack_req(&self) -> bool;
+    /// Its completion wakes a waiter.
+    fn solicited(&self) -> bool;
+    /// The remote memory that it names.
+    fn reth(&self) -> Option<Reth>;
+    /// Immediate data.
+    fn immdt(&self) -> Option<u32>;
+    /// Whether it asks to invalidate a key.
+    fn invalidates(&self) -> bool;
+    /// Bytes of payload.
+    fn len_bytes(&self) -> u32;
+    /// The payload; `None` where it is in its place.
+    fn payload(&self) -> Option<&[u8]>;
+    /// The place in a receive where it is.
+    fn spot(&self) -> Option<Spot>;
+}
+
+impl Request for Packet<'_> {
+    #[inline(always)]
+    fn psn(&self) -> Psn {
+        self.bth.psn
+    }
+
+    #[inline(always)]
+    fn info(&self) -> &'static OpcodeInfo {
+        self.info
+    }
+
+    #[inline(always)]
+    fn ack_req(&self) -> bool {
+        self.bth.ack_req
+    }
+
+    #[inline(always)]
+    fn solicited(&self) -> bool {
+        self.bth.solicited
+    }
+
+    #[inline(always)]
+    fn reth(&self) -> Option<Reth> {
+        Packet::reth(self)
+    }
+
+    #[inline(always)]
+    fn immdt(&self) -> Option<u32> {
+        Packet::immdt(self)
+    }
+
+    #[inline(always)]
+    fn invalidates(&self) -> bool {
+        self.ieth().is_some()
+    }
+
+    #[inline(always)]
+    fn len_bytes(&self) -> u32 {
+        self.payload.len() as u32
+    }
+
+    #[inline(always)]
+    fn payload(&self) -> Option<&[u8]> {
+        Some(self.payload)
+    }
+
+    #[inline(always)]
+    fn spot(&self) -> Option<Spot> {
+        None
+    }
+}
+
+/// Where a payload was put.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// Into memory that the peer named: here, if it is the first of a message.
+    Remote(Option<Reth>),
+    /// Into a receive, from a byte on.
+    Receive(Spot),
+}
+
+/// A place in a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// How many receives were completed before it on this queue pair.
+    pub receive: u32,
+    /// Bytes before it.
+    pub at: u32,
+}
+
+/// What is kept of a request whose payload is in its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    info: &'static OpcodeInfo,
+    target: Target,
+    psn: Psn,
+    imm: u32,
+    len_bytes: u32,
+    ack_req: bool,
+    solicited: bool,
+}
+
+impl Placed {
+    fn new(packet: &Packet<'_>, target: Target) -> Self {
+        Placed {
+            info: packet.info,
+            target,
+            psn: packet.bth.psn,
+            imm: packet.immdt().unwrap_or_default(),
+            len_bytes: packet.payload.len() as u32,
+            ack_req: packet.bth.ack_req,
+            solicited: packet.bth.solicited,
+        }
+    }
+}
+
+impl Request for Placed {
+    fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    fn info(&self) -> &'static OpcodeInfo {
+        self.info
+    }
+
+    fn ack_req(&self) -> bool {
+        self.ack_req
+    }
+
+    fn solicited(&self) -> bool {
+        self.solicited
+    }
+
+    fn reth(&self) -> Option<Reth> {
+        if let Target::Remote(reth) = self.target { reth } else { None }
+    }
+
+    fn immdt(&self) -> Option<u32> {
+        self.info.has_immediate.then_some(self.imm)
+    }
+
+    fn invalidates(&self) -> bool {
+        false
+    }
+
+    fn len_bytes(&self) -> u32 {
+        self.len_bytes
+    }
+
+    fn payload(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn spot(&self) -> Option<Spot> {
+        if let Target::Receive(spot) = self.target { Some(spot) } else { None }
+    }
+}
+
+/// The message that a packet ahead belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    /// Its first packet, or the first not executed.
+    pub(super) first: Psn,
+    /// A SEND: so many bytes of it were executed.
+    pub(super) received: Option<u32>,
+}
+
+/// Which receives the SENDs ahead take: what was seen, followed from packet to packet.
+///
+/// ```text
+///    seen   F M x M L    F M M x F M    F x M L    L x F        x missing: of one alone, its neighbours tell
+///    so     F M M M L    F M M L F M    F M M L    L ? F        what it is, unless it may be a message of its
+///                                                               own; then nothing is known until it has come
+/// ```
+#[derive(Debug)]
+struct Course {
+    /// The first PSN of which nothing is known.
+    at: Psn,
+    /// The message that it is in.
+    begun: Option<Begun>,
+    /// Receives that messages before it take, since the queue pair was made.
+    taken: u32,
+}
+
+impl Course {
+    /// Follows on to `packet`. Returns where its payload belongs, if it is a SEND and that is known.
+    fn follow(&mut self, packet: &Packet<'_>, mtu_bytes: u32) -> Option<Spot> {
+        let (psn, info) = (packet.bth.psn, packet.info);
+        match psn.offset_from(self.at)? {
+            0 => {}
+            1 => self.infer_missing(info)?,
+            _ => return None,
+        }
+        if info.starts_message() {
+            let received = (info.operation == Operation::Send).then_some(0);
+            self.begun = Some(Begun { first: psn, received });
+        }
+        let Begun { first, received } = self.begun?;
+        let receive = self.taken;
+        if info.ends_message() {
+            self.begun = None;
+            self.taken = receive.wrapping_add(u32::from(received.is_some() || info.has_immediate));
+        }
+        let is_read = info.operation == Operation::ReadRequest;
+        let span = packet.reth().filter(|_| is_read).map_or(1, |reth| packets_in(reth.len_bytes, mtu_bytes));
+        self.at = psn.plus(span);
+        let at = received?.checked_add(psn.distance_from(first).checked_mul(mtu_bytes)?)?;
+        (info.operation == Operation::Send).then_some(Spot { receive, at })
+    }
+
+    /// What the one packet missing before one that `next` describes must be.
+    fn infer_missing(&mut self, next: &OpcodeInfo) -> Option<()> {
+        match (self.begun, next.starts_message()) {
+            // The last of a SEND, which takes a receive; that of a WRITE may or may not.
+            (Some(Begun { received: Some(_), .. }), true) => {
+                self.taken = self.taken.wrapping_add(1);
+                self.begun = None;
+            }
+            (Some(_), false) => {}
+            (None, false) => {
+                let received = (next.operation == Operation::Send).then_some(0);
+                self.begun = Some(Begun { first: self.at, received });
+            }
+            (Some(_) | None, true) => return None,
+        }
+        self.at = self.at.plus(1);
+        Some(())
+    }
+}
+
+/// What was placed before its turn.
+#[derive(Debug)]
+pub(super) struct Placing {
+    placed: PsnSet,
+    /// Of these, the packets that begin a WRITE of several.
+    firsts: PsnSet,
+    /// By place, as in the sets; read where `placed` has the PSN.
+    records: Box<[Option<Placed>]>,
+    course: Course,
+}
+
+impl Placing {
+    /// For a responder that keeps at most `window_pkts`, a power of two, and expects `first`.
+    pub(super) fn new(first: Psn, window_pkts: u32) -> Self {
+        let set = PsnSet::new(window_pkts);
+        Placing {
+            placed: set.clone(),
+            firsts: set,
+            records: (0..window_pkts).map(|_| None).collect(),
+            // Behind what is expected: it starts when it is needed.
+            course: Course { at: first.minus(1), begun: None, taken: 0 },
+        }
+    }
+
+    fn place(&self, psn: Psn) -> usize {
+        psn.value() as usize & (self.records.len() - 1)
+    }
+
+    /// Where the payload of `packet`, a WRITE ahead of `expected`, belongs: its message, and its number in
+    /// it. `left` is what is left of the message that `expected` is in. `None` where that is not known, or
+    /// the packet is not what its message says.
+    pub(super) fn remote(
+        &self,
+        packet: &Packet<'_>,
+        expected: Psn,
+        left: Option<Reth>,
+        mtu_bytes: u32,
+    ) -> Option<(Reth, u32)> {
+        let psn = packet.bth.psn;
+        let (reth, first) = match packet.reth() {
+            Some(reth) => (reth, psn),
+            None => match self.firsts.last_in(expected, psn.distance_from(expected)) {
+                Some(first) => (self.records.get(self.place(first))?.as_ref()?.reth()?, first),
+                None => (left?, expected),
+            },
+        };
+        let index = psn.distance_from(first);
+        let packets = packets_in(reth.len_bytes, mtu_bytes);
+        let offset = index.checked_mul(mtu_bytes).filter(|_| index < packets)?;
+        let len = (reth.len_bytes - offset).min(mtu_bytes);
+        let ends = index + 1 == packets;
+        (packet.info.ends_message() == ends && packet.payload.len() == len as usize).then_some((reth, index))
+    }
+
+    /// Takes note of `packet`, which is ahead of `expected` for the first time. Returns where its payload
+    /// belongs, if it is a SEND and that is known. `begun` is the message that `expected` is in, and
+    /// `receives` have been completed.
+    pub(super) fn spot(
+        &mut self,
+        packet: &Packet<'_>,
+        expected: Psn,
+        begun: Option<Begun>,
+        receives: u32,
+        mtu_bytes: u32,
+    ) -> Option<Spot> {
+        if self.course.at.offset_from(expected).is_none_or(|ahead| ahead < 0) {
+            self.course = Course { at: expected, begun, taken: receives };
+        }
+        self.course.follow(packet, mtu_bytes)
+    }
+
+    /// The payload of `packet` is in its place: in the receive of `spot`, or in remote memory.
+    pub(super) fn keep(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
+        let psn = packet.bth.psn;
+        let place = self.place(psn);
+        let Some(record) = self.records.get_mut(place) else { return };
+        let target = spot.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
+        *record = Some(Placed::new(packet, target));
+        self.placed.insert(psn);
+        if spot.is_none() && packet.info.position == Position::First {
+            self.firsts.insert(psn);
+        }
+    }
+
+    /// What was kept of `psn`, where its payload is in its place.
+    pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
+        if !self.placed.contains(psn) {
+            return None;
+        }
+        *self.records.get(self.place(psn))?
+    }
+
+    /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
+    pub(super) fn pass(&mut self, expected: Psn, span: u32) {
+        self.placed.remove_range(expected, span);
+        self.firsts.remove_range(expected, span);
+    }
+}
