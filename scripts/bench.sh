@@ -184,7 +184,7 @@ measure_loss() {
     local a=$1 b=$2 name="memif:@roce-bench-$$-$RANDOM" op loss options
     for op in send write read; do
         options=(--relaxed_placement)
-        [ $op != read ] || options=(-o 32)
+        [ $op != read ] || options=(-o 64)
         for loss in 1e-9 0.01 0.02 0.05; do
             note "${op}_loss_$loss" "$(perf bw_average_gbit_per_sec "$name" "$name" "$a" "$b" localhost \
                 "$op-bw" -s 65536 -m 4096 -D "$SECONDS_EACH" --recovery selective-repeat --drop-chance "$loss" \

@@ -1,4 +1,5 @@
-//! Packets out: queue pairs take turns; each sends its answers first, then its requests.
+//! Packets out: queue pairs take turns; each sends its answers first, then its requests. READ responses that leave
+//! no room for requests in one turn go after them in the next.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event};
@@ -57,23 +58,28 @@ impl<P: Port> Engine<P> {
             path: &mut connection.path,
             counters: &mut qp.counters,
         };
-        let mut turn = match outgoing {
-            Outgoing::All => {
-                connection.responder.transmit(connection.requester.congestion_mut(), &mut outlet)
-            }
-            Outgoing::Requests if connection.responder.has_answers() => Turn::Later,
-            Outgoing::Requests => Turn::Done,
-        };
-        if matches!(turn, Turn::Done | Turn::Later) && matches!(qp.state, QpState::Rts | QpState::Sqd) {
-            let requests = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
-            turn = match requests {
-                // The next poll finds it paced again.
-                Turn::Done | Turn::Paced if turn == Turn::Later => turn,
-                other => other,
+        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd);
+        let requests_first = std::mem::take(&mut connection.requests_owed) && may_request;
+        let mut turn = Turn::Done;
+        if requests_first {
+            turn = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
+        }
+        if matches!(turn, Turn::Done | Turn::Paced) {
+            let answers = match outgoing {
+                Outgoing::All => {
+                    connection.responder.transmit(connection.requester.congestion_mut(), &mut outlet)
+                }
+                Outgoing::Requests if connection.responder.has_answers() => Turn::Later,
+                Outgoing::Requests => Turn::Done,
             };
-            if let Some(deadline) = connection.requester.deadline() {
-                self.timers.no_later_than(slot, deadline);
-            }
+            turn = turn.and_then(answers);
+            connection.requests_owed = !requests_first && !matches!(answers, Turn::Done | Turn::Later);
+        }
+        if matches!(turn, Turn::Done | Turn::Later) && may_request && !requests_first {
+            turn = turn.and_then(connection.requester.transmit(&mut qp.outstanding, &mut outlet));
+        }
+        if let Some(deadline) = connection.requester.deadline().filter(|_| may_request) {
+            self.timers.no_later_than(slot, deadline);
         }
         if turn == Turn::Paced
             && let Some(at) = connection.requester.congestion().next_permit_at()

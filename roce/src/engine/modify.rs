@@ -87,6 +87,7 @@ impl<P: Port> Engine<P> {
                 qp.connection = route.map(|route| Connection {
                     requester,
                     responder,
+                    requests_owed: false,
                     path: route.path,
                     peer_mac: route.peer_mac,
                     peer: route.peer,

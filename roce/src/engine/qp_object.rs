@@ -77,6 +77,8 @@ pub(super) struct Connection {
     pub requester: Requester,
     /// Requests in.
     pub responder: Responder,
+    /// Answers left no room for requests in the last turn.
+    pub requests_owed: bool,
     /// Headers to the peer.
     pub path: Path,
     /// Ethernet address they go to.

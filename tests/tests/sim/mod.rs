@@ -3,6 +3,7 @@
 mod congestion;
 mod cost;
 mod errors;
+mod fairness;
 mod goodput;
 mod placement;
 mod plan;

@@ -68,6 +68,18 @@ pub enum Turn {
     MemoryGone,
 }
 
+impl Turn {
+    /// What both halves of a queue pair have come to, of which `next` sent last.
+    pub fn and_then(self, next: Turn) -> Turn {
+        match (self, next) {
+            // The next poll finds it paced again.
+            (Turn::Later, Turn::Done | Turn::Paced) => Turn::Later,
+            (Turn::Paced, Turn::Done) => Turn::Paced,
+            (_, next) => next,
+        }
+    }
+}
+
 /// What a turn needs besides the requester itself.
 pub struct Outlet<'a, P: Port> {
     /// Now.

@@ -43,6 +43,9 @@ pub struct ResponderConfig {
     pub placement: Placement,
 }
 
+/// An acknowledgement of so many packets does not wait for what the application sends.
+const ACK_LATER_PKTS: u32 = 16;
+
 /// Repetitions of READs, or of parts of them, that wait at once under selective repeat.
 const SELECTIVE_REPEATS: usize = 512;
 
@@ -168,7 +171,8 @@ pub struct Responder {
     reads: Reads,
     due: Due,
     /// The acknowledgement became due since the last turn. It waits for one poll: what the application
-    /// sends in answer to the request goes before it, and one acknowledgement stands for two bursts.
+    /// sends in answer to the request goes before it, and one acknowledgement stands for two bursts, unless
+    /// they are long: a peer with a small window waits for it.
     ack_is_new: bool,
 }
 
@@ -679,7 +683,9 @@ impl Responder {
         let last_received = self.recovery.expected().minus(1);
         let (psn, syndrome) = match self.due {
             Due::Nothing => return Turn::Done,
-            Due::Ack if std::mem::take(&mut self.ack_is_new) => return Turn::Later,
+            Due::Ack if std::mem::take(&mut self.ack_is_new) && self.untold_pkts() < ACK_LATER_PKTS => {
+                return Turn::Later;
+            }
             Due::Ack => (last_received, Syndrome::ACK),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
             Due::Sack { .. } => return Turn::MoreToSend, // it was not sent for want of budget
@@ -703,6 +709,12 @@ impl Responder {
         }
         self.due = Due::Nothing;
         Turn::Done
+    }
+
+    /// Packets received since the last acknowledgement.
+    #[inline]
+    fn untold_pkts(&self) -> u32 {
+        self.recovery.expected().distance_from(self.told)
     }
 
     #[inline]
