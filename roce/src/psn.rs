@@ -81,6 +81,7 @@ mod tests {
         assert_eq!(base.plus(5).offset_from(base), Some(5));
         assert_eq!((base.plus(5).distance_from(base), base.distance_from(base.plus(5))), (5, Psn::COUNT - 5));
         assert_eq!(base.plus(5), Psn::new(3));
+        assert_eq!((base.to_string(), base.plus(5).to_string()), ("fffffe".into(), "000003".into()));
         assert_eq!(base.minus(7).offset_from(base), Some(-7));
         assert_eq!(base.plus(1 << 23).offset_from(base), None);
         assert_eq!(base.plus((1 << 23) - 1).offset_from(base), Some((1 << 23) - 1));

@@ -222,11 +222,11 @@ impl Recovery {
     pub fn read_span_max(&self) -> u32 {
         match self {
             // The peer takes a part for a READ of its own, unless it has the whole.
-            Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => {
+            Recovery::SelectiveRepeat(scheme) => {
                 let psn = scheme.next_psn();
                 if scheme.is_executed(psn) { scheme.lost_run(psn) } else { u32::MAX }
             }
-            _ => u32::MAX,
+            Recovery::GoBackN(_) => u32::MAX,
         }
     }
 }
