@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use verbs::Placement;
 
 use crate::events;
 use args::{BwArgs, RawArgs, TestArgs};
@@ -153,6 +154,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "driver": attr.driver,
         "path_mtu_bytes": params.mtu.bytes(),
         "recovery": params.recovery.to_string(),
+        "placement": if local.placement == Placement::Relaxed { "relaxed" } else { "in order" },
         "congestion": local.congestion.unwrap_or_default().to_string(),
         "qps": params.qps,
         "bidirectional": params.bidirectional,
