@@ -1,16 +1,17 @@
-//! Placing WRITEs before their turn, where the side that they are written to allows it.
+//! Placing payload before its turn, where the side that it is sent to allows it.
 //!
 //! ```text
-//!    expected                  FIRST, whose RETH came ahead
-//!       |                        |
-//!       x  M  M  x  M  L  x  L   F  M  x  M        M placed   x missing
-//!       '----.--------'      |   '------'
-//!     a message begun        '- its FIRST is missing: kept as a frame, and placed in its turn
+//!    expected                      FIRST of a WRITE, whose RETH came ahead
+//!       |                            |
+//!       x  M  M  x  M  L  x  M  L    F  M  x  M        M placed   x missing
+//!       '----.--------'   '--.--'    '---.----'
+//!     a message begun        |        its place is known
+//!                            '- without its FIRST the place of a WRITE is not: kept as frames
 //! ```
 //! A packet that came too early is kept until the packets before it have come, and what is kept leaves the
-//! cache meanwhile. A WRITE whose FIRST is known says where its payload belongs: placed at once, only a
-//! [`Placed`] record is kept, and everything that others see besides the bytes themselves, which is
-//! completions and acknowledgements, comes in its turn all the same.
+//! cache meanwhile. A WRITE whose FIRST is known says where its payload belongs, and a SEND where it is known
+//! which receive it takes (`Course`). Placed at once, only a [`Placed`] record is kept, and everything that
+//! others see besides the bytes themselves, completions and acknowledgements, comes in its turn all the same.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
