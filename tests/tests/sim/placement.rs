@@ -114,3 +114,14 @@ fn memory_shows_what_was_placed_and_in_order_nothing() {
         pair.run_until_completions(0, 1);
     }
 }
+
+#[test]
+fn a_read_between_takes_as_many_psns_as_it_has_responses() {
+    let mut pair = pair(KEEPING[0], Placement::Relaxed, &[3]);
+    pair.post_recv(1, 2, MESSAGE_BYTES);
+    for (n, op) in [Op::Write, Op::Read, Op::Send].into_iter().enumerate() {
+        pair.post_send(0, n as u64, op, MESSAGE_BYTES);
+    }
+    pair.run_until_completions(0, 3);
+    assert_eq!(pair.counters(1).placed_ahead, 12 + u64::from(PACKETS), "of the WRITE, and all of the SEND");
+}
