@@ -47,7 +47,7 @@ counters! {
         duplicate_request,
         /// Request packets ahead of the one expected.
         out_of_seq_request,
-        /// Of these, WRITEs whose payload was put in its place at once.
+        /// Of these, SENDs and WRITEs whose payload was put in its place at once.
         placed_ahead,
         /// Requests that found no receive work request (RNR NAKs sent).
         out_of_buffer,

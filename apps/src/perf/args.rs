@@ -117,8 +117,8 @@ pub(crate) struct BwArgs {
     #[arg(short = 'l', long = "post_list", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     post_list: u32,
 
-    /// Place what the peer writes as it comes, where packets before it are missing, and not in order: cheaper
-    /// under loss, for memory that nobody polls. An option of the end that is written to
+    /// Place what the peer sends or writes as it comes, where packets before it are missing, and not in order:
+    /// cheaper under loss, for memory that nobody polls. An option of the end that receives
     #[arg(long = "relaxed_placement")]
     relaxed_placement: bool,
 

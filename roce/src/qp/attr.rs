@@ -99,7 +99,7 @@ pub enum Placement {
     /// As it was sent: whoever polls memory sees the first byte before the last, and a WRITE before the next.
     #[default]
     InOrder,
-    /// WRITEs as they come, where packets before them are missing: memory that is being written to says
+    /// SENDs and WRITEs as they come, where packets before them are missing: memory that is being written to says
     /// nothing before the completion, and of two WRITEs at once to the same bytes either may last. What is
     /// lost then costs a receiver less.
     Relaxed,

@@ -336,9 +336,14 @@ impl Placing {
         }
     }
 
+    /// Whether the payload of `psn` is in its place.
+    pub(super) fn contains(&self, psn: Psn) -> bool {
+        self.placed.contains(psn)
+    }
+
     /// What was kept of `psn`, where its payload is in its place.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
-        if !self.placed.contains(psn) {
+        if !self.contains(psn) {
             return None;
         }
         *self.records.get(self.place(psn))?

@@ -242,7 +242,7 @@ impl Responder {
 
     /// Whether the payload of the packet expected is in its place.
     pub fn has_placed(&self) -> bool {
-        self.placed().is_some()
+        self.placing.as_ref().is_some_and(|placing| placing.contains(self.recovery.expected()))
     }
 
     #[inline]
