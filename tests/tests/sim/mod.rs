@@ -1,5 +1,6 @@
 //! Engines on a simulated network in virtual time.
 
+mod acknowledge;
 mod congestion;
 mod cost;
 mod errors;

@@ -184,6 +184,19 @@ impl Reads {
         Ok(())
     }
 
+    /// The last PSN up to `psn` that no READ remembered takes. A READ that is no longer remembered is one that
+    /// the peer has: it may have no more outstanding than are remembered.
+    pub fn last_before(&self, psn: Psn) -> Psn {
+        let mut psn = psn;
+        for read in self.history.iter().rev() {
+            if psn.index_in(read.first, read.packets).is_none() {
+                break;
+            }
+            psn = read.first.minus(1);
+        }
+        psn
+    }
+
     /// The READ whose response is next.
     #[inline]
     pub fn front(&self) -> Option<Waiting> {
@@ -230,6 +243,20 @@ mod tests {
             Some(psn)
         })
         .collect()
+    }
+
+    #[test]
+    fn the_last_psn_that_no_read_takes() {
+        let mut reads = Reads::new(3, None, MTU);
+        assert_eq!(reads.last_before(Psn::new(9)), Psn::new(9));
+        for (first, packets) in [(10, 2), (13, 1), (14, 4)] {
+            reads.push(read(first, packets));
+        }
+        for (psn, last) in [(9, 9), (12, 12), (14, 12), (17, 12), (18, 18)] {
+            assert_eq!(reads.last_before(Psn::new(psn)), Psn::new(last), "up to {psn}");
+        }
+        reads.push(read(0, 3));
+        assert_eq!(reads.last_before(Psn::new(2)), Psn::new(0).minus(1), "around zero");
     }
 
     #[test]

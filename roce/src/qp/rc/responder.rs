@@ -680,13 +680,12 @@ impl Responder {
                 Err(PortFull) => return Turn::PortFull,
             }
         }
-        let last_received = self.recovery.expected().minus(1);
         let (psn, syndrome) = match self.due {
             Due::Nothing => return Turn::Done,
             Due::Ack if std::mem::take(&mut self.ack_is_new) && self.untold_pkts() < ACK_LATER_PKTS => {
                 return Turn::Later;
             }
-            Due::Ack => (last_received, Syndrome::ACK),
+            Due::Ack => (self.last_acknowledged(), Syndrome::ACK),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
             Due::Sack { .. } => return Turn::MoreToSend, // it was not sent for want of budget
         };
@@ -697,7 +696,7 @@ impl Responder {
             if *outlet.budget == 0 {
                 return Turn::MoreToSend;
             }
-            if self.send_acknowledge(last_received, Syndrome::ACK, outlet).is_err() {
+            if self.send_acknowledge(self.last_acknowledged(), Syndrome::ACK, outlet).is_err() {
                 return Turn::PortFull;
             }
         }
@@ -709,6 +708,13 @@ impl Responder {
         }
         self.due = Due::Nothing;
         Turn::Done
+    }
+
+    /// What an acknowledgement goes up to: everything but the READs at the end, which their responses alone
+    /// acknowledge. Linux's rxe ends a connection whose READ is answered by an ACK.
+    #[inline]
+    fn last_acknowledged(&self) -> Psn {
+        self.reads.last_before(self.recovery.expected().minus(1))
     }
 
     /// Packets received since the last acknowledgement.
