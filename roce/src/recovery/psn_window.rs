@@ -148,18 +148,42 @@ impl PsnSet {
         None
     }
 
-    /// Which of the 32 PSNs from `first` on are in it: bit `i` for `first + i`.
-    pub fn bits(&self, first: Psn) -> u32 {
+    /// Which of the 64 PSNs from `first` on are in it: bit `i` for `first + i`.
+    #[inline]
+    pub fn bits(&self, first: Psn) -> u64 {
+        let [(word, low), (next, high)] = self.words_of(first);
+        (self.words[word] & low).rotate_right(first.value() % WORD_BITS)
+            | (self.words[next] & high).rotate_right(first.value() % WORD_BITS)
+    }
+
+    /// Puts in those of the 64 PSNs from `first` on whose bit is set.
+    #[inline]
+    pub fn insert_bits(&mut self, first: Psn, bits: u64) {
+        let bits = bits.rotate_left(first.value() % WORD_BITS);
+        for (word, mask) in self.words_of(first) {
+            let new = bits & mask & !self.words[word];
+            self.words[word] |= new;
+            self.len += new.count_ones();
+        }
+    }
+
+    /// Takes out those of the 64 PSNs from `first` on whose bit is set.
+    #[inline]
+    pub fn remove_bits(&mut self, first: Psn, bits: u64) {
+        let bits = bits.rotate_left(first.value() % WORD_BITS);
+        for (word, mask) in self.words_of(first) {
+            let old = bits & mask & self.words[word];
+            self.words[word] &= !old;
+            self.len -= old.count_ones();
+        }
+    }
+
+    /// The word that `first` is in and the next, with those of their bits that are of the 64 PSNs from it on.
+    #[inline]
+    fn words_of(&self, first: Psn) -> [(usize, u64); 2] {
         let at = first.value() % WORD_BITS;
-        let (word, _) = self.place(first);
-        let low = self.words[word] >> at;
-        let high = if at == 0 {
-            0
-        } else {
-            let (next, _) = self.place(first.plus(WORD_BITS - at));
-            self.words[next] << (WORD_BITS - at)
-        };
-        (low | high) as u32 // the low half is what is asked for
+        let low = u64::MAX << at;
+        [(self.place(first).0, low), (self.place(first.plus(WORD_BITS - at)).0, !low)]
     }
 }
 
@@ -174,6 +198,13 @@ mod tests {
         Insert(u32),
         Remove(u32),
         RemoveRange(u32, u32),
+        InsertBits(u32, u64),
+        RemoveBits(u32, u64),
+    }
+
+    /// Those of 64 numbers from `first` on whose bit is set, within `capacity`.
+    fn numbers(first: u32, bits: u64, capacity: u32) -> impl Iterator<Item = u32> {
+        (0..64).filter(move |i| bits >> i & 1 == 1).map(move |i| first + i).filter(move |n| *n < capacity)
     }
 
     fn step(capacity: u32) -> impl Strategy<Value = Step> {
@@ -182,6 +213,8 @@ mod tests {
             (0..capacity).prop_map(Step::Remove),
             (0..capacity, 0..capacity)
                 .prop_map(move |(from, n)| Step::RemoveRange(from, n.min(capacity - from))),
+            (0..capacity, any::<u64>()).prop_map(|(from, bits)| Step::InsertBits(from, bits)),
+            (0..capacity, any::<u64>()).prop_map(|(from, bits)| Step::RemoveBits(from, bits)),
         ]
     }
 
@@ -201,6 +234,16 @@ mod tests {
                         set.remove_range(base.plus(first), n);
                         model.retain(|i| !(first..first + n).contains(i));
                     }
+                    Step::InsertBits(first, bits) => {
+                        let known = bits & u64::MAX >> 64u32.saturating_sub(128 - first).min(63);
+                        set.insert_bits(base.plus(first), known);
+                        model.extend(numbers(first, bits, 128));
+                    }
+                    Step::RemoveBits(first, bits) => {
+                        let known = bits & u64::MAX >> 64u32.saturating_sub(128 - first).min(63);
+                        set.remove_bits(base.plus(first), known);
+                        numbers(first, bits, 128).for_each(|i| _ = model.remove(&i));
+                    }
                 }
             }
             prop_assert_eq!(set.len(), model.len() as u32);
@@ -210,10 +253,10 @@ mod tests {
             prop_assert_eq!(index(set.last_in(base, from)), model.range(..from).next_back().copied());
             let missing = (from..128).find(|i| !model.contains(i));
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
-            let bits = (0..32).filter(|i| from + i < 128 && model.contains(&(from + i)));
-            let wanted = bits.fold(0u32, |bits, i| bits | 1 << i);
+            let bits = (0..64).filter(|i| from + i < 128 && model.contains(&(from + i)));
+            let wanted = bits.fold(0u64, |bits, i| bits | 1 << i);
             // Beyond the window the circle of places begins again.
-            let known = 128u32.checked_sub(from).map_or(0, |n| if n >= 32 { u32::MAX } else { (1 << n) - 1 });
+            let known = u64::MAX >> 64u32.saturating_sub(128 - from).min(63);
             prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
         }
     }

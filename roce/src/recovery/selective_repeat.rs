@@ -221,31 +221,52 @@ impl SelectiveRepeat {
             self.reach(path, self.una);
             return;
         }
-        let (any_lost, any_resent) = (!self.lost.is_empty(), !self.resent.is_empty());
-        for psn in (0..count).map(|i| first.plus(i)) {
-            if self.tracked(psn).is_none() {
-                continue;
-            }
-            if any_lost {
-                self.lost.remove(psn);
-            }
-            if self.arrived.insert(psn) && !(any_resent && self.resent.contains(psn)) {
-                self.reach(path, psn.plus(1));
-            }
+        let mut done = 0;
+        while done < count.min(self.window_pkts()) {
+            let step = (count - done).min(u64::BITS);
+            self.arrive(path, first.plus(done), u64::MAX >> (u64::BITS - step));
+            done += step;
         }
-        if self.tracked(self.una).is_some() && self.arrived.contains(self.una) {
-            self.advance();
+        self.advance();
+    }
+
+    /// Those of the 32 packets from `first` on whose bit is set have arrived.
+    pub fn on_told(&mut self, path: Path, first: Psn, bits: u32) {
+        self.arrive(path, first, u64::from(bits));
+        self.advance();
+    }
+
+    /// Those of the 64 packets from `first` on whose bit is set have arrived, where they are tracked.
+    #[inline]
+    fn arrive(&mut self, path: Path, first: Psn, bits: u64) {
+        let Some(offset) = first.offset_from(self.una) else { return };
+        let behind = 0.max(-offset).unsigned_abs();
+        let room = i64::from(self.sent().min(self.window_pkts())) - i64::from(0.max(offset));
+        let (first, bits) = (first.plus(behind), bits.checked_shr(behind).unwrap_or(0));
+        let bits = match room {
+            ..=0 => return,
+            1..64 => bits & ((1 << room) - 1),
+            _ => bits,
+        };
+        self.lost.remove_bits(first, bits);
+        let told = bits & !self.arrived.bits(first) & !self.resent.bits(first);
+        self.arrived.insert_bits(first, bits);
+        if told != 0 {
+            self.reach(path, first.plus(u64::BITS - told.leading_zeros()));
         }
     }
 
     /// Which of the 32 packets from `first` on are known to have arrived: bit `i` for `first + i`.
     #[inline]
     pub fn arrived_bits(&self, first: Psn) -> u32 {
-        self.arrived.bits(first)
+        self.arrived.bits(first) as u32 // of 64 the first 32
     }
 
     /// Moves on over what has arrived and was executed: what waits at the peer may still be refused.
     fn advance(&mut self) {
+        if self.tracked(self.una).is_none() || !self.arrived.contains(self.una) {
+            return;
+        }
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let span = executed.min(self.window_pkts());
         let end = self.arrived.first_missing(self.una, span).unwrap_or(self.una.plus(span));
@@ -382,7 +403,7 @@ impl Ahead {
         // The last bit is in the place of `expected` itself, of which the bitmap does not tell.
         let last = self.words_max() - 1;
         let mask = move |w: usize| if w == last { u32::MAX >> 1 } else { u32::MAX };
-        let word = move |w: usize| self.kept.bits(expected.plus(1 + 32 * w as u32)) & mask(w);
+        let word = move |w: usize| self.kept.bits(expected.plus(1 + 32 * w as u32)) as u32 & mask(w);
         let mut len = 0;
         if !self.kept.is_empty() {
             len = (0..self.words_max()).rev().find(|w| word(*w) != 0).map_or(0, |last| last + 1);

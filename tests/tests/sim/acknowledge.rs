@@ -41,7 +41,8 @@ fn of_reads(trace: &Trace) -> (u64, u64) {
         }
         let is_ack = |aeth: Aeth| aeth.syndrome == Syndrome::ACK;
         if packet.bth.opcode == Opcode::RC_ACKNOWLEDGE && packet.aeth().is_some_and(is_ack) {
-            let is_of_read = reads.iter().any(|(first, span)| packet.bth.psn.index_in(*first, *span).is_some());
+            let is_of_read =
+                reads.iter().any(|(first, span)| packet.bth.psn.index_in(*first, *span).is_some());
             *(if is_of_read { &mut of_reads } else { &mut others }) += 1;
         }
     }

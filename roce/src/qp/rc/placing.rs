@@ -258,7 +258,10 @@ pub(super) struct Placing {
     placed: PsnSet,
     /// Of these, the packets that begin a WRITE of several.
     firsts: PsnSet,
-    /// By place, as in the sets; read where `placed` has the PSN.
+    /// Of these, the packets inside of SENDs and of WRITEs: full, and of no effect but their payload, so that
+    /// all there is to know of them is that they have come.
+    middles: [PsnSet; 2],
+    /// Of all others, by place, as in the sets.
     records: Box<[Option<Placed>]>,
     course: Course,
 }
@@ -269,7 +272,8 @@ impl Placing {
         let set = PsnSet::new(window_pkts);
         Placing {
             placed: set.clone(),
-            firsts: set,
+            firsts: set.clone(),
+            middles: [set.clone(), set],
             records: (0..window_pkts).map(|_| None).collect(),
             // Behind what is expected: it starts when it is needed.
             course: Course { at: first.minus(1), begun: None, taken: 0 },
@@ -326,11 +330,15 @@ impl Placing {
     /// The payload of `packet` is in its place: in the receive of `spot`, or in remote memory.
     pub(super) fn keep(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
         let psn = packet.bth.psn;
+        self.placed.insert(psn);
+        if packet.info.position == Position::Middle {
+            self.middles[usize::from(spot.is_none())].insert(psn);
+            return;
+        }
         let place = self.place(psn);
         let Some(record) = self.records.get_mut(place) else { return };
         let target = spot.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
         *record = Some(Placed::new(packet, target));
-        self.placed.insert(psn);
         if spot.is_none() && packet.info.position == Position::First {
             self.firsts.insert(psn);
         }
@@ -341,17 +349,24 @@ impl Placing {
         self.placed.contains(psn)
     }
 
-    /// What was kept of `psn`, where its payload is in its place.
+    /// What was kept of `psn`, where its payload is in its place and more than that is to be known.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
-        if !self.contains(psn) {
-            return None;
-        }
-        *self.records.get(self.place(psn))?
+        let record = self.records.get(self.place(psn))?;
+        record.filter(|placed| placed.psn == psn && self.contains(psn))
+    }
+
+    /// How many packets from `psn` on lie inside one message, a SEND or a WRITE.
+    pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
+        let set = &self.middles[usize::from(is_write)];
+        let end = set.first_missing(psn, set.capacity());
+        end.map_or(set.capacity(), |end| end.distance_from(psn))
     }
 
     /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
-        self.placed.remove_range(expected, span);
-        self.firsts.remove_range(expected, span);
+        let [sends, writes] = &mut self.middles;
+        for set in [&mut self.placed, &mut self.firsts, sends, writes] {
+            set.remove_range(expected, span);
+        }
     }
 }

@@ -226,8 +226,14 @@ impl Responder {
 
     /// Takes in the requests that were kept, and whose payload is in its place, from the one expected on.
     pub fn on_placed(&mut self, inlet: &mut Inlet<'_>) -> Aftermath {
-        while let Some(placed) = self.placed() {
-            if let fatal @ Aftermath::Fatal(_) = self.on_expected(&placed, inlet) {
+        while self.has_placed() {
+            let aftermath = match (self.middles(), self.placed()) {
+                (0, Some(placed)) => self.on_expected(&placed, inlet),
+                // Inside of a message that was never begun, or was another.
+                (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), inlet),
+                (packets, _) => self.on_middles(packets, inlet),
+            };
+            if let fatal @ Aftermath::Fatal(_) = aftermath {
                 return fatal;
             }
         }
@@ -238,6 +244,41 @@ impl Responder {
     #[inline]
     fn placed(&self) -> Option<Placed> {
         self.placing.as_ref()?.get(self.recovery.expected())
+    }
+
+    /// How many packets from the one expected on are in their place and inside of the message begun.
+    #[inline]
+    fn middles(&self) -> u32 {
+        let is_write = match self.partial {
+            Partial::None => return 0,
+            Partial::Send { .. } => false,
+            Partial::Write { .. } => true,
+        };
+        self.placing.as_ref().map_or(0, |placing| placing.middles(self.recovery.expected(), is_write))
+    }
+
+    /// Takes in so many packets of the message begun, each full, whose payload is in its place.
+    fn on_middles(&mut self, packets: u32, inlet: &mut Inlet<'_>) -> Aftermath {
+        let len = packets.saturating_mul(self.mtu_bytes);
+        let last = self.recovery.expected().plus(packets - 1);
+        let room_bytes = inlet.rq.oldest().map_or(0, |wqe| wqe.list.len_bytes);
+        let partial = match self.partial {
+            Partial::Send { received } if received.saturating_add(len) <= room_bytes => {
+                Partial::Send { received: received + len }
+            }
+            Partial::Write { va, rkey, left, total } if left > len => {
+                Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
+            }
+            // Placed as parts of another message.
+            _ => return self.refuse(Refusal::Nak(NakCode::InvalidRequest), inlet),
+        };
+        self.partial = partial;
+        inlet.counters.rcvd_bytes += u64::from(len);
+        self.accept(packets);
+        if self.selective && self.keeps_any() {
+            self.due = Due::Sack { trigger: last, duplicate: false };
+        }
+        Aftermath::Answer
     }
 
     /// Whether the payload of the packet expected is in its place.

@@ -151,11 +151,14 @@ impl Requester {
         for (word, bits) in bitmap_words(bitmap).enumerate() {
             let first = next.plus(1 + 32 * word as u32);
             let mut left = bits & !scheme.arrived_bits(first);
+            if outstanding.assigned_reads() == 0 {
+                scheme.on_told(Path::Request, first, left);
+                continue;
+            }
             while left != 0 {
                 let psn = first.plus(left.trailing_zeros());
                 left &= left - 1;
-                if outstanding.assigned_reads() == 0 || outstanding.find(psn).is_some_and(|p| !p.span.is_read)
-                {
+                if outstanding.find(psn).is_some_and(|place| !place.span.is_read) {
                     scheme.on_arrived(Path::Request, psn, 1);
                 } else {
                     // Of a READ it tells that it was asked, not that it was answered.
