@@ -36,10 +36,14 @@ pub struct SelectiveRepeat {
     resent: PsnSet,
     /// .. and by then everything before this had been sent. By place, as in the sets.
     resent_at: Box<[Psn]>,
+    /// Of those that have not arrived: none was sent again before this had been sent.
+    resent_low: Option<Psn>,
     /// All requests before it were executed: the largest cumulative acknowledgement.
     executed: Psn,
     /// The end of the last packet that arrived when it was first sent: requests, READ responses.
     reached: [Psn; 2],
+    /// Everything before it was looked at, and what was overtaken is lost.
+    looked: [Psn; 2],
     /// How many packets may overtake one before it is taken for lost.
     reorder_pkts: u32,
     /// The tolerance is not raised again before this is acknowledged.
@@ -67,8 +71,10 @@ impl SelectiveRepeat {
             lost: set.clone(),
             resent_at: vec![first; window_pkts as usize].into_boxed_slice(),
             resent: set,
+            resent_low: None,
             executed: first,
             reached: [first; 2],
+            looked: [first; 2],
             reorder_pkts: 0,
             raised_at: first,
         }
@@ -139,6 +145,7 @@ impl SelectiveRepeat {
         }
         let (first, high) = (self.next_psn(), self.high);
         let index = first.distance_from(self.una);
+        self.resent_low.get_or_insert(high);
         for psn in (0..span.min(self.window_pkts() - index)).map(|i| first.plus(i)) {
             self.lost.remove(psn);
             self.resent.insert(psn);
@@ -277,10 +284,58 @@ impl SelectiveRepeat {
         self.una = end;
     }
 
+    /// How far arrivals on this path have come that overtake what lies before.
+    #[inline]
+    fn overtaking(&self, path: Path) -> Psn {
+        self.reached[path as usize].minus(self.reorder_pkts)
+    }
+
+    /// Whether something may have been overtaken that was sent again.
+    #[inline]
+    fn may_overtake_resent(&self, path: Path) -> bool {
+        let is_past = |low| self.overtaking(path).offset_from(low).is_some_and(|offset| offset > 0);
+        self.resent_low.is_some_and(is_past)
+    }
+
+    /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_looked`].
+    #[inline]
+    pub fn look_from(&self, path: Path) -> Psn {
+        let looked = self.looked[path as usize];
+        let is_behind = looked.offset_from(self.una).is_none_or(|offset| offset < 0);
+        if is_behind || self.may_overtake_resent(path) { self.una } else { looked }
+    }
+
+    /// All that was overtaken on this path is known to be lost.
+    #[inline]
+    pub fn on_looked(&mut self, path: Path) {
+        let tracked_end = self.una.plus(self.sent().min(self.window_pkts()));
+        let overtaking = self.overtaking(path);
+        let is_tracked = overtaking.offset_from(tracked_end).is_some_and(|offset| offset < 0);
+        self.looked[path as usize] = if is_tracked { overtaking } else { tracked_end };
+        if self.may_overtake_resent(path) {
+            self.find_resent_low();
+        }
+    }
+
+    #[cold]
+    fn find_resent_low(&mut self) {
+        let (mut at, mut low) = (self.una, None::<Psn>);
+        while let Some(psn) = self.tracked(at).and_then(|i| self.resent.first_in(at, self.window_pkts() - i))
+        {
+            at = psn.plus(1);
+            let sent_at = self.resent_at[self.place(psn)];
+            let is_lower = low.is_none_or(|low| sent_at.offset_from(low).is_some_and(|offset| offset < 0));
+            if is_lower && !self.arrived.contains(psn) && !self.lost.contains(psn) {
+                low = Some(sent_at);
+            }
+        }
+        self.resent_low = low;
+    }
+
     /// The first packet from `from` on that has not arrived and is not known to be lost, of those that
     /// later arrivals on this path have overtaken.
     pub fn next_overtaken(&self, path: Path, from: Psn) -> Option<Psn> {
-        let reached = self.reached[path as usize].minus(self.reorder_pkts);
+        let reached = self.overtaking(path);
         let mut at = from;
         loop {
             let left = u32::try_from(reached.offset_from(at)?).ok().filter(|left| *left > 0)?;

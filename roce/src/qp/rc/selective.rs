@@ -188,9 +188,9 @@ impl Requester {
     /// READ responses that later answers have overtaken are lost. Returns how many.
     fn find_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
         let Some(scheme) = self.scheme() else { return 0 };
-        let (mut at, mut lost) = (scheme.una(), 0);
+        let (mut at, mut lost) = (scheme.look_from(Path::Response), 0);
         while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
-            let Some(place) = outstanding.find(psn) else { break };
+            let Some(place) = outstanding.find(psn) else { return lost };
             if place.span.is_read {
                 lost += scheme.on_lost(psn, 1);
                 at = psn.plus(1);
@@ -198,6 +198,7 @@ impl Requester {
                 at = place.span.end();
             }
         }
+        scheme.on_looked(Path::Response);
         lost
     }
 }
