@@ -228,11 +228,28 @@ impl SelectiveRepeat {
             self.reach(path, self.una);
             return;
         }
+        if count == 1 {
+            return self.on_one_arrived(path, first);
+        }
         let mut done = 0;
         while done < count.min(self.window_pkts()) {
             let step = (count - done).min(u64::BITS);
             self.arrive(path, first.plus(done), u64::MAX >> (u64::BITS - step));
             done += step;
+        }
+        self.advance();
+    }
+
+    #[inline]
+    fn on_one_arrived(&mut self, path: Path, psn: Psn) {
+        if self.tracked(psn).is_none() {
+            return;
+        }
+        if !self.lost.is_empty() {
+            self.lost.remove(psn);
+        }
+        if self.arrived.insert(psn) && !self.resent.contains(psn) {
+            self.reach(path, psn.plus(1));
         }
         self.advance();
     }
