@@ -1,7 +1,8 @@
 -- Shows in Wireshark and tshark what their dissector of RoCE v2 leaves out:
 --
 --   * RC SELECTIVE ACKNOWLEDGE (opcode 0xC0), the packet by which two ends of this project tell each other
---     what arrived out of order; its format is in docs/WIRE.md;
+--     what arrived out of order, and the SENDs between them (0xE0 to 0xE5), which say for which receive they
+--     are; the formats are in docs/WIRE.md;
 --   * congestion notification (0x81), FLUSH (0x1C), ATOMIC WRITE (0x1D), and the FECN and BECN bits, which
 --     version 4.0 does not know.
 --
@@ -19,10 +20,16 @@ local OPCODES = {
     [0x1D] = "RC ATOMIC WRITE",
     [0x81] = "CONGESTION NOTIFICATION",
     [0xC0] = "RC SELECTIVE ACKNOWLEDGE",
+    [0xE0] = "RC NUMBERED SEND FIRST",
+    [0xE1] = "RC NUMBERED SEND MIDDLE",
+    [0xE2] = "RC NUMBERED SEND LAST",
+    [0xE3] = "RC NUMBERED SEND LAST WITH IMMEDIATE",
+    [0xE4] = "RC NUMBERED SEND ONLY",
+    [0xE5] = "RC NUMBERED SEND ONLY WITH IMMEDIATE",
 }
 
 local BTH_BYTES, AETH_BYTES, SACKETH_BYTES, FETH_BYTES, RETH_BYTES, ICRC_BYTES = 12, 4, 4, 4, 16, 4
-local CNP_RESERVED_BYTES = 16
+local CNP_RESERVED_BYTES, RECVETH_BYTES, IMMEDIATE_BYTES = 16, 8, 4
 local SACK_VERSION = 1
 -- 4,096 PSNs.
 local BITMAP_BYTES_MAX = 512
@@ -47,6 +54,11 @@ local field = {
     missing = ProtoField.uint32("rocex.sack.missing", "Packets missing before the last received"),
     first = ProtoField.uint24("rocex.sack.first", "Received from PSN", base.HEX),
     last = ProtoField.uint24("rocex.sack.last", "to PSN", base.HEX),
+
+    receive = ProtoField.uint32("rocex.send.receive", "Receives taken by messages before it", base.DEC),
+    packet = ProtoField.uint32("rocex.send.packet", "Packets of the message before it", base.DEC),
+    immediate = ProtoField.uint32("rocex.send.immediate", "Immediate data", base.HEX),
+    payload = ProtoField.bytes("rocex.send.payload", "Payload, with its padding"),
 
     cnp_reserved = ProtoField.bytes("rocex.cnp.reserved", "Reserved"),
 
@@ -165,7 +177,28 @@ local function add_cnp(tree, _, body)
     tree:add(field.cnp_reserved, body(0, CNP_RESERVED_BYTES))
 end
 
+local function add_send(tree, bth, body, info)
+    local opcode = bth(0, 1):uint()
+    local has_immediate = opcode == 0xE3 or opcode == 0xE5
+    local header_bytes = RECVETH_BYTES + (has_immediate and IMMEDIATE_BYTES or 0)
+    if body:len() < header_bytes then
+        return tree:add_proto_expert_info(too_short)
+    end
+    tree:add(field.receive, body(0, 4))
+    tree:add(field.packet, body(4, 4))
+    if has_immediate then
+        tree:add(field.immediate, body(RECVETH_BYTES, IMMEDIATE_BYTES))
+    end
+    if body:len() > header_bytes then
+        tree:add(field.payload, body(header_bytes))
+    end
+    info[#info + 1] = string.format("receive %d packet %d", body(0, 4):uint(), body(4, 4):uint())
+end
+
 local ADD = { [0x1C] = add_flush, [0x1D] = add_atomic_write, [0x81] = add_cnp, [0xC0] = add_sack }
+for opcode = 0xE0, 0xE5 do
+    ADD[opcode] = add_send
+end
 
 function rocex.dissector(buffer, pinfo, root)
     local opcode_field, length_field = bth_opcode(), udp_length()

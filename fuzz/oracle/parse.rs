@@ -38,6 +38,7 @@ pub(crate) fn check(frame: &[u8]) -> Option<Opcode> {
     assert_eq!((second.deth(), second.ieth(), second.feth()), (packet.deth(), packet.ieth(), packet.feth()));
     assert_eq!((second.atomiceth(), second.atomicacketh()), (packet.atomiceth(), packet.atomicacketh()));
     assert_eq!((second.xrceth(), second.sacketh()), (packet.xrceth(), packet.sacketh()));
+    assert_eq!(second.recveth(), packet.recveth());
     Some(info.opcode)
 }
 
@@ -90,6 +91,7 @@ fn copy_header(packet: &Packet<'_>, parts: &mut FrameParts<'_>, header: ExtHeade
         ExtHeader::XrcEth => parts.set_xrceth(packet.xrceth()?),
         ExtHeader::Feth => parts.set_feth(packet.feth()?),
         ExtHeader::SackEth => parts.set_sacketh(packet.sacketh()?),
+        ExtHeader::RecvEth => parts.set_recveth(packet.recveth()?),
         ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
     }
 }

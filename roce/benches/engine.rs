@@ -41,7 +41,9 @@ fn times(flow: &mut Flow) -> [Duration; 3] {
 fn bench(c: &mut Criterion) {
     c.bench_function("segment", |b| {
         let op = SendOp::Write { remote_addr: 0x1000, rkey: RKey(7) };
-        b.iter(|| segment(black_box(&op), black_box(65_536), black_box(7), black_box(4096)));
+        b.iter(|| {
+            segment(black_box(&op), black_box(65_536), black_box(7), black_box(4096), black_box(false))
+        });
     });
     c.bench_function("idle_poll", |b| {
         let mut flow = Flow::new(Case::Send64);

@@ -39,7 +39,7 @@ fn check_icrc(frame: Vec<u8>) -> Vec<u8> {
 #[bench::write_64k(SendOp::Write { remote_addr: 0x1000, rkey: RKey(7) })]
 fn segment_message(op: SendOp) -> SendOp {
     for index in 0..BATCH_PKTS {
-        black_box(segment(black_box(&op), black_box(128 << 10), index, black_box(4096)));
+        black_box(segment(black_box(&op), black_box(128 << 10), index, black_box(4096), false));
     }
     op
 }

@@ -104,6 +104,9 @@ fn add_extensions(line: &mut String, packet: &Packet<'_>) {
         let arrived: u32 = bitmap_words(packet.payload).map(u32::count_ones).sum();
         let _ = write!(line, " {mark} {} arrived ahead {arrived}", sacketh.trigger);
     }
+    if let Some(recveth) = packet.recveth() {
+        let _ = write!(line, " receive {} packet {}", recveth.receive, recveth.packet);
+    }
     if let Some(atomic) = packet.atomicacketh() {
         let _ = write!(line, " original {}", atomic.original);
     }

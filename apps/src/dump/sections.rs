@@ -179,6 +179,11 @@ fn extension(packet: &Packet<'_>, header: ExtHeader) -> Option<Section> {
             let duplicate = ("duplicate", Value::Number(sacketh.duplicate.into()));
             ("sacketh", vec![version, duplicate, ("trigger", Value::Id(sacketh.trigger.value()))])
         }
+        ExtHeader::RecvEth => {
+            let recveth = packet.recveth()?;
+            let receive = ("receive", Value::Number(recveth.receive.into()));
+            ("recveth", vec![receive, ("packet", Value::Number(recveth.packet.into()))])
+        }
         ExtHeader::Rdeth | ExtHeader::CnpReserved => return None,
     };
     Some(Section { name, fields })

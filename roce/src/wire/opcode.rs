@@ -90,12 +90,14 @@ pub enum ExtHeader {
     Feth,
     /// Selective acknowledge: version, what triggered it.
     SackEth,
+    /// Receive: which one, and which packet of the message.
+    RecvEth,
     /// The 16 reserved bytes of a congestion notification packet.
     CnpReserved,
 }
 
 impl ExtHeader {
-    const COUNT: usize = 12;
+    const COUNT: usize = 13;
 
     /// Bytes on the wire, a multiple of 4.
     pub const fn len_bytes(self) -> usize {
@@ -111,6 +113,7 @@ impl ExtHeader {
             ExtHeader::XrcEth => super::XrcEth::LEN,
             ExtHeader::Feth => super::Feth::LEN,
             ExtHeader::SackEth => super::SackEth::LEN,
+            ExtHeader::RecvEth => super::RecvEth::LEN,
             ExtHeader::CnpReserved => 16,
         }
     }
@@ -230,6 +233,19 @@ impl Opcode {
     /// What it means, `None` where the table does not list it.
     pub const fn info(self) -> Option<&'static OpcodeInfo> {
         TABLE[self.0 as usize].as_ref()
+    }
+
+    /// The SEND that a numbered one stands for; any other opcode as it is.
+    pub const fn unnumbered(self) -> Opcode {
+        match self {
+            Opcode::RC_NUMBERED_SEND_FIRST => Opcode::RC_SEND_FIRST,
+            Opcode::RC_NUMBERED_SEND_MIDDLE => Opcode::RC_SEND_MIDDLE,
+            Opcode::RC_NUMBERED_SEND_LAST => Opcode::RC_SEND_LAST,
+            Opcode::RC_NUMBERED_SEND_LAST_WITH_IMMEDIATE => Opcode::RC_SEND_LAST_WITH_IMMEDIATE,
+            Opcode::RC_NUMBERED_SEND_ONLY => Opcode::RC_SEND_ONLY,
+            Opcode::RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE => Opcode::RC_SEND_ONLY_WITH_IMMEDIATE,
+            other => other,
+        }
     }
 
     /// Every opcode of the table, in the order of values.
@@ -375,6 +391,12 @@ opcodes! {
 
     // 0xC0 to 0xFF are the manufacturers' own (IBA 9.2.1): used between peers that have agreed to it.
     0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE"               Rc  SelectiveAcknowledge Only [Aeth SackEth]      Data
+    0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST"                 Rc  Send              First   [RecvEth]           Data
+    0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE"                Rc  Send              Middle  [RecvEth]           Data
+    0xE2 RC_NUMBERED_SEND_LAST             "RC NUMBERED SEND LAST"                  Rc  Send              Last    [RecvEth]           Data
+    0xE3 RC_NUMBERED_SEND_LAST_WITH_IMMEDIATE "RC NUMBERED SEND LAST WITH IMMEDIATE" Rc  Send             Last    [RecvEth ImmDt]     Data
+    0xE4 RC_NUMBERED_SEND_ONLY             "RC NUMBERED SEND ONLY"                  Rc  Send              Only    [RecvEth]           Data
+    0xE5 RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE "RC NUMBERED SEND ONLY WITH IMMEDIATE" Rc  Send             Only    [RecvEth ImmDt]     Data
 }
 
 #[cfg(test)]
@@ -429,6 +451,23 @@ mod tests {
     }
 
     #[test]
+    fn a_numbered_send_is_a_send_with_a_number() {
+        let mut numbered = 0;
+        for info in Opcode::known() {
+            let plain = info.opcode.unnumbered().info().unwrap();
+            let is_numbered = info.headers.first() == Some(&ExtHeader::RecvEth);
+            assert_eq!(plain != info, is_numbered, "{}", info.name);
+            if is_numbered {
+                numbered += 1;
+                assert_eq!(info.name.replace("NUMBERED ", ""), plain.name);
+                assert_eq!((info.operation, info.position), (plain.operation, plain.position));
+                assert_eq!(info.headers[1..], *plain.headers);
+            }
+        }
+        assert_eq!(numbered, 6);
+    }
+
+    #[test]
     fn offsets_follow_the_order_of_the_headers() {
         let info = Opcode::XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE.info().unwrap();
         assert_eq!(info.offset_of(ExtHeader::XrcEth), Some(0));
@@ -437,5 +476,6 @@ mod tests {
         assert_eq!(info.offset_of(ExtHeader::Aeth), None);
         assert_eq!(Opcode::new(0x15).info(), None);
         assert_eq!(Opcode::new(0xC1).info(), None);
+        assert_eq!(Opcode::new(0xE6).info(), None);
     }
 }

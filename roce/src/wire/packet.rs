@@ -5,7 +5,7 @@ use super::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
 use super::udp::ROCE_PORT;
 use super::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthHeader, ExtHeader, Feth, ICRC_LEN, Ieth, ImmDt, Ipv4Header,
-    Ipv6Header, OpcodeInfo, Reth, SackEth, UdpHeader, VlanTag, XrcEth, icrc, ipv4, ipv6,
+    Ipv6Header, OpcodeInfo, RecvEth, Reth, SackEth, UdpHeader, VlanTag, XrcEth, icrc, ipv4, ipv6,
 };
 use crate::id::{Gid, Mac};
 
@@ -273,6 +273,12 @@ impl<'a> Packet<'a> {
     /// Selective acknowledge extended transport header.
     pub fn sacketh(&self) -> Option<SackEth> {
         self.ext(ExtHeader::SackEth).map(SackEth::parse)
+    }
+
+    /// Receive extended transport header.
+    #[inline]
+    pub fn recveth(&self) -> Option<RecvEth> {
+        self.ext(ExtHeader::RecvEth).map(RecvEth::parse)
     }
 
     /// Flush extended transport header.

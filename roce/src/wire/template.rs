@@ -5,7 +5,7 @@ use super::ipv4::{DONT_FRAGMENT, PROTOCOL_UDP, VERSION_IHL};
 use super::udp::ROCE_PORT;
 use super::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthHeader, ExtHeader, Feth, ICRC_LEN, Ieth, ImmDt, Ipv4Header,
-    Ipv6Header, Opcode, OpcodeInfo, Reth, SackEth, UdpHeader, VlanTag, XrcEth, bth, icrc, ipv4,
+    Ipv6Header, Opcode, OpcodeInfo, RecvEth, Reth, SackEth, UdpHeader, VlanTag, XrcEth, bth, icrc, ipv4,
 };
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
@@ -178,6 +178,12 @@ impl FrameParts<'_> {
     #[must_use]
     pub fn set_sacketh(&mut self, sacketh: SackEth) -> Option<()> {
         self.ext(ExtHeader::SackEth).map(|bytes| sacketh.write(bytes))
+    }
+
+    /// Writes the receive header; `None` where the opcode does not have it.
+    #[must_use]
+    pub fn set_recveth(&mut self, recveth: RecvEth) -> Option<()> {
+        self.ext(ExtHeader::RecvEth).map(|bytes| recveth.write(bytes))
     }
 
     /// Writes the flush header; `None` where the opcode does not have it.

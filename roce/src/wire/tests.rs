@@ -32,6 +32,7 @@ struct Ext {
     xrceth: XrcEth,
     feth: Feth,
     sacketh: SackEth,
+    recveth: RecvEth,
 }
 
 fn any_ext() -> impl Strategy<Value = Ext> {
@@ -46,6 +47,7 @@ fn any_ext() -> impl Strategy<Value = Ext> {
         xrceth: XrcEth { srqn: g & 0xFF_FFFF },
         feth: Feth { placement: j & 0x0F, selectivity: k & 3 },
         sacketh: SackEth { version: i >> 4, duplicate: j & 1 == 1, trigger: Psn::new(e) },
+        recveth: RecvEth { receive: f, packet: h },
     })
 }
 
@@ -140,6 +142,7 @@ impl Recipe {
                 ExtHeader::XrcEth => parts.set_xrceth(self.ext.xrceth),
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
+                ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
                 // No values of these are ever sent; whatever stands there is covered all the same.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
@@ -187,6 +190,7 @@ impl Recipe {
         assert_eq!(packet.xrceth(), has(ExtHeader::XrcEth).then_some(ext.xrceth));
         assert_eq!(packet.feth(), has(ExtHeader::Feth).then_some(ext.feth));
         assert_eq!(packet.sacketh(), has(ExtHeader::SackEth).then_some(ext.sacketh));
+        assert_eq!(packet.recveth(), has(ExtHeader::RecvEth).then_some(ext.recveth));
     }
 }
 
@@ -313,6 +317,7 @@ fn look_at_everything(frame: &[u8]) {
         packet.xrceth().is_some(),
         packet.feth().is_some(),
         packet.sacketh().is_some(),
+        packet.recveth().is_some(),
         packet.info.headers.contains(&ExtHeader::Rdeth),
         packet.info.headers.contains(&ExtHeader::CnpReserved),
     ];

@@ -208,7 +208,8 @@ impl Hostile {
 
     fn connect_main(&mut self) {
         self.connect(self.qpn, self.peer.own, QpState::Rts);
-        self.peer.restart(Psn::new(self.setup.first_psn));
+        let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        self.peer.restart(Psn::new(self.setup.first_psn), is_selective);
         self.tally.connections += 1;
     }
 

@@ -5,8 +5,8 @@ use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
 use roce::id::{Gid, Mac, Msn, PKey, Qpn};
 use roce::psn::Psn;
 use roce::wire::{
-    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, Reth, SackEth,
-    Syndrome, icrc,
+    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, RecvEth, Reth,
+    SackEth, Syndrome, icrc,
 };
 use std::collections::VecDeque;
 
@@ -40,6 +40,10 @@ pub(crate) struct Peer {
     pub expected: Psn,
     pub requests: VecDeque<Request>,
     unanswered: usize,
+    /// Selective repeat was agreed, and SENDs are numbered.
+    is_selective: bool,
+    /// Messages sent that take a receive.
+    receives: u32,
 }
 
 /// A frame's header fields, with what is wrong with them.
@@ -56,12 +60,27 @@ impl Peer {
     pub(crate) fn new(own: Gid, engine: Gid, stranger: Gid, mtu_bytes: u32) -> Self {
         let [qpn, other_qpn, idle_qpn] = [Qpn::default(); 3];
         let (expected, requests) = (Psn::default(), VecDeque::new());
-        Peer { own, engine, stranger, qpn, other_qpn, idle_qpn, mtu_bytes, expected, requests, unanswered: 0 }
+        Peer {
+            own,
+            engine,
+            stranger,
+            qpn,
+            other_qpn,
+            idle_qpn,
+            mtu_bytes,
+            expected,
+            requests,
+            unanswered: 0,
+            is_selective: false,
+            receives: 0,
+        }
     }
 
     /// A new connection begins.
-    pub(crate) fn restart(&mut self, expected: Psn) {
+    pub(crate) fn restart(&mut self, expected: Psn, is_selective: bool) {
         self.expected = expected;
+        self.is_selective = is_selective;
+        self.receives = 0;
         self.requests.clear();
         self.unanswered = 0;
     }
@@ -83,7 +102,14 @@ impl Peer {
         }
     }
 
-    fn frame(&self, address: &Address, spec: &PacketSpec, reth: Reth, aeth: Aeth) -> Vec<u8> {
+    fn frame(
+        &self,
+        address: &Address,
+        spec: &PacketSpec,
+        reth: Reth,
+        aeth: Aeth,
+        recveth: RecvEth,
+    ) -> Vec<u8> {
         let template = HeaderTemplate::new(&HeaderSpec {
             src_mac: Mac([2, 0, 0, 0, 0, 2]),
             dst_mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -104,6 +130,7 @@ impl Peer {
         parts.payload.fill(PEER);
         let _ = parts.set_reth(reth);
         let _ = parts.set_aeth(aeth);
+        let _ = parts.set_recveth(recveth);
         let _ = parts.set_immdt(0x4949_4949);
         let (trigger, duplicate) = (spec.psn.plus(3), spec.solicited);
         let _ = parts.set_sacketh(SackEth { version: SackEth::VERSION, duplicate, trigger });
@@ -150,7 +177,12 @@ impl Peer {
             Damage::WrongDestination => address.dst = self.stranger,
             _ => {}
         }
-        let mut frame = self.frame(&address, &spec, reth, aeth);
+        // Often the one that is due, and often not.
+        let recveth = RecvEth {
+            receive: self.receives.wrapping_add(u32::from(plan.syndrome & 3)).wrapping_sub(1),
+            packet: if plan.syndrome == 0xFF { u32::MAX } else { u32::from(plan.flags >> 6) },
+        };
+        let mut frame = self.frame(&address, &spec, reth, aeth, recveth);
         let bth = ETH_LEN + if self.own.is_ipv4() { 28 } else { 48 };
         if known.is_none() {
             frame[bth] = plan.opcode;
@@ -169,6 +201,8 @@ impl Peer {
     /// The frames of a whole message.
     pub(crate) fn message(&mut self, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
         let [first, middle, last, only] = match kind {
+            Kind::Send if self.is_selective => [0xE0, 0xE1, 0xE2, 0xE4],
+            Kind::SendWithImm if self.is_selective => [0xE0, 0xE1, 0xE3, 0xE5],
             Kind::Send => [0x00, 0x01, 0x02, 0x04],
             Kind::SendWithImm => [0x00, 0x01, 0x03, 0x05],
             Kind::Write => [0x06, 0x07, 0x08, 0x0A],
@@ -188,9 +222,12 @@ impl Peer {
             });
             let payload_len = (len_bytes - index * self.mtu_bytes).min(self.mtu_bytes) as usize;
             let spec = self.spec(opcode, self.expected, payload_len, index + 1 == packets);
-            frames.push(self.frame(&self.address(), &spec, reth, ACK));
+            let recveth = RecvEth { receive: self.receives, packet: index };
+            frames.push(self.frame(&self.address(), &spec, reth, ACK, recveth));
             self.expected = self.expected.plus(span(opcode, &reth, self.mtu_bytes));
         }
+        let takes_receive = !matches!(kind, Kind::Write | Kind::Read);
+        self.receives = self.receives.wrapping_add(u32::from(takes_receive));
         frames
     }
 
@@ -209,7 +246,7 @@ impl Peer {
                 Some(reth) => self.read_responses(request.psn, &reth, &mut frames),
                 None if request.ack_req => {
                     let spec = self.spec(Opcode::RC_ACKNOWLEDGE, request.psn, 0, false);
-                    frames.push(self.frame(&self.address(), &spec, reth_of_nothing(), ACK));
+                    frames.push(self.frame(&self.address(), &spec, reth_of_nothing(), ACK, FIRST));
                 }
                 None => {}
             }
@@ -229,12 +266,14 @@ impl Peer {
             });
             let payload_len = (reth.len_bytes - index * self.mtu_bytes).min(self.mtu_bytes) as usize;
             let spec = self.spec(opcode, psn.plus(index), payload_len, false);
-            frames.push(self.frame(&self.address(), &spec, *reth, ACK));
+            frames.push(self.frame(&self.address(), &spec, *reth, ACK, FIRST));
         }
     }
 }
 
 const ACK: Aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: Msn::new(1) };
+
+const FIRST: RecvEth = RecvEth { receive: 0, packet: 0 };
 
 fn reth_of_nothing() -> Reth {
     Reth { va: 0, rkey: roce::id::RKey(0), len_bytes: 0 }

@@ -303,7 +303,7 @@ fn packet(tape: &mut Tape<'_>, mtu: u32) -> PacketPlan {
     let opcode = match tape.below(16) {
         0..=9 => tape.below(0x18),
         10..=13 => 0x0D + tape.below(5),
-        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11, 0xC0, 0x81]),
+        14 => tape.pick(&[0x06, 0x0A, 0x0C, 0x11, 0xC0, 0x81, 0xE0, 0xE1, 0xE2, 0xE4]),
         _ => tape.byte(),
     };
     let offset = i32::from(tape.pick(&[0i8, 0, 0, 0, 0, 1, -1, 2, -2, 7, -9, 100]));

@@ -8,7 +8,7 @@ use netsim::LinkId;
 use roce::id::{Gid, Mac, Msn, PKey, Qpn, RKey};
 use roce::psn::Psn;
 use roce::wire::{
-    Aeth, Feth, FrameParts, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, Reth, SackEth, Syndrome,
+    Aeth, Feth, FrameParts, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, RecvEth, Reth, SackEth, Syndrome,
 };
 use tests::record::{self, Seen};
 
@@ -149,6 +149,54 @@ fn selective_acknowledges_are_dissected_to_the_last_field() {
             "0x000020|0x1f|7|2|0|0x000021|||||1||",
             "0x000020|0x1f|7|1|0|0x000021||||||1|",
             "0x000020||||||||||||1",
+        ]
+    );
+}
+
+#[test]
+fn numbered_sends_are_dissected() {
+    let send = |opcode, recveth, payload: &'static [u8]| {
+        frame(false, spec(opcode, 1, payload.len()), |parts| {
+            parts.set_recveth(recveth)?;
+            let _ = parts.set_immdt(0x0102_0304);
+            parts.payload.copy_from_slice(payload);
+            Some(())
+        })
+    };
+    let mut cut = frame(false, spec(Opcode::RC_ACKNOWLEDGE, 1, 0), |_| Some(()));
+    let bth_at = cut.len() - 4 - 4 - 12;
+    cut[bth_at] = Opcode::RC_NUMBERED_SEND_ONLY.value();
+    let (first, later) = (RecvEth { receive: 0, packet: 0 }, RecvEth { receive: 1 << 31, packet: 77 });
+    let lines = dissect(
+        "wireshark-sends",
+        vec![
+            send(Opcode::RC_NUMBERED_SEND_FIRST, first, &[1, 2, 3, 4]),
+            send(Opcode::RC_NUMBERED_SEND_MIDDLE, later, &[5, 6, 7, 8]),
+            send(Opcode::RC_NUMBERED_SEND_LAST, later, &[9]),
+            send(Opcode::RC_NUMBERED_SEND_LAST_WITH_IMMEDIATE, later, &[1, 2, 3, 4]),
+            send(Opcode::RC_NUMBERED_SEND_ONLY, first, &[]),
+            send(Opcode::RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE, first, &[]),
+            cut,
+        ],
+        &[
+            "rocex.opcode",
+            "rocex.send.receive",
+            "rocex.send.packet",
+            "rocex.send.immediate",
+            "rocex.send.payload",
+            "rocex.too_short",
+        ],
+    );
+    assert_eq!(
+        lines,
+        [
+            "0xe0|0|0||01020304|",
+            "0xe1|2147483648|77||05060708|",
+            "0xe2|2147483648|77||09000000|",
+            "0xe3|2147483648|77|0x01020304|01020304|",
+            "0xe4|0|0|||",
+            "0xe5|0|0|0x01020304||",
+            "0xe4|||||1",
         ]
     );
 }

@@ -77,7 +77,7 @@ struct Watch {
 impl Watch {
     fn sees(&self, offset: u64, opcode: Opcode) -> bool {
         self.offset.is_none_or(|wanted| wanted == offset)
-            && self.event.opcode.is_none_or(|wanted| wanted == opcode)
+            && self.event.opcode.is_none_or(|wanted| wanted == opcode || wanted == opcode.unnumbered())
     }
 }
 

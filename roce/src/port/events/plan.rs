@@ -87,7 +87,7 @@ pub struct PacketEvent {
     pub lane: Lane,
     /// with this PSN,
     pub psn: EventPsn,
-    /// and, where one is given, of this opcode.
+    /// and, where one is given, of this opcode; a SEND may be numbered.
     pub opcode: Option<Opcode>,
     /// Which of them, from 1: 1 is the first transmission, 2 the first retransmission.
     pub pass: u32,

@@ -128,6 +128,19 @@ fn the_nth_packet_and_its_retransmission_are_dropped_once_each() {
 }
 
 #[test]
+fn an_event_of_a_send_acts_on_a_numbered_one_too() {
+    for opcode in [Opcode::RC_SEND_ONLY, Opcode::RC_NUMBERED_SEND_ONLY] {
+        let only = PacketEvent { opcode: Some(opcode), ..event(1, 1, EventAction::Drop) };
+        let mut bench = Bench::new(&[PacketEvent { psn: EventPsn::Any, ..only }]);
+        let template = template(0x11, V4, None);
+        bench.send(&template, SEND, 0);
+        bench.send(&template, Opcode::RC_NUMBERED_SEND_ONLY, 1);
+        bench.send(&template, Opcode::RC_NUMBERED_SEND_MIDDLE, 2);
+        assert_eq!(bench.arrived(), [0, 2], "{opcode}");
+    }
+}
+
+#[test]
 fn a_psn_may_be_as_on_the_wire_or_any() {
     let absolute = EventPsn::Absolute(Psn::new(3));
     let mut bench = Bench::new(&[

@@ -35,6 +35,15 @@ impl PsnSpan {
     }
 }
 
+/// What is to be known of a work request that gets PSNs.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// It is answered by READ responses.
+    pub is_read: bool,
+    /// It takes a receive of the peer.
+    pub takes_receive: bool,
+}
+
 /// A packet's place: which outstanding work request, and which packet of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -51,11 +60,15 @@ pub struct Outstanding {
     queue: SendQueue,
     /// Spans of assigned work requests, in a ring by absolute position.
     spans: Box<[PsnSpan]>,
+    /// Beside each, how many receives of the peer all before it take, modulo 2^32.
+    receives_before: Box<[u32]>,
     /// Work requests completed so far, modulo 2^32: the position of the oldest.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
     end: Psn,
+    /// Receives of the peer that those assigned so far take, modulo 2^32.
+    receives: u32,
     /// Where the last search ended: packets are mostly asked for in order.
     cursor: u32,
 }
@@ -63,14 +76,27 @@ pub struct Outstanding {
 impl Outstanding {
     /// The work requests of `queue`, which holds at most `depth`; the first gets PSN `first`.
     pub fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
-        let spans = vec![PsnSpan::default(); depth.next_power_of_two() as usize].into_boxed_slice();
-        Outstanding { queue, spans, position: 0, assigned: 0, assigned_reads: 0, end: first, cursor: 0 }
+        let places = depth.next_power_of_two() as usize;
+        let spans = vec![PsnSpan::default(); places].into_boxed_slice();
+        let receives_before = vec![0; places].into_boxed_slice();
+        Outstanding {
+            queue,
+            spans,
+            receives_before,
+            position: 0,
+            assigned: 0,
+            assigned_reads: 0,
+            end: first,
+            receives: 0,
+            cursor: 0,
+        }
     }
 
     /// Sets the first PSN; only while nothing is assigned.
     pub fn set_first_psn(&mut self, first: Psn) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
+        self.receives = 0;
     }
 
     /// The queue, for posting rights and flushing.
@@ -111,7 +137,8 @@ impl Outstanding {
     /// Gives the next work request, of `len_bytes`, its PSNs: the place of its first packet. `None` where
     /// they do not fit beside the `unacked` PSNs of its predecessors.
     #[inline]
-    pub fn assign(&mut self, len_bytes: u32, is_read: bool, unacked: u32, mtu_bytes: u32) -> Option<Place> {
+    pub fn assign(&mut self, len_bytes: u32, kind: Kind, unacked: u32, mtu_bytes: u32) -> Option<Place> {
+        let Kind { is_read, takes_receive } = kind;
         let packets = packets_in(len_bytes, mtu_bytes);
         if unacked + packets > MAX_OUTSTANDING_PSNS {
             return None;
@@ -120,9 +147,11 @@ impl Outstanding {
         let span = PsnSpan { first: self.end, packets, is_read };
         self.cursor = self.position.wrapping_add(index);
         self.spans[self.cursor as usize & mask] = span;
+        self.receives_before[self.cursor as usize & mask] = self.receives;
         self.end = self.end.plus(packets);
         self.assigned += 1;
         self.assigned_reads += u32::from(is_read);
+        self.receives = self.receives.wrapping_add(u32::from(takes_receive));
         Some(Place { index, packet: 0, span })
     }
 
@@ -163,6 +192,14 @@ impl Outstanding {
     #[inline]
     pub fn wqe(&mut self, index: u32) -> Option<SendWqe> {
         self.queue.get(index).copied()
+    }
+
+    /// How many messages before the work request `index` places after the oldest, which is assigned, take a
+    /// receive of the peer; since the connection was made, modulo 2^32.
+    #[inline]
+    pub fn receives_before(&self, index: u32) -> u32 {
+        let mask = self.spans.len() - 1;
+        self.receives_before[self.position.wrapping_add(index) as usize & mask]
     }
 
     /// The PSNs of the oldest work request, if it has been assigned any.

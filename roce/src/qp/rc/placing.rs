@@ -9,14 +9,15 @@
 //!                            '- without its FIRST the place of a WRITE is not: kept as frames
 //! ```
 //! A packet that came too early is kept until the packets before it have come, and what is kept leaves the
-//! cache meanwhile. A WRITE whose FIRST is known says where its payload belongs, and a SEND where it is known
-//! which receive it takes (`Course`). Placed at once, only a [`Placed`] record is kept, and everything that
-//! others see besides the bytes themselves, completions and acknowledgements, comes in its turn all the same.
+//! cache meanwhile. A WRITE whose FIRST is known says where its payload belongs, and a SEND that is numbered,
+//! as under selective repeat, says so itself. Placed at once, no more is kept of a packet than what it will
+//! do in its turn, and everything that others see besides the bytes themselves, completions and
+//! acknowledgements, comes in its turn all the same.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::recovery::psn_window::PsnSet;
-use crate::wire::{OpcodeInfo, Operation, Packet, Position, Reth};
+use crate::wire::{ExtHeader, OpcodeInfo, Packet, Position, Reth};
 
 /// A request as the responder takes it in: from the wire, or with its payload in its place already.
 pub trait Request {
@@ -34,6 +35,8 @@ pub trait Request {
     fn immdt(&self) -> Option<u32>;
     /// Whether it asks to invalidate a key.
     fn invalidates(&self) -> bool;
+    /// Whether it says which receive it is for.
+    fn is_numbered(&self) -> bool;
     /// Bytes of payload.
     fn len_bytes(&self) -> u32;
     /// The payload; `None` where it is in its place.
@@ -79,6 +82,11 @@ impl Request for Packet<'_> {
     }
 
     #[inline(always)]
+    fn is_numbered(&self) -> bool {
+        self.info.offset_of(ExtHeader::RecvEth).is_some()
+    }
+
+    #[inline(always)]
     fn len_bytes(&self) -> u32 {
         self.payload.len() as u32
     }
@@ -106,7 +114,7 @@ enum Target {
 /// A place in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// How many receives were completed before it on this queue pair.
+    /// How many receives were completed before it on this connection, modulo 2^32.
     pub receive: u32,
     /// Bytes before it.
     pub at: u32,
@@ -167,6 +175,10 @@ impl Request for Placed {
         false
     }
 
+    fn is_numbered(&self) -> bool {
+        self.spot().is_some()
+    }
+
     fn len_bytes(&self) -> u32 {
         self.len_bytes
     }
@@ -177,78 +189,6 @@ impl Request for Placed {
 
     fn spot(&self) -> Option<Spot> {
         if let Target::Receive(spot) = self.target { Some(spot) } else { None }
-    }
-}
-
-/// The message that a packet ahead belongs to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
-    /// Its first packet, or the first not executed.
-    pub(super) first: Psn,
-    /// A SEND: so many bytes of it were executed.
-    pub(super) received: Option<u32>,
-}
-
-/// Which receives the SENDs ahead take: what was seen, followed from packet to packet.
-///
-/// ```text
-///    seen   F M x M L    F M M x F M    F x M L    L x F        x missing: of one alone, its neighbours tell
-///    so     F M M M L    F M M L F M    F M M L    L ? F        what it is, unless it may be a message of its
-///                                                               own; then nothing is known until it has come
-/// ```
-#[derive(Debug)]
-struct Course {
-    /// The first PSN of which nothing is known.
-    at: Psn,
-    /// The message that it is in.
-    begun: Option<Begun>,
-    /// Receives that messages before it take, since the queue pair was made.
-    taken: u32,
-}
-
-impl Course {
-    /// Follows on to `packet`. Returns where its payload belongs, if it is a SEND and that is known.
-    fn follow(&mut self, packet: &Packet<'_>, mtu_bytes: u32) -> Option<Spot> {
-        let (psn, info) = (packet.bth.psn, packet.info);
-        match psn.offset_from(self.at)? {
-            0 => {}
-            1 => self.infer_missing(info)?,
-            _ => return None,
-        }
-        if info.starts_message() {
-            let received = (info.operation == Operation::Send).then_some(0);
-            self.begun = Some(Begun { first: psn, received });
-        }
-        let Begun { first, received } = self.begun?;
-        let receive = self.taken;
-        if info.ends_message() {
-            self.begun = None;
-            self.taken = receive.wrapping_add(u32::from(received.is_some() || info.has_immediate));
-        }
-        let is_read = info.operation == Operation::ReadRequest;
-        let span = packet.reth().filter(|_| is_read).map_or(1, |reth| packets_in(reth.len_bytes, mtu_bytes));
-        self.at = psn.plus(span);
-        let at = received?.checked_add(psn.distance_from(first).checked_mul(mtu_bytes)?)?;
-        (info.operation == Operation::Send).then_some(Spot { receive, at })
-    }
-
-    /// What the one packet missing before one that `next` describes must be.
-    fn infer_missing(&mut self, next: &OpcodeInfo) -> Option<()> {
-        match (self.begun, next.starts_message()) {
-            // The last of a SEND, which takes a receive; that of a WRITE may or may not.
-            (Some(Begun { received: Some(_), .. }), true) => {
-                self.taken = self.taken.wrapping_add(1);
-                self.begun = None;
-            }
-            (Some(_), false) => {}
-            (None, false) => {
-                let received = (next.operation == Operation::Send).then_some(0);
-                self.begun = Some(Begun { first: self.at, received });
-            }
-            (Some(_) | None, true) => return None,
-        }
-        self.at = self.at.plus(1);
-        Some(())
     }
 }
 
@@ -263,20 +203,17 @@ pub(super) struct Placing {
     middles: [PsnSet; 2],
     /// Of all others, by place, as in the sets.
     records: Box<[Option<Placed>]>,
-    course: Course,
 }
 
 impl Placing {
-    /// For a responder that keeps at most `window_pkts`, a power of two, and expects `first`.
-    pub(super) fn new(first: Psn, window_pkts: u32) -> Self {
+    /// For a responder that keeps at most `window_pkts`, a power of two.
+    pub(super) fn new(window_pkts: u32) -> Self {
         let set = PsnSet::new(window_pkts);
         Placing {
             placed: set.clone(),
             firsts: set.clone(),
             middles: [set.clone(), set],
             records: (0..window_pkts).map(|_| None).collect(),
-            // Behind what is expected: it starts when it is needed.
-            course: Course { at: first.minus(1), begun: None, taken: 0 },
         }
     }
 
@@ -308,23 +245,6 @@ impl Placing {
         let len = (reth.len_bytes - offset).min(mtu_bytes);
         let ends = index + 1 == packets;
         (packet.info.ends_message() == ends && packet.payload.len() == len as usize).then_some((reth, index))
-    }
-
-    /// Takes note of `packet`, which is ahead of `expected` for the first time. Returns where its payload
-    /// belongs, if it is a SEND and that is known. `begun` is the message that `expected` is in, and
-    /// `receives` have been completed.
-    pub(super) fn spot(
-        &mut self,
-        packet: &Packet<'_>,
-        expected: Psn,
-        begun: Option<Begun>,
-        receives: u32,
-        mtu_bytes: u32,
-    ) -> Option<Spot> {
-        if self.course.at.offset_from(expected).is_none_or(|ahead| ahead < 0) {
-            self.course = Course { at: expected, begun, taken: receives };
-        }
-        self.course.follow(packet, mtu_bytes)
     }
 
     /// The payload of `packet` is in its place: in the receive of `spot`, or in remote memory.

@@ -2,7 +2,7 @@
 
 use super::completer::Outcome;
 use super::emit::{Path, PortFull};
-use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding, Place};
+use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::pace::Pace;
 use super::segment::{Segment, segment};
 use crate::congestion::{Congestion, CongestionScheme};
@@ -13,6 +13,7 @@ use crate::psn::Psn;
 use crate::queue::{SendOp, SendWqe, WcStatus};
 use crate::recovery::{Effect, Feedback, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
 use crate::time::Instant;
+use crate::wire::{FrameParts, RecvEth};
 
 /// Packets after which one asks for an acknowledgement even inside a message, so that a long
 /// message does not run on unheard.
@@ -213,11 +214,13 @@ impl Requester {
                 return Turn::Done;
             }
             let Some(wqe) = outstanding.wqe(place.index) else { return Turn::Done };
-            let mut part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.config.mtu_bytes);
+            let is_numbered = self.selective().is_some();
+            let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
+            let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_numbered);
             if part.psn_span > 1 {
-                part.limit_read(self.recovery.read_span_max(), self.config.mtu_bytes);
+                part.limit_read(self.recovery.read_span_max(), mtu_bytes);
             }
-            match self.send_one(outstanding, &wqe, &part, psn, outlet) {
+            match self.send_one(outstanding, &wqe, &part, (psn, place), outlet) {
                 Ok(()) => {}
                 Err(NotSent::PortFull) => return Turn::PortFull,
                 Err(NotSent::BadMemory) => {
@@ -250,7 +253,9 @@ impl Requester {
             return None;
         }
         let wqe = outstanding.next_unassigned()?;
-        let (is_read, is_fenced) = (matches!(wqe.op, SendOp::Read { .. }), wqe.flags.fence);
+        let is_read = matches!(wqe.op, SendOp::Read { .. });
+        let kind = Kind { is_read, takes_receive: takes_receive(&wqe.op) };
+        let is_fenced = wqe.flags.fence;
         let len_bytes = wqe.list.len_bytes;
         let reads = outstanding.assigned_reads();
         let max_reads = u32::from(self.config.max_rd_atomic);
@@ -263,7 +268,7 @@ impl Requester {
         if (is_read && reads >= max_reads) || (is_fenced && reads > 0) {
             return None;
         }
-        outstanding.assign(len_bytes, is_read, self.recovery.sent(), self.config.mtu_bytes)
+        outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
     }
 
     #[inline]
@@ -272,7 +277,7 @@ impl Requester {
         outstanding: &mut Outstanding,
         wqe: &SendWqe,
         part: &Segment,
-        psn: Psn,
+        (psn, place): (Psn, Place),
         outlet: &mut Outlet<'_, P>,
     ) -> Result<(), NotSent> {
         let mut spec = outlet.path.packet(part.opcode, psn, part.payload_len);
@@ -285,9 +290,17 @@ impl Requester {
             || self.is_long_unasked(outlet.now);
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
-        let headers = |parts: &mut crate::wire::FrameParts<'_>| {
+        let recveth = self
+            .selective()
+            .is_some()
+            .then(|| RecvEth { receive: outstanding.receives_before(place.index), packet: place.packet });
+        let headers = |parts: &mut FrameParts<'_>| {
+            if parts.ext.is_empty() {
+                return;
+            }
             // Each is absent exactly where the opcode has no room for it.
             let _ = part.reth.map(|reth| parts.set_reth(reth));
+            let _ = recveth.map(|recveth| parts.set_recveth(recveth));
             let _ = part.imm.map(|imm| parts.set_immdt(imm));
         };
         let (offset, len) = (part.offset, part.payload_len);
@@ -501,7 +514,7 @@ impl Requester {
     }
 }
 
-/// Only messages that consume a receive can raise a solicited event.
+/// Whether a message consumes a receive; only such can raise a solicited event.
 fn takes_receive(op: &SendOp) -> bool {
     !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
 }

@@ -11,7 +11,7 @@
 //! ```
 
 use super::emit::{Path, PortFull};
-use super::placing::{Begun, Placed, Placing, Request, Spot};
+use super::placing::{Placed, Placing, Request, Spot};
 use super::reads::{NotQueued, ReadRequest, Reads};
 use super::requester::{Outlet, Turn};
 use super::segment::response_segment;
@@ -26,7 +26,7 @@ use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::selective_repeat::Ahead;
 use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
-use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Reth, SackEth, Syndrome};
+use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, RecvEth, Reth, SackEth, Syndrome};
 
 /// What a responder is told when its queue pair becomes ready to receive.
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +168,8 @@ pub struct Responder {
     told: Psn,
     msn: Msn,
     partial: Partial,
+    /// Receives completed, modulo 2^32.
+    received: u32,
     reads: Reads,
     due: Due,
     /// The acknowledgement became due since the last turn. It waits for one poll: what the application
@@ -187,12 +189,13 @@ impl Responder {
             mtu_bytes: config.mtu_bytes,
             recovery: ExpectedPsn::new(config.first_psn),
             ahead: kept_pkts.map(|kept_pkts| Box::new(Ahead::new(kept_pkts))),
-            placing: placed_pkts.map(|placed_pkts| Box::new(Placing::new(config.first_psn, placed_pkts))),
+            placing: placed_pkts.map(|placed_pkts| Box::new(Placing::new(placed_pkts))),
             selective,
             early: None,
             told: config.first_psn,
             msn: Msn::default(),
             partial: Partial::None,
+            received: 0,
             reads: Reads::new(config.max_dest_rd_atomic, repeats, config.mtu_bytes),
             due: Due::Nothing,
             ack_is_new: false,
@@ -351,22 +354,21 @@ impl Responder {
     /// Puts the payload of a packet that came too early, and is new, in its place, where that is known and it
     /// may go there before its turn.
     fn place(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Option<()> {
-        let expected = self.recovery.expected();
-        let (begun, left) = match self.partial {
-            Partial::None => (None, None),
-            Partial::Send { received } => (Some(Begun { first: expected, received: Some(received) }), None),
-            Partial::Write { va, rkey, left, .. } => {
-                let left = Reth { va, rkey, len_bytes: left };
-                (Some(Begun { first: expected, received: None }), Some(left))
-            }
-        };
-        let mtu_bytes = self.mtu_bytes;
+        let (expected, mtu_bytes, received) = (self.recovery.expected(), self.mtu_bytes, self.received);
         let placing = self.placing.as_mut()?;
-        let receives = inlet.counters.rdma_recvs as u32;
-        let spot = placing.spot(packet, expected, begun, receives, mtu_bytes);
+        let mut spot = None;
         match packet.info.operation {
-            Operation::Send => place_in_receive(packet, spot?, mtu_bytes, inlet)?,
+            Operation::Send if self.selective => {
+                let RecvEth { receive, packet: before } = packet.recveth()?;
+                let at = before.checked_mul(mtu_bytes)?;
+                spot = Some(Spot { receive, at });
+                place_in_receive(packet, receive.wrapping_sub(received), at, mtu_bytes, inlet)?;
+            }
             Operation::Write => {
+                let left = match self.partial {
+                    Partial::Write { va, rkey, left, .. } => Some(Reth { va, rkey, len_bytes: left }),
+                    _ => None,
+                };
                 let (reth, index) = placing.remote(packet, expected, left, mtu_bytes)?;
                 place_in_memory(packet, reth, index * mtu_bytes, inlet)?;
             }
@@ -432,8 +434,9 @@ impl Responder {
         inlet: &mut Inlet<'_>,
     ) -> Result<Authorized<'m>, Refusal> {
         let room_bytes = inlet.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
-        if request.invalidates() {
-            return Err(Refusal::Nak(NakCode::InvalidRequest)); // no memory windows to invalidate
+        // There are no memory windows to invalidate, and numbers take an agreement.
+        if request.invalidates() || (request.is_numbered() && !self.selective) {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
         let at = if let Partial::Send { received } = self.partial { received } else { 0 };
         if u64::from(request.len_bytes()) + u64::from(at) > u64::from(room_bytes) {
@@ -520,7 +523,7 @@ impl Responder {
             Authorized::Send { at } => {
                 match request.payload() {
                     Some(payload) => self.fill_receive(payload, at, inlet)?,
-                    None => is_in_place(request, at, inlet)?,
+                    None => self.is_in_place(request, at)?,
                 }
                 self.partial = if ends { Partial::None } else { Partial::Send { received: at + len } };
                 if ends {
@@ -575,6 +578,13 @@ impl Responder {
         }
     }
 
+    /// What was placed before its turn lies where its turn finds that it belongs, unless the peer numbered it
+    /// wrongly.
+    fn is_in_place<R: Request>(&self, request: &R, at: u32) -> Result<(), Refusal> {
+        let spot = Spot { receive: self.received, at };
+        if request.spot() == Some(spot) { Ok(()) } else { Err(Refusal::Nak(NakCode::InvalidRequest)) }
+    }
+
     #[inline]
     fn fill_receive(&mut self, payload: &[u8], at: u32, inlet: &mut Inlet<'_>) -> Result<(), Refusal> {
         let list = inlet.rq.oldest().ok_or(Refusal::NotReady)?.list;
@@ -594,6 +604,7 @@ impl Responder {
     ) {
         let Some(wqe) = inlet.rq.release_oldest() else { return };
         inlet.counters.rdma_recvs += 1;
+        self.received = self.received.wrapping_add(1);
         let imm = request.immdt();
         let (wr_id, status, qpn) = (wqe.wr_id, WcStatus::Success, inlet.qpn);
         inlet.cqs.write(inlet.cq, Cqe { wr_id, status, opcode, len_bytes, imm, qpn }, request.solicited());
@@ -836,16 +847,22 @@ impl Responder {
     }
 }
 
-/// Puts the payload of a SEND in the receive that it will take, if that is posted.
-fn place_in_receive(packet: &Packet<'_>, spot: Spot, mtu_bytes: u32, inlet: &mut Inlet<'_>) -> Option<()> {
+/// Puts the payload of a SEND in the receive that is `index` behind the oldest, from byte `at` on, if that is
+/// posted.
+fn place_in_receive(
+    packet: &Packet<'_>,
+    index: u32,
+    at: u32,
+    mtu_bytes: u32,
+    inlet: &mut Inlet<'_>,
+) -> Option<()> {
     let len = packet.payload.len() as u32;
-    if packet.invalidates() || (len != mtu_bytes && !packet.info.ends_message()) {
+    if len != mtu_bytes && !packet.info.ends_message() {
         return None;
     }
-    let index = spot.receive.wrapping_sub(inlet.counters.rdma_recvs as u32);
     let list = inlet.rq.nth(index)?.list;
-    spot.at.checked_add(len).filter(|end| *end <= list.len_bytes)?;
-    inlet.rq.lists(inlet.memory, inlet.pd).scatter(&list, spot.at, packet.payload).ok()
+    at.checked_add(len).filter(|end| *end <= list.len_bytes)?;
+    inlet.rq.lists(inlet.memory, inlet.pd).scatter(&list, at, packet.payload).ok()
 }
 
 /// Puts the payload of a WRITE, `offset` bytes into the message of `reth`, in the memory that it names.
@@ -861,11 +878,4 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, inlet: &mut Inl
     }
     open(va.wrapping_add(u64::from(offset)), packet.payload.len() as u32)?.copy_from(packet.payload);
     Some(())
-}
-
-/// What was placed before its turn lies where its turn finds that it belongs: of a peer that sends one packet
-/// in place of another that is not so, and it must send this one again.
-fn is_in_place<R: Request>(request: &R, at: u32, inlet: &Inlet<'_>) -> Result<(), Refusal> {
-    let spot = Spot { receive: inlet.counters.rdma_recvs as u32, at };
-    if request.spot() == Some(spot) { Ok(()) } else { Err(Refusal::Drop) }
 }

@@ -75,6 +75,17 @@ const SEND: Opcodes = Opcodes {
 };
 const SEND_WITH_IMM: Opcodes =
     Opcodes { last: Opcode::RC_SEND_LAST_WITH_IMMEDIATE, only: Opcode::RC_SEND_ONLY_WITH_IMMEDIATE, ..SEND };
+const NUMBERED_SEND: Opcodes = Opcodes {
+    first: Opcode::RC_NUMBERED_SEND_FIRST,
+    middle: Opcode::RC_NUMBERED_SEND_MIDDLE,
+    last: Opcode::RC_NUMBERED_SEND_LAST,
+    only: Opcode::RC_NUMBERED_SEND_ONLY,
+};
+const NUMBERED_SEND_WITH_IMM: Opcodes = Opcodes {
+    last: Opcode::RC_NUMBERED_SEND_LAST_WITH_IMMEDIATE,
+    only: Opcode::RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE,
+    ..NUMBERED_SEND
+};
 const WRITE: Opcodes = Opcodes {
     first: Opcode::RC_RDMA_WRITE_FIRST,
     middle: Opcode::RC_RDMA_WRITE_MIDDLE,
@@ -93,14 +104,17 @@ const READ_RESPONSE: Opcodes = Opcodes {
     only: Opcode::RC_RDMA_READ_RESPONSE_ONLY,
 };
 
-/// Packet `index` (below `packets_in`) of a message of `len_bytes`.
+/// Packet `index` (below `packets_in`) of a message of `len_bytes`. `is_numbered`: a SEND says which receive it
+/// is for.
 #[inline]
-pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32) -> Segment {
+pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
     let packets = packets_in(len_bytes, mtu_bytes);
     let (is_first, is_last) = (index == 0, index + 1 >= packets);
     let offset = index * mtu_bytes;
     let rest_bytes = len_bytes - offset;
     let (opcodes, remote, imm) = match *op {
+        SendOp::Send if is_numbered => (&NUMBERED_SEND, None, None),
+        SendOp::SendWithImm { imm } if is_numbered => (&NUMBERED_SEND_WITH_IMM, None, Some(imm)),
         SendOp::Send => (&SEND, None, None),
         SendOp::SendWithImm { imm } => (&SEND_WITH_IMM, None, Some(imm)),
         SendOp::Write { remote_addr, rkey } => (&WRITE, Some((remote_addr, rkey)), None),
@@ -167,11 +181,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packets_tile_the_message(op in ops(), len in lengths(), mtu in prop::sample::select(vec![256u32, 512, 1024, 2048, 4096])) {
+        fn packets_tile_the_message(op in ops(), is_numbered: bool, len in lengths(), mtu in prop::sample::select(vec![256u32, 512, 1024, 2048, 4096])) {
             let packets = packets_in(len, mtu);
             let mut at = 0;
             for index in 0..packets {
-                let segment = segment(&op, len, index, mtu);
+                let segment = segment(&op, len, index, mtu, is_numbered);
                 let info = segment.opcode.info().unwrap();
                 prop_assert_eq!(segment.offset, at);
                 at += segment.payload_len;
@@ -181,6 +195,9 @@ mod tests {
                 prop_assert_eq!(info.ends_message(), segment.is_last);
                 prop_assert_eq!(info.offset_of(crate::wire::ExtHeader::Reth).is_some(), segment.reth.is_some());
                 prop_assert_eq!(info.has_immediate, segment.imm.is_some());
+                let is_send = matches!(op, SendOp::Send | SendOp::SendWithImm { .. });
+                let says_receive = info.offset_of(crate::wire::ExtHeader::RecvEth).is_some();
+                prop_assert_eq!(says_receive, is_numbered && is_send);
             }
             prop_assert_eq!(at, len);
         }
@@ -189,7 +206,7 @@ mod tests {
         fn a_read_resumed_anywhere_asks_for_the_rest(len in lengths(), mtu in prop::sample::select(vec![256u32, 1024, 4096]), at in 0u32..100) {
             let packets = packets_in(len, mtu);
             let index = at % packets;
-            let segment = segment(&SendOp::Read { remote_addr: 1, rkey: RKey(2) }, len, index, mtu);
+            let segment = segment(&SendOp::Read { remote_addr: 1, rkey: RKey(2) }, len, index, mtu, false);
             let reth = segment.reth.unwrap();
             prop_assert_eq!(reth.va, 1 + u64::from(index * mtu));
             prop_assert_eq!(reth.len_bytes, len - index * mtu);
@@ -212,7 +229,7 @@ mod tests {
     #[test]
     fn two_gibibytes_at_the_smallest_mtu_take_half_the_psns() {
         assert_eq!(packets_in(1 << 31, 256), 1 << 23);
-        let last = segment(&SendOp::Send, 1 << 31, (1 << 23) - 1, 256);
+        let last = segment(&SendOp::Send, 1 << 31, (1 << 23) - 1, 256, false);
         assert_eq!((last.offset, last.payload_len), ((1 << 31) - 256, 256));
     }
 }

@@ -1,0 +1,51 @@
+//! Receive extended transport header: this project's own (docs/WIRE.md), sent only to a peer that has agreed
+//! to selective repeat. It says where in which receive the payload of a SEND belongs, so that it can be put
+//! there before the packets ahead of it have come (as IRN's, SIGCOMM'18, section 5.3).
+//!
+//! ```text
+//!   byte 0..3             4..7
+//!   | receive            | packet |
+//! ```
+
+/// The header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvEth {
+    /// Messages before this one that take a receive, since the connection was made, modulo 2^32.
+    pub receive: u32,
+    /// Packets of the message before this one.
+    pub packet: u32,
+}
+
+impl RecvEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [r0, r1, r2, r3, p0, p1, p2, p3] = *bytes;
+        RecvEth {
+            receive: u32::from_be_bytes([r0, r1, r2, r3]),
+            packet: u32::from_be_bytes([p0, p1, p2, p3]),
+        }
+    }
+
+    /// Writes the header.
+    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+        let ([r0, r1, r2, r3], [p0, p1, p2, p3]) = (self.receive.to_be_bytes(), self.packet.to_be_bytes());
+        *bytes = [r0, r1, r2, r3, p0, p1, p2, p3];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_back() {
+        let header = RecvEth { receive: 0x0102_0304, packet: 0x0506_0708 };
+        let mut bytes = [0; 8];
+        header.write(&mut bytes);
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(RecvEth::parse(&bytes), header);
+    }
+}
