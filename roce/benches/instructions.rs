@@ -85,6 +85,48 @@ fn responder_wire_to_completion(mut flow: Flow) -> Flow {
     flow
 }
 
+fn lost(case: Case) -> Flow {
+    let mut flow = Flow::selective(case);
+    flow.post_behind_a_loss();
+    flow
+}
+
+#[library_benchmark]
+#[bench::send_4k(lost(Case::Send4K))]
+#[bench::write_64k(lost(Case::Write64K))]
+fn responder_behind_a_loss(mut flow: Flow) -> Flow {
+    flow.wire_to_completion();
+    flow
+}
+
+fn told(case: Case) -> Flow {
+    let mut flow = lost(case);
+    flow.wire_to_completion();
+    flow
+}
+
+#[library_benchmark]
+#[bench::send_4k(told(Case::Send4K))]
+#[bench::write_64k(told(Case::Write64K))]
+fn requester_repairs_a_loss(mut flow: Flow) -> Flow {
+    flow.send_again();
+    flow
+}
+
+fn repaired(case: Case) -> Flow {
+    let mut flow = told(case);
+    flow.send_again();
+    flow
+}
+
+#[library_benchmark]
+#[bench::send_4k(repaired(Case::Send4K))]
+#[bench::write_64k(repaired(Case::Write64K))]
+fn responder_catches_up(mut flow: Flow) -> Flow {
+    flow.wire_to_completion();
+    flow
+}
+
 fn answered(case: Case) -> Flow {
     let mut flow = posted(case);
     flow.wire_to_completion();
@@ -111,6 +153,9 @@ library_benchmark_group!(
         idle_poll,
         requester_post_to_wire,
         responder_wire_to_completion,
+        responder_behind_a_loss,
+        requester_repairs_a_loss,
+        responder_catches_up,
         requester_completion
     ]
 );

@@ -47,7 +47,7 @@ fn count(work: impl FnOnce()) -> u64 {
 
 impl<P: Port> Flow<P> {
     fn new((port_a, port_b): (P, P), kind: Kind, len_bytes: u32) -> Self {
-        let (a, mut b) = pair_over(port_a, port_b, PathMtu::Mtu4096, MEMORY_BYTES, true);
+        let (a, mut b) = pair_over(port_a, port_b, PathMtu::Mtu4096, MEMORY_BYTES, true, &QpAttr::default());
         let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
         let op = match kind {
             Kind::Send => SendOp::Send,
@@ -68,7 +68,8 @@ impl<P: Port> Flow<P> {
             let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
             end.engine.modify_qp(end.qpn, &reset).unwrap();
             let path = AddressVector { traffic_class: 3, ..AddressVector::new(gid, 1) };
-            connect(end, qpn, path, PathMtu::Mtu4096, Some(congestion));
+            let schemes = QpAttr { congestion: Some(congestion), ..QpAttr::default() };
+            connect(end, qpn, path, PathMtu::Mtu4096, &schemes);
         }
     }
 

@@ -21,7 +21,7 @@ fn connected(scheme: &str, traffic_class: u8) -> (End, End) {
     a.engine.modify_qp(a.qpn, &reset).unwrap();
     let scheme: CongestionScheme = scheme.parse().unwrap();
     let path = AddressVector { traffic_class, ..AddressVector::new(b.gid, 1) };
-    connect(&mut a, b.qpn, path, MTU, Some(scheme));
+    connect(&mut a, b.qpn, path, MTU, &QpAttr { congestion: Some(scheme), ..QpAttr::default() });
     (a, b)
 }
 

@@ -11,8 +11,10 @@
 mod common;
 
 use common::{End, pair_over, ports_of};
-use roce::qp::PathMtu;
+use roce::port::Port;
+use roce::qp::{PathMtu, Placement, QpAttr};
 use roce::queue::{SendOp, WcStatus};
+use roce::recovery::RecoveryScheme;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, icrc};
 
 /// Data packets of a batch: what one burst of receive takes.
@@ -73,8 +75,18 @@ pub(crate) struct Flow {
 impl Flow {
     /// A connection that has moved some batches already.
     pub(crate) fn new(case: Case) -> Self {
+        Flow::with(case, &QpAttr::default())
+    }
+
+    /// The same, of a connection under selective repeat whose receiver may place payload before its turn.
+    pub(crate) fn selective(case: Case) -> Self {
+        let recovery = Some(RecoveryScheme::SelectiveRepeat { window_pkts: 256 });
+        Flow::with(case, &QpAttr { recovery, placement: Some(Placement::Relaxed), ..QpAttr::default() })
+    }
+
+    fn with(case: Case, schemes: &QpAttr) -> Self {
         let (port_a, port_b) = ports_of(PORT_FRAMES);
-        let (a, mut b) = pair_over(port_a, port_b, MTU, MEMORY_BYTES, true);
+        let (a, mut b) = pair_over(port_a, port_b, MTU, MEMORY_BYTES, true, schemes);
         let messages = u64::from(BATCH_PKTS / case.len_bytes().div_ceil(MTU.bytes()));
         (0..messages).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, MTU.bytes())));
         let mut flow = Flow { a, b, case, messages, nanos: 0 };
@@ -103,6 +115,23 @@ impl Flow {
         };
         let sge = self.a.sge(0, self.case.len_bytes());
         (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
+        poll_while_busy(&mut self.a, &mut self.nanos);
+    }
+
+    /// The requester posts a message of one packet, and behind it a batch. The former is lost.
+    pub(crate) fn post_behind_a_loss(&mut self) {
+        let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
+        self.a.post(self.messages, SendOp::Write { remote_addr, rkey }, self.a.sge(0, 64));
+        self.post_to_wire();
+        let port = self.b.engine.port_mut();
+        let mut lost = Vec::new();
+        port.rx_burst(&mut lost, 1);
+        assert_eq!(lost.len(), 1);
+        port.free_frames(&mut lost);
+    }
+
+    /// The requester hears of the loss, and sends what was lost again.
+    pub(crate) fn send_again(&mut self) {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 

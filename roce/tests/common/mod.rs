@@ -1,7 +1,6 @@
 //! Two engines joined by a loopback port, with one connected queue pair each.
 #![allow(dead_code)] // each test and bench uses its part
 
-use roce::congestion::CongestionScheme;
 use roce::engine::{Engine, EngineConfig, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
@@ -68,13 +67,13 @@ fn end<P: Port>(index: u8, port: P, memory_bytes: usize, signal_all: bool) -> En
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
-/// Connects a queue pair in RESET to `peer`, up to RTS.
+/// Connects a queue pair in RESET to `peer`, up to RTS, with the schemes of `schemes`.
 pub(crate) fn connect<P: Port>(
     this: &mut End<P>,
     peer: Qpn,
     path: AddressVector,
     mtu: PathMtu,
-    congestion: Option<CongestionScheme>,
+    schemes: &QpAttr,
 ) {
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let to_init = QpAttr {
@@ -92,6 +91,8 @@ pub(crate) fn connect<P: Port>(
         rq_psn: Some(Psn::new(0xFF_FF00)),
         max_dest_rd_atomic: Some(4),
         min_rnr_timer: Some(1),
+        recovery: schemes.recovery,
+        placement: schemes.placement,
         ..QpAttr::default()
     };
     let to_rts = QpAttr {
@@ -100,7 +101,7 @@ pub(crate) fn connect<P: Port>(
         retry_count: Some(7),
         rnr_retry: Some(7),
         sq_psn: Some(Psn::new(0xFF_FF00)),
-        congestion,
+        congestion: schemes.congestion,
         max_rd_atomic: Some(4),
         ..QpAttr::default()
     };
@@ -112,7 +113,7 @@ pub(crate) fn connect<P: Port>(
 /// Two connected ends with `memory_bytes` of registered memory each.
 pub(crate) fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End, End) {
     let (port_a, port_b) = ports();
-    pair_over(port_a, port_b, mtu, memory_bytes, signal_all)
+    pair_over(port_a, port_b, mtu, memory_bytes, signal_all, &QpAttr::default())
 }
 
 /// The two ends of a loopback.
@@ -133,10 +134,11 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
     mtu: PathMtu,
     memory_bytes: usize,
     signal_all: bool,
+    schemes: &QpAttr,
 ) -> (End<P>, End<Q>) {
     let (mut a, mut b) = (end(1, port_a, memory_bytes, signal_all), end(2, port_b, memory_bytes, signal_all));
-    connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), mtu, None);
-    connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), mtu, None);
+    connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), mtu, schemes);
+    connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), mtu, schemes);
     (a, b)
 }
 
