@@ -19,7 +19,7 @@ enum Next {
     Nothing,
     /// Its frame is to be kept.
     Keep,
-    /// Frames are kept, and the next in order may be among them.
+    /// The next in order is kept.
     Replay,
 }
 
@@ -111,10 +111,10 @@ impl<P: Port> Engine<P> {
             let Some(responder) = qp.connection.as_ref().map(|connection| &connection.responder) else {
                 return;
             };
-            let expected = responder.expected_psn();
-            if !responder.has_kept(expected) {
+            if !responder.has_next() {
                 return;
             }
+            let expected = responder.expected_psn();
             if responder.has_placed() {
                 self.with_responder(slot, |responder, inlet| responder.on_placed(inlet));
                 continue;
@@ -157,7 +157,7 @@ impl<P: Port> Engine<P> {
         };
         let aftermath = take(&mut connection.responder, &mut inlet);
         let qpn = qp.qpn;
-        let mut next = if connection.responder.keeps_any() { Next::Replay } else { Next::Nothing };
+        let mut next = if connection.responder.has_next() { Next::Replay } else { Next::Nothing };
         match aftermath {
             Aftermath::Nothing => return next,
             Aftermath::Answer => {}

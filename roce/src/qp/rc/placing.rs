@@ -192,101 +192,155 @@ impl Request for Placed {
     }
 }
 
+/// What is known of a PSN ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// Not placed.
+    Absent,
+    /// Placed, and recorded.
+    Recorded,
+    /// Placed, inside of a SEND: full, and of no effect but its payload, so that there is no more to know.
+    InsideSend,
+    /// The same, of a WRITE.
+    InsideWrite,
+}
+
+/// A WRITE whose packets come one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    /// The packet after the last that came.
+    psn: Psn,
+    /// Its number in the message.
+    index: u32,
+    /// Packets of the message.
+    packets: u32,
+    /// The message.
+    reth: Reth,
+}
+
 /// What was placed before its turn.
 #[derive(Debug)]
 pub(super) struct Placing {
-    placed: PsnSet,
-    /// Of these, the packets that begin a WRITE of several.
-    firsts: PsnSet,
-    /// Of these, the packets inside of SENDs and of WRITEs: full, and of no effect but their payload, so that
-    /// all there is to know of them is that they have come.
-    middles: [PsnSet; 2],
-    /// Of all others, by place, as in the sets.
+    /// By place: PSN modulo the window.
+    marks: Box<[Mark]>,
+    /// By place, of those marked so.
     records: Box<[Option<Placed>]>,
+    /// The packets that begin a WRITE of several.
+    firsts: PsnSet,
+    course: Option<Course>,
 }
 
 impl Placing {
     /// For a responder that keeps at most `window_pkts`, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
-        let set = PsnSet::new(window_pkts);
         Placing {
-            placed: set.clone(),
-            firsts: set.clone(),
-            middles: [set.clone(), set],
+            marks: vec![Mark::Absent; window_pkts as usize].into_boxed_slice(),
             records: (0..window_pkts).map(|_| None).collect(),
+            firsts: PsnSet::new(window_pkts),
+            course: None,
         }
     }
 
+    #[inline]
     fn place(&self, psn: Psn) -> usize {
-        psn.value() as usize & (self.records.len() - 1)
+        psn.value() as usize & (self.marks.len() - 1)
+    }
+
+    #[inline]
+    fn mark(&self, psn: Psn) -> Mark {
+        self.marks[self.place(psn)]
     }
 
     /// Where the payload of `packet`, a WRITE ahead of `expected`, belongs: its message, and its number in
     /// it. `left` is what is left of the message that `expected` is in. `None` where that is not known, or
     /// the packet is not what its message says.
+    #[inline]
     pub(super) fn remote(
-        &self,
+        &mut self,
         packet: &Packet<'_>,
         expected: Psn,
         left: Option<Reth>,
         mtu_bytes: u32,
     ) -> Option<(Reth, u32)> {
         let psn = packet.bth.psn;
-        let (reth, first) = match packet.reth() {
-            Some(reth) => (reth, psn),
-            None => match self.firsts.last_in(expected, psn.distance_from(expected)) {
-                Some(first) => (self.records.get(self.place(first))?.as_ref()?.reth()?, first),
-                None => (left?, expected),
-            },
+        let course = match packet.reth() {
+            Some(reth) => Course { psn, index: 0, packets: packets_in(reth.len_bytes, mtu_bytes), reth },
+            None => self.following(psn).or_else(|| self.begun(psn, expected, left, mtu_bytes))?,
         };
-        let index = psn.distance_from(first);
-        let packets = packets_in(reth.len_bytes, mtu_bytes);
+        let Course { index, packets, reth, .. } = course;
         let offset = index.checked_mul(mtu_bytes).filter(|_| index < packets)?;
         let len = (reth.len_bytes - offset).min(mtu_bytes);
         let ends = index + 1 == packets;
-        (packet.info.ends_message() == ends && packet.payload.len() == len as usize).then_some((reth, index))
+        if packet.info.ends_message() != ends || packet.payload.len() != len as usize {
+            return None;
+        }
+        self.course = Some(Course { psn: psn.plus(1), index: index + 1, ..course });
+        Some((reth, index))
+    }
+
+    /// The message of `psn`, if it follows the WRITE packet placed last. That the one before it is placed
+    /// shows that this is not what was left of an earlier round of PSNs.
+    #[inline]
+    fn following(&self, psn: Psn) -> Option<Course> {
+        let course = self.course.filter(|course| course.psn == psn)?;
+        matches!(self.mark(psn.minus(1)), Mark::InsideWrite | Mark::Recorded).then_some(course)
+    }
+
+    /// The message of `psn`, if its first packet is known, or is behind.
+    fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<Course> {
+        let (reth, first) = match self.firsts.last_in(expected, psn.distance_from(expected)) {
+            Some(first) => (self.records[self.place(first)].as_ref()?.reth()?, first),
+            None => (left?, expected),
+        };
+        let (index, packets) = (psn.distance_from(first), packets_in(reth.len_bytes, mtu_bytes));
+        Some(Course { psn, index, packets, reth })
     }
 
     /// The payload of `packet` is in its place: in the receive of `spot`, or in remote memory.
+    #[inline]
     pub(super) fn keep(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
-        let psn = packet.bth.psn;
-        self.placed.insert(psn);
-        if packet.info.position == Position::Middle {
-            self.middles[usize::from(spot.is_none())].insert(psn);
-            return;
+        let place = self.place(packet.bth.psn);
+        self.marks[place] = match (packet.info.position, spot) {
+            (Position::Middle, Some(_)) => Mark::InsideSend,
+            (Position::Middle, None) => Mark::InsideWrite,
+            _ => Mark::Recorded,
+        };
+        if self.marks[place] == Mark::Recorded {
+            self.record(packet, spot);
         }
-        let place = self.place(psn);
-        let Some(record) = self.records.get_mut(place) else { return };
+    }
+
+    fn record(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
+        let psn = packet.bth.psn;
         let target = spot.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
-        *record = Some(Placed::new(packet, target));
+        self.records[self.place(psn)] = Some(Placed::new(packet, target));
         if spot.is_none() && packet.info.position == Position::First {
             self.firsts.insert(psn);
         }
     }
 
     /// Whether the payload of `psn` is in its place.
+    #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
-        self.placed.contains(psn)
+        self.mark(psn) != Mark::Absent
     }
 
     /// What was kept of `psn`, where its payload is in its place and more than that is to be known.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
-        let record = self.records.get(self.place(psn))?;
-        record.filter(|placed| placed.psn == psn && self.contains(psn))
+        if self.mark(psn) == Mark::Recorded { self.records[self.place(psn)] } else { None }
     }
 
     /// How many packets from `psn` on lie inside one message, a SEND or a WRITE.
     pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
-        let set = &self.middles[usize::from(is_write)];
-        let end = set.first_missing(psn, set.capacity());
-        end.map_or(set.capacity(), |end| end.distance_from(psn))
+        let wanted = if is_write { Mark::InsideWrite } else { Mark::InsideSend };
+        (0..self.marks.len() as u32).take_while(|i| self.mark(psn.plus(*i)) == wanted).count() as u32
     }
 
     /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
-        let [sends, writes] = &mut self.middles;
-        for set in [&mut self.placed, &mut self.firsts, sends, writes] {
-            set.remove_range(expected, span);
+        for i in 0..span.min(self.marks.len() as u32) {
+            self.marks[self.place(expected.plus(i))] = Mark::Absent;
         }
+        self.firsts.remove_range(expected, span);
     }
 }

@@ -379,15 +379,16 @@ impl Responder {
         Some(())
     }
 
-    /// Whether the packet `psn` is kept.
+    /// Whether the packet expected is kept.
     #[inline]
-    pub fn has_kept(&self, psn: Psn) -> bool {
-        self.ahead.as_ref().is_some_and(|ahead| ahead.contains(psn))
+    pub fn has_next(&self) -> bool {
+        let expected = self.recovery.expected();
+        self.ahead.as_ref().is_some_and(|ahead| !ahead.is_empty() && ahead.contains(expected))
     }
 
     /// Whether packets are kept out of order.
     #[inline]
-    pub fn keeps_any(&self) -> bool {
+    fn keeps_any(&self) -> bool {
         self.ahead.as_ref().is_some_and(|ahead| !ahead.is_empty())
     }
 
