@@ -113,6 +113,19 @@ fn requester_repairs_a_loss(mut flow: Flow) -> Flow {
     flow
 }
 
+fn response_lost(case: Case) -> Flow {
+    let mut flow = Flow::selective(case);
+    flow.ask_behind_a_loss();
+    flow
+}
+
+#[library_benchmark]
+#[bench::read_64k(response_lost(Case::Read64K))]
+fn requester_behind_a_loss(mut flow: Flow) -> Flow {
+    flow.send_again();
+    flow
+}
+
 fn repaired(case: Case) -> Flow {
     let mut flow = told(case);
     flow.send_again();
@@ -155,6 +168,7 @@ library_benchmark_group!(
         responder_wire_to_completion,
         responder_behind_a_loss,
         requester_repairs_a_loss,
+        requester_behind_a_loss,
         responder_catches_up,
         requester_completion
     ]

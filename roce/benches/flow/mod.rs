@@ -123,14 +123,19 @@ impl Flow {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Write { remote_addr, rkey }, self.a.sge(0, 64));
         self.post_to_wire();
-        let port = self.b.engine.port_mut();
-        let mut lost = Vec::new();
-        port.rx_burst(&mut lost, 1);
-        assert_eq!(lost.len(), 1);
-        port.free_frames(&mut lost);
+        lose_one(&mut self.b);
     }
 
-    /// The requester hears of the loss, and sends what was lost again.
+    /// The requester asks for a response of one packet, and behind it for a batch. The former is lost.
+    pub(crate) fn ask_behind_a_loss(&mut self) {
+        let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
+        self.a.post(self.messages, SendOp::Read { remote_addr, rkey }, self.a.sge(0, 64));
+        self.post_to_wire();
+        self.wire_to_completion();
+        lose_one(&mut self.a);
+    }
+
+    /// The requester hears of the loss, and sends or asks for what was lost again.
     pub(crate) fn send_again(&mut self) {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
@@ -152,6 +157,15 @@ impl Flow {
             assert_eq!(cqe.status, WcStatus::Success);
         }
     }
+}
+
+/// Loses the first packet under way to `end`.
+fn lose_one(end: &mut End) {
+    let port = end.engine.port_mut();
+    let mut lost = Vec::new();
+    port.rx_burst(&mut lost, 1);
+    assert_eq!(lost.len(), 1);
+    port.free_frames(&mut lost);
 }
 
 /// Time passes from poll to poll.

@@ -314,6 +314,24 @@ impl SelectiveRepeat {
         self.resent_low.is_some_and(is_past)
     }
 
+    /// Whether anything may have been overtaken on this path since [`SelectiveRepeat::on_looked`]: not by the
+    /// next one in order.
+    #[inline]
+    pub fn may_overtake(&mut self, path: Path) -> bool {
+        let looked = self.looked[path as usize];
+        if self.may_overtake_resent(path) {
+            return true;
+        }
+        match self.overtaking(path).offset_from(looked) {
+            Some(..=0) => false,
+            Some(1) if self.tracked(looked).is_none() || self.arrived.contains(looked) => {
+                self.looked[path as usize] = looked.plus(1);
+                false
+            }
+            _ => true,
+        }
+    }
+
     /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_looked`].
     #[inline]
     pub fn look_from(&self, path: Path) -> Psn {

@@ -153,14 +153,21 @@ impl Reads {
     /// `psn` on have been sent, they are sent again, all of them or, where only the parts that were
     /// lost are asked for, this part.
     pub fn repeat(&mut self, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
-        let mut again = self
-            .history
-            .iter()
-            .find_map(|read| read.resumed_at(psn, reth, self.mtu_bytes))
-            .ok_or(NotQueued::NotRemembered)?;
+        let mut again = self.remembered(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        if self.queue.iter().any(|waiting| covers(waiting).is_some_and(|index| index >= waiting.sent)) {
-            return Ok(());
+        // Where it belongs, and from where on the READ itself still waits.
+        let (mut at, mut rest) = (None, None);
+        for (place, waiting) in self.queue.iter().enumerate() {
+            let (index, next) = (covers(waiting), waiting.next_psn());
+            if index.is_some_and(|index| index >= waiting.sent) {
+                return Ok(());
+            }
+            if at.is_none() && next.offset_from(psn).is_some_and(|offset| offset > 0) {
+                at = Some(place);
+            }
+            if waiting.fresh && index.is_some() {
+                rest = Some(next);
+            }
         }
         if !self.by_parts
             && let Some((waiting, index)) =
@@ -174,14 +181,20 @@ impl Reads {
         }
         // What the READ itself still sends is not sent twice: the peer, having it all, might ask for its next
         // READ while this one still counts.
-        if let Some(fresh) = self.queue.iter().find(|waiting| waiting.fresh && covers(waiting).is_some()) {
-            let sent_pkts = fresh.next_psn().distance_from(again.request.first);
+        if let Some(rest) = rest {
+            let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);
         }
-        let later = |w: &Waiting| w.next_psn().offset_from(psn).is_some_and(|offset| offset > 0);
-        let at = self.queue.iter().position(later).unwrap_or(self.queue.len());
-        self.queue.insert(at, again);
+        self.queue.insert(at.unwrap_or(self.queue.len()), again);
         Ok(())
+    }
+
+    /// What `reth` at `psn` asks again of the READs remembered, which are in the order of their PSNs.
+    fn remembered(&self, psn: Psn, reth: &Reth) -> Option<Waiting> {
+        let base = self.history.front()?.first;
+        let wanted = psn.distance_from(base);
+        let behind = self.history.partition_point(|read| read.first.distance_from(base) <= wanted);
+        self.history.get(behind.checked_sub(1)?)?.resumed_at(psn, reth, self.mtu_bytes)
     }
 
     /// The last PSN up to `psn` that no READ remembered takes. A READ that is no longer remembered is one that

@@ -188,6 +188,9 @@ impl Requester {
     /// READ responses that later answers have overtaken are lost. Returns how many.
     fn find_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
         let Some(scheme) = self.scheme() else { return 0 };
+        if !scheme.may_overtake(Path::Response) {
+            return 0;
+        }
         let (mut at, mut lost) = (scheme.look_from(Path::Response), 0);
         while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
             let Some(place) = outstanding.find(psn) else { return lost };
