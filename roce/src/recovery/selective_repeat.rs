@@ -505,6 +505,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const FIRST: Psn = Psn::new(0xFF_FFFA);
 
@@ -613,5 +614,111 @@ mod tests {
         assert_eq!(told(&ahead), [0x8000_0001, 0x4000_0001]);
         ahead.pass(FIRST, 33);
         assert_eq!(ahead.words(FIRST.plus(33)).collect::<Vec<_>>(), [1 << 29], "33 itself is expected now");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send(u32),
+        Resend(u32),
+        /// So many packets from one on, or those of 32 whose bit is set.
+        Arrived(u32, u32),
+        Told(u32, u32),
+        Spurious,
+        Timeout,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => (1u32..40).prop_map(Step::Send),
+            3 => (1u32..8).prop_map(Step::Resend),
+            2 => (0u32..140, 1u32..140).prop_map(|(first, count)| Step::Arrived(first, count)),
+            3 => (0u32..140, 1u32..4).prop_map(|(first, count)| Step::Arrived(first, count)),
+            3 => (0u32..140, any::<u32>()).prop_map(|(first, bits)| Step::Told(first, bits)),
+            1 => Just(Step::Spurious),
+            1 => Just(Step::Timeout),
+        ];
+        prop::collection::vec(step, 1..60)
+    }
+
+    /// What was overtaken and is lost, looked for from where the last look ended.
+    fn look_on(scheme: &mut SelectiveRepeat) {
+        if scheme.may_overtake(Path::Response) {
+            let from = scheme.look_from(Path::Response);
+            look(scheme, from);
+            scheme.on_looked(Path::Response);
+        }
+    }
+
+    fn look(scheme: &mut SelectiveRepeat, from: Psn) {
+        let mut at = from;
+        while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
+            scheme.on_lost(psn, 1);
+            at = psn.plus(1);
+        }
+    }
+
+    /// Everything that may be told apart.
+    fn state(scheme: &SelectiveRepeat) -> impl PartialEq + std::fmt::Debug + use<> {
+        let window = scheme.window_pkts();
+        let sets = [&scheme.arrived, &scheme.lost, &scheme.resent];
+        let sets = sets.map(|set| {
+            let within = (0..window).filter(|i| set.contains(scheme.una.plus(*i))).collect::<Vec<_>>();
+            (within, set.len())
+        });
+        (scheme.una, scheme.high, sets, scheme.reached, scheme.reorder_pkts)
+    }
+
+    proptest! {
+        #[test]
+        fn many_at_once_and_looked_at_from_the_last_look_is_one_by_one_and_looked_at_again(
+            first in prop_oneof![Just(0u32), Just(Psn::COUNT - 100), Just(Psn::COUNT - 64)],
+            steps in steps(),
+        ) {
+            let mut at_once = SelectiveRepeat::new(Psn::new(first), 128);
+            let mut one_by_one = at_once.clone();
+            for step in steps {
+                let una = at_once.una;
+                let arrives: Vec<Psn> = match step {
+                    Step::Arrived(from, count) => (0..count).map(|i| una.plus(from + i)).collect(),
+                    Step::Told(from, bits) => {
+                        (0..32).filter(|i| bits >> i & 1 == 1).map(|i| una.plus(from + i)).collect()
+                    }
+                    _ => Vec::new(),
+                };
+                for scheme in [&mut at_once, &mut one_by_one] {
+                    match step {
+                        Step::Send(count) | Step::Resend(count) => {
+                            let is_resend = matches!(step, Step::Resend(_));
+                            for _ in 0..count {
+                                if scheme.permit() && scheme.is_resend() == is_resend {
+                                    scheme.on_sent(1);
+                                }
+                            }
+                        }
+                        Step::Spurious => scheme.on_spurious(),
+                        Step::Timeout => scheme.on_timeout(),
+                        Step::Arrived(..) | Step::Told(..) => {}
+                    }
+                    // Told as the requester does: no further than what was sent.
+                    scheme.executed = scheme.high;
+                }
+                let sent = |psn: &Psn| psn.index_in(una, one_by_one.sent()).is_some();
+                match step {
+                    Step::Arrived(from, _) => {
+                        let count = arrives.iter().filter(|psn| sent(psn)).count() as u32;
+                        at_once.on_arrived(Path::Response, una.plus(from), count);
+                    }
+                    Step::Told(from, bits) => at_once.on_told(Path::Response, una.plus(from), bits),
+                    _ => {}
+                }
+                for psn in arrives.iter().filter(|psn| sent(psn)).copied().collect::<Vec<_>>() {
+                    one_by_one.on_arrived(Path::Response, psn, 1);
+                }
+                look_on(&mut at_once);
+                let from = one_by_one.una;
+                look(&mut one_by_one, from);
+                prop_assert_eq!(state(&at_once), state(&one_by_one));
+            }
+        }
     }
 }
