@@ -616,6 +616,24 @@ mod tests {
         assert_eq!(ahead.words(FIRST.plus(33)).collect::<Vec<_>>(), [1 << 29], "33 itself is expected now");
     }
 
+    #[test]
+    fn of_two_sent_again_the_one_sent_first_is_looked_for_first() {
+        let mut scheme = sent(10);
+        let arrive = |scheme: &mut SelectiveRepeat, index: u32| {
+            scheme.on_arrived(Path::Response, FIRST.plus(index), 1);
+            look_on(scheme);
+            let lost = scheme.is_resend().then(|| scheme.next_psn().index_in(FIRST, 64).unwrap());
+            lost.inspect(|_| scheme.on_sent(1))
+        };
+        let send = |scheme: &mut SelectiveRepeat, count: u32| (0..count).for_each(|_| scheme.on_sent(1));
+        assert_eq!([0, 2].map(|i| arrive(&mut scheme, i)), [None, Some(1)], "again after 9");
+        send(&mut scheme, 2);
+        assert_eq!([3, 4, 6].map(|i| arrive(&mut scheme, i)), [None, None, Some(5)], "again after 11");
+        send(&mut scheme, 2);
+        assert_eq!([7, 8, 9, 10].map(|i| arrive(&mut scheme, i)), [None, None, None, Some(1)], "after 13");
+        assert_eq!([11, 12].map(|i| arrive(&mut scheme, i)), [None, Some(5)]);
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Send(u32),
@@ -629,7 +647,7 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            3 => (1u32..40).prop_map(Step::Send),
+            3 => prop_oneof![1u32..40, 1u32..130].prop_map(Step::Send),
             3 => (1u32..8).prop_map(Step::Resend),
             2 => (0u32..140, 1u32..140).prop_map(|(first, count)| Step::Arrived(first, count)),
             3 => (0u32..140, 1u32..4).prop_map(|(first, count)| Step::Arrived(first, count)),
