@@ -629,9 +629,11 @@ mod tests {
         assert_eq!([0, 2].map(|i| arrive(&mut scheme, i)), [None, Some(1)], "again after 9");
         send(&mut scheme, 2);
         assert_eq!([3, 4, 6].map(|i| arrive(&mut scheme, i)), [None, None, Some(5)], "again after 11");
-        send(&mut scheme, 2);
-        assert_eq!([7, 8, 9, 10].map(|i| arrive(&mut scheme, i)), [None, None, None, Some(1)], "after 13");
-        assert_eq!([11, 12].map(|i| arrive(&mut scheme, i)), [None, Some(5)]);
+        send(&mut scheme, 1);
+        assert_eq!([7, 9].map(|i| arrive(&mut scheme, i)), [None, Some(8)], "again after 12");
+        send(&mut scheme, 1);
+        assert_eq!(arrive(&mut scheme, 10), Some(1), "again after 13");
+        assert_eq!([5, 11, 12, 13].map(|i| arrive(&mut scheme, i)), [None, None, None, Some(8)]);
     }
 
     #[derive(Clone, Debug)]
