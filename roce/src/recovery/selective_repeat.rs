@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_sent_again_the_one_sent_first_is_looked_for_first() {
+    fn of_several_sent_again_the_one_sent_first_is_looked_for_first() {
         let mut scheme = sent(10);
         let arrive = |scheme: &mut SelectiveRepeat, index: u32| {
             scheme.on_arrived(Path::Response, FIRST.plus(index), 1);
@@ -633,6 +633,8 @@ mod tests {
         assert_eq!([7, 9].map(|i| arrive(&mut scheme, i)), [None, Some(8)], "again after 12");
         send(&mut scheme, 1);
         assert_eq!(arrive(&mut scheme, 10), Some(1), "again after 13");
+        let mut other = scheme.clone();
+        assert_eq!([11, 12].map(|i| arrive(&mut other, i)), [None, Some(5)]);
         assert_eq!([5, 11, 12, 13].map(|i| arrive(&mut scheme, i)), [None, None, None, Some(8)]);
     }
 
