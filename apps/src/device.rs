@@ -42,16 +42,25 @@ pub(crate) struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Opens the device.
-    pub(crate) fn open(&self) -> anyhow::Result<Context> {
-        let faults = FaultConfig {
+    /// What the options ask to be done to frames.
+    pub(crate) fn faults(&self) -> FaultConfig {
+        FaultConfig {
             drop_chance: self.drop_chance,
             reorder_chance: self.reorder_chance,
             corrupt_chance: self.corrupt_chance,
             duplicate_chance: Chance::NEVER,
             seed: self.seed,
             direction: FaultDirection::Tx,
-        };
+        }
+    }
+
+    /// Opens the device.
+    pub(crate) fn open(&self) -> anyhow::Result<Context> {
+        self.open_with(self.faults())
+    }
+
+    /// Opens the device with other faults.
+    pub(crate) fn open_with(&self, faults: FaultConfig) -> anyhow::Result<Context> {
         let events = self.events.as_deref().map(events::read).transpose()?.unwrap_or_default();
         let options = DeviceOptions { faults, events, pcap: self.pcap.clone(), ..DeviceOptions::default() };
         Context::open(&self.port, &options).with_context(|| format!("cannot open port {}", self.port))

@@ -17,7 +17,7 @@ use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 use roce::port::Port;
 use roce::port::events::{EventOutcome, EventPlan, Events};
-use roce::port::fault::{Fault, FaultConfig, FaultCounters};
+use roce::port::fault::{Chance, Fault, FaultConfig, FaultCounters};
 use roce::port::pcap::Pcap;
 use roce::qp::PathMtu;
 use roce::queue::CqId;
@@ -433,6 +433,12 @@ impl Context {
     /// What the faults asked for did to frames.
     pub fn fault_counters(&self) -> FaultCounters {
         self.inner.shared.lock().engine.port().inner().counters()
+    }
+
+    /// From now on frames are lost with this chance, the ways that [`DeviceOptions::faults`] says. A device that
+    /// was opened without any faults stays without.
+    pub fn set_drop_chance(&self, chance: Chance) {
+        self.inner.shared.lock().engine.port_mut().inner_mut().set_drop_chance(chance);
     }
 
     /// What became of each event asked for, in their order.

@@ -6,6 +6,7 @@ use clap::Args;
 use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
 
 use super::params::{Choices, MAX_SIZE_BYTES, Measure, Recovery, Test, Verb};
+use super::turns::LossTurns;
 use crate::device::{DeviceArgs, parse_path_mtu};
 
 /// Options of every test between queue pairs.
@@ -122,6 +123,14 @@ pub(crate) struct BwArgs {
     #[arg(long = "relaxed_placement")]
     relaxed_placement: bool,
 
+    /// Lose frames both ways with each of these probabilities in turn, 20 ms each, and compare what is carried:
+    /// of the first, times (1 - loss). An option of the client, with -D
+    #[arg(
+        long = "loss-turns", value_name = "0..1,0..1,...", help_heading = "Faults and capture",
+        requires_all = ["duration", "host"], conflicts_with_all = ["drop_chance", "bidirectional"]
+    )]
+    loss_turns: Option<LossTurns>,
+
     /// Report in Gb/sec instead of MiB/sec
     #[arg(long = "report_gbits")]
     pub(super) report_gbits: bool,
@@ -159,7 +168,7 @@ const PEAK_ITERS_MAX: u64 = 20_000;
 const LAT_CQ_MOD: u32 = 64;
 
 /// What one side does by itself, whatever the other does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Local {
     pub(super) tx_depth: u32,
     pub(super) rx_depth: u32,
@@ -173,6 +182,7 @@ pub(super) struct Local {
     pub(super) cq_events: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
+    pub(super) loss_turns: Option<LossTurns>,
 }
 
 impl Local {
@@ -251,6 +261,7 @@ impl TestArgs {
             cq_events: self.cq_events,
             wants_peak: false,
             report_gbits: false,
+            loss_turns: None,
         };
         (self.choices(), local)
     }
@@ -289,6 +300,7 @@ impl BwArgs {
             cq_events: self.test.cq_events,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,
+            loss_turns: self.loss_turns.clone(),
         };
         (choices, local)
     }

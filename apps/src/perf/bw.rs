@@ -11,6 +11,7 @@ use super::params::{Extent, Verb};
 use super::pattern;
 use super::report::{BwRow, Row, peak_nanos_per_message};
 use super::setup::{Area, Bench, Lane, check, send_id, split_id};
+use super::turns::Turns;
 use crate::progress::Progress;
 
 /// Completions taken at a time.
@@ -38,7 +39,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     let mut peer: Option<(Vec<u64>, Row)> = None;
     let mut looks = 0_u32;
     if let Some(sender) = &mut sender {
-        sender.start();
+        sender.start(bench);
     }
     loop {
         let mut worked = false;
@@ -47,6 +48,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
                 worked |= sender.step(bench, &mut progress)?;
                 if sender.is_done() {
                     let row = sender.row();
+                    bench.turns = sender.turns.as_ref().map_or_else(Vec::new, |turns| turns.rows(size));
                     own = Some(row);
                     bench.control.send(&Message::Done { sent: sender.posted.clone(), row: Row::Bw(row) })?;
                 }
@@ -116,6 +118,7 @@ struct Sender {
     start: Instant,
     last: Duration,
     times: Option<Times>,
+    turns: Option<Turns>,
     scratch: Vec<u8>,
     cqes: Vec<Cqe>,
     /// Batches of completions taken.
@@ -152,13 +155,17 @@ impl Sender {
             start: Instant::now(),
             last: Duration::ZERO,
             times,
+            turns: local.loss_turns.as_ref().map(Turns::new),
             scratch: vec![0; size as usize],
             cqes: Vec::with_capacity(CQE_BATCH),
             batches: 0,
         }
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, bench: &Bench) {
+        if let Some(turns) = &self.turns {
+            bench.context.set_drop_chance(turns.chance());
+        }
         self.start = Instant::now();
     }
 
@@ -203,6 +210,11 @@ impl Sender {
             }
             let completed = self.completed.iter().sum();
             self.watch_time(completed);
+            if let Some(turns) = &mut self.turns
+                && turns.watch(self.last, completed)
+            {
+                bench.context.set_drop_chance(turns.chance());
+            }
             self.batches += 1;
             if self.batches.is_multiple_of(PROGRESS_INTERVAL) {
                 let millis = self.last.as_millis() as u64;

@@ -9,6 +9,7 @@ mod pattern;
 mod raw;
 mod report;
 mod setup;
+mod turns;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ use args::{BwArgs, RawArgs, TestArgs};
 use params::{Measure, Test, Verb};
 use report::Row;
 use setup::Bench;
+use turns::TurnRow;
 
 /// Exit status of a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -134,6 +136,11 @@ fn measure_sizes(
         println!("{}", serde_json::to_string_pretty(&describe(bench, &attr, &rows))?);
     } else {
         println!("{}", report::LINE);
+        if !bench.turns.is_empty() {
+            println!("{}", TurnRow::HEADER);
+            bench.turns.iter().for_each(|row| println!("{}", row.line()));
+            println!("{}", report::LINE);
+        }
     }
     if let Some(error) = bench.context.capture_error() {
         anyhow::bail!("the capture ended early: {error}");
@@ -162,6 +169,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "tx_depth": local.tx_depth,
         "rx_depth": local.rx_depth,
         "results": rows.iter().map(Row::json).collect::<Vec<_>>(),
+        "loss_turns": bench.turns,
         "counters": counters,
         "events": events::report(&bench.context.event_outcomes()),
     })

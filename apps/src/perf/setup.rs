@@ -11,6 +11,7 @@ use verbs::{
 use super::args::{Local, PeerArgs};
 use super::control::{Control, End, Hello, Message, unexpected};
 use super::params::{Choices, Measure, Offer, Params, Test, Verb};
+use super::turns::TurnRow;
 use crate::device::DeviceArgs;
 
 /// How long an end waits for the link, once its peer has been heard of.
@@ -150,6 +151,8 @@ pub(super) struct Bench {
     pub(super) is_client: bool,
     pub(super) gid_index: u8,
     ends: [Vec<(Endpoint, End)>; 2],
+    /// What each chance of loss carried, where they took turns.
+    pub(super) turns: Vec<TurnRow>,
 }
 
 impl Bench {
@@ -160,7 +163,9 @@ impl Bench {
         peer: &PeerArgs,
         (choices, mut local): (Choices, Local),
     ) -> anyhow::Result<Bench> {
-        let context = device.open()?;
+        let faults = device.faults();
+        let context =
+            device.open_with(local.loss_turns.as_ref().map_or(faults, |turns| turns.faults(faults)))?;
         if let Some(cpu) = peer.cpu {
             super::pin(cpu)?;
         }
@@ -257,6 +262,7 @@ impl Bench {
             is_client,
             gid_index,
             ends: [own, peers],
+            turns: Vec::new(),
         })
     }
 

@@ -266,6 +266,13 @@ impl<P: Port> Fault<P> {
         }
     }
 
+    /// From now on frames vanish with this chance, whichever way frames are meddled with. A port that was made
+    /// to do nothing at all stays out of the way for good.
+    pub fn set_drop_chance(&mut self, chance: Chance) {
+        self.rx.config.drop_chance = chance;
+        self.tx.config.drop_chance = chance;
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> FaultCounters {
         FaultCounters { rx: self.rx.tally, tx: self.tx.tally }
@@ -414,6 +421,18 @@ mod tests {
             let (got, _) = run(FaultConfig { drop_chance: Chance::ALWAYS, ..FaultConfig::default() });
             assert!(got.is_empty());
         }
+    }
+
+    #[test]
+    fn the_chance_of_a_drop_changes_from_one_frame_to_the_next() {
+        let config = FaultConfig { drop_chance: SOME, ..FaultConfig::default() };
+        let (mut a, mut b) = tx_fault(config, 4096);
+        for (chance, frames) in [(Chance::ALWAYS, 0), (Chance::NEVER, 100), (Chance::ALWAYS, 0)] {
+            a.set_drop_chance(chance);
+            (0..100).for_each(|n| assert!(send(&mut a, n)));
+            assert_eq!(receive(&mut b).len(), frames);
+        }
+        assert_eq!(a.counters().tx.dropped, 200);
     }
 
     #[test]

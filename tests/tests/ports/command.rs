@@ -135,6 +135,26 @@ fn perf_verifies_what_selective_repeat_moves_through_faults() {
 }
 
 #[test]
+fn perf_loses_in_turns_and_says_what_each_chance_left() {
+    let _turn = turn();
+    let args = "perf write-bw -s 30000 --recovery selective-repeat -D 1";
+    let args = [args.to_owned(), format!("{args} --loss-turns 0,0.02 --json")];
+    let [_, client] = each(&memif("perf-turns"), "localhost", 18610, [&args[0], &args[1]]);
+    let report: serde_json::Value = serde_json::from_str(&client.stdout).expect("one object");
+    let turns = report["loss_turns"].as_array().expect("a list");
+    let chances: Vec<_> = turns.iter().map(|row| row["chance"].as_f64().expect("a number")).collect();
+    assert_eq!(chances, [0.0, 0.02]);
+    for row in turns {
+        assert!(row["turns"].as_u64().is_some_and(|turns| turns >= 1), "{row}");
+        assert!(row["gbit_per_sec"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+    assert_eq!(turns[0]["kept"], 1.0, "compared with itself");
+    let count = |name: &str| report["counters"][name].as_u64().expect("a count");
+    let (sent, again) = (count("sent_pkts"), count("retransmitted_pkts"));
+    assert!(again > 0 && again < sent / 50, "half of the time one in 50 is lost: {again} of {sent}");
+}
+
+#[test]
 fn perf_drops_the_packets_that_a_file_names_and_says_so() {
     let _turn = turn();
     let directory = shared_dir();

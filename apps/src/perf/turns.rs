@@ -1,0 +1,225 @@
+//! Loss in turns within one run: the machine's other business, and where its processes run, weigh on each
+//! chance of loss alike, so that their ratio says what the loss costs.
+//!
+//! ```text
+//!   chances   0  1 %  5 %   0  1 %  5 %   0  1 %  5 %   0  1 %
+//!             |-- cycle -|  |-- cycle -|  |-- cycle -|  |- ...    each turn lasts TURN
+//!              warming up    counted       counted        not whole
+//! ```
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use roce::port::fault::{Chance, FaultConfig, FaultDirection};
+use serde::Serialize;
+
+/// How long a turn lasts: many round trips, and short beside what a machine's load changes in.
+const TURN: Duration = Duration::from_millis(20);
+/// The most chances: a second then still has two cycles that count.
+const CHANCES_MAX: usize = 12;
+
+/// The chances of loss that take turns; what the first carries the others are compared with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LossTurns(Vec<f64>);
+
+impl FromStr for LossTurns {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let chances = text
+            .split(',')
+            .map(|part| {
+                let chance: Chance = part.parse().map_err(|error| format!("{error}"))?;
+                if chance == Chance::ALWAYS {
+                    return Err("where every frame is lost there is nothing to compare".to_owned());
+                }
+                part.trim().parse().map_err(|_| format!("`{part}` is no number"))
+            })
+            .collect::<Result<Vec<f64>, String>>()?;
+        if !(2..=CHANCES_MAX).contains(&chances.len()) {
+            return Err(format!(
+                "give 2 to {CHANCES_MAX} chances between commas, the one to compare with first, as in 0,0.01,0.05"
+            ));
+        }
+        Ok(LossTurns(chances))
+    }
+}
+
+impl LossTurns {
+    /// `faults` with these losses, both ways: one end has the clock, so it does all of the losing.
+    pub(super) fn faults(&self, faults: FaultConfig) -> FaultConfig {
+        // The port takes losses for possible at all by what it is opened with.
+        let highest = self.0.iter().copied().fold(0.0, f64::max);
+        FaultConfig { drop_chance: chance(highest), direction: FaultDirection::Both, ..faults }
+    }
+}
+
+/// Of a number that [`LossTurns::from_str`] has looked at.
+fn chance(probability: f64) -> Chance {
+    Chance::from_probability(probability).unwrap_or(Chance::NEVER)
+}
+
+/// What one turn carried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Turn {
+    messages: u64,
+    took: Duration,
+}
+
+impl Turn {
+    fn per_sec(self) -> f64 {
+        self.messages as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// The turns of a run.
+#[derive(Debug)]
+pub(super) struct Turns {
+    chances: Vec<f64>,
+    done: Vec<Turn>,
+    /// When the present one began, and how many messages had completed then.
+    since: Duration,
+    completed_before: u64,
+}
+
+impl Turns {
+    /// Before the first turn.
+    pub(super) fn new(turns: &LossTurns) -> Self {
+        Turns { chances: turns.0.clone(), done: Vec::new(), since: Duration::ZERO, completed_before: 0 }
+    }
+
+    /// The chance of the present turn.
+    pub(super) fn chance(&self) -> Chance {
+        chance(self.chances[self.done.len() % self.chances.len()])
+    }
+
+    /// Ends the turn where its time is over: `elapsed` since the start, when `completed` messages had
+    /// completed. Returns whether a new one has begun.
+    pub(super) fn watch(&mut self, elapsed: Duration, completed: u64) -> bool {
+        let took = elapsed.saturating_sub(self.since);
+        if took < TURN {
+            return false;
+        }
+        self.done.push(Turn { messages: completed - self.completed_before, took });
+        (self.since, self.completed_before) = (elapsed, completed);
+        true
+    }
+
+    /// What each chance carried of messages of `bytes`: the first and the last cycle do not count.
+    /// Empty where there were no others, or nothing was carried where the others are compared.
+    pub(super) fn rows(&self, bytes: u32) -> Vec<TurnRow> {
+        let cycles: Vec<&[Turn]> = self.done.chunks_exact(self.chances.len()).skip(1).collect();
+        if cycles.is_empty() {
+            return Vec::new();
+        }
+        let base_chance = self.chances[0];
+        let row = |(at, &chance): (usize, &f64)| {
+            let due = (1.0 - chance) / (1.0 - base_chance);
+            let kept = cycles.iter().map(|cycle| cycle[at].per_sec() / cycle[0].per_sec() / due);
+            let per_sec = median(cycles.iter().map(|cycle| cycle[at].per_sec()))?;
+            let gbit_per_sec = per_sec * f64::from(bytes) * 8.0 / 1e9;
+            Some(TurnRow { chance, turns: cycles.len(), gbit_per_sec, kept: median(kept)? })
+        };
+        self.chances.iter().enumerate().filter_map(row).collect()
+    }
+}
+
+/// The middle of those that are numbers.
+fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut figures: Vec<f64> = figures.filter(|figure| figure.is_finite()).collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}
+
+/// What the turns of one chance carried.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct TurnRow {
+    /// The chance that a frame was lost, each way.
+    pub(super) chance: f64,
+    /// How many turns were counted.
+    pub(super) turns: usize,
+    /// The median of their rates.
+    pub(super) gbit_per_sec: f64,
+    /// The median of their rates over that of the first turn of the same cycle, what was lost not
+    /// expected: 1 where a loss costs no more than itself.
+    pub(super) kept: f64,
+}
+
+impl TurnRow {
+    /// The header of the table.
+    pub(super) const HEADER: &str = " #turns     loss[%]    BW median[Gb/sec]    kept of (1 - loss)";
+
+    /// Its line of the table.
+    pub(super) fn line(&self) -> String {
+        let (turns, loss) = (self.turns, self.chance * 100.0);
+        format!(" {turns:<10} {loss:<10.4} {:<20.2} {:.3}", self.gbit_per_sec, self.kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(text: &str) -> Turns {
+        Turns::new(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn chances_take_turns_and_are_compared_within_a_cycle() {
+        let mut turns = turns("0,0.2,0.5");
+        let never = (Duration::from_millis(19), 5);
+        assert!(!turns.watch(never.0, never.1));
+        // Messages of the turns of five cycles; the last has two turns alone. Machine and loss both weigh.
+        let carried = [[9, 9, 9], [100, 80, 40], [50, 40, 20], [1000, 400, 500], [7, 7, 7]];
+        let (mut at, mut completed) = (Duration::ZERO, 0);
+        for (n, messages) in carried.as_flattened().iter().take(14).enumerate() {
+            assert_eq!(turns.chance(), chance([0.0, 0.2, 0.5][n % 3]));
+            at += TURN;
+            completed += messages;
+            assert!(turns.watch(at, completed));
+        }
+        let rows = turns.rows(1000);
+        let kept: Vec<f64> = rows.iter().map(|row| (row.kept * 1000.0).round() / 1000.0).collect();
+        assert_eq!(kept, [1.0, 1.0, 0.8]);
+        assert!(rows.iter().all(|row| row.turns == 3));
+        // 100 messages of 8,000 bits in 20 ms.
+        assert_eq!(rows[0].gbit_per_sec, 0.04);
+        assert_eq!(rows[2].line(), " 3          50.0000    0.02                 0.800");
+    }
+
+    #[test]
+    fn a_turn_that_a_stall_made_longer_counts_by_its_rate() {
+        let mut turns = turns("0,0.5");
+        for (millis, completed) in [(20, 100), (40, 200), (60, 300), (100, 400)] {
+            assert!(turns.watch(Duration::from_millis(millis), completed));
+        }
+        assert_eq!(turns.rows(1).iter().map(|row| row.kept).collect::<Vec<_>>(), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn without_a_whole_cycle_there_is_nothing_to_say() {
+        let mut turns = turns("0,0.5");
+        assert!(turns.watch(TURN, 3));
+        assert!(turns.watch(2 * TURN, 6));
+        assert_eq!(turns.rows(1), []);
+        assert!(turns.watch(3 * TURN, 6));
+        assert!(turns.watch(4 * TURN, 7));
+        assert_eq!(turns.rows(1), [], "nothing was carried in the turn to compare with");
+    }
+
+    #[test]
+    fn turns_that_cannot_be_are_refused() {
+        let too_many = ["0"; CHANCES_MAX + 1].join(",");
+        for (text, why) in [
+            ("0", "2 to 12"),
+            ("", "0 (never)"),
+            ("0,2", "0 (never)"),
+            ("0,1", "nothing"),
+            (&*too_many, "2 to 12"),
+        ] {
+            let error = text.parse::<LossTurns>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!(["0"; CHANCES_MAX].join(",").parse::<LossTurns>().is_ok());
+    }
+}
