@@ -278,6 +278,21 @@ impl<P: Port> Fault<P> {
         FaultCounters { rx: self.rx.tally, tx: self.tx.tally }
     }
 
+    /// Puts what was reserved through the faults, and on to the port beneath.
+    fn pass_on(&mut self) {
+        while let Some(frame) = self.reserved.pop() {
+            self.tx.admit(frame);
+        }
+        for frame in self.tx.passed.drain(..) {
+            self.outgoing.push(match frame {
+                FaultFrame::Intact(bytes) | FaultFrame::Copied(bytes) => bytes,
+            });
+        }
+        self.outgoing.drain_into(&mut self.port, |_| {});
+        // Buffers come from `reserved` and end in `outgoing`: bring the used ones back.
+        self.outgoing.return_spares(&mut self.reserved);
+    }
+
     /// The port beneath.
     pub fn inner(&self) -> &P {
         &self.port
@@ -330,6 +345,8 @@ impl<P: Port> Port for Fault<P> {
         if !self.tx.active {
             return self.port.tx_reserve(len_bytes);
         }
+        // What was reserved before is filled by now, and goes on without waiting for a flush.
+        self.pass_on();
         // A backlog means that the port beneath is full, and the caller shall see that.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
@@ -339,17 +356,8 @@ impl<P: Port> Port for Fault<P> {
             return self.port.tx_flush();
         }
         self.tx.tick();
-        while let Some(frame) = self.reserved.pop() {
-            self.tx.admit(frame);
-        }
-        for frame in self.tx.passed.drain(..) {
-            self.outgoing.push(match frame {
-                FaultFrame::Intact(bytes) | FaultFrame::Copied(bytes) => bytes,
-            });
-        }
-        self.outgoing.drain_into(&mut self.port, |_| {});
-        // Buffers come from `reserved` and end in `outgoing`: bring the used ones back.
-        self.outgoing.return_spares(&mut self.reserved);
+        self.pass_on();
+        self.port.tx_flush();
     }
 
     fn set_now(&mut self, now: Instant) {
@@ -409,6 +417,18 @@ mod tests {
         let all: Vec<u32> = (0..1000).collect();
         assert_eq!(run_tx(FaultConfig::default()), (all.clone(), FaultTally::default()));
         assert_eq!(run_rx(FaultConfig::default()), (all, FaultTally::default()));
+    }
+
+    #[test]
+    fn a_frame_goes_on_when_the_next_is_begun() {
+        let config = FaultConfig { corrupt_chance: Chance(1), ..FaultConfig::default() };
+        let (mut a, mut b) = tx_fault(config, 8);
+        a.tx_reserve(4).unwrap().copy_from_slice(&7_u32.to_be_bytes());
+        a.port.tx_flush();
+        assert!(receive(&mut b).is_empty(), "it is not filled yet, for all that is known");
+        assert!(a.tx_reserve(4).is_some());
+        a.port.tx_flush();
+        assert_eq!(receive(&mut b), [7]);
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl<P: Port, W: io::Write> Port for Pcap<P, W> {
     fn tx_flush(&mut self) {
         let recorder = &mut self.recorder;
         self.outgoing.drain_into(&mut self.port, |frame| recorder.record(frame));
+        self.port.tx_flush();
     }
 
     fn set_now(&mut self, now: Instant) {

@@ -54,8 +54,8 @@ impl Staging {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Copies the frames into `port` and flushes it, telling `sent` of each. Frames that a full
-    /// port does not take stay at the head of the queue for the next call, in order.
+    /// Copies the frames into `port`, telling `sent` of each; the caller flushes it. Frames that a port which is
+    /// full after a flush does not take stay at the head of the queue for the next call, in order.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {
@@ -73,7 +73,6 @@ impl Staging {
                 flushed = true;
             }
         }
-        port.tx_flush();
         self.blocked = !self.frames.is_empty();
     }
 }

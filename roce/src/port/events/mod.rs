@@ -358,6 +358,7 @@ impl<P: Port> Port for Events<P> {
             self.admit(frame);
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
+        self.port.tx_flush();
         // Buffers come from `reserved` and end in `outgoing`: bring the used ones back.
         self.outgoing.return_spares(&mut self.reserved);
     }
