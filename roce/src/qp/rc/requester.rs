@@ -281,12 +281,12 @@ impl Requester {
         outlet: &mut Outlet<'_, P>,
     ) -> Result<(), NotSent> {
         let mut spec = outlet.path.packet(part.opcode, psn, part.payload_len);
+        let window_pkts = self.congestion.window_pkts().min(self.pace.in_flight_pkts_max);
         spec.ack_req = part.is_last
-            || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS
-            || self.congestion.is_last_permit(self.recovery.unacked())
-            || self.recovery.unacked() + 1 >= self.pace.in_flight_pkts_max
             // Half a window ahead of its end, so that the answer comes while the rest is under way.
-            || self.since_ack_req_pkts + 1 >= self.pace.in_flight_pkts_max / 2
+            || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
+            // Or nothing would open the window again.
+            || self.recovery.unacked() + 1 >= window_pkts
             || self.is_long_unasked(outlet.now);
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };

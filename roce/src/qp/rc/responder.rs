@@ -313,6 +313,11 @@ impl Responder {
         let fate = self.keep(packet, inlet);
         let aftermath = if fate == Fate::Kept { Aftermath::Keep } else { Aftermath::Answer };
         if self.selective {
+            // What follows a packet that was told of opens no gap and closes none: it is told of when the peer asks.
+            let follows = self.early.replace(psn).is_some_and(|early| early.plus(1) == psn);
+            if follows && !packet.bth.ack_req && matches!(fate, Fate::Kept | Fate::Placed) {
+                return if fate == Fate::Kept { Aftermath::Keep } else { Aftermath::Nothing };
+            }
             // A refusal that waits says more.
             if !matches!(self.due, Due::Refusal(_)) {
                 self.due = Due::Sack { trigger: psn, duplicate: fate == Fate::Duplicate };
