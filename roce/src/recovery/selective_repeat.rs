@@ -254,6 +254,28 @@ impl SelectiveRepeat {
         self.advance();
     }
 
+    /// The READ response `psn`, which is awaited, follows the last one that came; something before it is missing,
+    /// and all requests before `executed` were executed. All that this tells is that it has arrived: false, and
+    /// nothing done, where it may tell more.
+    #[inline]
+    pub fn on_following(&mut self, psn: Psn, executed: Psn) -> bool {
+        let (path, next) = (Path::Response as usize, psn.plus(1));
+        let is_past = |limit: Psn| next.offset_from(limit).is_some_and(|offset| offset > 0);
+        let follows = psn == self.reached[path] && psn == self.looked[path] && self.reorder_pkts == 0;
+        if !follows
+            || psn == self.una
+            || self.executed.offset_from(executed).is_none_or(|offset| offset < 0)
+            || self.resent_low.is_some_and(is_past)
+            || self.lost.contains(psn)
+            || self.resent.contains(psn)
+        {
+            return false;
+        }
+        self.arrived.insert(psn);
+        (self.reached[path], self.looked[path]) = (next, next);
+        true
+    }
+
     /// Those of the 32 packets from `first` on whose bit is set have arrived.
     pub fn on_told(&mut self, path: Path, first: Psn, bits: u32) {
         self.arrive(path, first, u64::from(bits));
@@ -585,6 +607,26 @@ mod tests {
     }
 
     #[test]
+    fn a_response_that_tells_more_than_its_arrival_is_left_to_those_who_ask_more() {
+        let mut scheme = sent(10);
+        scheme.on_executed(FIRST.plus(6));
+        arrived(&mut scheme, [0]);
+        scheme.on_arrived(Path::Response, FIRST.plus(3), 1);
+        look_on(&mut scheme);
+        let (known, more) = (FIRST.plus(6), FIRST.plus(7));
+        assert!(!scheme.on_following(FIRST.plus(4), more), "requests were executed");
+        assert!(!scheme.on_following(FIRST.plus(5), known), "4 is overtaken");
+        assert!(scheme.is_awaited(FIRST.plus(4)) && scheme.is_awaited(FIRST.plus(5)));
+        assert!(scheme.on_following(FIRST.plus(4), known));
+        assert!(scheme.on_following(FIRST.plus(5), FIRST.plus(5)), "an older end");
+        (0..2).for_each(|_| scheme.on_sent(1));
+        assert!(!scheme.is_resend(), "1 and 2 again, after 9");
+        assert!([6, 7, 8, 9].iter().all(|i| scheme.on_following(FIRST.plus(*i), known)));
+        scheme.on_sent(1);
+        assert!(!scheme.on_following(FIRST.plus(10), known), "1 and 2 are overtaken again");
+    }
+
+    #[test]
     fn a_read_beyond_the_window_is_asked_for_to_its_end() {
         let mut scheme = SelectiveRepeat::new(FIRST, 64);
         scheme.on_sent(1000);
@@ -644,6 +686,8 @@ mod tests {
         Resend(u32),
         /// So many packets from one on, or those of 32 whose bit is set.
         Arrived(u32, u32),
+        /// So many, one by one, from one on, or from the last that arrived on.
+        OneByOne(Option<u32>, u32),
         Told(u32, u32),
         Spurious,
         Timeout,
@@ -655,6 +699,7 @@ mod tests {
             3 => (1u32..8).prop_map(Step::Resend),
             2 => (0u32..140, 1u32..140).prop_map(|(first, count)| Step::Arrived(first, count)),
             3 => (0u32..140, 1u32..4).prop_map(|(first, count)| Step::Arrived(first, count)),
+            6 => (prop::option::of(0u32..140), 1u32..30).prop_map(|(first, count)| Step::OneByOne(first, count)),
             3 => (0u32..140, any::<u32>()).prop_map(|(first, bits)| Step::Told(first, bits)),
             1 => Just(Step::Spurious),
             1 => Just(Step::Timeout),
@@ -679,6 +724,23 @@ mod tests {
         }
     }
 
+    /// The steps in which nothing arrives.
+    fn send_or_wait(scheme: &mut SelectiveRepeat, step: &Step) {
+        match *step {
+            Step::Send(count) | Step::Resend(count) => {
+                let is_resend = matches!(step, Step::Resend(_));
+                for _ in 0..count {
+                    if scheme.permit() && scheme.is_resend() == is_resend {
+                        scheme.on_sent(1);
+                    }
+                }
+            }
+            Step::Spurious => scheme.on_spurious(),
+            Step::Timeout => scheme.on_timeout(),
+            Step::Arrived(..) | Step::OneByOne(..) | Step::Told(..) => {}
+        }
+    }
+
     /// Everything that may be told apart.
     fn state(scheme: &SelectiveRepeat) -> impl PartialEq + std::fmt::Debug + use<> {
         let window = scheme.window_pkts();
@@ -700,7 +762,12 @@ mod tests {
             let mut one_by_one = at_once.clone();
             for step in steps {
                 let una = at_once.una;
-                let arrives: Vec<Psn> = match step {
+                let reached = at_once.reached[Path::Response as usize];
+                let mut arrives: Vec<Psn> = match step {
+                    Step::OneByOne(from, count) => {
+                        let from = from.map_or(reached, |from| una.plus(from));
+                        (0..count).map(|i| from.plus(i)).collect()
+                    }
                     Step::Arrived(from, count) => (0..count).map(|i| una.plus(from + i)).collect(),
                     Step::Told(from, bits) => {
                         (0..32).filter(|i| bits >> i & 1 == 1).map(|i| una.plus(from + i)).collect()
@@ -708,29 +775,34 @@ mod tests {
                     _ => Vec::new(),
                 };
                 for scheme in [&mut at_once, &mut one_by_one] {
-                    match step {
-                        Step::Send(count) | Step::Resend(count) => {
-                            let is_resend = matches!(step, Step::Resend(_));
-                            for _ in 0..count {
-                                if scheme.permit() && scheme.is_resend() == is_resend {
-                                    scheme.on_sent(1);
-                                }
-                            }
-                        }
-                        Step::Spurious => scheme.on_spurious(),
-                        Step::Timeout => scheme.on_timeout(),
-                        Step::Arrived(..) | Step::Told(..) => {}
-                    }
+                    send_or_wait(scheme, &step);
                     // Told as the requester does: no further than what was sent.
                     scheme.executed = scheme.high;
                 }
-                let sent = |psn: &Psn| psn.index_in(una, one_by_one.sent()).is_some();
+                let sent_pkts = one_by_one.sent();
+                let sent = |psn: &Psn| psn.index_in(una, sent_pkts).is_some();
                 match step {
                     Step::Arrived(from, _) => {
                         let count = arrives.iter().filter(|psn| sent(psn)).count() as u32;
-                        at_once.on_arrived(Path::Response, una.plus(from), count);
+                        if count > 0 {
+                            at_once.on_arrived(Path::Response, una.plus(from), count);
+                        }
                     }
                     Step::Told(from, bits) => at_once.on_told(Path::Response, una.plus(from), bits),
+                    Step::OneByOne(..) => {
+                        for psn in arrives.drain(..) {
+                            if !sent(&psn) || !at_once.is_awaited(psn) {
+                                continue;
+                            }
+                            if !at_once.on_following(psn, at_once.executed) {
+                                at_once.on_arrived(Path::Response, psn, 1);
+                                look_on(&mut at_once);
+                            }
+                            one_by_one.on_arrived(Path::Response, psn, 1);
+                            let from = one_by_one.una;
+                            look(&mut one_by_one, from);
+                        }
+                    }
                     _ => {}
                 }
                 for psn in arrives.iter().filter(|psn| sent(psn)).copied().collect::<Vec<_>>() {

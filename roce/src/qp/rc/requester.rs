@@ -5,6 +5,7 @@ use super::emit::{Path, PortFull};
 use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::pace::Pace;
 use super::segment::{Segment, segment};
+use super::selective::News;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
@@ -361,6 +362,9 @@ impl Requester {
         match outcome {
             Outcome::Ignored => None,
             Outcome::Feedback(feedback) => self.on_feedback(now, feedback, counters),
+            Outcome::Selective(News::Response { psn, executed }) if self.on_following(now, psn, executed) => {
+                None
+            }
             Outcome::Selective(news) => self.on_news(now, &news, outstanding, counters),
             Outcome::NotReady { next, wait_nanos } => {
                 let progress = self.on_everything_before(next, outstanding);

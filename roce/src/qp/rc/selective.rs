@@ -57,6 +57,21 @@ impl Requester {
         }
     }
 
+    /// Takes in a READ response that tells nothing but that it is there; false where it may tell more. Most of
+    /// those behind a loss are such.
+    #[inline]
+    pub(super) fn on_following(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
+        if self.pace.rto.timed() == Some(psn) {
+            return false;
+        }
+        if !self.scheme().is_some_and(|scheme| scheme.on_following(psn, executed)) {
+            return false;
+        }
+        self.rnr_retries_left = self.config.rnr_retry;
+        self.restart_pace(now);
+        true
+    }
+
     /// Takes in what a response said.
     pub(super) fn on_news(
         &mut self,
