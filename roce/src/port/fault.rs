@@ -174,12 +174,12 @@ impl<F: AsRef<[u8]>> Lane<F> {
         }
     }
 
-    /// Lets one frame meet its fate.
-    fn admit(&mut self, frame: F) {
+    /// Lets one frame meet its fate: gives it back where it vanishes.
+    fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.config.drop_chance.hits(&mut self.rng) {
             self.tally.dropped += 1;
-            return;
+            return Some(frame);
         }
         let mut frame = FaultFrame::Intact(frame);
         if self.config.corrupt_chance.hits(&mut self.rng) {
@@ -197,6 +197,7 @@ impl<F: AsRef<[u8]>> Lane<F> {
         } else {
             self.pass(frame);
         }
+        None
     }
 
     fn pass(&mut self, frame: FaultFrame<F>) {
@@ -281,7 +282,7 @@ impl<P: Port> Fault<P> {
     /// Puts what was reserved through the faults, and on to the port beneath.
     fn pass_on(&mut self) {
         while let Some(frame) = self.reserved.pop() {
-            self.tx.admit(frame);
+            self.tx.admit(frame).into_iter().for_each(|lost| self.reserved.recycle(lost));
         }
         for frame in self.tx.passed.drain(..) {
             self.outgoing.push(match frame {
