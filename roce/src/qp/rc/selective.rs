@@ -166,6 +166,9 @@ impl Requester {
         for (word, bits) in bitmap_words(bitmap).enumerate() {
             let first = next.plus(1 + 32 * word as u32);
             let mut left = bits & !scheme.arrived_bits(first);
+            if left == 0 {
+                continue;
+            }
             if outstanding.assigned_reads() == 0 {
                 scheme.on_told(Path::Request, first, left);
                 continue;
@@ -238,7 +241,7 @@ fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut O
 }
 
 /// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns how
-/// many are newly so.
+/// many are newly so. Without READs among them the look goes on from the last.
 fn find_lost_requests(
     scheme: &mut SelectiveRepeat,
     next: Psn,
@@ -250,7 +253,12 @@ fn find_lost_requests(
         let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
         word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
     };
-    let (mut at, mut lost) = (next, 0);
+    let goes_on = outstanding.assigned_reads() == 0;
+    if goes_on && !scheme.may_overtake(Path::Request) {
+        return 0;
+    }
+    let from = if goes_on { scheme.look_from(Path::Request) } else { next };
+    let (mut at, mut lost) = (from, 0);
     while let Some(psn) = scheme.next_overtaken(Path::Request, at) {
         let Some(place) = outstanding.find(psn) else { break };
         if !place.span.is_read {
@@ -263,6 +271,9 @@ fn find_lost_requests(
             lost += scheme.on_lost(psn, place.span.packets - place.packet);
         }
         at = place.span.end();
+    }
+    if goes_on {
+        scheme.on_looked(Path::Request);
     }
     lost
 }
