@@ -11,6 +11,7 @@ use crate::psn::Psn;
 use crate::qp::QpState;
 use crate::qp::rc::completer::{Completer, Outcome};
 use crate::qp::rc::responder::{Aftermath, Inlet, Responder};
+use crate::qp::rc::selective::News;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
@@ -194,8 +195,12 @@ impl<P: Port> Engine<P> {
         if outcome == Outcome::Ignored {
             return;
         }
+        let may_teach = matches!(outcome, Outcome::Selective(News::Sack { .. } | News::Repetition { .. }));
         let failed =
             connection.requester.on_outcome(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
+        if may_teach {
+            connection.requester.share_reordering(&mut self.reorder_pkts);
+        }
         self.after_requester(slot, failed);
     }
 

@@ -137,6 +137,8 @@ pub struct Engine<P: Port> {
     past: QpCounters,
     frames: Vec<P::Frame>,
     reorder: Reorder<P::Frame>,
+    /// How many packets the network lets overtake one, as queue pairs have seen under selective repeat.
+    reorder_pkts: u32,
     now: Instant,
 }
 
@@ -170,6 +172,7 @@ impl<P: Port> Engine<P> {
             past: QpCounters::default(),
             frames: Vec::with_capacity(RX_BURST_FRAMES),
             reorder: Reorder::new(),
+            reorder_pkts: 0,
             now: Instant::ZERO,
         })
     }

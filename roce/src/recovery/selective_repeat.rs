@@ -23,7 +23,7 @@ pub const WINDOW_PKTS_MIN: u32 = 64;
 pub const WINDOW_PKTS_MAX: u32 = 4096;
 
 /// The tolerance for reordering that the first spurious retransmission brings, in packets.
-const REORDER_PKTS_FIRST: u32 = 8;
+const REORDER_PKTS_FIRST: u32 = 16;
 
 /// The requester side.
 #[derive(Clone, Debug)]
@@ -435,6 +435,18 @@ impl SelectiveRepeat {
         }
     }
 
+    /// How many packets may overtake one before it is taken for lost.
+    #[inline]
+    pub fn reorder_pkts(&self) -> u32 {
+        self.reorder_pkts
+    }
+
+    /// The network lets so many packets overtake one, as others have seen.
+    #[inline]
+    pub fn expect_reordering(&mut self, reorder_pkts: u32) {
+        self.reorder_pkts = reorder_pkts.min(self.window_pkts() / 2);
+    }
+
     /// What a probe repeats: first packet and count. What all wait for, where that was repeated before: its
     /// repetition was lost, with nothing behind it that could tell. Otherwise the last packet sent, whose
     /// answer tells of all before it.
@@ -585,14 +597,18 @@ mod tests {
 
     #[test]
     fn duplicates_raise_the_tolerance_once_a_window_and_timeouts_lower_it() {
-        let mut scheme = sent(30);
+        let mut scheme = sent(40);
         scheme.on_spurious();
         scheme.on_spurious();
         assert_eq!(scheme.reorder_pkts, REORDER_PKTS_FIRST);
         arrived(&mut scheme, [REORDER_PKTS_FIRST]);
         assert_eq!(overtaken(&mut scheme), [0], "overtaken by more than the tolerance");
         scheme.on_timeout();
-        assert_eq!(scheme.reorder_pkts, REORDER_PKTS_FIRST / 2);
+        assert_eq!(scheme.reorder_pkts(), REORDER_PKTS_FIRST / 2);
+        scheme.expect_reordering(31);
+        assert_eq!(scheme.reorder_pkts(), 31);
+        scheme.expect_reordering(33);
+        assert_eq!(scheme.reorder_pkts(), 32, "half a window");
     }
 
     #[test]

@@ -9,4 +9,4 @@ pub mod reads;
 pub mod requester;
 pub mod responder;
 pub mod segment;
-mod selective;
+pub mod selective;

@@ -116,6 +116,8 @@ pub struct Requester {
     local_fault: Option<LocalFault>,
     /// The send queue drains: nothing new is started.
     draining: bool,
+    /// What this and the device's other queue pairs knew of the network's reordering when they last compared it.
+    pub(super) known_reorder_pkts: u32,
 }
 
 impl Requester {
@@ -133,6 +135,7 @@ impl Requester {
             since_ack_req_pkts: 0,
             local_fault: None,
             draining: false,
+            known_reorder_pkts: 0,
         }
     }
 

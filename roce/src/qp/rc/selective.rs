@@ -57,6 +57,20 @@ impl Requester {
         }
     }
 
+    /// Compares what is known of the network's reordering with `device_pkts`, which all queue pairs of the device
+    /// share: what this one has learned since, more or less, the others learn from it, and otherwise it from them.
+    /// So a short flow need not send anything twice to learn it.
+    pub fn share_reordering(&mut self, device_pkts: &mut u32) {
+        let known_pkts = self.known_reorder_pkts;
+        let Some(scheme) = self.scheme() else { return };
+        if scheme.reorder_pkts() == known_pkts {
+            scheme.expect_reordering(*device_pkts);
+        } else {
+            *device_pkts = scheme.reorder_pkts();
+        }
+        self.known_reorder_pkts = scheme.reorder_pkts();
+    }
+
     /// Takes in a READ response that tells nothing but that it is there; false where it may tell more. Most of
     /// those behind a loss are such.
     #[inline]
