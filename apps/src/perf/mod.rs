@@ -130,6 +130,9 @@ fn measure_sizes(
         }
         rows.push(row);
     }
+    if bench.local.loss_turns.is_some() && bench.turns.is_empty() {
+        eprintln!("{}", turns::NOTHING_TO_COMPARE);
+    }
     // Neither end takes its queue pairs away while the other still waits for an acknowledgement.
     bench.control.barrier()?;
     if json {

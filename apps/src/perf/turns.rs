@@ -18,6 +18,10 @@ const TURN: Duration = Duration::from_millis(20);
 /// The most chances: a second then still has two cycles that count.
 const CHANCES_MAX: usize = 12;
 
+/// Said where the turns came to nothing.
+pub(super) const NOTHING_TO_COMPARE: &str = "--loss-turns: no turn of 20 ms completed a message, or too few turns were whole, to compare \
+     them: give a longer -D, or shorter messages with -s";
+
 /// The chances of loss that take turns; what the first carries the others are compared with.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LossTurns(Vec<f64>);
