@@ -304,8 +304,8 @@ impl Responder {
         }
     }
 
-    /// A packet that is ahead is kept, where there is room, and told of: each one under selective repeat,
-    /// otherwise the first of a gap.
+    /// A packet that is ahead is kept, where there is room, and told of where it opens a gap; under selective repeat
+    /// also where it closes one, was there already, or asks for it.
     #[cold]
     fn on_ahead(&mut self, packet: &Packet<'_>, first: bool, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.out_of_seq_request += 1;
