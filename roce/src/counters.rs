@@ -67,9 +67,9 @@ counters! {
         sacks_received,
         /// Packets sent again that had arrived the first time.
         spurious_retransmits,
-        /// Last packets sent again early, to hear what became of them.
+        /// Silences in which a packet was sent again, to hear what became of the others.
         tail_probes,
-        /// Expiries of the timeout that follows the round trip.
+        /// Silences as long as the timeout that follows the round trip, in which a packet was sent again.
         adaptive_retrans,
         /// Packets sent again.
         retransmitted_pkts,

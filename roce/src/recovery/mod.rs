@@ -10,7 +10,7 @@ pub mod rto;
 pub mod selective_repeat;
 
 pub use go_back_n::{Affordable, ExpectedPsn, GoBackN};
-pub use rto::{AdaptiveRto, RetransmitTimer};
+pub use rto::{AdaptiveRto, RetransmitTimer, Silence};
 pub use selective_repeat::SelectiveRepeat;
 
 use selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
@@ -212,9 +212,11 @@ impl Recovery {
         either!(self, scheme => scheme.on_sent(span))
     }
 
-    /// Nothing was heard for the whole timeout.
-    pub fn on_timeout(&mut self) {
-        either!(self, scheme => scheme.on_timeout())
+    /// Under go-back-N, everything in flight is to be sent again: nothing was heard for the whole timeout.
+    pub fn go_back(&mut self) {
+        if let Recovery::GoBackN(scheme) = self {
+            scheme.on_timeout();
+        }
     }
 
     /// The longest stretch of PSNs from [`Recovery::next_psn`] on that one READ asks for.
@@ -241,8 +243,8 @@ mod tests {
         let mut recovery = Recovery::new(RecoveryScheme::SelectiveRepeat { window_pkts: 64 }, first);
         recovery.on_sent(1);
         recovery.on_sent(64);
-        recovery.on_timeout();
         let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
+        scheme.on_lost(first, 64);
         // The window moves on by the packet before the READ, whose last packet was not in it.
         scheme.on_executed(first.plus(1));
         scheme.on_arrived(selective_repeat::Path::Request, first, 1);

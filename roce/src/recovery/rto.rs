@@ -80,13 +80,13 @@ struct Timed {
     at: Instant,
 }
 
-/// A retransmission timeout that follows the measured round trip (RFC 6298), with a tail probe before it
-/// (RFC 8985, section 7) and IRN's two floors (SIGCOMM'18, section 3.1).
+/// A retransmission timeout that follows the measured round trip (RFC 6298), IRN's two floors below it (SIGCOMM'18,
+/// section 3.1), with probes before it (RFC 8985, section 7), which go on like those of QUIC (RFC 9002, section 6.2).
 ///
 /// ```text
-///   heard --- 2 min rtt + 4 rttvar --> probe: the last packet again
-///        then srtt + 4 rttvar, at least low or high, doubling ----> all that is not acknowledged again
-///   before a round trip was measured: low or high for the probe, then 1 ms, doubling
+///   heard -- w --> probe -- 2 w --> probe -- 4 w --> probe ..        w = 2 min rtt + 4 rttvar
+///   a wait of srtt + 4 rttvar, at least low or high, was a timeout
+///   before a round trip was measured: w is low or high, and 1 ms was a timeout
 /// ```
 /// It decides when to send again, never when to give up: that stays with the local ACK timeout.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,7 +99,7 @@ pub struct AdaptiveRto {
     expiries: u32,
 }
 
-/// After a probe, where no round trip was measured: the network may be a slow one. In nanoseconds.
+/// The timeout where no round trip was measured: the network may be a slow one. In nanoseconds.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
 /// The shortest wait for a probe, in nanoseconds: timers are no finer.
 const PROBE_MIN_NANOS: u64 = 10_000;
@@ -161,24 +161,44 @@ impl AdaptiveRto {
 
     /// The wait from now on, with `in_flight_pkts` in flight.
     pub fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
-        let floor = if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS };
-        if self.srtt_nanos == 0 {
-            let doublings = self.expiries.saturating_sub(1).min(BACKOFF_MAX);
-            return if self.expiries == 0 { floor } else { FIRST_RTO_NANOS << doublings };
-        }
-        let margin = 4 * self.rttvar_nanos;
-        if self.expiries == 0 {
+        let first = if self.srtt_nanos == 0 {
+            floor_nanos(in_flight_pkts)
+        } else {
             // Silence: while queues drain, they bring something all the time.
-            return (2 * self.min_nanos + margin).max(PROBE_MIN_NANOS);
-        }
-        (self.srtt_nanos + margin).max(floor) << (self.expiries - 1).min(BACKOFF_MAX)
+            (2 * self.min_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
+        };
+        first << self.expiries.min(BACKOFF_MAX)
     }
 
-    /// It expired. Returns whether this is the time for a probe.
-    pub fn on_expired(&mut self) -> bool {
+    /// The wait is over, with `in_flight_pkts` in flight. Returns what that means.
+    pub fn on_expired(&mut self, in_flight_pkts: u32) -> Silence {
+        let waited_nanos = self.wait_nanos(in_flight_pkts);
+        let rto_nanos = match self.srtt_nanos {
+            0 => FIRST_RTO_NANOS,
+            srtt => (srtt + 4 * self.rttvar_nanos).max(floor_nanos(in_flight_pkts)),
+        };
         self.expiries += 1;
-        self.expiries == 1
+        match self.expiries {
+            1 => Silence::First,
+            _ if waited_nanos < rto_nanos => Silence::Longer,
+            _ => Silence::Timeout,
+        }
     }
+}
+
+/// How long nothing was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// One wait.
+    First,
+    /// More than one.
+    Longer,
+    /// The retransmission timeout.
+    Timeout,
+}
+
+fn floor_nanos(in_flight_pkts: u32) -> u64 {
+    if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS }
 }
 
 fn rto_nanos(timeout: u8) -> Option<u64> {
@@ -211,5 +231,34 @@ mod tests {
         assert_eq!(timer.deadline(), Some(Instant::from_nanos(8192)));
         timer.restart(Instant::ZERO);
         assert_eq!(timer.deadline(), Some(Instant::from_nanos(16384)));
+    }
+
+    #[test]
+    fn a_silence_is_probed_more_and_more_seldom_and_is_a_timeout_in_the_end() {
+        let silences = |rto: &mut AdaptiveRto, in_flight_pkts| {
+            [0; 7].map(|_| (rto.wait_nanos(in_flight_pkts), rto.on_expired(in_flight_pkts)))
+        };
+        let (first, longer, timeout) = (Silence::First, Silence::Longer, Silence::Timeout);
+        let mut rto = AdaptiveRto::default();
+        let waits = silences(&mut rto, RTO_LOW_PKTS);
+        assert_eq!(waits[..2], [(100_000, first), (200_000, longer)]);
+        assert_eq!(waits[3..5], [(800_000, longer), (1_600_000, timeout)]);
+        rto.on_progress();
+        let waits = silences(&mut rto, RTO_LOW_PKTS + 1);
+        assert_eq!(waits[..3], [(320_000, first), (640_000, longer), (1_280_000, timeout)]);
+        let measured = |rtt_nanos| {
+            let mut rto = AdaptiveRto::default();
+            rto.on_sent(Psn::new(0), Instant::ZERO);
+            assert_eq!(rto.on_answered(Instant::from_nanos(rtt_nanos)), Some(rtt_nanos));
+            rto
+        };
+        let mut near = measured(5_000); // and 2,500 of variation
+        let waits = silences(&mut near, 4);
+        assert_eq!(waits[4..6], [(320_000, timeout), (640_000, timeout)]);
+        near.on_progress();
+        let waits = silences(&mut near, 3);
+        assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
+        let mut far = measured(500_000);
+        assert_eq!(silences(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
     }
 }

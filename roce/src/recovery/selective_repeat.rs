@@ -40,13 +40,13 @@ pub struct SelectiveRepeat {
     resent_low: Option<Psn>,
     /// All requests before it were executed: the largest cumulative acknowledgement.
     executed: Psn,
-    /// The end of the last packet that arrived when it was first sent: requests, READ responses.
+    /// The end of the last packet that arrived: requests, READ responses.
     reached: [Psn; 2],
     /// Everything before it was looked at, and what was overtaken is lost.
     looked: [Psn; 2],
     /// How many packets may overtake one before it is taken for lost.
     reorder_pkts: u32,
-    /// The tolerance is not raised again before this is acknowledged.
+    /// The tolerance is not raised before this is acknowledged.
     raised_at: Psn,
 }
 
@@ -76,7 +76,7 @@ impl SelectiveRepeat {
             reached: [first; 2],
             looked: [first; 2],
             reorder_pkts: 0,
-            raised_at: first,
+            raised_at: first.minus(1),
         }
     }
 
@@ -185,7 +185,7 @@ impl SelectiveRepeat {
 
     /// The request of the READ at `psn` waits at the peer.
     pub fn on_asked(&mut self, psn: Psn) {
-        if self.tracked(psn).is_some() && !self.resent.contains(psn) {
+        if self.tracked(psn).is_some() {
             self.reach(Path::Request, psn.plus(1));
         }
     }
@@ -248,7 +248,7 @@ impl SelectiveRepeat {
         if !self.lost.is_empty() {
             self.lost.remove(psn);
         }
-        if self.arrived.insert(psn) && !self.resent.contains(psn) {
+        if self.arrived.insert(psn) {
             self.reach(path, psn.plus(1));
         }
         self.advance();
@@ -295,7 +295,7 @@ impl SelectiveRepeat {
             _ => bits,
         };
         self.lost.remove_bits(first, bits);
-        let told = bits & !self.arrived.bits(first) & !self.resent.bits(first);
+        let told = bits & !self.arrived.bits(first);
         self.arrived.insert_bits(first, bits);
         if told != 0 {
             self.reach(path, first.plus(u64::BITS - told.leading_zeros()));
@@ -419,17 +419,21 @@ impl SelectiveRepeat {
         newly
     }
 
-    /// The peer threw the packet `psn` away, although it may have told of its arrival.
-    pub fn on_refused(&mut self, psn: Psn) {
-        if self.tracked(psn).is_some() {
-            self.arrived.remove(psn);
-            self.lost.insert(psn);
+    /// The packets `first` to `first + count` go again, although the peer may have told of their arrival: duplicates
+    /// of them say nothing of the network.
+    pub fn send_again(&mut self, first: Psn, count: u32) {
+        for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
+            if self.tracked(psn).is_some() {
+                self.arrived.remove(psn);
+                self.lost.insert(psn);
+            }
         }
+        self.raised_at = self.high;
     }
 
     /// A packet sent again had arrived the first time: the network reorders.
     pub fn on_spurious(&mut self) {
-        if self.raised_at.offset_from(self.una).is_none_or(|offset| offset <= 0) {
+        if self.raised_at.offset_from(self.una).is_none_or(|offset| offset < 0) {
             self.reorder_pkts = (self.reorder_pkts * 2).clamp(REORDER_PKTS_FIRST, self.window_pkts() / 2);
             self.raised_at = self.high;
         }
@@ -447,31 +451,31 @@ impl SelectiveRepeat {
         self.reorder_pkts = reorder_pkts.min(self.window_pkts() / 2);
     }
 
-    /// What a probe repeats: first packet and count. What all wait for, where that was repeated before: its
-    /// repetition was lost, with nothing behind it that could tell. Otherwise the last packet sent, whose
-    /// answer tells of all before it.
-    pub fn probe(&self) -> Option<(Psn, u32)> {
+    /// What is to be sent again after a silence, first packet and count: as little as will do, as its answer tells of
+    /// all the rest, and the silence may be the peer's own.
+    ///
+    /// - In the first silence, the last packet sent; where that lies beyond the window, the last but one in it: for
+    ///   the last, a READ would be asked for to its end.
+    /// - Where that has arrived, in every later silence, and where it was sent again before, with nothing behind it
+    ///   that could tell of its second loss: what all wait for.
+    pub fn probe(&mut self, is_first: bool) -> (Psn, u32) {
+        let (una, sent) = (self.una, self.sent());
+        let span = if sent <= self.window_pkts() { sent } else { self.window_pkts() - 1 };
+        let last = una.plus(span).minus(1);
         let is_silent = |psn: Psn| self.is_awaited(psn) && !self.lost.contains(psn);
-        if is_silent(self.una) && self.resent.contains(self.una) {
-            let repeated = |i: &u32| is_silent(self.una.plus(*i)) && self.resent.contains(self.una.plus(*i));
-            return Some((self.una, (0..self.window_pkts()).take_while(repeated).count() as u32));
+        let is_repeated = |i: &u32| is_silent(una.plus(*i)) && self.resent.contains(una.plus(*i));
+        let repeated = (0..span).take_while(is_repeated).count() as u32;
+        if repeated > 0 {
+            return (una, repeated);
         }
-        let last = self.high.minus(1);
-        is_silent(last).then_some((last, 1))
-    }
-
-    /// Nothing was heard for a whole timeout: all that has not arrived is lost, and what waited at the peer
-    /// may have been thrown away (RFC 2018, section 8).
-    pub fn on_timeout(&mut self) {
-        if let Some(kept) = self.executed.index_in(self.una, self.window_pkts()) {
-            self.arrived.remove_range(self.executed, self.window_pkts() - kept);
+        if is_first && is_silent(last) {
+            return (last, 1);
         }
-        self.on_lost(self.una, self.sent());
-        self.resent.remove_range(self.una, self.window_pkts());
-        // Duplicates of what is sent again now say nothing of the network; and where losses are noticed too
-        // late to be noticed at all, less tolerance is needed.
-        self.raised_at = self.high;
-        self.reorder_pkts /= 2;
+        if is_silent(una) && !self.arrived.is_empty() {
+            // Overtaken, and not taken for lost: less tolerance is needed.
+            self.reorder_pkts /= 2;
+        }
+        (una, 1)
     }
 }
 
@@ -589,22 +593,28 @@ mod tests {
         scheme.on_executed(FIRST.plus(2));
         arrived(&mut scheme, [0, 1]);
         assert_eq!((scheme.una(), scheme.unacked()), (FIRST.plus(2), 0));
-        scheme.on_refused(FIRST.plus(2));
+        scheme.send_again(FIRST.plus(2), 1);
         assert_eq!((scheme.next_psn(), scheme.is_resend()), (FIRST.plus(2), true));
-        scheme.on_timeout();
-        assert_eq!(scheme.lost_run(FIRST.plus(2)), 2, "the other may have been thrown away too");
     }
 
     #[test]
-    fn duplicates_raise_the_tolerance_once_a_window_and_timeouts_lower_it() {
+    fn duplicates_raise_the_tolerance_once_a_window_and_silences_lower_it() {
         let mut scheme = sent(40);
         scheme.on_spurious();
         scheme.on_spurious();
         assert_eq!(scheme.reorder_pkts, REORDER_PKTS_FIRST);
         arrived(&mut scheme, [REORDER_PKTS_FIRST]);
-        assert_eq!(overtaken(&mut scheme), [0], "overtaken by more than the tolerance");
-        scheme.on_timeout();
-        assert_eq!(scheme.reorder_pkts(), REORDER_PKTS_FIRST / 2);
+        assert_eq!(overtaken(&mut scheme), [0], "by more than the tolerance");
+        scheme.on_sent(1);
+        arrived(&mut scheme, [0]);
+        scheme.on_executed(FIRST.plus(1));
+        arrived(&mut scheme, [0]);
+        assert_eq!(scheme.probe(true), (FIRST.plus(39), 1));
+        assert_eq!(
+            (scheme.probe(false), scheme.reorder_pkts()),
+            ((FIRST.plus(1), 1), REORDER_PKTS_FIRST / 2)
+        );
+        assert_eq!(overtaken(&mut scheme), Vec::from_iter(1..=REORDER_PKTS_FIRST / 2));
         scheme.expect_reordering(31);
         assert_eq!(scheme.reorder_pkts(), 31);
         scheme.expect_reordering(33);
@@ -615,11 +625,11 @@ mod tests {
     fn the_window_ends_new_packets_but_not_repetitions() {
         let mut scheme = sent(64);
         assert!(!scheme.permit());
-        assert_eq!(scheme.probe(), Some((FIRST.plus(63), 1)));
+        assert_eq!(scheme.probe(true), (FIRST.plus(63), 1));
         scheme.on_lost(FIRST, 1);
         assert!(scheme.permit());
         scheme.on_sent(1);
-        assert_eq!(scheme.probe(), Some((FIRST, 1)), "what all wait for, once it was repeated");
+        assert_eq!(scheme.probe(true), (FIRST, 1), "what all wait for, once it was repeated");
     }
 
     #[test]
@@ -646,7 +656,8 @@ mod tests {
     fn a_read_beyond_the_window_is_asked_for_to_its_end() {
         let mut scheme = SelectiveRepeat::new(FIRST, 64);
         scheme.on_sent(1000);
-        scheme.on_timeout();
+        assert_eq!(scheme.probe(true), (FIRST.plus(62), 1), "the last would be all to the end");
+        scheme.on_lost(FIRST, 64);
         assert_eq!((scheme.lost_run(FIRST), scheme.unacked()), (u32::MAX, 1000 - 64));
         scheme.on_sent(1000);
         assert_eq!((scheme.is_resend(), scheme.sent()), (false, 1000));
@@ -706,7 +717,7 @@ mod tests {
         OneByOne(Option<u32>, u32),
         Told(u32, u32),
         Spurious,
-        Timeout,
+        Silence(bool),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -718,7 +729,7 @@ mod tests {
             6 => (prop::option::of(0u32..140), 1u32..30).prop_map(|(first, count)| Step::OneByOne(first, count)),
             3 => (0u32..140, any::<u32>()).prop_map(|(first, bits)| Step::Told(first, bits)),
             1 => Just(Step::Spurious),
-            1 => Just(Step::Timeout),
+            1 => any::<bool>().prop_map(Step::Silence),
         ];
         prop::collection::vec(step, 1..60)
     }
@@ -752,8 +763,11 @@ mod tests {
                 }
             }
             Step::Spurious => scheme.on_spurious(),
-            Step::Timeout => scheme.on_timeout(),
-            Step::Arrived(..) | Step::OneByOne(..) | Step::Told(..) => {}
+            Step::Silence(is_first) if scheme.sent() > 0 => {
+                let (first, count) = scheme.probe(is_first);
+                scheme.send_again(first, count);
+            }
+            Step::Silence(_) | Step::Arrived(..) | Step::OneByOne(..) | Step::Told(..) => {}
         }
     }
 

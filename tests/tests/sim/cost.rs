@@ -51,11 +51,12 @@ fn drops(link: usize, frames: impl IntoIterator<Item = u64>) -> Vec<(usize, u64,
     frames.into_iter().map(|frame| (link, frame, Action::Drop)).collect()
 }
 
-const PATTERNS: [(&str, Pattern); 19] = [
+const PATTERNS: [(&str, Pattern); 20] = [
     ("none", |_| Vec::new()),
     ("request first", |_| drops(REQUESTS, [0])),
     ("request middle", |run| drops(REQUESTS, [run.requests / 2])),
     ("request last", |run| drops(REQUESTS, [run.requests - 1])),
+    ("request last 3", |run| drops(REQUESTS, run.requests.saturating_sub(3)..run.requests)),
     ("request two holes", |run| drops(REQUESTS, [run.requests / 3, run.requests * 2 / 3])),
     ("request burst of 4", |run| drops(REQUESTS, (0..4).map(|n| run.requests / 2 + n))),
     ("request every 16th", |run| drops(REQUESTS, (0..run.requests).filter(|n| n % 16 == 15))),

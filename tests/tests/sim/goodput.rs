@@ -141,3 +141,39 @@ fn one_loss_costs_one_round_trip() {
         }
     }
 }
+
+/// A peer, or this end, that stands still for a while hears and says nothing: no packet is lost, so little may be sent
+/// again.
+#[test]
+fn a_silence_costs_one_packet_a_probe() {
+    const STILL_NANOS: u64 = 2_000_000;
+    const MESSAGES: u32 = 4;
+    for op in [Op::Send, Op::Write, Op::Read] {
+        let mut pair = Pair::new(&PairConfig {
+            link: LINK,
+            timeout: 14,
+            recovery: SELECTIVE,
+            memory_bytes: MESSAGE_BYTES as usize,
+            ..PairConfig::default()
+        });
+        // From then on all that comes back, so that nothing overtakes.
+        let late = if op == Op::Read { 100..FRAMES } else { 1..FRAMES };
+        let delay = |frame| Fault { link: LinkId(1), frame, action: Action::Delay { nanos: STILL_NANOS } };
+        pair.set_tape(&Tape(late.map(delay).collect()));
+        for number in 0..MESSAGES {
+            if op == Op::Send {
+                pair.post_recv(1, u64::from(number), MESSAGE_BYTES);
+            }
+            pair.post_send(0, u64::from(number), op, MESSAGE_BYTES);
+        }
+        pair.run_until_completions(0, MESSAGES as usize);
+        pair.settle();
+        let requester = pair.counters(0);
+        let probes = requester.tail_probes + requester.adaptive_retrans;
+        let data_link = usize::from(op == Op::Read);
+        let needed = u64::from(MESSAGES * MESSAGE_BYTES / PATH_MTU.bytes());
+        println!("{op:?}: {probes} probes, {} packets again", pair.left(data_link) - needed);
+        assert!((3..20).contains(&probes), "{op:?}: {probes} probes in {STILL_NANOS} ns of silence");
+        assert!(pair.left(data_link) <= needed + probes, "{op:?}: more again than probes");
+    }
+}

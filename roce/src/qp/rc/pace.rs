@@ -4,7 +4,8 @@
 //! ```text
 //!   silence for         selective repeat                  improved go-back-N
 //!   a round trip        the last packet again             the oldest packet again; where the peer then acknowledges
-//!   then RTO, doubling  all that did not arrive again     that alone, all behind it too
+//!   twice that, ..      the oldest packet again           that alone, all behind it too
+//!   of those, the RTO   and congestion control sees a loss
 //!   local ACK timeout   one of `retry_count` is used up; after the last the work request fails
 //! ```
 
@@ -13,7 +14,7 @@ use super::requester::Requester;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::queue::WcStatus;
-use crate::recovery::{AdaptiveRto, Affordable, Recovery, SelectiveRepeat};
+use crate::recovery::{AdaptiveRto, Affordable, Recovery, SelectiveRepeat, Silence};
 use crate::time::Instant;
 
 /// Timing that follows the network.
@@ -170,8 +171,8 @@ impl Requester {
                 return Some(failed);
             }
         }
-        let is_first = self.pace.rto.on_expired();
-        let probe = match &mut self.recovery {
+        let silence = self.pace.rto.on_expired(self.recovery.unacked());
+        match &mut self.recovery {
             Recovery::GoBackN(scheme) => {
                 scheme.on_timeout();
                 if self.pace.rto.timed() == Some(scheme.una()) {
@@ -179,31 +180,33 @@ impl Requester {
                 }
                 self.pace.probe = Some(scheme.una());
                 self.pace.in_flight_pkts_max = 1;
-                is_first
             }
             Recovery::SelectiveRepeat(scheme) => {
-                let probe = scheme.probe().filter(|_| is_first);
-                let probe = probe.map(|probe| whole_read(scheme, outstanding, probe.0).unwrap_or(probe));
-                self.pace.probe = probe.map(|(psn, _)| psn);
-                match probe {
-                    Some((psn, count)) => _ = scheme.on_lost(psn, count),
-                    None => scheme.on_timeout(),
-                }
-                probe.is_some()
+                let probe = scheme.probe(silence == Silence::First);
+                let (first, count) = probe_of_read(scheme, outstanding, probe.0).unwrap_or(probe);
+                scheme.send_again(first, count);
+                self.pace.probe = Some(first);
             }
-        };
-        if !probe {
-            self.congestion.on_loss(now);
         }
-        *(if probe { &mut counters.tail_probes } else { &mut counters.adaptive_retrans }) += 1;
+        if silence == Silence::Timeout {
+            self.congestion.on_loss(now);
+            counters.adaptive_retrans += 1;
+        } else {
+            counters.tail_probes += 1;
+        }
         self.start_pace(now);
         None
     }
 }
 
-/// First packet and count of the READ of `psn`, where it is one that the peer may not have: no part of it will do
-/// as a probe.
-fn whole_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
+/// What to probe with, first packet and count, where `psn` belongs to a READ that the peer may not have, so that no
+/// part of it will do: the last response still due to those that it has, or else the whole of this one.
+fn probe_of_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
     let place = outstanding.find(psn).filter(|place| place.span.is_read)?;
-    (!scheme.is_executed(psn)).then_some((place.span.first, place.span.packets))
+    let last_due = scheme.executed().minus(1);
+    match (scheme.is_executed(psn), scheme.is_awaited(last_due)) {
+        (true, _) => None,
+        (_, true) => Some((last_due, 1)),
+        _ => Some((place.span.first, place.span.packets)),
+    }
 }

@@ -448,7 +448,7 @@ impl Requester {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) => {
                 // What is behind it waits at the peer.
-                scheme.on_refused(next);
+                scheme.send_again(next, 1);
                 scheme.sent()
             }
         };
@@ -466,9 +466,7 @@ impl Requester {
         // The peer is there and `next` reached it: what is lost from now on is a new loss. Linux's
         // rxe tells of a sequence error after each of these, which must not add up.
         self.retries_left = self.config.retry_count;
-        if let Recovery::GoBackN(scheme) = &mut self.recovery {
-            scheme.on_timeout();
-        }
+        self.recovery.go_back();
         self.pace.abandon();
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
@@ -495,7 +493,7 @@ impl Requester {
         counters.local_ack_timeout_err += 1;
         self.congestion.on_loss(now);
         self.pace.rto.cancel();
-        self.recovery.on_timeout();
+        self.recovery.go_back();
         self.use_retry(counters)
     }
 
@@ -582,7 +580,7 @@ mod tests {
             requester.recovery.on_sent(10);
         }
         // Without a word from the peer they do.
-        requester.recovery.on_timeout();
+        requester.recovery.go_back();
         requester.recovery.on_sent(10);
         assert_eq!(requester.on_outcome(now, lost, outstanding, &mut counters), Some(WcStatus::RetryExcErr));
     }
