@@ -336,30 +336,25 @@ impl SelectiveRepeat {
         self.resent_low.is_some_and(is_past)
     }
 
-    /// Whether anything may have been overtaken on this path since [`SelectiveRepeat::on_looked`]: not by the
-    /// next one in order.
+    /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_looked`]; `None` where nothing
+    /// may have been: the next one in order overtakes nothing.
     #[inline]
-    pub fn may_overtake(&mut self, path: Path) -> bool {
-        let looked = self.looked[path as usize];
+    pub fn look_from(&mut self, path: Path) -> Option<Psn> {
         if self.may_overtake_resent(path) {
-            return true;
+            return Some(self.una);
         }
+        let looked = self.looked[path as usize];
         match self.overtaking(path).offset_from(looked) {
-            Some(..=0) => false,
+            Some(..=0) => None,
             Some(1) if self.tracked(looked).is_none() || self.arrived.contains(looked) => {
                 self.looked[path as usize] = looked.plus(1);
-                false
+                None
             }
-            _ => true,
+            _ => {
+                let is_behind = looked.offset_from(self.una).is_none_or(|offset| offset < 0);
+                Some(if is_behind { self.una } else { looked })
+            }
         }
-    }
-
-    /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_looked`].
-    #[inline]
-    pub fn look_from(&self, path: Path) -> Psn {
-        let looked = self.looked[path as usize];
-        let is_behind = looked.offset_from(self.una).is_none_or(|offset| offset < 0);
-        if is_behind || self.may_overtake_resent(path) { self.una } else { looked }
     }
 
     /// All that was overtaken on this path is known to be lost.
@@ -736,8 +731,7 @@ mod tests {
 
     /// What was overtaken and is lost, looked for from where the last look ended.
     fn look_on(scheme: &mut SelectiveRepeat) {
-        if scheme.may_overtake(Path::Response) {
-            let from = scheme.look_from(Path::Response);
+        if let Some(from) = scheme.look_from(Path::Response) {
             look(scheme, from);
             scheme.on_looked(Path::Response);
         }

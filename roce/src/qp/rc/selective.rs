@@ -220,10 +220,8 @@ impl Requester {
     /// READ responses that later answers have overtaken are lost. Returns how many.
     fn find_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
         let Some(scheme) = self.scheme() else { return 0 };
-        if !scheme.may_overtake(Path::Response) {
-            return 0;
-        }
-        let (mut at, mut lost) = (scheme.look_from(Path::Response), 0);
+        let Some(from) = scheme.look_from(Path::Response) else { return 0 };
+        let (mut at, mut lost) = (from, 0);
         while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
             let Some(place) = outstanding.find(psn) else { return lost };
             if place.span.is_read {
@@ -268,10 +266,7 @@ fn find_lost_requests(
         word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
     };
     let goes_on = outstanding.assigned_reads() == 0;
-    if goes_on && !scheme.may_overtake(Path::Request) {
-        return 0;
-    }
-    let from = if goes_on { scheme.look_from(Path::Request) } else { next };
+    let Some(from) = (if goes_on { scheme.look_from(Path::Request) } else { Some(next) }) else { return 0 };
     let (mut at, mut lost) = (from, 0);
     while let Some(psn) = scheme.next_overtaken(Path::Request, at) {
         let Some(place) = outstanding.find(psn) else { break };
