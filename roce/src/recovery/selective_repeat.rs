@@ -46,7 +46,7 @@ pub struct SelectiveRepeat {
     looked: [Psn; 2],
     /// How many packets may overtake one before it is taken for lost.
     reorder_pkts: u32,
-    /// The tolerance is not raised before this is acknowledged.
+    /// The tolerance is not raised again before this is acknowledged.
     raised_at: Psn,
 }
 
@@ -76,7 +76,7 @@ impl SelectiveRepeat {
             reached: [first; 2],
             looked: [first; 2],
             reorder_pkts: 0,
-            raised_at: first.minus(1),
+            raised_at: first,
         }
     }
 
@@ -414,8 +414,7 @@ impl SelectiveRepeat {
         newly
     }
 
-    /// The packets `first` to `first + count` go again, although the peer may have told of their arrival: duplicates
-    /// of them say nothing of the network.
+    /// The packets `first` to `first + count` go again, although the peer may have told of their arrival.
     pub fn send_again(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {
@@ -423,12 +422,11 @@ impl SelectiveRepeat {
                 self.lost.insert(psn);
             }
         }
-        self.raised_at = self.high;
     }
 
     /// A packet sent again had arrived the first time: the network reorders.
     pub fn on_spurious(&mut self) {
-        if self.raised_at.offset_from(self.una).is_none_or(|offset| offset < 0) {
+        if self.raised_at.offset_from(self.una).is_none_or(|offset| offset <= 0) {
             self.reorder_pkts = (self.reorder_pkts * 2).clamp(REORDER_PKTS_FIRST, self.window_pkts() / 2);
             self.raised_at = self.high;
         }

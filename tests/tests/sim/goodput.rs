@@ -151,6 +151,7 @@ fn a_silence_costs_one_packet_a_probe() {
     for op in [Op::Send, Op::Write, Op::Read] {
         let mut pair = Pair::new(&PairConfig {
             link: LINK,
+            congestion: CongestionScheme::Window { window_pkts: 256 },
             timeout: 14,
             recovery: SELECTIVE,
             memory_bytes: MESSAGE_BYTES as usize,
@@ -175,5 +176,6 @@ fn a_silence_costs_one_packet_a_probe() {
         println!("{op:?}: {probes} probes, {} packets again", pair.left(data_link) - needed);
         assert!((3..20).contains(&probes), "{op:?}: {probes} probes in {STILL_NANOS} ns of silence");
         assert!(pair.left(data_link) <= needed + probes, "{op:?}: more again than probes");
+        assert_eq!(requester.spurious_retransmits, 0, "{op:?}: probes say nothing of the network");
     }
 }

@@ -29,8 +29,10 @@ pub(super) struct Pace {
     heard_at: Instant,
     /// When an acknowledgement was asked for last.
     asked_at: Instant,
-    /// What was repeated as a probe: a duplicate of it says nothing of the network.
-    pub(super) probe: Option<Psn>,
+    /// Under improved go-back-N, a probe is under way.
+    is_probing: bool,
+    /// Under selective repeat, what was repeated in the last first silence, and in a longer one: first packet, count.
+    probes: [(Psn, u32); 2],
 }
 
 impl Default for Pace {
@@ -41,7 +43,8 @@ impl Default for Pace {
             rto: AdaptiveRto::default(),
             heard_at: Instant::ZERO,
             asked_at: Instant::ZERO,
-            probe: None,
+            is_probing: false,
+            probes: [(Psn::new(0), 0); 2],
         }
     }
 }
@@ -53,10 +56,15 @@ impl Pace {
         self.end_probe();
     }
 
+    /// Whether `psn` was sent again as a probe: a duplicate of it says nothing of the network.
+    pub(super) fn was_probe(&self, psn: Psn) -> bool {
+        self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some())
+    }
+
     /// Returns whether a probe was under way.
     fn end_probe(&mut self) -> bool {
         self.in_flight_pkts_max = self.affordable.window_pkts();
-        self.probe.take().is_some()
+        std::mem::take(&mut self.is_probing)
     }
 }
 
@@ -178,14 +186,14 @@ impl Requester {
                 if self.pace.rto.timed() == Some(scheme.una()) {
                     self.pace.rto.cancel();
                 }
-                self.pace.probe = Some(scheme.una());
+                self.pace.is_probing = true;
                 self.pace.in_flight_pkts_max = 1;
             }
             Recovery::SelectiveRepeat(scheme) => {
                 let probe = scheme.probe(silence == Silence::First);
                 let (first, count) = probe_of_read(scheme, outstanding, probe.0).unwrap_or(probe);
                 scheme.send_again(first, count);
-                self.pace.probe = Some(first);
+                self.pace.probes[usize::from(silence != Silence::First)] = (first, count);
             }
         }
         if silence == Silence::Timeout {

@@ -167,10 +167,10 @@ impl Requester {
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> u32 {
-        let probe = self.pace.probe;
+        let is_spurious = header.duplicate && !self.pace.was_probe(header.trigger);
         let Some(scheme) = self.scheme() else { return 0 };
         counters.sacks_received += 1;
-        if header.duplicate && probe != Some(header.trigger) {
+        if is_spurious {
             counters.spurious_retransmits += 1;
             scheme.on_spurious();
         }
@@ -212,7 +212,10 @@ impl Requester {
     }
 
     fn on_repetition(&mut self, psn: Psn, counters: &mut QpCounters) {
-        let Some(scheme) = self.scheme().filter(|scheme| scheme.is_repetition(psn)) else { return };
+        let is_probe = self.pace.was_probe(psn);
+        let Some(scheme) = self.scheme().filter(|scheme| !is_probe && scheme.is_repetition(psn)) else {
+            return;
+        };
         counters.spurious_retransmits += 1;
         scheme.on_spurious();
     }
