@@ -88,9 +88,9 @@ quick() {
     packages
     format
     step "lints of the engine"
-    cargo clippy --package roce --package netsim --package verbs --package apps --all-targets --locked -- -D warnings
+    cargo clippy --package roce --package netsim --package lab --package verbs --package apps --all-targets --locked -- -D warnings
     step "tests of the engine, $QUICK_TAPES fault tapes"
-    cargo test --package roce --package netsim --package verbs --package apps --locked
+    cargo test --package roce --package netsim --package lab --package verbs --package apps --locked
     SIM_TAPES=$QUICK_TAPES cargo test --package tests --locked -- sim::
 }
 

@@ -199,7 +199,7 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
     let conn = ConnAttr {
         ipv6: false,
         path_mtu: PathMtu::Mtu1024,
-        timeout: 8,
+        timeout: 14,
         retry_count: 7,
         rnr_retry: 7,
         min_rnr_timer: 1,
