@@ -140,17 +140,18 @@ fn responder_catches_up(mut flow: Flow) -> Flow {
     flow
 }
 
-fn answered(case: Case) -> Flow {
-    let mut flow = posted(case);
+fn answered(mut flow: Flow) -> Flow {
+    flow.post_to_wire();
     flow.wire_to_completion();
     flow
 }
 
 #[library_benchmark]
-#[bench::send_64(answered(Case::Send64))]
-#[bench::send_4k(answered(Case::Send4K))]
-#[bench::write_64k(answered(Case::Write64K))]
-#[bench::read_64k(answered(Case::Read64K))]
+#[bench::send_64(answered(Flow::new(Case::Send64)))]
+#[bench::send_4k(answered(Flow::new(Case::Send4K)))]
+#[bench::write_64k(answered(Flow::new(Case::Write64K)))]
+#[bench::read_64k(answered(Flow::new(Case::Read64K)))]
+#[bench::selective_read_64k(answered(Flow::selective(Case::Read64K)))]
 fn requester_completion(mut flow: Flow) -> Flow {
     flow.completion();
     flow

@@ -219,11 +219,16 @@ impl SelectiveRepeat {
         }
     }
 
+    /// Whether nothing is missing behind something that came.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.arrived.is_empty() && self.lost.is_empty() && self.resent.is_empty()
+    }
+
     /// The packets `first` to `first + count` have arrived.
     #[inline]
     pub fn on_arrived(&mut self, path: Path, first: Psn, count: u32) {
-        let is_quiet = self.arrived.is_empty() && self.lost.is_empty() && self.resent.is_empty();
-        if first == self.una && is_quiet {
+        if first == self.una && self.is_quiet() {
             self.una = first.plus(count);
             self.reach(path, self.una);
             return;
@@ -252,6 +257,24 @@ impl SelectiveRepeat {
             self.reach(path, psn.plus(1));
         }
         self.advance();
+    }
+
+    /// The READ response `psn` is what all wait for, nothing was lost, and all requests before `executed` were executed.
+    /// All that this tells is that it has arrived: false, and nothing done, where it may tell more.
+    #[inline]
+    pub fn on_next(&mut self, psn: Psn, executed: Psn) -> bool {
+        let path = Path::Response as usize;
+        let is_plain = psn == self.una
+            && psn == self.reached[path]
+            && psn == self.looked[path]
+            && self.executed == executed
+            && self.reorder_pkts == 0
+            && self.is_quiet();
+        if is_plain {
+            let next = psn.plus(1);
+            (self.una, self.reached[path], self.looked[path]) = (next, next, next);
+        }
+        is_plain
     }
 
     /// The READ response `psn`, which is awaited, follows the last one that came; something before it is missing,
@@ -626,6 +649,28 @@ mod tests {
     }
 
     #[test]
+    fn a_response_that_all_wait_for_is_plain_while_nothing_is_missing() {
+        let mut scheme = sent(10);
+        assert!(!scheme.on_next(FIRST, FIRST.plus(10)), "requests were executed");
+        scheme.on_executed(FIRST.plus(10));
+        assert!((0..3).all(|i| scheme.on_next(FIRST.plus(i), FIRST.plus(10))));
+        assert_eq!((scheme.una(), scheme.look_from(Path::Response)), (FIRST.plus(3), None));
+        assert!(!scheme.on_next(FIRST.plus(4), FIRST.plus(10)), "3 is overtaken");
+        scheme.on_arrived(Path::Response, FIRST.plus(4), 1);
+        assert!(!scheme.on_next(FIRST.plus(3), FIRST.plus(10)), "something was");
+        look_on(&mut scheme);
+        scheme.on_sent(1);
+        scheme.on_arrived(Path::Response, FIRST.plus(3), 1);
+        look_on(&mut scheme);
+        assert!(scheme.on_next(FIRST.plus(5), FIRST.plus(10)));
+        scheme.on_spurious();
+        assert!(
+            !scheme.on_next(FIRST.plus(6), FIRST.plus(10)),
+            "what overtakes is to be looked for behind it"
+        );
+    }
+
+    #[test]
     fn a_response_that_tells_more_than_its_arrival_is_left_to_those_who_ask_more() {
         let mut scheme = sent(10);
         scheme.on_executed(FIRST.plus(6));
@@ -816,7 +861,8 @@ mod tests {
                             if !sent(&psn) || !at_once.is_awaited(psn) {
                                 continue;
                             }
-                            if !at_once.on_following(psn, at_once.executed) {
+                            let executed = at_once.executed;
+                            if !at_once.on_next(psn, executed) && !at_once.on_following(psn, executed) {
                                 at_once.on_arrived(Path::Response, psn, 1);
                                 look_on(&mut at_once);
                             }

@@ -71,14 +71,18 @@ impl Requester {
         self.known_reorder_pkts = scheme.reorder_pkts();
     }
 
-    /// Takes in a READ response that tells nothing but that it is there; false where it may tell more. Most of
-    /// those behind a loss are such.
+    /// Takes in a READ response that tells nothing but that it is there; false where it may tell more. Most are such,
+    /// without a loss and behind one.
     #[inline]
     pub(super) fn on_following(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
         if self.pace.rto.timed() == Some(psn) {
             return false;
         }
-        if !self.scheme().is_some_and(|scheme| scheme.on_following(psn, executed)) {
+        let Some(scheme) = self.scheme() else { return false };
+        if scheme.on_next(psn, executed) {
+            self.congestion.on_ack(now, 1, None);
+            self.heard(now);
+        } else if !scheme.on_following(psn, executed) {
             return false;
         }
         self.rnr_retries_left = self.config.rnr_retry;
