@@ -105,12 +105,14 @@ impl GoBackN {
 /// shrinks until few of them see one. Without loss it is no bound.
 ///
 /// ```text
+///   the first loss:        a third of what arrived before it
 ///   a loss in a window:    window * 3/4     a window without:    window * 9/8
 ///   at rest where 29 % of the windows see a loss:    34 packets at 1 %
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Affordable {
     window_pkts: u32,
+    /// Since the window last changed.
     acked_pkts: u32,
 }
 
@@ -136,16 +138,12 @@ impl Affordable {
     /// Packets were acknowledged, and sending `resumes` where one of `sent_pkts` was lost.
     #[inline]
     pub fn on_feedback(&mut self, acked_pkts: u32, sent_pkts: u32, resumes: bool) {
-        if self.window_pkts == u32::MAX && !resumes {
-            return;
-        }
-        if resumes {
-            let window_pkts = self.window_pkts.min(sent_pkts).min(AFFORDABLE_PKTS_MAX) * 3 / 4;
-            *self = Affordable { window_pkts: window_pkts.max(AFFORDABLE_PKTS_MIN), acked_pkts: 0 };
-            return;
-        }
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
-        if self.acked_pkts >= self.window_pkts {
+        if resumes {
+            let likely_pkts = if self.window_pkts == u32::MAX { self.acked_pkts / 3 } else { u32::MAX };
+            let window_pkts = (self.window_pkts.min(sent_pkts).min(AFFORDABLE_PKTS_MAX) * 3 / 4).min(likely_pkts);
+            *self = Affordable { window_pkts: window_pkts.max(AFFORDABLE_PKTS_MIN), acked_pkts: 0 };
+        } else if self.acked_pkts >= self.window_pkts && self.window_pkts != u32::MAX {
             self.acked_pkts = 0;
             self.window_pkts += self.window_pkts.div_ceil(8);
             if self.window_pkts > AFFORDABLE_PKTS_MAX {
@@ -272,6 +270,16 @@ mod tests {
         assert_eq!(affordable.window_pkts(), u32::MAX);
         affordable.on_feedback(0, u32::MAX, true);
         assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MAX * 3 / 4);
+    }
+
+    #[test]
+    fn the_first_loss_tells_of_the_next() {
+        for (acked_pkts, window_pkts) in [(0, AFFORDABLE_PKTS_MIN), (90, 30), (300, 96)] {
+            let mut affordable = Affordable::default();
+            affordable.on_feedback(acked_pkts / 2, 128, false);
+            affordable.on_feedback(acked_pkts / 2, 128, true);
+            assert_eq!(affordable.window_pkts(), window_pkts, "after {acked_pkts}");
+        }
     }
 
     #[test]
