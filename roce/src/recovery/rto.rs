@@ -260,5 +260,14 @@ mod tests {
         assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
         let mut far = measured(500_000);
         assert_eq!(silences(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
+        // Long queues: 2 ms +- 250 us on average, 100 us at least.
+        let mut full = measured(100_000);
+        for n in 0..200 {
+            full.on_sent(Psn::new(0), Instant::ZERO);
+            full.on_answered(Instant::from_nanos(if n % 2 == 0 { 1_750_000 } else { 2_250_000 }));
+        }
+        let waits = silences(&mut full, 4);
+        assert_eq!(waits[..3].iter().map(|wait| wait.1).collect::<Vec<_>>(), [first, longer, timeout]);
+        assert!((2_300_000..2_600_000).contains(&waits[1].0), "{waits:?}: longer than the round trip alone");
     }
 }

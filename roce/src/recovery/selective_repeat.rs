@@ -649,6 +649,25 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_to_be_sent_again_is_no_probe() {
+        let mut scheme = sent(10);
+        scheme.on_spurious();
+        scheme.on_lost(FIRST.plus(9), 1);
+        assert_eq!(scheme.probe(true), (FIRST, 1));
+        assert_eq!(scheme.reorder_pkts(), REORDER_PKTS_FIRST, "nothing has overtaken it");
+    }
+
+    #[test]
+    fn a_read_that_waits_at_the_peer_has_overtaken_what_is_missing_before_it() {
+        let mut scheme = sent(3);
+        scheme.on_asked(FIRST.plus(3));
+        assert!(overtaken(&mut scheme).is_empty(), "it was never sent");
+        scheme.on_asked(FIRST.plus(2));
+        assert_eq!(scheme.next_overtaken(Path::Request, FIRST), Some(FIRST));
+        assert!(scheme.is_awaited(FIRST.plus(2)), "it was asked, not answered");
+    }
+
+    #[test]
     fn a_response_that_all_wait_for_is_plain_while_nothing_is_missing() {
         let mut scheme = sent(10);
         assert!(!scheme.on_next(FIRST, FIRST.plus(10)), "requests were executed");
