@@ -9,7 +9,8 @@
 #   roce perf      64 KiB WRITE, 64 B SEND, 64 B send latency: one queue pair, path MTU 4096
 #   loss           64 KiB messages over a memif port by selective repeat, when frames are lost both ways: how
 #                  much is left of what was carried without loss, counting what was lost as lost. The chances
-#                  of loss take turns within a run, and the ratio is the median of neighbouring turns
+#                  of loss take turns within a run, and the ratio is the median of neighbouring turns. And how
+#                  many packets are sent again for each that was lost
 #
 # Each measurement is two processes on a core each, which change places from run to run. Figures are
 # medians of N runs (3). Machines are noisy and differ: what counts is the ratios, whose two sides are
@@ -183,6 +184,15 @@ measure_memif() {
     note send_lat_64 "$(one t_typical_usec send-lat -s 64 -m 4096 -n 200000)"
 }
 
+# again OP: packets that the last client sent again, for each that it lost: of READs, responses too; an
+# acknowledgement that is lost is told by the next.
+again() {
+    local dropped
+    mapfile -t dropped < <(fields "$WORK/client.json" dropped) # received, sent
+    awk -v again="$(field "$WORK/client.json" retransmitted_pkts)" -v op="$1" -v received="${dropped[0]}" \
+        -v sent="${dropped[1]}" 'BEGIN { print again / (sent + (op == "read" ? received : 0)) }'
+}
+
 # In the turns without loss the port draws its lots too, which costs something by itself.
 measure_loss() {
     local a=$1 b=$2 name="memif:@roce-bench-$$-$RANDOM" op options loss kept
@@ -197,6 +207,7 @@ measure_loss() {
         for loss in 1 2 3; do
             note "${op}_kept_${losses[loss]}" "${kept[loss]:-}"
         done
+        note "${op}_again" "$(again $op)"
     done
 }
 
@@ -275,6 +286,7 @@ ${op}_lossless|roce perf $op-bw, selective repeat, no loss|Gb/sec|||
 ${op}_kept_0.01|  kept of it x 0.99 at 1 % lost each way||||value >= 0.97
 ${op}_kept_0.02|  kept of it x 0.98 at 2 %||||value >= 0.97
 ${op}_kept_0.05|  kept of it x 0.95 at 5 %||||value >= 0.9
+${op}_again|  packets sent again for each lost||||value <= 1.02
 ROWS
     done
 }

@@ -144,6 +144,12 @@ fn measure_sizes(
             bench.turns.iter().for_each(|row| println!("{}", row.line()));
             println!("{}", report::LINE);
         }
+        let (counters, _) = bench.context.counters();
+        let faults = report::faults(&bench.context.fault_counters(), counters.retransmitted_pkts);
+        if !faults.is_empty() {
+            faults.iter().for_each(|line| println!("{line}"));
+            println!("{}", report::LINE);
+        }
     }
     if let Some(error) = bench.context.capture_error() {
         anyhow::bail!("the capture ended early: {error}");
@@ -173,6 +179,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "rx_depth": local.rx_depth,
         "results": rows.iter().map(Row::json).collect::<Vec<_>>(),
         "loss_turns": bench.turns,
+        "faults": report::faults_json(&bench.context.fault_counters()),
         "counters": counters,
         "events": events::report(&bench.context.event_outcomes()),
     })

@@ -1,5 +1,6 @@
 //! Figures and how they are printed: perftest's tables, or JSON.
 
+use roce::port::fault::{FaultCounters, FaultTally};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use verbs::Placement;
@@ -306,6 +307,42 @@ pub(super) fn settings(
     lines
 }
 
+/// The frames of this end that faults looked at, each way by its name; none where none were asked for.
+fn faulted(faults: &FaultCounters) -> Vec<(&'static str, FaultTally)> {
+    let ways = [("sent", faults.tx), ("received", faults.rx)];
+    ways.into_iter().filter(|(_, tally)| tally.frames > 0).collect()
+}
+
+/// What the faults asked for did to the frames of this end, and how many packets it sent again: a table.
+pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<String> {
+    let ways = faulted(faults);
+    if ways.is_empty() {
+        return Vec::new();
+    }
+    let header = " frames     #all         #dropped     #corrupted   #duplicated  #reordered".to_owned();
+    let row = |(way, tally): (&str, FaultTally)| {
+        let FaultTally { frames, dropped, corrupted, duplicated, reordered } = tally;
+        format!(" {way:<10} {frames:<12} {dropped:<12} {corrupted:<12} {duplicated:<12} {reordered}")
+    };
+    let again = format!(" Packets sent again : {retransmitted_pkts}");
+    std::iter::once(header).chain(ways.into_iter().map(row)).chain([again]).collect()
+}
+
+/// The same for machines, by the way of the frames.
+pub(super) fn faults_json(faults: &FaultCounters) -> Value {
+    let tally = |tally: FaultTally| {
+        let FaultTally { frames, dropped, corrupted, duplicated, reordered } = tally;
+        json!({
+            "frames": frames,
+            "dropped": dropped,
+            "corrupted": corrupted,
+            "duplicated": duplicated,
+            "reordered": reordered,
+        })
+    };
+    faulted(faults).into_iter().map(|(way, count)| (way.to_owned(), tally(count))).collect()
+}
+
 /// The least time a message took between a post and a completion, in nanoseconds: `posted` and
 /// `completed` are times by message, `completed` only where a completion was (0 elsewhere).
 pub(super) fn peak_nanos_per_message(posted: &[u64], completed: &[(usize, u64)]) -> Option<f64> {
@@ -361,6 +398,22 @@ mod tests {
         assert_eq!(LatRow::of(2, &mut [], 2.0), None);
         let one = LatRow::of(2, &mut [4000], 2.0).unwrap();
         assert_eq!((one.t_typical_usec, one.percentile_99_9_usec), (2.0, 2.0));
+    }
+
+    #[test]
+    fn faults_are_told_where_there_were_any() {
+        let lost = FaultTally { frames: 1000, dropped: 9, ..FaultTally::default() };
+        let lossy = FaultCounters { tx: lost, ..FaultCounters::default() };
+        let table = faults(&lossy, 10);
+        assert_eq!(table[1], " sent       1000         9            0            0            0");
+        assert_eq!((table.len(), table[2].as_str()), (3, " Packets sent again : 10"));
+        assert_eq!(table[0].find("#dropped"), table[1].find('9'));
+        assert_eq!(
+            (&faults_json(&lossy)["sent"]["dropped"], faults_json(&lossy).get("received")),
+            (&json!(9), None)
+        );
+        assert!(faults(&FaultCounters::default(), 10).is_empty());
+        assert_eq!(faults_json(&FaultCounters::default()), json!({}));
     }
 
     #[test]

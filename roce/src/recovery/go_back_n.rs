@@ -141,7 +141,8 @@ impl Affordable {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
         if resumes {
             let likely_pkts = if self.window_pkts == u32::MAX { self.acked_pkts / 3 } else { u32::MAX };
-            let window_pkts = (self.window_pkts.min(sent_pkts).min(AFFORDABLE_PKTS_MAX) * 3 / 4).min(likely_pkts);
+            let window_pkts =
+                (self.window_pkts.min(sent_pkts).min(AFFORDABLE_PKTS_MAX) * 3 / 4).min(likely_pkts);
             *self = Affordable { window_pkts: window_pkts.max(AFFORDABLE_PKTS_MIN), acked_pkts: 0 };
         } else if self.acked_pkts >= self.window_pkts && self.window_pkts != u32::MAX {
             self.acked_pkts = 0;
