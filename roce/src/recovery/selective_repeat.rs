@@ -59,6 +59,15 @@ pub enum Path {
     Response,
 }
 
+/// Where a READ response lies that follows the last one that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Following {
+    /// It is what all wait for, and nothing behind it had come.
+    Next,
+    /// Something before it is missing.
+    Ahead,
+}
+
 impl SelectiveRepeat {
     /// Starts at the first PSN of the connection; `window_pkts` is a power of two from
     /// [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
@@ -259,44 +268,33 @@ impl SelectiveRepeat {
         self.advance();
     }
 
-    /// The READ response `psn` is what all wait for, nothing was lost, and all requests before `executed` were executed.
-    /// All that this tells is that it has arrived: false, and nothing done, where it may tell more.
+    /// The READ response `psn`, which is awaited, follows the last one that came, and all requests before `executed`
+    /// were executed. Where all that this tells is that it has arrived, that is taken in and returned: whether it is
+    /// what all wait for, or something before it is missing. `None`, and nothing done, where it may tell more.
     #[inline]
-    pub fn on_next(&mut self, psn: Psn, executed: Psn) -> bool {
-        let path = Path::Response as usize;
-        let is_plain = psn == self.una
-            && psn == self.reached[path]
-            && psn == self.looked[path]
-            && self.executed == executed
-            && self.reorder_pkts == 0
-            && self.is_quiet();
-        if is_plain {
-            let next = psn.plus(1);
-            (self.una, self.reached[path], self.looked[path]) = (next, next, next);
-        }
-        is_plain
-    }
-
-    /// The READ response `psn`, which is awaited, follows the last one that came; something before it is missing,
-    /// and all requests before `executed` were executed. All that this tells is that it has arrived: false, and
-    /// nothing done, where it may tell more.
-    #[inline]
-    pub fn on_following(&mut self, psn: Psn, executed: Psn) -> bool {
+    pub fn on_following(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
         let (path, next) = (Path::Response as usize, psn.plus(1));
         let is_past = |limit: Psn| next.offset_from(limit).is_some_and(|offset| offset > 0);
         let follows = psn == self.reached[path] && psn == self.looked[path] && self.reorder_pkts == 0;
         if !follows
-            || psn == self.una
             || self.executed.offset_from(executed).is_none_or(|offset| offset < 0)
             || self.resent_low.is_some_and(is_past)
             || self.lost.contains(psn)
             || self.resent.contains(psn)
         {
-            return false;
+            return None;
         }
-        self.arrived.insert(psn);
+        let following = if psn != self.una {
+            self.arrived.insert(psn);
+            Following::Ahead
+        } else if self.arrived.is_empty() {
+            self.una = next;
+            Following::Next
+        } else {
+            return None;
+        };
         (self.reached[path], self.looked[path]) = (next, next);
-        true
+        Some(following)
     }
 
     /// Those of the 32 packets from `first` on whose bit is set have arrived.
@@ -670,23 +668,25 @@ mod tests {
     #[test]
     fn a_response_that_all_wait_for_is_plain_while_nothing_is_missing() {
         let mut scheme = sent(10);
-        assert!(!scheme.on_next(FIRST, FIRST.plus(10)), "requests were executed");
-        scheme.on_executed(FIRST.plus(10));
-        assert!((0..3).all(|i| scheme.on_next(FIRST.plus(i), FIRST.plus(10))));
+        let all = FIRST.plus(10);
+        let on_following = |scheme: &mut SelectiveRepeat, i| scheme.on_following(FIRST.plus(i), all);
+        assert_eq!(on_following(&mut scheme, 0), None, "requests were executed");
+        scheme.on_executed(all);
+        assert!((0..3).all(|i| on_following(&mut scheme, i) == Some(Following::Next)));
         assert_eq!((scheme.una(), scheme.look_from(Path::Response)), (FIRST.plus(3), None));
-        assert!(!scheme.on_next(FIRST.plus(4), FIRST.plus(10)), "3 is overtaken");
+        assert_eq!(on_following(&mut scheme, 4), None, "3 is overtaken");
         scheme.on_arrived(Path::Response, FIRST.plus(4), 1);
-        assert!(!scheme.on_next(FIRST.plus(3), FIRST.plus(10)), "something was");
         look_on(&mut scheme);
+        assert_eq!(on_following(&mut scheme, 3), None, "it does not follow");
         scheme.on_sent(1);
         scheme.on_arrived(Path::Response, FIRST.plus(3), 1);
         look_on(&mut scheme);
-        assert!(scheme.on_next(FIRST.plus(5), FIRST.plus(10)));
+        assert_eq!(scheme.on_following(FIRST.plus(5), FIRST.plus(6)), Some(Following::Next), "an older end");
+        arrived(&mut scheme, [8]);
+        assert_eq!(on_following(&mut scheme, 6), None, "what came behind it may be passed too");
         scheme.on_spurious();
-        assert!(
-            !scheme.on_next(FIRST.plus(6), FIRST.plus(10)),
-            "what overtakes is to be looked for behind it"
-        );
+        scheme.on_arrived(Path::Response, FIRST.plus(6), 1);
+        assert_eq!(on_following(&mut scheme, 7), None, "what overtakes is to be looked for behind it");
     }
 
     #[test]
@@ -697,16 +697,17 @@ mod tests {
         scheme.on_arrived(Path::Response, FIRST.plus(3), 1);
         look_on(&mut scheme);
         let (known, more) = (FIRST.plus(6), FIRST.plus(7));
-        assert!(!scheme.on_following(FIRST.plus(4), more), "requests were executed");
-        assert!(!scheme.on_following(FIRST.plus(5), known), "4 is overtaken");
+        assert_eq!(scheme.on_following(FIRST.plus(4), more), None, "requests were executed");
+        assert_eq!(scheme.on_following(FIRST.plus(5), known), None, "4 is overtaken");
         assert!(scheme.is_awaited(FIRST.plus(4)) && scheme.is_awaited(FIRST.plus(5)));
-        assert!(scheme.on_following(FIRST.plus(4), known));
-        assert!(scheme.on_following(FIRST.plus(5), FIRST.plus(5)), "an older end");
+        assert_eq!(scheme.on_following(FIRST.plus(4), known), Some(Following::Ahead));
+        assert_eq!(scheme.on_following(FIRST.plus(5), FIRST.plus(5)), Some(Following::Ahead), "an older end");
         (0..2).for_each(|_| scheme.on_sent(1));
         assert!(!scheme.is_resend(), "1 and 2 again, after 9");
-        assert!([6, 7, 8, 9].iter().all(|i| scheme.on_following(FIRST.plus(*i), known)));
+        let ahead = |scheme: &mut SelectiveRepeat, i| scheme.on_following(FIRST.plus(i), known).is_some();
+        assert!([6, 7, 8, 9].iter().all(|i| ahead(&mut scheme, *i)));
         scheme.on_sent(1);
-        assert!(!scheme.on_following(FIRST.plus(10), known), "1 and 2 are overtaken again");
+        assert!(!ahead(&mut scheme, 10), "1 and 2 are overtaken again");
     }
 
     #[test]
@@ -881,7 +882,7 @@ mod tests {
                                 continue;
                             }
                             let executed = at_once.executed;
-                            if !at_once.on_next(psn, executed) && !at_once.on_following(psn, executed) {
+                            if at_once.on_following(psn, executed).is_none() {
                                 at_once.on_arrived(Path::Response, psn, 1);
                                 look_on(&mut at_once);
                             }

@@ -27,6 +27,8 @@ pub(super) struct Pace {
     pub(super) rto: AdaptiveRto,
     /// When what everything waits for last came, or a retry was spent on it.
     heard_at: Instant,
+    /// When something came since the timer was started, of which it was not told.
+    came_at: Option<Instant>,
     /// When an acknowledgement was asked for last.
     asked_at: Instant,
     /// Under improved go-back-N, a probe is under way.
@@ -42,6 +44,7 @@ impl Default for Pace {
             in_flight_pkts_max: u32::MAX,
             rto: AdaptiveRto::default(),
             heard_at: Instant::ZERO,
+            came_at: None,
             asked_at: Instant::ZERO,
             is_probing: false,
             probes: [(Psn::new(0), 0); 2],
@@ -118,8 +121,16 @@ impl Requester {
         }
     }
 
+    /// As [`Requester::restart_pace`], but the timer learns of it when it expires: most that comes has company.
+    #[inline]
+    pub(super) fn put_off_pace(&mut self, now: Instant) {
+        self.pace.rto.on_progress();
+        self.pace.came_at = Some(now);
+    }
+
     /// Waits for silence from now on, though no longer than the local ACK timeout.
     fn start_pace(&mut self, now: Instant) {
+        self.pace.came_at = None;
         let wait_nanos = self.pace.rto.wait_nanos(self.recovery.unacked());
         self.timer.restart_for(now, wait_nanos, self.pace.heard_at);
     }
@@ -171,6 +182,12 @@ impl Requester {
     ) -> Option<WcStatus> {
         if self.recovery.sent() == 0 {
             return None;
+        }
+        if let Some(came_at) = self.pace.came_at {
+            self.start_pace(came_at);
+            if !self.timer.take_expired(now) {
+                return None;
+            }
         }
         if self.timer.has_passed(self.pace.heard_at, now) {
             counters.local_ack_timeout_err += 1;

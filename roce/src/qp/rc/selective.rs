@@ -12,7 +12,7 @@ use super::requester::Requester;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::queue::WcStatus;
-use crate::recovery::selective_repeat::Path;
+use crate::recovery::selective_repeat::{Following, Path};
 use crate::recovery::{Recovery, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::SackEth;
@@ -79,14 +79,16 @@ impl Requester {
             return false;
         }
         let Some(scheme) = self.scheme() else { return false };
-        if scheme.on_next(psn, executed) {
-            self.congestion.on_ack(now, 1, None);
-            self.heard(now);
-        } else if !scheme.on_following(psn, executed) {
-            return false;
+        match scheme.on_following(psn, executed) {
+            None => return false,
+            Some(Following::Ahead) => {}
+            Some(Following::Next) => {
+                self.congestion.on_ack(now, 1, None);
+                self.heard(now);
+            }
         }
         self.rnr_retries_left = self.config.rnr_retry;
-        self.restart_pace(now);
+        self.put_off_pace(now);
         true
     }
 
