@@ -121,9 +121,13 @@ impl Requester {
         }
     }
 
-    /// As [`Requester::restart_pace`], but the timer learns of it when it expires: most that comes has company.
+    /// As [`Requester::restart_pace`], but the timer learns of it when it expires: most that comes has company. Where
+    /// nothing is waited for it stops at once: whoever does not poll for a while must not find it expired.
     #[inline]
     pub(super) fn put_off_pace(&mut self, now: Instant) {
+        if self.recovery.sent() == 0 {
+            self.timer.stop();
+        }
         self.pace.rto.on_progress();
         self.pace.came_at = Some(now);
     }
