@@ -6,7 +6,7 @@
 //!   --------|------------------------------------------------|-----------------> PSN
 //!           '- at most `window_pkts`: arrived x, lost L, in flight .
 //!
-//!   in flight --later one arrived, timeout--> lost --sent again--> in flight --> arrived
+//!   in flight --later one arrived, silence--> lost --sent again--> in flight --> arrived
 //! ```
 //! A packet is taken for lost when one that was sent after it has arrived (IRN, SIGCOMM'18, section 3.1,
 //! holes below the highest selective acknowledgement). A packet sent again remembers what had been sent
