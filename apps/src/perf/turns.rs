@@ -3,9 +3,13 @@
 //!
 //! ```text
 //!   chances   0  1 %  5 %   0  1 %  5 %   0  1 %  5 %   0  1 %
-//!             |-- cycle -|  |-- cycle -|  |-- cycle -|  |- ...    each turn lasts TURN
+//!             |-- cycle -|  |-- cycle -|  |-- cycle -|  |- ...    each turn lasts SETTLING and TURN
 //!              warming up    counted       counted        not whole
+//!
+//!   a turn    | SETTLING: what was in flight before | TURN: counted |
 //! ```
+//! Messages that wait for a repair complete in the turn after theirs: without the settling, the turn without loss would
+//! be credited with what the one before it carried.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,8 +17,10 @@ use std::time::Duration;
 use roce::port::fault::{Chance, FaultConfig, FaultDirection};
 use serde::Serialize;
 
-/// How long a turn lasts: many round trips, and short beside what a machine's load changes in.
+/// How much of a turn counts: many round trips, and short beside what a machine's load changes in.
 const TURN: Duration = Duration::from_millis(20);
+/// What does not, at its beginning: some round trips, and the shortest timeouts.
+const SETTLING: Duration = Duration::from_millis(5);
 /// The most chances: a second then still has two cycles that count.
 const CHANCES_MAX: usize = 12;
 
@@ -81,15 +87,16 @@ impl Turn {
 pub(super) struct Turns {
     chances: Vec<f64>,
     done: Vec<Turn>,
-    /// When the present one began, and how many messages had completed then.
-    since: Duration,
-    completed_before: u64,
+    /// When the present one began.
+    began: Duration,
+    /// When what counts of it began, where it has, and how many messages had completed then.
+    counting: Option<(Duration, u64)>,
 }
 
 impl Turns {
     /// Before the first turn.
     pub(super) fn new(turns: &LossTurns) -> Self {
-        Turns { chances: turns.0.clone(), done: Vec::new(), since: Duration::ZERO, completed_before: 0 }
+        Turns { chances: turns.0.clone(), done: Vec::new(), began: Duration::ZERO, counting: None }
     }
 
     /// The chance of the present turn.
@@ -100,12 +107,18 @@ impl Turns {
     /// Ends the turn where its time is over: `elapsed` since the start, when `completed` messages had
     /// completed. Returns whether a new one has begun.
     pub(super) fn watch(&mut self, elapsed: Duration, completed: u64) -> bool {
-        let took = elapsed.saturating_sub(self.since);
+        let Some((since, completed_before)) = self.counting else {
+            if elapsed.saturating_sub(self.began) >= SETTLING {
+                self.counting = Some((elapsed, completed));
+            }
+            return false;
+        };
+        let took = elapsed.saturating_sub(since);
         if took < TURN {
             return false;
         }
-        self.done.push(Turn { messages: completed - self.completed_before, took });
-        (self.since, self.completed_before) = (elapsed, completed);
+        self.done.push(Turn { messages: completed - completed_before, took });
+        (self.began, self.counting) = (elapsed, None);
         true
     }
 
@@ -168,19 +181,34 @@ mod tests {
         Turns::new(&text.parse().unwrap())
     }
 
+    /// A turn from `at` on, in which `settling` messages complete that do not count, and then `counted` in `took`.
+    fn take(
+        turns: &mut Turns,
+        (at, completed): (Duration, u64),
+        settling: u64,
+        counted: u64,
+        took: Duration,
+    ) {
+        assert!(!turns.watch(at + SETTLING - Duration::from_millis(1), completed));
+        assert!(!turns.watch(at + SETTLING, completed + settling));
+        assert!(
+            !turns.watch(at + SETTLING + TURN - Duration::from_millis(1), completed + settling + counted / 2)
+        );
+        assert!(turns.watch(at + SETTLING + took, completed + settling + counted));
+    }
+
     #[test]
     fn chances_take_turns_and_are_compared_within_a_cycle() {
         let mut turns = turns("0,0.2,0.5");
-        let never = (Duration::from_millis(19), 5);
-        assert!(!turns.watch(never.0, never.1));
         // Messages of the turns of five cycles; the last has two turns alone. Machine and loss both weigh.
         let carried = [[9, 9, 9], [100, 80, 40], [50, 40, 20], [1000, 400, 500], [7, 7, 7]];
         let (mut at, mut completed) = (Duration::ZERO, 0);
         for (n, messages) in carried.as_flattened().iter().take(14).enumerate() {
             assert_eq!(turns.chance(), chance([0.0, 0.2, 0.5][n % 3]));
-            at += TURN;
-            completed += messages;
-            assert!(turns.watch(at, completed));
+            let before = carried.as_flattened()[n.saturating_sub(1)];
+            take(&mut turns, (at, completed), before, *messages, TURN);
+            at += SETTLING + TURN;
+            completed += before + messages;
         }
         let rows = turns.rows(1000);
         let kept: Vec<f64> = rows.iter().map(|row| (row.kept * 1000.0).round() / 1000.0).collect();
@@ -194,8 +222,11 @@ mod tests {
     #[test]
     fn a_turn_that_a_stall_made_longer_counts_by_its_rate() {
         let mut turns = turns("0,0.5");
-        for (millis, completed) in [(20, 100), (40, 200), (60, 300), (100, 400)] {
-            assert!(turns.watch(Duration::from_millis(millis), completed));
+        let mut at = Duration::ZERO;
+        for (n, millis) in [20, 20, 20, 40].into_iter().enumerate() {
+            let took = Duration::from_millis(millis);
+            take(&mut turns, (at, 200 * n as u64), 100, 100, took);
+            at += SETTLING + took;
         }
         assert_eq!(turns.rows(1).iter().map(|row| row.kept).collect::<Vec<_>>(), [1.0, 1.0]);
     }
@@ -203,11 +234,12 @@ mod tests {
     #[test]
     fn without_a_whole_cycle_there_is_nothing_to_say() {
         let mut turns = turns("0,0.5");
-        assert!(turns.watch(TURN, 3));
-        assert!(turns.watch(2 * TURN, 6));
+        let at = |n: u32| n * (SETTLING + TURN);
+        take(&mut turns, (at(0), 0), 0, 3, TURN);
+        take(&mut turns, (at(1), 3), 0, 3, TURN);
         assert_eq!(turns.rows(1), []);
-        assert!(turns.watch(3 * TURN, 6));
-        assert!(turns.watch(4 * TURN, 7));
+        take(&mut turns, (at(2), 6), 0, 0, TURN);
+        take(&mut turns, (at(3), 6), 0, 1, TURN);
         assert_eq!(turns.rows(1), [], "nothing was carried in the turn to compare with");
     }
 

@@ -6,6 +6,7 @@
 
 pub mod go_back_n;
 pub mod psn_window;
+pub mod resent;
 pub mod rto;
 pub mod selective_repeat;
 

@@ -57,7 +57,7 @@ impl PsnSet {
     }
 
     /// Puts `psn` in; false where it was there.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
         let is_new = self.words[word] & bit == 0;

@@ -14,6 +14,7 @@
 //! peer shows that the network reorders: later evidence must then lie further ahead.
 
 use super::psn_window::PsnSet;
+use super::resent::Resent;
 use crate::psn::Psn;
 
 /// The smallest window, in packets.
@@ -34,10 +35,8 @@ pub struct SelectiveRepeat {
     lost: PsnSet,
     /// Sent again since they were taken for lost ..
     resent: PsnSet,
-    /// .. and by then everything before this had been sent. By place, as in the sets.
-    resent_at: Box<[Psn]>,
-    /// Of those that have not arrived: none was sent again before this had been sent.
-    resent_low: Option<Psn>,
+    /// .. and of those the ones in flight.
+    resent_in_flight: Resent,
     /// All requests before it were executed: the largest cumulative acknowledgement.
     executed: Psn,
     /// The end of the last packet that arrived: requests, READ responses.
@@ -78,9 +77,8 @@ impl SelectiveRepeat {
             high: first,
             arrived: set.clone(),
             lost: set.clone(),
-            resent_at: vec![first; window_pkts as usize].into_boxed_slice(),
             resent: set,
-            resent_low: None,
+            resent_in_flight: Resent::new(window_pkts),
             executed: first,
             reached: [first; 2],
             looked: [first; 2],
@@ -140,11 +138,6 @@ impl SelectiveRepeat {
         self.is_resend() || self.sent() < self.window_pkts()
     }
 
-    #[inline]
-    fn place(&self, psn: Psn) -> usize {
-        (psn.value() & (self.window_pkts() - 1)) as usize
-    }
-
     /// The packet at [`SelectiveRepeat::next_psn`] was sent; it stands for `span` PSNs.
     #[inline]
     pub fn on_sent(&mut self, span: u32) {
@@ -154,12 +147,10 @@ impl SelectiveRepeat {
         }
         let (first, high) = (self.next_psn(), self.high);
         let index = first.distance_from(self.una);
-        self.resent_low.get_or_insert(high);
         for psn in (0..span.min(self.window_pkts() - index)).map(|i| first.plus(i)) {
             self.lost.remove(psn);
             self.resent.insert(psn);
-            let place = self.place(psn);
-            self.resent_at[place] = high;
+            self.resent_in_flight.push(psn, high);
         }
     }
 
@@ -263,6 +254,7 @@ impl SelectiveRepeat {
             self.lost.remove(psn);
         }
         if self.arrived.insert(psn) {
+            self.resent_in_flight.remove(psn);
             self.reach(path, psn.plus(1));
         }
         self.advance();
@@ -274,11 +266,10 @@ impl SelectiveRepeat {
     #[inline]
     pub fn on_following(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
         let (path, next) = (Path::Response as usize, psn.plus(1));
-        let is_past = |limit: Psn| next.offset_from(limit).is_some_and(|offset| offset > 0);
         let follows = psn == self.reached[path] && psn == self.looked[path] && self.reorder_pkts == 0;
         if !follows
             || self.executed.offset_from(executed).is_none_or(|offset| offset < 0)
-            || self.resent_low.is_some_and(is_past)
+            || self.resent_in_flight.is_overtaken(next)
             || self.lost.contains(psn)
             || self.resent.contains(psn)
         {
@@ -317,6 +308,11 @@ impl SelectiveRepeat {
         };
         self.lost.remove_bits(first, bits);
         let told = bits & !self.arrived.bits(first);
+        let mut resent = told & self.resent.bits(first);
+        while resent != 0 {
+            self.resent_in_flight.remove(first.plus(resent.trailing_zeros()));
+            resent &= resent - 1;
+        }
         self.arrived.insert_bits(first, bits);
         if told != 0 {
             self.reach(path, first.plus(u64::BITS - told.leading_zeros()));
@@ -350,32 +346,51 @@ impl SelectiveRepeat {
         self.reached[path as usize].minus(self.reorder_pkts)
     }
 
-    /// Whether something may have been overtaken that was sent again.
-    #[inline]
-    fn may_overtake_resent(&self, path: Path) -> bool {
-        let is_past = |low| self.overtaking(path).offset_from(low).is_some_and(|offset| offset > 0);
-        self.resent_low.is_some_and(is_past)
-    }
-
     /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_looked`]; `None` where nothing
     /// may have been: the next one in order overtakes nothing.
     #[inline]
     pub fn look_from(&mut self, path: Path) -> Option<Psn> {
-        if self.may_overtake_resent(path) {
-            return Some(self.una);
-        }
-        let looked = self.looked[path as usize];
-        match self.overtaking(path).offset_from(looked) {
-            Some(..=0) => None,
-            Some(1) if self.tracked(looked).is_none() || self.arrived.contains(looked) => {
-                self.looked[path as usize] = looked.plus(1);
-                None
-            }
-            _ => {
-                let is_behind = looked.offset_from(self.una).is_none_or(|offset| offset < 0);
-                Some(if is_behind { self.una } else { looked })
+        let (looked, overtaking) = (self.looked[path as usize], self.overtaking(path));
+        let ahead = overtaking.offset_from(looked);
+        if !self.resent_in_flight.is_overtaken(overtaking) {
+            match ahead {
+                Some(..=0) => return None,
+                Some(1) if self.tracked(looked).is_none() || self.arrived.contains(looked) => {
+                    self.looked[path as usize] = looked.plus(1);
+                    return None;
+                }
+                _ => {}
             }
         }
+        let is_behind = looked.offset_from(self.una).is_none_or(|offset| offset < 0);
+        Some(if is_behind { self.una } else { looked })
+    }
+
+    /// Asks `judge` about what later arrivals on this path have overtaken, of what was sent once from `from` on and of
+    /// what was sent again: whether it is lost, and of how many from there on that is true. Returns how many are newly
+    /// lost. What `judge` cannot tell ends it.
+    pub fn look(&mut self, path: Path, from: Psn, mut judge: impl FnMut(Psn) -> Option<(bool, u32)>) -> u32 {
+        let (overtaking, mut newly) = (self.overtaking(path), 0);
+        let mut settle = |scheme: &mut Self, psn: Psn| {
+            let (is_lost, count) = judge(psn)?;
+            newly += if is_lost { scheme.on_lost(psn, count) } else { 0 };
+            Some((is_lost, count))
+        };
+        let mut at = from;
+        while let Some(psn) = self.next_overtaken(overtaking, at)
+            && let Some((_, count)) = settle(self, psn)
+        {
+            at = psn.plus(count);
+        }
+        let mut before = None;
+        while let Some(psn) = self.resent_in_flight.overtaken_after(before, overtaking, self.una)
+            && let Some((is_lost, _)) = settle(self, psn)
+        {
+            // The one before it may be among those lost with it.
+            before =
+                if is_lost { before.filter(|psn| self.resent_in_flight.contains(*psn)) } else { Some(psn) };
+        }
+        newly
     }
 
     /// All that was overtaken on this path is known to be lost.
@@ -385,43 +400,24 @@ impl SelectiveRepeat {
         let overtaking = self.overtaking(path);
         let is_tracked = overtaking.offset_from(tracked_end).is_some_and(|offset| offset < 0);
         self.looked[path as usize] = if is_tracked { overtaking } else { tracked_end };
-        if self.may_overtake_resent(path) {
-            self.find_resent_low();
-        }
     }
 
-    #[cold]
-    fn find_resent_low(&mut self) {
-        let (mut at, mut low) = (self.una, None::<Psn>);
-        while let Some(psn) = self.tracked(at).and_then(|i| self.resent.first_in(at, self.window_pkts() - i))
-        {
-            at = psn.plus(1);
-            let sent_at = self.resent_at[self.place(psn)];
-            let is_lower = low.is_none_or(|low| sent_at.offset_from(low).is_some_and(|offset| offset < 0));
-            if is_lower && !self.arrived.contains(psn) && !self.lost.contains(psn) {
-                low = Some(sent_at);
-            }
-        }
-        self.resent_low = low;
-    }
-
-    /// The first packet from `from` on that has not arrived and is not known to be lost, of those that
-    /// later arrivals on this path have overtaken.
-    pub fn next_overtaken(&self, path: Path, from: Psn) -> Option<Psn> {
-        let reached = self.overtaking(path);
+    /// The first packet from `from` to before `overtaking` that was sent once, has not arrived and is not known to be lost.
+    fn next_overtaken(&self, overtaking: Psn, from: Psn) -> Option<Psn> {
+        let tracked = self.sent().min(self.window_pkts()) - self.tracked(from)?;
+        let mut left = u32::try_from(overtaking.offset_from(from)?).ok()?.min(tracked);
         let mut at = from;
-        loop {
-            let left = u32::try_from(reached.offset_from(at)?).ok().filter(|left| *left > 0)?;
-            let index = self.tracked(at)?;
-            let missing = self.arrived.first_missing(at, left.min(self.window_pkts() - index))?;
-            self.tracked(missing)?;
-            let overtaken = !self.resent.contains(missing)
-                || reached.offset_from(self.resent_at[self.place(missing)]).is_some_and(|offset| offset > 0);
-            if overtaken && !self.lost.contains(missing) {
-                return Some(missing);
+        while left > 0 {
+            let step = left.min(u64::BITS);
+            let known = self.arrived.bits(at) | self.lost.bits(at) | self.resent.bits(at);
+            let missing = !known & (u64::MAX >> (u64::BITS - step));
+            if missing != 0 {
+                return Some(at.plus(missing.trailing_zeros()));
             }
-            at = missing.plus(1);
+            at = at.plus(step);
+            left -= step;
         }
+        None
     }
 
     /// The packets `first` to `first + count` that have not arrived are lost. Returns how many are newly so.
@@ -430,6 +426,7 @@ impl SelectiveRepeat {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.is_awaited(psn) {
                 newly += u32::from(self.lost.insert(psn));
+                self.resent_in_flight.remove(psn);
             }
         }
         newly
@@ -441,6 +438,7 @@ impl SelectiveRepeat {
             if self.tracked(psn).is_some() {
                 self.arrived.remove(psn);
                 self.lost.insert(psn);
+                self.resent_in_flight.remove(psn);
             }
         }
     }
@@ -573,10 +571,11 @@ mod tests {
 
     fn overtaken(scheme: &mut SelectiveRepeat) -> Vec<u32> {
         let mut found = Vec::new();
-        while let Some(psn) = scheme.next_overtaken(Path::Request, scheme.una()) {
-            scheme.on_lost(psn, 1);
+        scheme.look(Path::Request, scheme.una(), |psn| {
             found.push(psn.index_in(FIRST, 64).unwrap());
-        }
+            Some((true, 1))
+        });
+        found.sort_unstable();
         found
     }
 
@@ -661,7 +660,7 @@ mod tests {
         scheme.on_asked(FIRST.plus(3));
         assert!(overtaken(&mut scheme).is_empty(), "it was never sent");
         scheme.on_asked(FIRST.plus(2));
-        assert_eq!(scheme.next_overtaken(Path::Request, FIRST), Some(FIRST));
+        assert_eq!(overtaken(&mut scheme), [0, 1, 2], "whether 2 is lost others can tell");
         assert!(scheme.is_awaited(FIRST.plus(2)), "it was asked, not answered");
     }
 
@@ -801,11 +800,7 @@ mod tests {
     }
 
     fn look(scheme: &mut SelectiveRepeat, from: Psn) {
-        let mut at = from;
-        while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
-            scheme.on_lost(psn, 1);
-            at = psn.plus(1);
-        }
+        scheme.look(Path::Response, from, |_| Some((true, 1)));
     }
 
     /// The steps in which nothing arrives.

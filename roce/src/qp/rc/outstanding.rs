@@ -55,6 +55,13 @@ pub struct Place {
     pub span: PsnSpan,
 }
 
+impl Place {
+    /// Packets of the work request from this one on.
+    pub fn rest_pkts(&self) -> u32 {
+        self.span.packets - self.packet
+    }
+}
+
 /// Send work requests not yet completed.
 pub struct Outstanding {
     queue: SendQueue,
@@ -165,17 +172,26 @@ impl Outstanding {
                 return Some(place);
             }
         }
-        let base = self.oldest()?.first;
+        let place = self.search(psn)?;
+        self.cursor = self.position.wrapping_add(place.index);
+        Some(place)
+    }
+
+    #[cold]
+    fn search(&self, psn: Psn) -> Option<Place> {
+        let PsnSpan { first: base, packets, .. } = self.oldest()?;
         let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
+        // Work requests are mostly alike.
+        if let Some(place) = self.place_in(wanted / packets, psn) {
+            return Some(place);
+        }
         let (mut low, mut high) = (0, self.assigned);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let starts = self.span(middle).first.index_in(base, MAX_OUTSTANDING_PSNS);
             if starts.is_some_and(|starts| starts <= wanted) { low = middle } else { high = middle }
         }
-        let place = self.place_in(low, psn)?;
-        self.cursor = self.position.wrapping_add(low);
-        Some(place)
+        self.place_in(low, psn)
     }
 
     #[inline]

@@ -159,6 +159,11 @@ impl Reads {
         let (mut at, mut rest) = (None, None);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
+            if waiting.fresh && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0) {
+                // All behind it lies behind it, too.
+                at = at.or(Some(place));
+                break;
+            }
             if index.is_some_and(|index| index >= waiting.sent) {
                 return Ok(());
             }

@@ -230,16 +230,10 @@ impl Requester {
     fn find_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
         let Some(scheme) = self.scheme() else { return 0 };
         let Some(from) = scheme.look_from(Path::Response) else { return 0 };
-        let (mut at, mut lost) = (from, 0);
-        while let Some(psn) = scheme.next_overtaken(Path::Response, at) {
-            let Some(place) = outstanding.find(psn) else { return lost };
-            if place.span.is_read {
-                lost += scheme.on_lost(psn, 1);
-                at = psn.plus(1);
-            } else {
-                at = place.span.end();
-            }
-        }
+        let lost = scheme.look(Path::Response, from, |psn| {
+            let place = outstanding.find(psn)?;
+            Some(if place.span.is_read { (true, 1) } else { (false, place.rest_pkts()) })
+        });
         scheme.on_looked(Path::Response);
         lost
     }
@@ -253,9 +247,8 @@ fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut O
     let mut at = from;
     while let Some(left) = to.offset_from(at).filter(|left| *left > 0) {
         let Some(place) = outstanding.find(at) else { return };
-        let rest = place.span.packets - place.packet;
         if !place.span.is_read {
-            scheme.on_arrived(Path::Request, at, rest.min(left.unsigned_abs()));
+            scheme.on_arrived(Path::Request, at, place.rest_pkts().min(left.unsigned_abs()));
         }
         at = place.span.end();
     }
@@ -276,22 +269,73 @@ fn find_lost_requests(
     };
     let goes_on = outstanding.assigned_reads() == 0;
     let Some(from) = (if goes_on { scheme.look_from(Path::Request) } else { Some(next) }) else { return 0 };
-    let (mut at, mut lost) = (from, 0);
-    while let Some(psn) = scheme.next_overtaken(Path::Request, at) {
-        let Some(place) = outstanding.find(psn) else { break };
-        if !place.span.is_read {
-            lost += scheme.on_lost(psn, 1);
-            at = psn.plus(1);
-            continue;
+    let lost = scheme.look(Path::Request, from, |psn| {
+        if next.offset_from(psn).is_some_and(|offset| offset > 0) {
+            return Some((false, 1)); // executed: a response is missing
         }
+        let place = outstanding.find(psn)?;
         // A READ is one request: lost, as a whole or what the peer has not seen of it, or waiting there.
-        if psn == next || (place.packet == 0 && !is_told(psn)) {
-            lost += scheme.on_lost(psn, place.span.packets - place.packet);
-        }
-        at = place.span.end();
-    }
+        let is_lost = !place.span.is_read || psn == next || (place.packet == 0 && !is_told(psn));
+        Some((is_lost, if place.span.is_read { place.rest_pkts() } else { 1 }))
+    });
     if goes_on {
         scheme.on_looked(Path::Request);
     }
     lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::completer::Outcome;
+    use super::super::outstanding::Kind;
+    use super::super::requester::RequesterConfig;
+    use super::*;
+    use crate::congestion::CongestionScheme;
+    use crate::queue::{Doorbells, SendQueueSize, send_queue};
+    use crate::recovery::RecoveryScheme;
+    use std::sync::Arc;
+
+    const MTU_BYTES: u32 = 1024;
+    const READ_PKTS: u32 = 3;
+
+    #[test]
+    fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
+        let first_psn = Psn::new(7);
+        let psn = |index| first_psn.plus(index);
+        let mut requester = Requester::new(RequesterConfig {
+            first_psn,
+            mtu_bytes: MTU_BYTES,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            congestion: CongestionScheme::Window { window_pkts: 64 },
+            link_bits_per_sec: 100_000_000_000,
+            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
+        });
+        let size = SendQueueSize { depth: 4, max_sges: 1, max_inline_bytes: 0 };
+        let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
+        let outstanding = &mut Outstanding::new(queue, 4, first_psn);
+        let counters = &mut QpCounters::default();
+        let read = |requester: &mut Requester, outstanding: &mut Outstanding| {
+            let kind = Kind { is_read: true, takes_receive: false };
+            let sent = requester.recovery.sent();
+            outstanding.assign(READ_PKTS * MTU_BYTES, kind, sent, MTU_BYTES).expect("there is room");
+            requester.recovery.on_sent(READ_PKTS);
+        };
+        read(&mut requester, outstanding);
+        let response = Outcome::Selective(News::Response { psn: psn(1), executed: psn(READ_PKTS) });
+        requester.on_outcome(Instant::ZERO, response, outstanding, counters);
+        assert_eq!(requester.recovery.next_psn(), psn(0), "overtaken by its next");
+        requester.recovery.on_sent(1);
+        // Of two more the first is lost.
+        (0..2).for_each(|_| read(&mut requester, outstanding));
+        let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: psn(2 * READ_PKTS) };
+        let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
+        let sack = Outcome::Selective(News::Sack { next: psn(READ_PKTS), header, bitmap: &bitmap });
+        requester.on_outcome(Instant::ZERO, sack, outstanding, counters);
+        assert_eq!(requester.recovery.next_psn(), psn(READ_PKTS));
+        requester.recovery.on_sent(READ_PKTS);
+        assert!(!requester.recovery.is_resend(), "what was lost of the first READ is under way");
+    }
 }

@@ -1,0 +1,141 @@
+//! Packets sent again whose arrival is not known, in the order in which they were sent.
+//!
+//! ```text
+//!   links     ends <-> oldest <-> .. <-> newest <-> ends
+//!   place     0        1 + psn modulo window_pkts
+//! ```
+
+use crate::psn::Psn;
+
+/// The place of the ends.
+const ENDS: usize = 0;
+/// In links, the one sent next.
+const NEXT: usize = 0;
+/// In links, the one sent before.
+const BEFORE: usize = 1;
+
+/// Packets of a window, each with what had been sent when it was sent again.
+#[derive(Clone, Debug)]
+pub struct Resent {
+    /// By place, the places of its neighbours; zeros where there is none. A queue pair that loses nothing never
+    /// touches them: the system hands out zeros without writing them.
+    links: Box<[[u16; 2]]>,
+    /// By place, the end of what had been sent by then.
+    sent_at: Box<[u32]>,
+}
+
+impl Resent {
+    /// None of a window of `window_pkts`, a power of two that a place can tell.
+    pub fn new(window_pkts: u32) -> Self {
+        debug_assert!(window_pkts.is_power_of_two() && window_pkts < u32::from(u16::MAX));
+        let places = window_pkts as usize + 1;
+        Resent { links: vec![[0; 2]; places].into_boxed_slice(), sent_at: vec![0; places].into_boxed_slice() }
+    }
+
+    fn window_pkts(&self) -> u32 {
+        self.links.len() as u32 - 1
+    }
+
+    #[inline]
+    fn place(&self, psn: Psn) -> usize {
+        1 + (psn.value() & (self.window_pkts() - 1)) as usize
+    }
+
+    /// The PSN of a place in the window that begins with `una`.
+    fn psn_of(&self, place: usize, una: Psn) -> Option<Psn> {
+        let index = (place as u32).checked_sub(1)?.wrapping_sub(una.value()) & (self.window_pkts() - 1);
+        Some(una.plus(index))
+    }
+
+    /// Whether `psn` is among them.
+    #[inline]
+    pub fn contains(&self, psn: Psn) -> bool {
+        let place = self.place(psn);
+        self.links[place] != [0; 2] || usize::from(self.links[ENDS][NEXT]) == place
+    }
+
+    /// `psn` was sent again when everything before `sent_at` had been sent, which is never less than for those
+    /// before it.
+    pub fn push(&mut self, psn: Psn, sent_at: Psn) {
+        self.remove(psn);
+        let (place, newest) = (self.place(psn), self.links[ENDS][BEFORE]);
+        self.links[place] = [ENDS as u16, newest];
+        self.links[usize::from(newest)][NEXT] = place as u16;
+        self.links[ENDS][BEFORE] = place as u16;
+        self.sent_at[place] = sent_at.value();
+    }
+
+    /// `psn` has arrived, or is lost once more.
+    #[inline]
+    pub fn remove(&mut self, psn: Psn) {
+        if self.contains(psn) {
+            let [next, before] = std::mem::take(&mut self.links[self.place(psn)]);
+            self.links[usize::from(before)][NEXT] = next;
+            self.links[usize::from(next)][BEFORE] = before;
+        }
+    }
+
+    /// Whether what had been sent when the oldest of them was sent again ends before `end`: what ends there and has
+    /// arrived overtook it.
+    #[inline]
+    pub fn is_overtaken(&self, end: Psn) -> bool {
+        let oldest = usize::from(self.links[ENDS][NEXT]);
+        oldest != ENDS && self.is_before(oldest, end)
+    }
+
+    #[inline]
+    fn is_before(&self, place: usize, end: Psn) -> bool {
+        end.offset_from(Psn::new(self.sent_at[place])).is_some_and(|offset| offset > 0)
+    }
+
+    /// Of those that were overtaken by what ends with `end`, the oldest or the one after `psn`, which is among them; they
+    /// lie in the window from `una` on.
+    pub fn overtaken_after(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
+        let at = psn.map_or(ENDS, |psn| self.place(psn));
+        let next = usize::from(self.links[at][NEXT]);
+        self.psn_of(next, una).filter(|_| self.is_before(next, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn they_are_a_list_in_the_order_sent(
+            una in prop_oneof![Just(0u32), Just(Psn::COUNT - 30)],
+            steps in prop::collection::vec((0u32..64, 0u32..3, any::<bool>()), 0..200),
+        ) {
+            let (una, mut resent) = (Psn::new(una), Resent::new(64));
+            let mut model: Vec<(Psn, u32)> = Vec::new();
+            let mut sent = 64;
+            for (index, more, is_sent) in steps {
+                let psn = una.plus(index);
+                sent += more;
+                model.retain(|(other, _)| *other != psn);
+                if is_sent {
+                    resent.push(psn, una.plus(sent));
+                    model.push((psn, sent));
+                } else {
+                    resent.remove(psn);
+                }
+                for index in 0..64 {
+                    let psn = una.plus(index);
+                    prop_assert_eq!(resent.contains(psn), model.iter().any(|(other, _)| *other == psn));
+                }
+                for end in [64, sent - 1, sent, sent + 1] {
+                    let mut at = None;
+                    for (psn, _) in model.iter().take_while(|(_, sent_at)| *sent_at < end) {
+                        at = resent.overtaken_after(at, una.plus(end), una);
+                        prop_assert_eq!(at, Some(*psn));
+                    }
+                    prop_assert_eq!(resent.overtaken_after(at, una.plus(end), una), None);
+                    let is_overtaken = model.first().is_some_and(|(_, sent_at)| *sent_at < end);
+                    prop_assert_eq!(resent.is_overtaken(una.plus(end)), is_overtaken);
+                }
+            }
+        }
+    }
+}
