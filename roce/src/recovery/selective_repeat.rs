@@ -895,6 +895,12 @@ mod tests {
                 let from = one_by_one.una;
                 look(&mut one_by_one, from);
                 prop_assert_eq!(state(&at_once), state(&one_by_one));
+                for psn in (0..at_once.window_pkts()).map(|i| at_once.una.plus(i)) {
+                    let is_known = at_once.arrived.contains(psn) || at_once.lost.contains(psn);
+                    let in_flight = at_once.resent.contains(psn) && !is_known;
+                    prop_assert_eq!(at_once.resent_in_flight.contains(psn), in_flight);
+                    prop_assert!(!in_flight || at_once.tracked(psn).is_some());
+                }
             }
         }
     }

@@ -298,44 +298,107 @@ mod tests {
     const MTU_BYTES: u32 = 1024;
     const READ_PKTS: u32 = 3;
 
+    /// A requester and its work requests: READs of [`READ_PKTS`] that are taken for sent.
+    struct Reader {
+        requester: Requester,
+        outstanding: Outstanding,
+        counters: QpCounters,
+        now: Instant,
+    }
+
+    impl Reader {
+        const FIRST_PSN: Psn = Psn::new(7);
+
+        fn new() -> Self {
+            let requester = Requester::new(RequesterConfig {
+                first_psn: Self::FIRST_PSN,
+                mtu_bytes: MTU_BYTES,
+                timeout: 14,
+                retry_count: 7,
+                rnr_retry: 7,
+                max_rd_atomic: 4,
+                congestion: CongestionScheme::Window { window_pkts: 64 },
+                link_bits_per_sec: 100_000_000_000,
+                recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
+            });
+            let size = SendQueueSize { depth: 4, max_sges: 1, max_inline_bytes: 0 };
+            let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
+            let outstanding = Outstanding::new(queue, 4, Self::FIRST_PSN);
+            Reader { requester, outstanding, counters: QpCounters::default(), now: Instant::ZERO }
+        }
+
+        fn psn(index: u32) -> Psn {
+            Self::FIRST_PSN.plus(index)
+        }
+
+        fn read(&mut self) {
+            let kind = Kind { is_read: true, takes_receive: false };
+            let (sent, bytes) = (self.requester.recovery.sent(), READ_PKTS * MTU_BYTES);
+            let place = self.outstanding.assign(bytes, kind, sent, MTU_BYTES).expect("there is room");
+            self.requester.recovery.on_sent(READ_PKTS);
+            self.requester.pace_sent(place.span.first, false, false, self.now);
+        }
+
+        fn news(&mut self, news: News<'_>) {
+            let outcome = Outcome::Selective(news);
+            let failed =
+                self.requester.on_outcome(self.now, outcome, &mut self.outstanding, &mut self.counters);
+            assert_eq!(failed, None);
+        }
+
+        fn response(&mut self, index: u32) {
+            let executed = Self::psn(index / READ_PKTS * READ_PKTS + READ_PKTS);
+            self.news(News::Response { psn: Self::psn(index), executed });
+        }
+
+        /// Lets the timer expire when it wants to; whether a packet goes again.
+        fn expire(&mut self) -> bool {
+            self.now = self.requester.deadline().expect("it runs");
+            let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);
+            assert_eq!(failed, None);
+            self.requester.recovery.is_resend()
+        }
+    }
+
     #[test]
     fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
-        let first_psn = Psn::new(7);
-        let psn = |index| first_psn.plus(index);
-        let mut requester = Requester::new(RequesterConfig {
-            first_psn,
-            mtu_bytes: MTU_BYTES,
-            timeout: 14,
-            retry_count: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 4,
-            congestion: CongestionScheme::Window { window_pkts: 64 },
-            link_bits_per_sec: 100_000_000_000,
-            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
-        });
-        let size = SendQueueSize { depth: 4, max_sges: 1, max_inline_bytes: 0 };
-        let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
-        let outstanding = &mut Outstanding::new(queue, 4, first_psn);
-        let counters = &mut QpCounters::default();
-        let read = |requester: &mut Requester, outstanding: &mut Outstanding| {
-            let kind = Kind { is_read: true, takes_receive: false };
-            let sent = requester.recovery.sent();
-            outstanding.assign(READ_PKTS * MTU_BYTES, kind, sent, MTU_BYTES).expect("there is room");
-            requester.recovery.on_sent(READ_PKTS);
-        };
-        read(&mut requester, outstanding);
-        let response = Outcome::Selective(News::Response { psn: psn(1), executed: psn(READ_PKTS) });
-        requester.on_outcome(Instant::ZERO, response, outstanding, counters);
-        assert_eq!(requester.recovery.next_psn(), psn(0), "overtaken by its next");
-        requester.recovery.on_sent(1);
+        let mut reader = Reader::new();
+        reader.read();
+        reader.response(1);
+        assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
+        reader.requester.recovery.on_sent(1);
         // Of two more the first is lost.
-        (0..2).for_each(|_| read(&mut requester, outstanding));
-        let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: psn(2 * READ_PKTS) };
+        (0..2).for_each(|_| reader.read());
+        let trigger = Reader::psn(2 * READ_PKTS);
+        let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
         let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
-        let sack = Outcome::Selective(News::Sack { next: psn(READ_PKTS), header, bitmap: &bitmap });
-        requester.on_outcome(Instant::ZERO, sack, outstanding, counters);
-        assert_eq!(requester.recovery.next_psn(), psn(READ_PKTS));
-        requester.recovery.on_sent(READ_PKTS);
-        assert!(!requester.recovery.is_resend(), "what was lost of the first READ is under way");
+        reader.news(News::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
+        let recovery = &mut reader.requester.recovery;
+        assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
+        recovery.on_sent(READ_PKTS);
+        assert!(!recovery.is_resend(), "what was lost of the first READ is under way");
+    }
+
+    #[test]
+    fn a_timer_learns_when_it_expires_of_what_came_and_stops_where_nothing_is_waited_for() {
+        let mut reader = Reader::new();
+        reader.read();
+        let wait_nanos = reader.requester.deadline().expect("it runs").nanos_since(reader.now);
+        reader.response(0);
+        for index in 1..READ_PKTS {
+            reader.now = reader.now.plus_nanos(wait_nanos / 2);
+            let deadline = reader.requester.deadline();
+            reader.response(index);
+            let is_last = index + 1 == READ_PKTS;
+            assert_eq!(reader.requester.deadline(), deadline.filter(|_| !is_last), "response {index}");
+        }
+        reader.read();
+        reader.response(READ_PKTS);
+        reader.now = reader.now.plus_nanos(wait_nanos / 2);
+        reader.response(READ_PKTS + 1);
+        let came_at = reader.now;
+        assert!(!reader.expire(), "it was put off");
+        assert_eq!(reader.requester.deadline(), Some(came_at.plus_nanos(wait_nanos)));
+        assert!(reader.expire(), "nothing came since");
     }
 }
