@@ -571,10 +571,11 @@ mod tests {
 
     fn overtaken(scheme: &mut SelectiveRepeat) -> Vec<u32> {
         let mut found = Vec::new();
-        scheme.look(Path::Request, scheme.una(), |psn| {
+        let newly = scheme.look(Path::Request, scheme.una(), |psn| {
             found.push(psn.index_in(FIRST, 64).unwrap());
             Some((true, 1))
         });
+        assert_eq!(newly as usize, found.len());
         found.sort_unstable();
         found
     }
@@ -718,6 +719,24 @@ mod tests {
         assert_eq!((scheme.lost_run(FIRST), scheme.unacked()), (u32::MAX, 1000 - 64));
         scheme.on_sent(1000);
         assert_eq!((scheme.is_resend(), scheme.sent()), (false, 1000));
+        let mut rest = SelectiveRepeat::new(FIRST, 64);
+        rest.on_sent(1000);
+        rest.on_lost(FIRST.plus(10), 54);
+        rest.on_sent(990);
+        assert!(
+            rest.is_repeated(FIRST.plus(63)) && !rest.is_repeated(FIRST),
+            "the place of one beyond the window"
+        );
+        let mut unheard = SelectiveRepeat::new(FIRST, 64);
+        unheard.on_sent(1000);
+        unheard.on_answered(FIRST.plus(1000));
+        unheard.on_lost(FIRST.plus(63), 1);
+        let mut asked = Vec::new();
+        unheard.look(Path::Response, FIRST.plus(10), |psn| {
+            asked.push(psn);
+            Some((true, 1))
+        });
+        assert_eq!(asked, (10..63).map(|i| FIRST.plus(i)).collect::<Vec<_>>());
         scheme.on_executed(FIRST.plus(1000));
         scheme.on_arrived(Path::Response, FIRST.plus(64), 1);
         assert!(

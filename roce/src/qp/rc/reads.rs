@@ -331,13 +331,18 @@ mod tests {
 
     #[test]
     fn a_lost_part_of_what_waits_goes_first_and_rewinds_nothing() {
-        let mut reads = Reads::new(1, Some(2), MTU);
+        let mut reads = Reads::new(2, Some(2), MTU);
         reads.push(read(10, 5));
+        reads.push(read(15, 2));
+        for (psn, packets) in [(10, 1), (10, 5), (15, 1), (15, 2), (16, 1)] {
+            let index = psn - if psn < 15 { 10 } else { 15 };
+            assert_eq!(reads.repeat(Psn::new(psn), &reth(index, packets * MTU)), Ok(()), "waits already");
+        }
         (0..3).for_each(|_| reads.on_sent());
         assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()));
         assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
         assert_eq!(reads.repeat(Psn::new(14), &reth(4, MTU)), Ok(()), "still to come");
-        assert_eq!(drain(&mut reads), [11, 13, 14]);
+        assert_eq!(drain(&mut reads), [11, 13, 14, 15, 16]);
     }
 
     #[test]
