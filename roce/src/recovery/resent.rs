@@ -17,8 +17,7 @@ const BEFORE: usize = 1;
 /// Packets of a window, each with what had been sent when it was sent again.
 #[derive(Clone, Debug)]
 pub struct Resent {
-    /// By place, the places of its neighbours; zeros where there is none. A queue pair that loses nothing never
-    /// touches them: the system hands out zeros without writing them.
+    /// By place, the places of its neighbours; zeros where it is not among them.
     links: Box<[[u16; 2]]>,
     /// By place, the end of what had been sent by then.
     sent_at: Box<[u32]>,
