@@ -56,7 +56,7 @@ impl PsnSet {
         self.words[word] & bit != 0
     }
 
-    /// Puts `psn` in; false where it was there.
+    /// Puts `psn` in; false where it was there. Always inlined: behind a loss it is asked for each packet.
     #[inline(always)]
     pub fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);

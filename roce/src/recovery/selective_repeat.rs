@@ -404,8 +404,8 @@ impl SelectiveRepeat {
 
     /// The first packet from `from` to before `overtaking` that was sent once, has not arrived and is not known to be lost.
     fn next_overtaken(&self, overtaking: Psn, from: Psn) -> Option<Psn> {
-        let tracked = self.sent().min(self.window_pkts()) - self.tracked(from)?;
-        let mut left = u32::try_from(overtaking.offset_from(from)?).ok()?.min(tracked);
+        let tracked_pkts = self.sent().min(self.window_pkts()) - self.tracked(from)?;
+        let mut left = u32::try_from(overtaking.offset_from(from)?).ok()?.min(tracked_pkts);
         let mut at = from;
         while left > 0 {
             let step = left.min(u64::BITS);
