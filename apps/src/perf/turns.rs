@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!   chances   0  1 %  5 %   0  1 %  5 %   0  1 %  5 %   0  1 %
-//!             |-- cycle -|  |-- cycle -|  |-- cycle -|  |- ...    each turn lasts SETTLING and TURN
+//!             |-- cycle -|  |-- cycle -|  |-- cycle -|  |- ...    each turn lasts SETTLING and COUNTED
 //!              warming up    counted       counted        not whole
 //!
-//!   a turn    | SETTLING: what was in flight before | TURN: counted |
+//!   a turn    | SETTLING: what was in flight before | COUNTED |
 //! ```
 //! Messages that wait for a repair complete in the turn after theirs: without the settling, the turn without loss would
 //! be credited with what the one before it carried.
@@ -18,7 +18,7 @@ use roce::port::fault::{Chance, FaultConfig, FaultDirection};
 use serde::Serialize;
 
 /// How much of a turn counts: many round trips, and short beside what a machine's load changes in.
-const TURN: Duration = Duration::from_millis(20);
+const COUNTED: Duration = Duration::from_millis(20);
 /// What does not, at its beginning: some round trips, and the shortest timeouts.
 const SETTLING: Duration = Duration::from_millis(5);
 /// The most chances: a second then still has two cycles that count.
@@ -114,7 +114,7 @@ impl Turns {
             return false;
         };
         let took = elapsed.saturating_sub(since);
-        if took < TURN {
+        if took < COUNTED {
             return false;
         }
         self.done.push(Turn { messages: completed - completed_before, took });
@@ -192,7 +192,10 @@ mod tests {
         assert!(!turns.watch(at + SETTLING - Duration::from_millis(1), completed));
         assert!(!turns.watch(at + SETTLING, completed + settling));
         assert!(
-            !turns.watch(at + SETTLING + TURN - Duration::from_millis(1), completed + settling + counted / 2)
+            !turns.watch(
+                at + SETTLING + COUNTED - Duration::from_millis(1),
+                completed + settling + counted / 2
+            )
         );
         assert!(turns.watch(at + SETTLING + took, completed + settling + counted));
     }
@@ -206,8 +209,8 @@ mod tests {
         for (n, messages) in carried.as_flattened().iter().take(14).enumerate() {
             assert_eq!(turns.chance(), chance([0.0, 0.2, 0.5][n % 3]));
             let before = carried.as_flattened()[n.saturating_sub(1)];
-            take(&mut turns, (at, completed), before, *messages, TURN);
-            at += SETTLING + TURN;
+            take(&mut turns, (at, completed), before, *messages, COUNTED);
+            at += SETTLING + COUNTED;
             completed += before + messages;
         }
         let rows = turns.rows(1000);
@@ -234,12 +237,12 @@ mod tests {
     #[test]
     fn without_a_whole_cycle_there_is_nothing_to_say() {
         let mut turns = turns("0,0.5");
-        let at = |n: u32| n * (SETTLING + TURN);
-        take(&mut turns, (at(0), 0), 0, 3, TURN);
-        take(&mut turns, (at(1), 3), 0, 3, TURN);
+        let at = |n: u32| n * (SETTLING + COUNTED);
+        take(&mut turns, (at(0), 0), 0, 3, COUNTED);
+        take(&mut turns, (at(1), 3), 0, 3, COUNTED);
         assert_eq!(turns.rows(1), []);
-        take(&mut turns, (at(2), 6), 0, 0, TURN);
-        take(&mut turns, (at(3), 6), 0, 1, TURN);
+        take(&mut turns, (at(2), 6), 0, 0, COUNTED);
+        take(&mut turns, (at(3), 6), 0, 1, COUNTED);
         assert_eq!(turns.rows(1), [], "nothing was carried in the turn to compare with");
     }
 
