@@ -4,10 +4,12 @@
 #   scripts/check.sh          format, lints, all tests, the soft-RoCE guest, instruction counts
 #   scripts/check.sh quick    the inner loop: format, lints, tests of the engine, fewer fault tapes
 #   scripts/check.sh deny     licences and duplicate dependencies, by cargo-deny
-#   scripts/check.sh STEP...  one or more of: packages format lint docs build test guest instructions deny
+#   scripts/check.sh STEP...  one or more of: packages image format lint docs build test guest
+#                             instructions fuzz deny
 #
-# Packages are installed with apt-get, by sudo where the caller is not root; everything else runs as
-# an ordinary user. Nothing is left running, and nothing outside target/ and ~/.cache is written.
+# The steps packages and image install whatever the others need, with apt-get, by sudo where the caller
+# is not root; everything else runs as an ordinary user, and nothing that a test starts installs
+# anything. Nothing is left running, and nothing outside target/ and ~/.cache is written.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/install.sh
@@ -22,10 +24,16 @@ packages() {
     need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
     need_packages "to dissect captures in tests" tshark
+    need_packages "to count instructions" valgrind
     command -v cargo >/dev/null || {
         echo "check.sh: there is no cargo; install Rust 1.91 or newer (https://rustup.rs)" >&2
         exit 1
     }
+}
+
+image() {
+    step "the soft-RoCE guest"
+    scripts/guest build
 }
 
 format() {
@@ -55,23 +63,21 @@ build() {
 
 tests() {
     step "tests, without the guest"
-    cargo test --workspace --locked -- --skip guest:: --skip ports::
+    ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports::
     # Apart from the simulation, which takes every core: real processes answer in real time.
     step "tests of live ports"
-    cargo test --workspace --locked --test main -- ports::
+    ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports::
 }
 
 guest() {
-    step "the soft-RoCE guest"
-    scripts/guest build
+    image
     step "tests against the guest"
     # The same selection of packages as above, or cargo would build all of them anew.
-    cargo test --workspace --locked --test main -- guest::
+    ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- guest::
 }
 
 instructions() {
     step "instruction counts"
-    need_packages "to count instructions" valgrind
     scripts/instructions.sh
 }
 
@@ -96,6 +102,7 @@ quick() {
 
 all() {
     packages
+    image
     format
     lint
     docs
@@ -108,7 +115,7 @@ all() {
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | format | lint | docs | build | guest | instructions | deny) "$name" ;;
+        all | quick | packages | image | format | lint | docs | build | guest | instructions | deny) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
         *)

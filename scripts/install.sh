@@ -6,6 +6,8 @@
 #
 # It says what it will install and what for before it does, uses sudo when the
 # caller is not root, and does nothing at all when every package is present.
+# With ROCE_NO_INSTALL set it fails instead of installing: check.sh sets it
+# around the tests, for which everything has been installed before.
 
 # need_packages PURPOSE PACKAGE... : exit status 0 when all are installed.
 need_packages() {
@@ -20,6 +22,11 @@ need_packages() {
         _package_present "$package" || missing+=("$package")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
+    if [ -n "${ROCE_NO_INSTALL:-}" ]; then
+        echo "Packages are missing $purpose, and this is no time to install them" \
+            "(ROCE_NO_INSTALL is set): ${missing[*]}" >&2
+        return 1
+    fi
 
     local root=()
     if [ "$(id -u)" != 0 ]; then

@@ -43,10 +43,12 @@ image_present() {
     [ -e "$(image_directory)/complete" ]
 }
 
-# Builds the image unless the cache has it. A second caller waits for the first.
+# Installs what building and booting take, and builds the image unless the cache has it. A second
+# caller waits for the first.
 build_image() {
     local image build started=$SECONDS
     image=$(image_directory)
+    need_packages "to boot the soft-RoCE guest" qemu-system-x86 || exit 1
     image_present && return 0
     [ "$(uname -m)" = x86_64 ] || die "the guest is built for x86_64 only, this machine is $(uname -m)"
     need_packages "to build the soft-RoCE guest" e2fsprogs cpio kmod xz-utils || exit 1

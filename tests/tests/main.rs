@@ -3,5 +3,6 @@
 mod guest;
 mod live;
 mod ports;
+mod scripts;
 mod sim;
 mod wireshark;

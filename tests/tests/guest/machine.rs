@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use crate::live::{Namespace, Process, run};
 
-/// How long the first boot may take: it builds the guest's image, where there is none.
-const BUILD_TIMEOUT: Duration = Duration::from_secs(1200);
 /// How long a command in the guest may take, on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -21,11 +19,8 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Boots a guest that is called `name` here, with these options of `scripts/guest start`; the
-    /// taps among them lie in `namespace`.
+    /// taps among them lie in `namespace`. `scripts/guest build` must have run.
     pub(crate) fn boot(name: &str, namespace: &Namespace, options: &[&str]) -> Machine {
-        // The image comes from Debian's packages, which the namespace has no way to.
-        let build = Process::start(Command::new(script()).arg("build"));
-        build.finish(BUILD_TIMEOUT).expect_success("scripts/guest build");
         let pid = std::process::id().to_string();
         let name = format!("{name}.{pid}");
         let mut start = namespace.command(script());
