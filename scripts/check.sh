@@ -16,6 +16,7 @@ cd "$(dirname "$0")/.."
 . scripts/install.sh
 
 QUICK_TAPES=2000
+FUZZ_SECONDS=60
 
 step() { printf '\n== %s (%s s so far)\n' "$1" "$SECONDS"; }
 
@@ -81,6 +82,11 @@ instructions() {
     scripts/instructions.sh
 }
 
+fuzz() {
+    step "fuzz targets, $FUZZ_SECONDS s each"
+    scripts/fuzz.sh --seconds "$FUZZ_SECONDS"
+}
+
 deny() {
     step "licences and duplicates"
     if ! command -v cargo-deny >/dev/null; then
@@ -110,12 +116,13 @@ all() {
     tests
     guest
     instructions
+    fuzz
 }
 
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | image | format | lint | docs | build | guest | instructions | deny) "$name" ;;
+        all | quick | packages | image | format | lint | docs | build | guest | instructions | fuzz | deny) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
         *)
