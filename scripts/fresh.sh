@@ -15,6 +15,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
+script=$PWD/scripts/fresh.sh
 # shellcheck source=scripts/install.sh
 . scripts/install.sh
 
@@ -106,8 +107,14 @@ chmod 755 "$base"
 root=$base/root
 mkdir "$root"
 commit=$(git rev-parse --short HEAD)
-# The mounts have gone with their namespace.
-[ -n "$keep" ] || trap 'rm -rf --one-file-system "$base"' EXIT
+inside=
+# All that runs inside ends with the namespace's first process, and so do the mounts.
+clean_up() {
+    [ -z "$inside" ] || { kill "$inside" && wait "$inside"; } 2>/dev/null || true
+    [ -n "$keep" ] || rm -rf --one-file-system "$base"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
 
 echo "== a minimal Debian $RELEASE in $root"
 make_system "$root"
@@ -115,7 +122,11 @@ report=("$(printf '%6d s  making the system' "$SECONDS")")
 for command in "$@"; do
     printf '\n== as an ordinary user: %s\n' "$command"
     started=$SECONDS status=0
-    unshare --mount --pid --fork --kill-child --ipc --uts bash "$0" --enter "$root" "$command" </dev/null || status=$?
+    unshare --mount --pid --fork --kill-child --ipc --uts bash "$script" --enter "$root" "$command" </dev/null &
+    # A signal is answered during wait, not during a command in the foreground.
+    inside=$!
+    wait "$inside" || status=$?
+    inside=
     report+=("$(printf '%6d s  %s' $((SECONDS - started)) "$command")")
     [ "$status" = 0 ] || {
         printf '%s\n' "" "${report[@]}" >&2
