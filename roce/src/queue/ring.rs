@@ -57,11 +57,17 @@ pub struct Consumer<T> {
 /// # Panics
 /// Where `depth` is outside that range: the callers' own limits are far smaller.
 pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
+    ring_from(0, depth)
+}
+
+/// As [`ring`]; the first element gets the position `first`.
+pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>, Consumer<T>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let shared =
-        Arc::new(Shared { slots, depth, head: OwnLine(AtomicU32::new(0)), tail: OwnLine(AtomicU32::new(0)) });
-    (Producer { shared: shared.clone(), tail: 0, head_seen: 0 }, Consumer { shared, head: 0, tail_seen: 0 })
+    let index = || OwnLine(AtomicU32::new(first));
+    let shared = Arc::new(Shared { slots, depth, head: index(), tail: index() });
+    let producer = Producer { shared: shared.clone(), tail: first, head_seen: first };
+    (producer, Consumer { shared, head: first, tail_seen: first })
 }
 
 impl<T: Copy + Send> Producer<T> {
@@ -80,7 +86,9 @@ impl<T: Copy + Send> Producer<T> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
     }
 
-    /// Elements published so far, modulo 2^32: the position the next one gets.
+    /// The position that the next element gets; positions count up by one, modulo 2^32.
+    ///
+    /// `position % n` names a slot only where `n` is a power of two: any other remainder jumps at the wrap.
     pub fn position(&self) -> u32 {
         self.tail
     }
@@ -113,7 +121,7 @@ impl<T: Copy + Send> Consumer<T> {
         self.len() == 0
     }
 
-    /// Elements released so far, modulo 2^32: the position of `get(0)`.
+    /// The position of `get(0)`, modulo 2^32.
     pub fn position(&self) -> u32 {
         self.head
     }
@@ -204,22 +212,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_bounded_queue(depth in 1u32..9, steps in proptest::collection::vec(0u32..12, 0..200)) {
-            let (mut producer, mut consumer) = ring::<u32>(depth);
+        fn behaves_as_a_bounded_queue(
+            first in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
+            depth in 1u32..9,
+            steps in proptest::collection::vec(0u32..12, 0..200),
+        ) {
+            let (mut producer, mut consumer) = ring_from::<u32>(first, depth);
             let mut model = VecDeque::new();
+            let (mut pushed, mut popped) = (first, first);
             for (value, step) in steps.into_iter().enumerate() {
                 let value = value as u32;
                 if step < 6 {
                     let fits = (model.len() as u32) < depth;
                     prop_assert_eq!(producer.push(value).is_ok(), fits);
-                    if fits { model.push_back(value); }
+                    if fits {
+                        model.push_back(value);
+                        pushed = pushed.wrapping_add(1);
+                    }
                 } else if step < 9 {
+                    popped = popped.wrapping_add(u32::from(!model.is_empty()));
                     prop_assert_eq!(consumer.pop(), model.pop_front());
                 } else {
                     let index = step - 9;
                     prop_assert_eq!(consumer.get(index), model.get(index as usize));
                     prop_assert_eq!(consumer.len() as usize, model.len());
                 }
+                prop_assert_eq!((producer.position(), consumer.position()), (pushed, popped));
             }
         }
     }

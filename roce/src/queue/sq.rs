@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::doorbell::Doorbells;
-use super::ring::{Consumer, Producer, ring};
+use super::ring::{Consumer, Producer, ring_from};
 use super::sg::Lists;
 use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
 use crate::mem::{Memory, MemoryTable, PdId, Span};
@@ -25,6 +25,8 @@ pub struct SendPoster {
     wqes: Producer<SendWqe>,
     sges: Producer<Sge>,
     inline: Memory,
+    /// The place in `inline` of the next inline work request, below the depth.
+    inline_place: u32,
     size: SendQueueSize,
     open: Arc<AtomicBool>,
     signal_all: bool,
@@ -48,14 +50,26 @@ pub fn send_queue(
     doorbells: Arc<Doorbells>,
     slot: usize,
 ) -> (SendPoster, SendQueue) {
-    let (wqe_in, wqe_out) = ring(size.depth);
-    let (sge_in, sge_out) = ring(size.depth * size.max_sges.saturating_sub(1).max(1));
+    send_queue_from(0, size, signal_all, doorbells, slot)
+}
+
+/// As [`send_queue`]; positions in its rings count from `first`.
+fn send_queue_from(
+    first: u32,
+    size: SendQueueSize,
+    signal_all: bool,
+    doorbells: Arc<Doorbells>,
+    slot: usize,
+) -> (SendPoster, SendQueue) {
+    let (wqe_in, wqe_out) = ring_from(first, size.depth);
+    let (sge_in, sge_out) = ring_from(first, size.depth * size.max_sges.saturating_sub(1).max(1));
     let inline = Memory::alloc(size.depth as usize * size.max_inline_bytes as usize);
     let open = Arc::new(AtomicBool::new(false));
     let poster = SendPoster {
         wqes: wqe_in,
         sges: sge_in,
         inline: inline.clone(),
+        inline_place: 0,
         size,
         open: open.clone(),
         signal_all,
@@ -106,10 +120,14 @@ impl SendPoster {
         if bytes.len() > max_bytes as usize {
             return Err(too_long);
         }
-        let place = (self.wqes.position() % self.size.depth) as usize * max_bytes as usize;
-        self.inline.write(place, bytes).map_err(|_| too_long)?;
-        let sge = Sge { addr: place as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
-        SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })
+        let offset = self.inline_place as usize * max_bytes as usize;
+        self.inline.write(offset, bytes).map_err(|_| too_long)?;
+        let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
+        let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
+        // Places are taken in turn, because work requests are released in order: of the `depth` inline ones posted
+        // last at most `depth` - 1 are outstanding here. A remainder of the ring's position would jump at its wrap.
+        self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
+        Ok(list)
     }
 
     /// Work requests outstanding at most.
@@ -161,5 +179,77 @@ impl SendQueue {
     pub fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
         let start = wqe.list.first_addr() as usize + offset as usize;
         self.inline.span(start, len_bytes as usize).unwrap_or(Span::EMPTY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::LKey;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const INLINE_BYTES: u32 = 8;
+
+    fn queue(first: u32, depth: u32) -> (SendPoster, SendQueue) {
+        let size = SendQueueSize { depth, max_sges: 1, max_inline_bytes: INLINE_BYTES };
+        let (poster, queue) = send_queue_from(first, size, true, Arc::new(Doorbells::new(1)), 0);
+        queue.set_open(true);
+        (poster, queue)
+    }
+
+    fn post(poster: &mut SendPoster, wr_id: u64, inline: bool) -> Result<(), PostError> {
+        let (bytes, sge) = (wr_id.to_be_bytes(), Sge { addr: wr_id, len_bytes: 8, lkey: LKey(1) });
+        let data = if inline { SendData::Inline(&bytes) } else { SendData::Sges(&[sge]) };
+        poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
+    }
+
+    /// What an inline work request sends; `None` for one that is not inline.
+    fn inline_bytes(queue: &SendQueue, wqe: &SendWqe) -> Option<u64> {
+        let mut bytes = [0; INLINE_BYTES as usize];
+        queue.inline_span(wqe, 0, INLINE_BYTES).copy_to(&mut bytes);
+        wqe.inline.then(|| u64::from_be_bytes(bytes))
+    }
+
+    /// 2^32 is no multiple of 48: the remainder of a position jumps from 15 to 0 where positions wrap.
+    #[test]
+    fn each_inline_request_keeps_its_own_bytes_where_positions_wrap() {
+        const DEPTH: u32 = 48;
+        let (mut poster, mut queue) = queue(u32::MAX - 31, DEPTH);
+        (0..u64::from(DEPTH)).for_each(|wr_id| post(&mut poster, wr_id, true).unwrap());
+        let wqes: Vec<SendWqe> = (0..DEPTH).map(|index| *queue.get(index).unwrap()).collect();
+        let others: Vec<(u64, u64)> = wqes
+            .iter()
+            .filter_map(|wqe| Some((wqe.wr_id, inline_bytes(&queue, wqe)?)))
+            .filter(|(wr_id, sent)| wr_id != sent)
+            .collect();
+        assert!(others.is_empty(), "{} requests send the bytes of others: {others:?}", others.len());
+    }
+
+    proptest! {
+        #[test]
+        fn inline_bytes_last_until_the_request_is_released(
+            first in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
+            depth in 1u32..20,
+            steps in proptest::collection::vec(0u8..5, 0..200),
+        ) {
+            let (mut poster, mut queue) = queue(first, depth);
+            let mut model = VecDeque::new();
+            for (wr_id, step) in (0..).zip(steps) {
+                if step < 3 {
+                    let inline = step < 2;
+                    let posted = post(&mut poster, wr_id, inline).is_ok();
+                    prop_assert_eq!(posted, (model.len() as u32) < depth);
+                    model.extend(posted.then_some((wr_id, inline)));
+                } else {
+                    prop_assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), model.pop_front().map(|(id, _)| id));
+                }
+                for (index, (wr_id, inline)) in (0..).zip(&model) {
+                    let wqe = *queue.get(index).unwrap();
+                    prop_assert_eq!(wqe.wr_id, *wr_id);
+                    prop_assert_eq!(inline_bytes(&queue, &wqe), inline.then_some(*wr_id));
+                }
+            }
+        }
     }
 }
