@@ -4,7 +4,7 @@
 #   scripts/check.sh          format, lints, all tests, the soft-RoCE guest, instruction counts
 #   scripts/check.sh quick    the inner loop: format, lints, tests of the engine, fewer fault tapes
 #   scripts/check.sh deny     licences and duplicate dependencies, by cargo-deny
-#   scripts/check.sh STEP...  one or more of: packages image format lint docs build test guest
+#   scripts/check.sh STEP...  one or more of: packages image format lint docs build test wrap guest
 #                             instructions fuzz deny
 #
 # The steps packages and image install whatever the others need, with apt-get, by sudo where the caller
@@ -70,6 +70,13 @@ tests() {
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports::
 }
 
+# The same tests with every counter a few steps before its wrap; roce/src/start.rs says which and how far.
+wrap() {
+    step "tests near the wraps of all counters, $QUICK_TAPES fault tapes"
+    SIM_TAPES=$QUICK_TAPES cargo test --package roce --package netsim --package lab --package tests \
+        --features roce/near-wrap --locked -- --skip guest:: --skip ports::
+}
+
 guest() {
     image
     step "tests against the guest"
@@ -114,6 +121,7 @@ all() {
     docs
     build
     tests
+    wrap
     guest
     instructions
     fuzz
@@ -122,7 +130,7 @@ all() {
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | image | format | lint | docs | build | guest | instructions | fuzz | deny) "$name" ;;
+        all | quick | packages | image | format | lint | docs | build | wrap | guest | instructions | fuzz | deny) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
         *)

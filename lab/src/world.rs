@@ -28,7 +28,7 @@ use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpInit, QpState};
 use roce::queue::{CqId, CqPoller, RecvPoster, SendPoster};
 use roce::recovery::RecoveryScheme;
-use roce::time::Instant;
+use roce::start;
 
 use crate::due::DueTimes;
 use crate::sim_port::{Buffers, SharedNetwork, SimPort};
@@ -276,7 +276,7 @@ impl Host {
         let due_nanos = if self.wants_poll || has_room || network.waiting(self.id) > 0 {
             Some(now_nanos)
         } else {
-            self.engine.next_deadline().map(Instant::as_nanos)
+            self.engine.next_deadline().map(|deadline| deadline.nanos_since(start::INSTANT))
         };
         due_nanos.map(|due_nanos| due_nanos.max(self.ready_nanos).max(now_nanos))
     }
@@ -340,7 +340,7 @@ impl World {
         });
     }
 
-    /// The time, in nanoseconds since the start.
+    /// The time, in nanoseconds since the start, which is [`start::INSTANT`] to the engines.
     pub fn now_nanos(&self) -> u64 {
         self.network.borrow().now_nanos()
     }
@@ -424,7 +424,7 @@ impl World {
         for &number in &self.polled {
             let host = &mut self.hosts[number];
             host.refused.set(false);
-            host.wants_poll = host.engine.poll(Instant::from_nanos(now_nanos)).more;
+            host.wants_poll = host.engine.poll(start::INSTANT.plus_nanos(now_nanos)).more;
             host.ready_nanos = now_nanos + self.poll_gap_nanos;
             self.due.set(number, host.due_nanos(&self.network.borrow(), now_nanos));
             self.polls += 1;

@@ -13,6 +13,8 @@ pub mod id;
 
 pub mod psn;
 
+pub mod start;
+
 pub mod wire;
 
 pub mod random;

@@ -9,6 +9,7 @@ use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, Lane
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
+use roce::start;
 use roce::time::Instant;
 
 /// Messages before allocations are counted: queues have grown to what they need.
@@ -31,7 +32,7 @@ struct Flow<P: Port> {
     b: End<P>,
     op: SendOp,
     len_bytes: u32,
-    nanos: u64,
+    now: Instant,
 }
 
 /// Allocations by posting and polling, at each end.
@@ -57,7 +58,7 @@ impl<P: Port> Flow<P> {
         if op == SendOp::Send {
             (0..2 * WINDOW).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, len_bytes)));
         }
-        Flow { a, b, op, len_bytes, nanos: 0 }
+        Flow { a, b, op, len_bytes, now: start::INSTANT }
     }
 
     /// Connects both ends anew, with another congestion control, along a path that marks every packet.
@@ -78,7 +79,7 @@ impl<P: Port> Flow<P> {
         let (mut posted, mut done) = (0, 0);
         while done < messages {
             let (mut idle_a, mut idle_b) = (false, false);
-            let now = Instant::from_nanos(self.nanos);
+            let now = self.now;
             allocations.requester += count(|| {
                 while posted < messages && posted - done < WINDOW {
                     self.a.post(posted, self.op, self.a.sge(0, self.len_bytes));
@@ -98,7 +99,7 @@ impl<P: Port> Flow<P> {
             }
             let deadlines = [&self.a, &self.b].map(|end| end.engine.next_deadline());
             let deadline = deadlines.into_iter().flatten().min().filter(|_| idle_a && idle_b);
-            self.nanos = deadline.map_or(self.nanos + 1000, |deadline| deadline.as_nanos());
+            self.now = deadline.unwrap_or(now.plus_nanos(1000));
         }
         allocations
     }

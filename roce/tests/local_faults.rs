@@ -6,6 +6,7 @@ use common::{End, pair, settle};
 use roce::port::Port;
 use roce::qp::{PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, Sge, WcStatus};
+use roce::start;
 
 fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
     end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
@@ -26,12 +27,12 @@ fn what_precedes_a_bad_local_key_is_sent_again_where_it_was_lost() {
     a.post(2, SendOp::Write { remote_addr, rkey }, bad);
     a.poll(0);
     assert_eq!(lose(&mut b), 1);
-    let timeout = a.engine.next_deadline().unwrap();
-    a.poll(timeout.as_nanos());
-    b.poll(timeout.as_nanos());
+    let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::INSTANT);
+    a.poll(timeout_nanos);
+    b.poll(timeout_nanos);
     // The acknowledgement waits for one poll.
-    b.poll(timeout.as_nanos());
-    a.poll(timeout.as_nanos());
+    b.poll(timeout_nanos);
+    a.poll(timeout_nanos);
     assert_eq!(statuses(&mut a), [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]);
     let mut bytes = [0; 4];
     b.memory.read(0, &mut bytes).unwrap();

@@ -10,6 +10,7 @@ use roce::psn::Psn;
 use roce::qp::{PathMtu, Placement, QpAttr, QpState};
 use roce::queue::{Cqe, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 use roce::recovery::RecoveryScheme;
+use roce::start;
 
 use lab::rng::SplitMix;
 use lab::world::{ConnAttr, EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
@@ -112,7 +113,7 @@ const LIMIT_NANOS: u64 = 60_000_000_000;
 const FRAMES_CUT: u64 = 100_000;
 
 /// First PSNs: a few packets before the wrap.
-const FIRST_PSNS: [Psn; 2] = [Psn::new(0xFF_FFFA), Psn::new(0x7F_FFFD)];
+const FIRST_PSNS: [Psn; 2] = [start::psn(0xFF_FFFA), start::psn(0x7F_FFFD)];
 
 /// Two connected queue pairs. Link 0 leads from end 0 to end 1, link 1 back.
 pub struct Pair {

@@ -12,6 +12,7 @@ use roce::mem::{Access, Memory};
 use roce::psn::Psn;
 use roce::qp::{Placement, QpInit};
 use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
+use roce::start;
 
 use super::fabric::{Hosts, QPS_MAX, build};
 use super::plan::Point;
@@ -24,7 +25,7 @@ const BASE: u64 = 0x1_0000_0000;
 /// Bytes of every host's memory, which is phantom: no flow is longer.
 const MEMORY_BYTES: usize = 1 << 31;
 /// First PSNs of the two ends of each connection.
-const FIRST_PSNS: [Psn; 2] = [Psn::new(0x10_0000), Psn::new(0x20_0000)];
+const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 /// Samples of queues and rates that a run keeps: so many to twice as many.
 const SAMPLES: usize = 250;
 /// Time between the first of them.

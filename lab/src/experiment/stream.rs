@@ -9,6 +9,7 @@ use roce::port::Payload;
 use roce::psn::Psn;
 use roce::qp::Placement;
 use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
+use roce::start;
 
 use super::fabric::POLL_GAP_NANOS;
 use super::plan::Point;
@@ -23,7 +24,7 @@ const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, 
 /// READs outstanding, both ways.
 const MAX_RD_ATOMIC: u8 = 16;
 /// First PSNs of the two ends.
-const FIRST_PSNS: [Psn; 2] = [Psn::new(0x10_0000), Psn::new(0x20_0000)];
+const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 
 /// One end of the connection.
 struct End {

@@ -10,10 +10,10 @@ use roce::engine::limits::DeviceLimits;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
-use roce::psn::Psn;
 use roce::qp::{PathMtu, Placement};
 use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 use roce::recovery::RecoveryScheme;
+use roce::start;
 
 /// IRN's cable: 40 Gbit/s and 2 us.
 pub(crate) const CABLE: LinkConfig =
@@ -208,7 +208,7 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
     let end = |host, qpn| EndAttr {
         host,
         qpn,
-        first_psn: Psn::new(7),
+        first_psn: start::psn(7),
         recovery,
         placement: Placement::InOrder,
         max_rd_atomic: 0,

@@ -15,6 +15,7 @@ use crate::qp::state::check_transition;
 use crate::qp::{AddressVector, ModifyError, PathMtu, QpAttr, QpState};
 use crate::recovery::RecoveryScheme;
 use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
+use crate::start;
 use crate::time::Instant;
 use crate::wire::{HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
 
@@ -157,7 +158,7 @@ impl<P: Port> Engine<P> {
         let src_mac = self.port.caps().mac;
         let template = template_for(qpn, attributes, path, own, src_mac, peer_mac)
             .map_err(|families| no_path(families.to_string()))?;
-        let ip_id = self.random.below(1 << 16) as u16; // below 2^16
+        let ip_id = start::ip_id(self.random.below(1 << 16) as u16); // below 2^16
         Ok(Route { path: Path { template, ip_id }, peer_mac, peer: path.dgid, own })
     }
 

@@ -14,6 +14,7 @@ use crate::qp::{QpInit, QpState};
 use crate::queue::{
     CqId, CqPoller, Notify, RecvPoster, RecvQueueSize, SendPoster, SendQueueSize, recv_queue, send_queue,
 };
+use crate::start;
 
 /// Why an object was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -206,7 +207,7 @@ impl<P: Port> Engine<P> {
 
     /// An unpredictable first PSN.
     pub fn random_psn(&mut self) -> Psn {
-        Psn::new(self.random.bits())
+        start::psn(self.random.bits())
     }
 
     /// Puts the queue pairs that use an overflowed completion queue into error.

@@ -16,6 +16,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::start;
+
 /// Keeps the two ends' indices off each other's cache line (two lines: the prefetcher pairs them).
 #[repr(align(128))]
 struct OwnLine<T>(T);
@@ -57,7 +59,7 @@ pub struct Consumer<T> {
 /// # Panics
 /// Where `depth` is outside that range: the callers' own limits are far smaller.
 pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
-    ring_from(0, depth)
+    ring_from(start::RING_POSITION, depth)
 }
 
 /// As [`ring`]; the first element gets the position `first`.

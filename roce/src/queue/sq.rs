@@ -8,6 +8,7 @@ use super::ring::{Consumer, Producer, ring_from};
 use super::sg::Lists;
 use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
 use crate::mem::{Memory, MemoryTable, PdId, Span};
+use crate::start;
 
 /// Sizes of a send queue.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ pub fn send_queue(
     doorbells: Arc<Doorbells>,
     slot: usize,
 ) -> (SendPoster, SendQueue) {
-    send_queue_from(0, size, signal_all, doorbells, slot)
+    send_queue_from(start::RING_POSITION, size, signal_all, doorbells, slot)
 }
 
 /// As [`send_queue`]; positions in its rings count from `first`.

@@ -7,12 +7,11 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::loopback::{Loopback, LoopbackPort};
 use roce::port::{Port, PortCaps};
-use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
 };
-use roce::time::Instant;
+use roce::start;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// One end of the connection.
@@ -88,7 +87,7 @@ pub(crate) fn connect<P: Port>(
         path: Some(path),
         path_mtu: Some(mtu),
         dest_qpn: Some(peer),
-        rq_psn: Some(Psn::new(0xFF_FF00)),
+        rq_psn: Some(start::psn(0xFF_FF00)),
         max_dest_rd_atomic: Some(4),
         min_rnr_timer: Some(1),
         recovery: schemes.recovery,
@@ -100,7 +99,7 @@ pub(crate) fn connect<P: Port>(
         timeout: Some(14),
         retry_count: Some(7),
         rnr_retry: Some(7),
-        sq_psn: Some(Psn::new(0xFF_FF00)),
+        sq_psn: Some(start::psn(0xFF_FF00)),
         congestion: schemes.congestion,
         max_rd_atomic: Some(4),
         ..QpAttr::default()
@@ -159,9 +158,9 @@ impl<P: Port> End<P> {
         self.recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
     }
 
-    /// Polls the engine at `nanos`.
+    /// Polls the engine `nanos` after the start.
     pub(crate) fn poll(&mut self, nanos: u64) -> Progress {
-        self.engine.poll(Instant::from_nanos(nanos))
+        self.engine.poll(start::INSTANT.plus_nanos(nanos))
     }
 
     /// Everything that has completed.
@@ -173,7 +172,7 @@ impl<P: Port> End<P> {
 /// Polls both ends in turn until neither has anything left to do.
 pub(crate) fn settle(a: &mut End, b: &mut End) {
     for nanos in 0..100_000 {
-        let now = Instant::from_nanos(nanos);
+        let now = start::INSTANT.plus_nanos(nanos);
         let idle = a.engine.poll(now).is_idle() & b.engine.poll(now).is_idle();
         if idle {
             return;

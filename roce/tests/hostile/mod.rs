@@ -26,13 +26,13 @@ use roce::engine::{Engine, EngineConfig, Event, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn};
 use roce::mem::{Access, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
-use roce::psn::Psn;
 use roce::qp::{AddressVector, QpAttr, QpInit, QpState};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
     WcStatus,
 };
 use roce::recovery::RecoveryScheme;
+use roce::start;
 use roce::time::Instant;
 use roce::wire::{Operation, Packet, Reth};
 use std::collections::VecDeque;
@@ -194,7 +194,7 @@ impl Hostile {
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
             next_wr_id: 0,
-            now: Instant::ZERO,
+            now: start::INSTANT,
             frames: Vec::new(),
             allocated_bytes: 0,
             bounds: Bounds::default(),
@@ -209,7 +209,7 @@ impl Hostile {
     fn connect_main(&mut self) {
         self.connect(self.qpn, self.peer.own, QpState::Rts);
         let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
-        self.peer.restart(Psn::new(self.setup.first_psn), is_selective);
+        self.peer.restart(start::psn(self.setup.first_psn), is_selective);
         self.tally.connections += 1;
     }
 
@@ -219,7 +219,7 @@ impl Hostile {
         for (bit, right) in [(1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ)] {
             access = if setup.refuses & bit == 0 { access | right } else { access };
         }
-        let first_psn = Some(Psn::new(setup.first_psn));
+        let first_psn = Some(start::psn(setup.first_psn));
         let to_init = QpAttr {
             state: Some(QpState::Init),
             pkey_index: Some(0),

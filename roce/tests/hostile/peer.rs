@@ -4,6 +4,7 @@ use super::port::MTU_BYTES;
 use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
 use roce::id::{Gid, Mac, Msn, PKey, Qpn};
 use roce::psn::Psn;
+use roce::start;
 use roce::wire::{
     Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, RecvEth, Reth,
     SackEth, Syndrome, icrc,
@@ -72,7 +73,7 @@ impl Peer {
             requests,
             unanswered: 0,
             is_selective: false,
-            receives: 0,
+            receives: start::RECEIVE,
         }
     }
 
@@ -80,7 +81,7 @@ impl Peer {
     pub(crate) fn restart(&mut self, expected: Psn, is_selective: bool) {
         self.expected = expected;
         self.is_selective = is_selective;
-        self.receives = 0;
+        self.receives = start::RECEIVE;
         self.requests.clear();
         self.unanswered = 0;
     }

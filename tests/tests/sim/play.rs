@@ -5,10 +5,10 @@ use netsim::{LinkCounters, LinkId};
 use roce::congestion::CongestionScheme;
 use roce::counters::{DropCounters, QpCounters};
 use roce::mem::{Access, Memory};
-use roce::psn::Psn;
 use roce::qp::PathMtu;
 use roce::queue::CqPoller;
 use roce::recovery::RecoveryScheme;
+use roce::start;
 use tests::record::{self, Trace};
 
 use super::plan::{INLINE_BYTES_MAX, Images, Plan, SGES_MAX};
@@ -332,7 +332,7 @@ fn connect(world: &mut World, scenario: &Scenario, plan: &Plan, handles: &[Handl
         EndAttr {
             host: end.host,
             qpn: handles[number].qpn,
-            first_psn: Psn::new(end.plan.first_psn),
+            first_psn: start::psn(end.plan.first_psn),
             recovery: scenario.conns[number / 2].recovery[number % 2],
             placement: scenario.conns[number / 2].placement[number % 2],
             max_rd_atomic: end.plan.max_rd_atomic,

@@ -12,6 +12,7 @@
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::queue::{SendQueue, SendWqe};
+use crate::start;
 
 /// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also
 /// the longest message at the smallest path MTU.
@@ -69,7 +70,7 @@ pub struct Outstanding {
     spans: Box<[PsnSpan]>,
     /// Beside each, how many receives of the peer all before it take, modulo 2^32.
     receives_before: Box<[u32]>,
-    /// Work requests completed so far, modulo 2^32: the position of the oldest.
+    /// The position of the oldest: one more for each work request completed, modulo 2^32.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
@@ -90,12 +91,12 @@ impl Outstanding {
             queue,
             spans,
             receives_before,
-            position: 0,
+            position: start::RING_POSITION,
             assigned: 0,
             assigned_reads: 0,
             end: first,
-            receives: 0,
-            cursor: 0,
+            receives: start::RECEIVE,
+            cursor: start::RING_POSITION,
         }
     }
 
@@ -103,7 +104,7 @@ impl Outstanding {
     pub fn set_first_psn(&mut self, first: Psn) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
-        self.receives = 0;
+        self.receives = start::RECEIVE;
     }
 
     /// The queue, for posting rights and flushing.

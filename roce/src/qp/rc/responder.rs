@@ -26,6 +26,7 @@ use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::selective_repeat::Ahead;
 use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
+use crate::start;
 use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, RecvEth, Reth, SackEth, Syndrome};
 
 /// What a responder is told when its queue pair becomes ready to receive.
@@ -168,7 +169,7 @@ pub struct Responder {
     told: Psn,
     msn: Msn,
     partial: Partial,
-    /// Receives completed, modulo 2^32.
+    /// The number of the oldest receive: one more for each completed, modulo 2^32.
     received: u32,
     reads: Reads,
     due: Due,
@@ -193,9 +194,9 @@ impl Responder {
             selective,
             early: None,
             told: config.first_psn,
-            msn: Msn::default(),
+            msn: start::MSN,
             partial: Partial::None,
-            received: 0,
+            received: start::RECEIVE,
             reads: Reads::new(config.max_dest_rd_atomic, repeats, config.mtu_bytes),
             due: Due::Nothing,
             ack_is_new: false,
