@@ -141,6 +141,7 @@ impl Reads {
 
     /// Queues a fresh READ that was admitted.
     pub fn push(&mut self, request: ReadRequest) {
+        self.forget_before(request.first);
         if self.history.len() >= usize::from(self.limit) {
             self.history.pop_front();
         }
@@ -192,6 +193,16 @@ impl Reads {
         }
         self.queue.insert(at.unwrap_or(self.queue.len()), again);
         Ok(())
+    }
+
+    /// Forgets the READs that lie half the circle of PSNs or more before `psn`, which is the last one accepted or to be
+    /// accepted: a round later their PSNs are those of other requests. Must be called at least once for each half.
+    #[inline]
+    pub fn forget_before(&mut self, psn: Psn) {
+        let is_behind = |read: &ReadRequest| read.first.offset_from(psn).is_some_and(|offset| offset <= 0);
+        while self.history.front().is_some_and(|read| !is_behind(read)) {
+            self.history.pop_front();
+        }
     }
 
     /// What `reth` at `psn` asks again of the READs remembered, which are in the order of their PSNs.

@@ -755,7 +755,8 @@ impl Responder {
             if *outlet.budget == 0 {
                 return Turn::MoreToSend;
             }
-            if self.send_acknowledge(self.last_acknowledged(), Syndrome::ACK, outlet).is_err() {
+            let last = self.last_acknowledged();
+            if self.send_acknowledge(last, Syndrome::ACK, outlet).is_err() {
                 return Turn::PortFull;
             }
         }
@@ -772,8 +773,11 @@ impl Responder {
     /// What an acknowledgement goes up to: everything but the READs at the end, which their responses alone
     /// acknowledge. Linux's rxe ends a connection whose READ is answered by an ACK.
     #[inline]
-    fn last_acknowledged(&self) -> Psn {
-        self.reads.last_before(self.recovery.expected().minus(1))
+    fn last_acknowledged(&mut self) -> Psn {
+        let last = self.recovery.expected().minus(1);
+        // No message is longer than half the circle, and the end of each is acknowledged.
+        self.reads.forget_before(last);
+        self.reads.last_before(last)
     }
 
     /// Packets received since the last acknowledgement.
@@ -885,4 +889,30 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, inlet: &mut Inl
     }
     open(va.wrapping_add(u64::from(offset)), packet.payload.len() as u32)?.copy_from(packet.payload);
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between the two lies no other READ that would take the place of the one remembered.
+    #[test]
+    fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
+        let (first, mtu_bytes) = (Psn::new(0xFF_FF00), 256);
+        let mut responder = Responder::new(ResponderConfig {
+            first_psn: first,
+            mtu_bytes,
+            max_dest_rd_atomic: 4,
+            recovery: RecoveryScheme::GoBackN,
+            placement: Placement::InOrder,
+        });
+        let reth = Reth { va: 0, rkey: RKey(1), len_bytes: mtu_bytes };
+        responder.reads.push(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
+        responder.accept(1);
+        assert_eq!(responder.last_acknowledged(), first.minus(1), "its response acknowledges the READ");
+        for quarter in 1..=4 {
+            responder.accept(Psn::COUNT / 4);
+            assert_eq!(responder.last_acknowledged(), first.plus(quarter * (Psn::COUNT / 4)), "{quarter}");
+        }
+    }
 }
