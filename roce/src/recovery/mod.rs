@@ -235,6 +235,9 @@ impl Recovery {
 }
 
 #[cfg(test)]
+mod wraps;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -23,6 +23,9 @@ pub const WINDOW_PKTS_MIN: u32 = 64;
 /// The largest window, in packets: the longest bitmap.
 pub const WINDOW_PKTS_MAX: u32 = 4096;
 
+/// Marks are renewed whenever this bit of the PSNs sent changes, or a higher one: a quarter of the circle.
+const RENEW_BIT: u32 = Psn::COUNT / 4;
+
 /// The tolerance for reordering that the first spurious retransmission brings, in packets.
 const REORDER_PKTS_FIRST: u32 = 16;
 
@@ -142,7 +145,11 @@ impl SelectiveRepeat {
     #[inline]
     pub fn on_sent(&mut self, span: u32) {
         if !self.is_resend() {
-            self.high = self.high.plus(span);
+            let before = self.high;
+            self.high = before.plus(span);
+            if (before.value() ^ self.high.value()) >= RENEW_BIT {
+                self.renew_marks();
+            }
             return;
         }
         let (first, high) = (self.next_psn(), self.high);
@@ -151,6 +158,16 @@ impl SelectiveRepeat {
             self.lost.remove(psn);
             self.resent.insert(psn);
             self.resent_in_flight.push(psn, high);
+        }
+    }
+
+    /// Moves marks that are behind up to [`SelectiveRepeat::una`], where they mean the same. One that nothing moves, as
+    /// that of READ responses while there are only WRITEs, would be ahead after half the circle of PSNs.
+    #[cold]
+    fn renew_marks(&mut self) {
+        let marks = self.reached.iter_mut().chain(&mut self.looked).chain([&mut self.raised_at]);
+        for mark in marks.filter(|mark| mark.offset_from(self.una).is_none_or(|offset| offset < 0)) {
+            *mark = self.una;
         }
     }
 
@@ -175,7 +192,9 @@ impl SelectiveRepeat {
     /// are to be told as arrived, except READs, whose responses tell. False where it is no news.
     #[inline]
     pub fn on_executed(&mut self, next: Psn) -> bool {
-        let is_news = next.offset_from(self.executed).is_some_and(|offset| offset > 0);
+        // Counted from `una`, because a single READ may take half the circle of PSNs.
+        let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
+        let is_news = from_una(next) > from_una(self.executed);
         if is_news {
             self.executed = next;
             self.reach(Path::Request, next);
