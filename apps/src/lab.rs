@@ -1,13 +1,16 @@
 //! `roce lab`: experiments described in TOML, on a simulated network or on real ports.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
+use ::lab::experiment::plan::DOCUMENT_BYTES_MAX;
 use ::lab::experiment::{self, Experiment, Options, SHIPPED};
 use ::lab::report;
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Args, Subcommand};
 
 use crate::output;
@@ -125,12 +128,20 @@ fn run_experiment(args: &RunArgs) -> anyhow::Result<()> {
 /// The text of a shipped experiment, or of a file.
 fn document(experiment: &str) -> anyhow::Result<String> {
     if Path::new(experiment).extension().is_some_and(|extension| extension == "toml") {
-        return std::fs::read_to_string(experiment).with_context(|| format!("cannot read {experiment}"));
+        return read(experiment).with_context(|| format!("cannot read {experiment}"));
     }
     let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
     experiment::shipped(experiment).map(str::to_owned).with_context(|| {
         format!("`{experiment}` is no shipped experiment ({}) and no file ending in .toml", names.join(", "))
     })
+}
+
+/// A file, unless it is longer than a document may be.
+fn read(path: &str) -> anyhow::Result<String> {
+    let (mut bytes, max) = (Vec::new(), DOCUMENT_BYTES_MAX);
+    File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() <= max, "it is longer than the {max} bytes that an experiment may have");
+    Ok(String::from_utf8(bytes)?)
 }
 
 /// The command that does the same again.
@@ -174,6 +185,11 @@ mod tests {
         assert!(error.contains("`reaction` is no shipped experiment (goodput-vs-loss,"), "{error}");
         let error = format!("{:#}", document("/nowhere/a.toml").unwrap_err());
         assert!(error.contains("cannot read /nowhere/a.toml: No such file"), "{error}");
+        let long = std::env::temp_dir().join(format!("roce-lab-long-{}.toml", std::process::id()));
+        std::fs::write(&long, vec![0xFF; DOCUMENT_BYTES_MAX + 1]).unwrap();
+        let error = format!("{:#}", document(long.to_str().unwrap()).unwrap_err());
+        std::fs::remove_file(long).unwrap();
+        assert!(error.contains("it is longer than the 65536 bytes"), "{error}");
     }
 
     #[test]

@@ -114,6 +114,51 @@ fn a_document_that_is_wrong_is_told_what_is_needed() {
 }
 
 #[test]
+fn every_size_of_a_document_has_a_bound_that_is_told() {
+    const PAIR: &str = "kind = \"pair\"";
+    const STREAM: &str = "kind = \"stream\"\nmessage_bytes = 20000\nmessages = 40";
+    let leaf_spine = |leaves: u64, spines: u64| {
+        format!("kind = \"leaf-spine\"\nhosts_per_leaf = 1\nleaves = {leaves}\nspines = {spines}")
+    };
+    let flows = |sizes| format!("kind = \"flows\"\nsizes = \"{sizes}\"\nload = 1\nflows = 1");
+    let sweeps = "[[sweep]]\nkey = \"link.propagation_us\"\nlabel = \"\"\nvalues = [1, 2]\n".repeat(8);
+    let comparisons =
+        "[[compare]]\nvariant = \"go-back-N\"\nagainst = \"go-back-N\"\nfigures = []\n".repeat(64);
+    for (from, to, said) in [
+        (PAIR, leaf_spine(2, 1 << 40), "fabric.spines = 1099511627776: needed a number from 0 to 1024"),
+        (
+            PAIR,
+            leaf_spine(1000, 1000),
+            "1000 leaves and 1000 spines make 1000000 cables: needed at most 65536, take fewer",
+        ),
+        (
+            PAIR,
+            format!("kind = \"ports\"\nport = \"{:300}\"", 'x'),
+            "fabric.port has 300 bytes: needed at most 256",
+        ),
+        (
+            PAIR,
+            format!("kind = \"ports\"\nhost = \"{:300}\"", 'x'),
+            "fabric.host has 300 bytes: needed at most 256",
+        ),
+        (STREAM, flows(0), "a number of bytes as text, 1 to 1000000000"),
+        (STREAM, flows(1_000_000_001u32), "a number of bytes as text, 1 to 1000000000"),
+        (
+            "\"loss.chance\"",
+            "\"loss.chance.of.all\"".to_owned(),
+            "4 names: needed at most 3, as `switch.ecn.pmax`",
+        ),
+        ("[fabric]", "seeds = 4294967295\n[fabric]".to_owned(), "25769803770 points: needed 1 to 10000"),
+        ("[[sweep]]", format!("{sweeps}[[sweep]]"), "9 [[sweep]] tables: needed at most 8"),
+        ("[[compare]]", format!("{comparisons}[[compare]]"), "65 [[compare]] tables: needed at most 64"),
+        ("For tests.", "x".repeat(1 << 16), "bytes: needed a document of at most 65536"),
+    ] {
+        let error = refusal(from, &to);
+        assert!(error.contains(said), "{to:.200}: {error}");
+    }
+}
+
+#[test]
 fn the_same_document_and_seeds_give_the_same_results_on_one_thread_and_on_two() {
     let tables: Vec<String> =
         [1, 1, 2].map(|jobs| report::csv(&run_with(TINY, false, 2, jobs)).unwrap()).into();

@@ -132,12 +132,24 @@ fn one() -> u32 {
 const SETUP_KEYS: [&str; 6] = ["fabric", "link", "switch", "loss", "transport", "workload"];
 /// The name of the variant of a document that has none.
 const ONLY_VARIANT: &str = "all";
+/// Longest document.
+pub const DOCUMENT_BYTES_MAX: usize = 1 << 16;
 /// Points of one experiment.
 const POINTS_MAX: usize = 10_000;
+/// `[[sweep]]` tables of one document.
+const SWEEPS_MAX: usize = 8;
+/// `[[compare]]` tables of one document.
+const COMPARISONS_MAX: usize = 64;
+/// Names in the key of a sweep: no setup has tables that lie deeper.
+const KEY_NAMES_MAX: usize = 3;
 
 impl Experiment {
     /// Reads a document. With `quick`, its `[quick]` table is laid over it.
     pub fn parse(text: &str, quick: bool) -> Result<Experiment, PlanError> {
+        if text.len() > DOCUMENT_BYTES_MAX {
+            let what = format!("{} bytes: needed a document of at most {DOCUMENT_BYTES_MAX}", text.len());
+            return Err(PlanError::Whole(what));
+        }
         let mut document: Table = text.parse()?;
         let overlay = match document.remove("quick") {
             Some(Value::Table(overlay)) => overlay,
@@ -152,6 +164,7 @@ impl Experiment {
         merge(&mut quick_document, overlay);
         let [normal, short] = [(document, false), (quick_document, true)].map(|(document, is_quick)| {
             let experiment = Experiment::from_document(text, document, is_quick)?;
+            experiment.count(experiment.seeds)?;
             experiment.points(1)?;
             Ok::<_, PlanError>(experiment)
         });
@@ -163,6 +176,7 @@ impl Experiment {
         let (base, head): (Table, Table) =
             document.into_iter().partition(|(key, _)| SETUP_KEYS.contains(&key.as_str()));
         let head = Head::deserialize(head)?;
+        check_sizes(&head)?;
         let (mut variants, mut overlays) = (Vec::new(), Vec::new());
         for mut overlay in head.variant {
             let Some(Value::String(name)) = overlay.remove("name") else {
@@ -207,13 +221,8 @@ impl Experiment {
 
     /// All points, each variant under each value of each sweep with seeds 1 to `seeds`.
     pub fn points(&self, seeds: u32) -> Result<Vec<Point>, PlanError> {
+        let mut points = Vec::with_capacity(self.count(seeds)?);
         let combinations = self.combinations();
-        let count = self.variants.len() * combinations.len() * seeds as usize;
-        if count == 0 || count > POINTS_MAX {
-            let what = format!("{count} points: needed 1 to {POINTS_MAX} variants x values x seeds");
-            return Err(PlanError::Whole(what));
-        }
-        let mut points = Vec::with_capacity(count);
         for (variant, overlay) in self.overlays.iter().enumerate() {
             for values in &combinations {
                 let setup = self
@@ -228,6 +237,17 @@ impl Experiment {
             }
         }
         Ok(points)
+    }
+
+    /// How many points there are, before any is made.
+    fn count(&self, seeds: u32) -> Result<usize, PlanError> {
+        let values = self.sweeps.iter().map(|sweep| sweep.values.len());
+        let count = values.chain([self.variants.len(), seeds as usize]).fold(1, usize::saturating_mul);
+        if (1..=POINTS_MAX).contains(&count) {
+            return Ok(count);
+        }
+        let what = format!("{count} points: needed 1 to {POINTS_MAX} variants x values x seeds");
+        Err(PlanError::Whole(what))
     }
 
     /// Every combination of the sweeps' values, by their places; the last sweep runs fastest.
@@ -279,6 +299,26 @@ impl Sweep {
             value => value.to_string(),
         }
     }
+}
+
+fn check_sizes(head: &Head) -> Result<(), PlanError> {
+    for (name, count, max) in
+        [("sweep", head.sweep.len(), SWEEPS_MAX), ("compare", head.compare.len(), COMPARISONS_MAX)]
+    {
+        if count > max {
+            return Err(PlanError::Whole(format!("{count} [[{name}]] tables: needed at most {max}")));
+        }
+    }
+    for Sweep { key, .. } in &head.sweep {
+        let names = key.split('.').count();
+        if names > KEY_NAMES_MAX {
+            let what = format!(
+                "[[sweep]]: `{key}` has {names} names: needed at most {KEY_NAMES_MAX}, as `switch.ecn.pmax`"
+            );
+            return Err(PlanError::Whole(what));
+        }
+    }
+    Ok(())
 }
 
 /// Lays `over` over `base`: tables key by key, everything else as a whole.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use netsim::topology::fat_tree_hosts;
+use netsim::topology::{CABLES_MAX, SPINES_MAX, fat_tree_hosts};
 use netsim::workload::Cdf;
 use netsim::{LinkConfig, Pfc};
 use roce::congestion::CongestionScheme;
@@ -405,14 +405,17 @@ pub struct Sizes(pub Cdf);
 
 /// Not sizes of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("needed irn, web-search, hadoop, ali-storage, or a number of bytes as text")]
+#[error(
+    "needed irn, web-search, hadoop, ali-storage, or a number of bytes as text, 1 to {max}",
+    max = FLOW_BYTES_MAX
+)]
 pub struct NoSizes;
 
 impl FromStr for Sizes {
     type Err = NoSizes;
 
     fn from_str(text: &str) -> Result<Self, NoSizes> {
-        let fixed = || text.parse().ok().filter(|bytes| *bytes > 0).map(Cdf::fixed);
+        let fixed = || text.parse().ok().filter(|bytes| (1..=FLOW_BYTES_MAX).contains(bytes)).map(Cdf::fixed);
         Cdf::by_name(text).or_else(fixed).map(Sizes).ok_or(NoSizes)
     }
 }
@@ -441,8 +444,26 @@ fn path_mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathMtu, D::Er
 const LIMIT_MS_MAX: u64 = 600_000;
 /// Most flows of one run: each is in the report.
 const FLOWS_MAX: usize = 1_000_000;
+/// Longest flow: well below the 2 GiB that a message may have.
+const FLOW_BYTES_MAX: u32 = 1_000_000_000;
+/// Most messages of a stream.
+const MESSAGES_MAX: u32 = 1_000_000_000;
+/// Most messages posted at once.
+const DEPTH_MAX: u32 = 1024;
+/// Most packets of the message of a reaction: each is recorded.
+const REACTION_PACKETS_MAX: u32 = 10_000;
 /// Most hosts of a fabric.
 const HOSTS_MAX: usize = 1024;
+/// Slowest and fastest wire.
+const RATE_GBIT_PER_SEC: [f64; 2] = [0.001, 10_000.0];
+/// Longest propagation: a second.
+const PROPAGATION_US_MAX: f64 = 1e6;
+/// Smallest and largest bound of a queue or of a switch's memory: a gigabyte.
+const QUEUE_KBYTES: [f64; 2] = [10.0, 1e6];
+/// Highest chance of loss.
+const LOSS_MAX: f64 = 0.5;
+/// Longest name of a port or of a host; every point has its own copy.
+const NAME_BYTES_MAX: usize = 256;
 /// Room for a path MTU of 4096.
 pub(super) const PORT_MTU_BYTES: usize = 4_200;
 /// Longest message, as in `roce perf`.
@@ -451,10 +472,12 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 23;
 impl Setup {
     /// What is wrong with the values together, beyond what each key takes.
     pub fn check(&self) -> Result<(), String> {
-        in_range("link.rate_gbit_per_sec", self.link.rate_gbit_per_sec, 0.001, 10_000.0)?;
-        in_range("link.propagation_us", self.link.propagation_us, 0.0, 1e6)?;
-        in_range("link.queue_kbytes", self.link.queue_kbytes, 10.0, 1e6)?;
-        in_range("loss.chance", self.loss.chance.0, 0.0, 0.5)?;
+        let [rate_min, rate_max] = RATE_GBIT_PER_SEC;
+        in_range("link.rate_gbit_per_sec", self.link.rate_gbit_per_sec, rate_min, rate_max)?;
+        in_range("link.propagation_us", self.link.propagation_us, 0.0, PROPAGATION_US_MAX)?;
+        let [queue_min, queue_max] = QUEUE_KBYTES;
+        in_range("link.queue_kbytes", self.link.queue_kbytes, queue_min, queue_max)?;
+        in_range("loss.chance", self.loss.chance.0, 0.0, LOSS_MAX)?;
         if !self.transport.congestion().is_valid() {
             let window = self.transport.window_pkts;
             return Err(format!(
@@ -495,13 +518,14 @@ impl Setup {
 
     fn check_switch(&self) -> Result<(), String> {
         let Switch { buffer_kbytes, output_kbytes, ecn, pfc, .. } = &self.switch;
-        in_range("switch.buffer_kbytes", *buffer_kbytes, 10.0, 1e6)?;
+        let [min, max] = QUEUE_KBYTES;
+        in_range("switch.buffer_kbytes", *buffer_kbytes, min, max)?;
         if let Some(output_kbytes) = output_kbytes {
-            in_range("switch.output_kbytes", *output_kbytes, 10.0, 1e6)?;
+            in_range("switch.output_kbytes", *output_kbytes, min, max)?;
         }
         if let Some(Ecn { kmin_kbytes, kmax_kbytes, .. }) = ecn {
-            in_range("switch.ecn.kmin_kbytes", *kmin_kbytes, 0.0, 1e6)?;
-            in_range("switch.ecn.kmax_kbytes", *kmax_kbytes, *kmin_kbytes, 1e6)?;
+            in_range("switch.ecn.kmin_kbytes", *kmin_kbytes, 0.0, max)?;
+            in_range("switch.ecn.kmax_kbytes", *kmax_kbytes, *kmin_kbytes, max)?;
         }
         let frame_bytes = self.transport.frame_bytes_max();
         let needed_bytes = Pfc::headroom_bytes(&self.link.config(), frame_bytes) + 2 * frame_bytes;
@@ -520,12 +544,12 @@ impl Setup {
         match &self.workload {
             Workload::Stream { message_bytes, messages, depth, limit_ms, .. } => {
                 in_range("workload.message_bytes", (*message_bytes).into(), 1.0, MESSAGE_BYTES_MAX.into())?;
-                in_range("workload.messages", (*messages).into(), 1.0, 1e9)?;
-                in_range("workload.depth", (*depth).into(), 1.0, 1024.0)?;
+                in_range("workload.messages", (*messages).into(), 1.0, MESSAGES_MAX.into())?;
+                in_range("workload.depth", (*depth).into(), 1.0, DEPTH_MAX.into())?;
                 in_time(*limit_ms)
             }
             Workload::Reaction { packets, packet, .. } => {
-                in_range("workload.packets", (*packets).into(), 1.0, 10_000.0)?;
+                in_range("workload.packets", (*packets).into(), 1.0, REACTION_PACKETS_MAX.into())?;
                 in_range("workload.packet", (*packet).into(), 1.0, (*packets).into())
             }
             Workload::Flows { load, flows, limit_ms, .. } => {
@@ -534,8 +558,9 @@ impl Setup {
                 in_time(*limit_ms)
             }
             Workload::Incast { senders, total_kbytes, limit_ms } => {
-                in_range("workload.senders", *senders as f64, 1.0, 4096.0)?;
-                in_range("workload.total_kbytes", *total_kbytes, 0.001 * *senders as f64, 1e6)?;
+                in_range("workload.senders", *senders as f64, 1.0, (HOSTS_MAX - 1) as f64)?;
+                let total_max = f64::from(FLOW_BYTES_MAX) / 1e3;
+                in_range("workload.total_kbytes", *total_kbytes, 0.001 * *senders as f64, total_max)?;
                 in_time(*limit_ms)
             }
         }
@@ -555,16 +580,37 @@ impl Fabric {
 
     fn check(&self) -> Result<(), String> {
         in_range("the fabric's number of hosts", self.hosts() as f64, 2.0, HOSTS_MAX as f64)?;
-        match *self {
-            Fabric::LeafSpine { leaves, spines: 0, .. } if leaves > 1 => {
+        match self {
+            Fabric::LeafSpine { leaves, spines: 0, .. } if *leaves > 1 => {
                 Err("fabric.spines = 0: needed at least one to join the leaves".to_owned())
+            }
+            Fabric::LeafSpine { leaves, spines, .. } => {
+                in_range("fabric.spines", *spines as f64, 0.0, SPINES_MAX as f64)?;
+                let cables = leaves * spines; // no more than hosts, and bounded just above
+                if cables <= CABLES_MAX {
+                    return Ok(());
+                }
+                Err(format!(
+                    "fabric: {leaves} leaves and {spines} spines make {cables} cables: needed at most {CABLES_MAX}, take fewer of either"
+                ))
             }
             Fabric::FatTree { k } if k % 2 != 0 => {
                 Err(format!("fabric.k = {k}: needed switches with an even number of ports"))
             }
+            Fabric::Ports { port, host, .. } => {
+                in_bytes("fabric.port", port)?;
+                in_bytes("fabric.host", host)
+            }
             _ => Ok(()),
         }
     }
+}
+
+fn in_bytes(name: &str, text: &str) -> Result<(), String> {
+    if text.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!("{name} has {} bytes: needed at most {NAME_BYTES_MAX}", text.len()))
 }
 
 fn in_range(name: &str, value: f64, min: f64, max: f64) -> Result<(), String> {

@@ -8,7 +8,7 @@
 //!     | | |  | | | | | |   hosts
 //! ```
 
-use super::{Fabric, FabricConfig, TopologyError, check_hosts};
+use super::{CABLES_MAX, Fabric, FabricConfig, SPINES_MAX, TopologyError, check_hosts};
 
 /// The size of a leaf-spine network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,13 @@ pub fn leaf_spine(size: LeafSpine, config: &FabricConfig) -> Result<Fabric, Topo
     check_hosts(hosts_per_leaf.checked_mul(leaves))?;
     if leaves > 1 && spines == 0 {
         return Err(TopologyError::Zero("spines"));
+    }
+    if spines > SPINES_MAX {
+        return Err(TopologyError::TooManySpines(spines));
+    }
+    let cables = leaves * spines; // of two numbers of a few thousand
+    if cables > CABLES_MAX {
+        return Err(TopologyError::TooManyCables(cables));
     }
     let mut fabric = Fabric::new(config);
     let leaf_tier = fabric.add_tier(config, leaves);

@@ -15,6 +15,12 @@ pub use leaf_spine::{LeafSpine, leaf_spine};
 /// The most hosts of a topology.
 pub const HOSTS_MAX: usize = 4096;
 
+/// The most spine switches of a leaf-spine network.
+pub const SPINES_MAX: usize = 1024;
+
+/// The most cables between the switches of a leaf-spine network; a fat-tree has two for each host.
+pub const CABLES_MAX: usize = 1 << 16;
+
 /// What a fabric is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FabricConfig {
@@ -53,20 +59,26 @@ pub enum TopologyError {
     Zero(&'static str),
     /// More hosts than [`HOSTS_MAX`].
     TooManyHosts(usize),
+    /// More spines than [`SPINES_MAX`].
+    TooManySpines(usize),
+    /// More cables between switches than [`CABLES_MAX`].
+    TooManyCables(usize),
 }
 
 impl fmt::Display for TopologyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        let too_many = |f: &mut fmt::Formatter<'_>, count: usize, what: &str, max: usize| {
+            write!(f, "{count} {what} are more than the {max} that a topology may have; make it smaller")
+        };
+        match *self {
             TopologyError::OddPorts(k) => {
                 write!(f, "a fat-tree needs switches of an even number of ports, at least 2, and not {k}")
             }
             TopologyError::Zero(what) => write!(f, "a topology needs at least one of its {what}"),
-            TopologyError::TooManyHosts(hosts) => {
-                write!(
-                    f,
-                    "{hosts} hosts are more than the {HOSTS_MAX} that a topology may have; make it smaller"
-                )
+            TopologyError::TooManyHosts(hosts) => too_many(f, hosts, "hosts", HOSTS_MAX),
+            TopologyError::TooManySpines(spines) => too_many(f, spines, "spines", SPINES_MAX),
+            TopologyError::TooManyCables(cables) => {
+                too_many(f, cables, "cables between switches", CABLES_MAX)
             }
         }
     }

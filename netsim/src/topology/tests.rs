@@ -65,6 +65,10 @@ fn what_cannot_be_built_is_refused() {
     assert_eq!(refusal(star(0, &config())), TopologyError::Zero("hosts"));
     let size = LeafSpine { hosts_per_leaf: 2, leaves: 2, spines: 0 };
     assert_eq!(refusal(leaf_spine(size, &config())), TopologyError::Zero("spines"));
+    let size = LeafSpine { hosts_per_leaf: 2, leaves: 2, spines: usize::MAX };
+    assert_eq!(refusal(leaf_spine(size, &config())), TopologyError::TooManySpines(usize::MAX));
+    let size = LeafSpine { hosts_per_leaf: 1, leaves: 1000, spines: 1000 };
+    assert_eq!(refusal(leaf_spine(size, &config())), TopologyError::TooManyCables(1_000_000));
     let text = refusal(fat_tree(40, &config())).to_string();
     assert!(text.contains("16000 hosts"), "{text}");
 }

@@ -1,0 +1,35 @@
+//! What must hold of any text taken for an experiment. Shared by the fuzz target and the test that replays the corpus.
+
+use lab::experiment::Experiment;
+
+/// Bytes that a document may take at once: the points of the largest, with their setups, and what TOML makes of it.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Reads `text` and expands it into its points, as `roce lab run` does with and without `--quick`. Returns how many
+/// there are; `None` where the text is refused.
+///
+/// Panics where that takes more than [`BYTES_MAX`].
+pub(crate) fn check(text: &str) -> Option<usize> {
+    let mut points = None;
+    let info = allocation_counter::measure(|| {
+        points = [false, true].into_iter().filter_map(|quick| expand(text, quick)).max();
+    });
+    assert!(info.bytes_max <= BYTES_MAX, "{} bytes for a document of {}", info.bytes_max, text.len());
+    points
+}
+
+fn expand(text: &str, quick: bool) -> Option<usize> {
+    let experiment = match Experiment::parse(text, quick) {
+        Ok(experiment) => experiment,
+        Err(error) => {
+            assert!(!error.to_string().is_empty(), "a refusal says what is wrong");
+            return None;
+        }
+    };
+    let points = experiment.points(experiment.seeds).ok()?;
+    for point in &points {
+        assert!(point.setup.fabric.hosts() >= 2, "{:?}", point.setup.fabric);
+        assert!(!experiment.place(point.variant, &point.values).is_empty());
+    }
+    Some(points.len())
+}
