@@ -141,7 +141,7 @@ impl Reads {
 
     /// Queues a fresh READ that was admitted.
     pub fn push(&mut self, request: ReadRequest) {
-        self.forget_before(request.first);
+        self.forget_stale(request.first);
         if self.history.len() >= usize::from(self.limit) {
             self.history.pop_front();
         }
@@ -198,7 +198,7 @@ impl Reads {
     /// Forgets the READs that lie half the circle of PSNs or more before `psn`, which is the last one accepted or to be
     /// accepted: a round later their PSNs are those of other requests. Must be called at least once for each half.
     #[inline]
-    pub fn forget_before(&mut self, psn: Psn) {
+    pub fn forget_stale(&mut self, psn: Psn) {
         let is_behind = |read: &ReadRequest| read.first.offset_from(psn).is_some_and(|offset| offset <= 0);
         while self.history.front().is_some_and(|read| !is_behind(read)) {
             self.history.pop_front();

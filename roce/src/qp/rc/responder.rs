@@ -776,7 +776,7 @@ impl Responder {
     fn last_acknowledged(&mut self) -> Psn {
         let last = self.recovery.expected().minus(1);
         // No message is longer than half the circle, and the end of each is acknowledged.
-        self.reads.forget_before(last);
+        self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
 
