@@ -80,7 +80,8 @@ fn get(context: &Context, pd: &Pd, cq: &Cq, host: &str, key: &str) -> Result<()>
         let data = SendData::Sges(&[local.sge(0, SLOT_BYTES as u32)]);
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         qp.post_send(&SendRequest { wr_id: offset, op, flags, data })?;
-        let done = std::iter::repeat_with(|| cq.poll_one()).flatten().next();
+        let done =
+            std::iter::repeat_with(|| cq.poll_one()).find_map(|polled| polled.transpose()).transpose()?;
         if done.is_none_or(|done| done.status != WcStatus::Success) {
             return Err(format!("the READ failed: {done:?}").into());
         }

@@ -31,6 +31,11 @@ impl Inbox {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
+    /// Ends all waiting for good: the descriptor stays readable.
+    pub(crate) fn close(&self) {
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
     fn take(&self) -> Option<CqId> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let cq = ready.pop_front()?;
@@ -61,10 +66,13 @@ impl CompChannel {
     ///
     /// Each notification that was requested gives one event; request the next before polling the
     /// queue empty, or a completion in between goes unannounced.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`], which ends the wait of every thread; [`Error::System`].
     pub fn wait(&self, timeout: Duration) -> Result<Option<CqId>, Error> {
         let start = Instant::now();
         loop {
-            if let Some(cq) = self.inbox.take() {
+            if let Some(cq) = self.try_wait()? {
                 return Ok(Some(cq));
             }
             let waited = start.elapsed();
@@ -72,7 +80,7 @@ impl CompChannel {
                 return Ok(None);
             }
             if waited < SPIN {
-                self.shared.drive();
+                self.shared.drive()?;
                 continue;
             }
             self.shared.hand_over();
@@ -90,13 +98,20 @@ impl CompChannel {
     }
 
     /// An event that has come, without waiting.
-    pub fn try_wait(&self) -> Option<CqId> {
-        self.inbox.take()
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`], after the last event.
+    pub fn try_wait(&self) -> Result<Option<CqId>, Error> {
+        let taken = self.inbox.take();
+        if taken.is_none() {
+            self.shared.check()?;
+        }
+        Ok(taken)
     }
 }
 
 impl AsFd for CompChannel {
-    /// Readable while an event waits; for `poll` and its like. Do not read from it.
+    /// Readable while an event waits, and for good when the device is out of order; for `poll` and its like. Do not read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inbox.fd.as_fd()
     }

@@ -25,7 +25,8 @@ use roce::queue::CqId;
 use crate::channel::{CompChannel, Inbox};
 use crate::cq::Cq;
 use crate::error::{Error, OpenError};
-use crate::lock::{Lock, LockGuard};
+use crate::fatal::{DrivenGuard, Fatal};
+use crate::lock::Lock;
 use crate::mr::Pd;
 use crate::port::{self, PortKind, PortSpec, SharedInterface, Wire};
 use crate::progress::Background;
@@ -88,11 +89,15 @@ pub(crate) struct Driven {
     shared_interface: Option<SharedInterface>,
     channels: HashMap<CqId, Arc<Inbox>>,
     async_events: VecDeque<Event>,
+    /// The thread of this name panics at its next poll, as by a fault of the engine.
+    #[cfg(test)]
+    pub(crate) panics_in: Option<String>,
 }
 
 /// What all objects of a device share.
 pub(crate) struct Shared {
     driven: Lock<Driven>,
+    pub(crate) fatal: Fatal,
     clock: quanta::Clock,
     /// The clock's reading at the engine's origin of time.
     origin: u64,
@@ -129,6 +134,11 @@ impl Driven {
     /// One poll of the engine, and its events to those who wait for them.
     #[inline]
     pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
+        #[cfg(test)]
+        if self.panics_in.is_some() && self.panics_in.as_deref() == std::thread::current().name() {
+            self.panics_in = None;
+            panic!("a fault of the engine, asked for by a test");
+        }
         let progress = self.engine.poll(now);
         while let Some(event) = self.engine.poll_event() {
             self.on_event(event);
@@ -190,6 +200,12 @@ impl Driven {
         }
     }
 
+    /// Announces the device's end to the application and to all who wait.
+    pub(crate) fn on_fatal(&mut self) {
+        self.on_event(Event::DeviceFatal);
+        self.channels.values().for_each(|inbox| inbox.close());
+    }
+
     pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox>) {
         self.channels.insert(cq, inbox);
     }
@@ -201,14 +217,43 @@ impl Driven {
 
 impl Shared {
     /// The engine, for control operations: waits for whoever drives it just now.
-    pub(crate) fn lock(&self) -> LockGuard<'_, Driven> {
-        self.driven.lock()
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
+    pub(crate) fn lock(&self) -> Result<DrivenGuard<'_>, Error> {
+        let driven = self.inspect();
+        // Only now: whoever held it until now may have panicked.
+        self.check()?;
+        Ok(driven)
     }
 
-    /// The engine, if nobody drives it just now.
+    /// The engine, to look at it, in order or not.
+    pub(crate) fn inspect(&self) -> DrivenGuard<'_> {
+        DrivenGuard::new(self.driven.lock(), &self.fatal)
+    }
+
+    /// The engine, if it is in order and nobody drives it just now.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, Driven>> {
-        self.driven.try_lock()
+    pub(crate) fn try_lock(&self) -> Option<DrivenGuard<'_>> {
+        let driven = DrivenGuard::new(self.driven.try_lock()?, &self.fatal);
+        self.fatal.reason().is_none().then_some(driven)
+    }
+
+    /// Whether the device is in order.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.fatal.reason() {
+            None => Ok(()),
+            Some(reason) => Err(self.out_of_order(reason)),
+        }
+    }
+
+    #[cold]
+    fn out_of_order(&self, reason: &str) -> Error {
+        Error::DeviceFatal { port: self.port.to_string(), reason: reason.to_owned() }
     }
 
     /// The engine's time.
@@ -218,11 +263,18 @@ impl Shared {
     }
 
     /// Drives the engine once on behalf of the application, unless another thread is at it.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
     #[inline]
-    pub(crate) fn drive(&self) {
-        if let Some(mut driven) = self.try_lock() {
-            self.count_poll();
-            driven.poll(self.now());
+    pub(crate) fn drive(&self) -> Result<(), Error> {
+        match self.try_lock() {
+            Some(mut driven) => {
+                self.count_poll();
+                driven.poll(self.now());
+                Ok(())
+            }
+            None => self.check(),
         }
     }
 
@@ -285,9 +337,12 @@ impl Context {
             shared_interface: opened.shared,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
+            #[cfg(test)]
+            panics_in: None,
         };
         let shared = Arc::new(Shared {
             driven: Lock::new(driven),
+            fatal: Fatal::default(),
             origin: clock.raw(),
             clock,
             port: spec.clone(),
@@ -316,7 +371,7 @@ impl Context {
         let start = Instant::now();
         let shared = &self.inner.shared;
         loop {
-            let mut driven = shared.lock();
+            let mut driven = shared.lock()?;
             driven.maintain();
             driven.poll(shared.now());
             if driven.wire().dpdk().is_up() {
@@ -334,7 +389,7 @@ impl Context {
     /// What the device is and can do.
     pub fn attr(&self) -> DeviceAttr {
         let shared = &self.inner.shared;
-        let driven = shared.lock();
+        let driven = shared.inspect();
         let dpdk = driven.wire().dpdk();
         let caps = dpdk.caps();
         DeviceAttr {
@@ -356,7 +411,7 @@ impl Context {
 
     /// The GID of an index.
     pub fn gid(&self, index: usize) -> Option<Gid> {
-        self.inner.shared.lock().engine.neighbour().gids().get(index).map(|entry| entry.gid)
+        self.inner.shared.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
     }
 
     /// The index of the GID to reach `dgid` from.
@@ -364,7 +419,7 @@ impl Context {
     /// # Errors
     /// [`Error::NoGid`] where none is of its family.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
-        let driven = self.inner.shared.lock();
+        let driven = self.inner.shared.inspect();
         let table = driven.engine.neighbour().gids();
         let index = table.select_for(dgid.ip()).and_then(|index| u8::try_from(index).ok());
         index.ok_or_else(|| {
@@ -382,7 +437,7 @@ impl Context {
         let start = Instant::now();
         let shared = &self.inner.shared;
         loop {
-            let mut driven = shared.lock();
+            let mut driven = shared.lock()?;
             if let Resolution::Known(_) = driven.engine.resolve(dgid) {
                 return Ok(());
             }
@@ -415,40 +470,43 @@ impl Context {
     }
 
     /// Drives the device once; for a thread that waits for something other than completions.
-    pub fn progress(&self) {
-        self.inner.shared.drive();
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
+    pub fn progress(&self) -> Result<(), Error> {
+        self.inner.shared.drive()
     }
 
     /// The next asynchronous event.
     pub fn poll_async_event(&self) -> Option<Event> {
-        self.inner.shared.lock().async_events.pop_front()
+        self.inner.shared.inspect().async_events.pop_front()
     }
 
     /// Counters of all queue pairs, and of frames dropped before any.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
-        let driven = self.inner.shared.lock();
+        let driven = self.inner.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
     }
 
     /// What the faults asked for did to frames.
     pub fn fault_counters(&self) -> FaultCounters {
-        self.inner.shared.lock().engine.port().inner().counters()
+        self.inner.shared.inspect().engine.port().inner().counters()
     }
 
     /// From now on frames are lost with this chance, the ways that [`DeviceOptions::faults`] says. A device that
     /// was opened without any faults stays without.
     pub fn set_drop_chance(&self, chance: Chance) {
-        self.inner.shared.lock().engine.port_mut().inner_mut().set_drop_chance(chance);
+        self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_chance(chance);
     }
 
     /// What became of each event asked for, in their order.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
-        self.inner.shared.lock().engine.port().outcomes()
+        self.inner.shared.inspect().engine.port().outcomes()
     }
 
     /// Why the capture ended early, if it did.
     pub fn capture_error(&self) -> Option<String> {
-        match self.inner.shared.lock().wire() {
+        match self.inner.shared.inspect().wire() {
             Wire::Bare(_) => None,
             Wire::Captured(capture) => capture.error().map(ToString::to_string),
         }

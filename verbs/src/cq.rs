@@ -18,7 +18,7 @@ pub(crate) struct CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let mut driven = self.shared.lock();
+        let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
         // Queue pairs hold their queues, so nothing uses it any more.
         let _ = driven.engine.destroy_cq(self.id);
@@ -32,7 +32,7 @@ pub struct Cq(pub(crate) Arc<CqInner>);
 impl Cq {
     pub(crate) fn new(context: &Context, depth: u32, channel: Option<&CompChannel>) -> Result<Self, Error> {
         let shared = context.shared();
-        let mut driven = shared.lock();
+        let mut driven = shared.lock()?;
         let (id, poller) = driven.engine.create_cq(depth)?;
         if let Some(channel) = channel {
             driven.add_channel(id, channel.inbox.clone());
@@ -53,15 +53,18 @@ impl Cq {
 
     /// Appends completions to `out`, at most `max`; returns how many. Drives the device where there
     /// are none yet. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`], after the last completion.
     #[inline]
-    pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> usize {
+    pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
         let mut poller = self.lock();
         let taken = poller.pop_into(out, max);
         if taken > 0 || max == 0 {
-            return taken;
+            return Ok(taken);
         }
-        self.0.shared.drive();
-        poller.pop_into(out, max)
+        self.0.shared.drive()?;
+        Ok(poller.pop_into(out, max))
     }
 
     /// Whoever drives the engine may hold this lock; who holds the engine never takes it.
@@ -71,17 +74,21 @@ impl Cq {
     }
 
     /// The next completion, if there is one. Drives the device where there is none.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`], after the last completion.
     #[inline]
-    pub fn poll_one(&self) -> Option<Cqe> {
+    pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
         let mut poller = self.lock();
-        poller.pop().or_else(|| {
-            self.0.shared.drive();
-            poller.pop()
-        })
+        if let Some(cqe) = poller.pop() {
+            return Ok(Some(cqe));
+        }
+        self.0.shared.drive()?;
+        Ok(poller.pop())
     }
 
     /// Asks for one event on the queue's channel at the next completion (`ibv_req_notify_cq`).
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
-        Ok(self.0.shared.lock().engine.request_notify(self.0.id, notify)?)
+        Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
     }
 }

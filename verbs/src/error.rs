@@ -106,6 +106,16 @@ pub enum Error {
         /// How long was waited.
         waited_millis: u64,
     },
+    /// A thread panicked in the engine, by a fault of this library.
+    #[error(
+        "the device {port} is out of order: {reason} (the panic is on standard error, please report it). Its queue pairs, queues and regions are lost: close the device and open it again"
+    )]
+    DeviceFatal {
+        /// The port.
+        port: String,
+        /// What happened.
+        reason: String,
+    },
     /// A range does not lie in a memory region.
     #[error(transparent)]
     OutOfRange(#[from] roce::mem::OutOfRange),

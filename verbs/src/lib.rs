@@ -24,6 +24,7 @@ mod context;
 mod cq;
 mod endpoint;
 mod error;
+mod fatal;
 mod lock;
 mod mr;
 mod progress;

@@ -24,7 +24,7 @@ impl PdInner {
 impl Drop for PdInner {
     fn drop(&mut self) {
         // Regions and queue pairs hold the domain, so nothing uses it any more.
-        let _ = self.shared().lock().engine.dealloc_pd(self.id);
+        let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Pd(pub(crate) Arc<PdInner>);
 
 impl Pd {
     pub(crate) fn new(context: &Context) -> Result<Self, Error> {
-        let id = context.shared().lock().engine.alloc_pd()?;
+        let id = context.shared().lock()?.engine.alloc_pd()?;
         Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
     }
 
@@ -46,7 +46,8 @@ impl Pd {
 
     /// Registers `memory` so that its first byte has the address `addr` (`ibv_reg_mr_iova`).
     pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
-        let (lkey, rkey) = self.0.shared().lock().engine.register(self.0.id, memory.clone(), addr, access)?;
+        let (lkey, rkey) =
+            self.0.shared().lock()?.engine.register(self.0.id, memory.clone(), addr, access)?;
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
@@ -110,6 +111,6 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // It was registered, and nobody else deregisters it.
-        let _ = self.pd.shared().lock().engine.deregister(self.lkey);
+        let _ = self.pd.shared().lock().map(|mut driven| driven.engine.deregister(self.lkey));
     }
 }

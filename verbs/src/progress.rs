@@ -7,7 +7,9 @@
 //!             '----------------------'  woken, work found, or polls have stopped
 //! ```
 
+use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle, Thread};
@@ -24,6 +26,9 @@ const LINGER: Duration = Duration::from_micros(50);
 /// How often links and kernel neighbours are looked after.
 const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
 
+/// What the thread is called.
+pub(crate) const THREAD_NAME: &str = "roce-progress";
+
 /// The thread of a device.
 #[derive(Default)]
 pub(crate) struct Background {
@@ -34,7 +39,7 @@ impl Background {
     /// Starts the thread.
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
         let weak = Arc::downgrade(shared);
-        let handle = thread::Builder::new().name("roce-progress".into()).spawn(move || run(&weak))?;
+        let handle = thread::Builder::new().name(THREAD_NAME.into()).spawn(move || run_to_the_end(&weak))?;
         let thread = handle.thread().clone();
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle, thread));
         Ok(())
@@ -58,6 +63,23 @@ impl Background {
             }
         }
     }
+}
+
+/// Runs until the device is closed. A panic puts it out of order; the thread goes on without driving it, to
+/// answer for it, and a second panic ends that too.
+fn run_to_the_end(weak: &Weak<Shared>) {
+    for _ in 0..2 {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak))) else { return };
+        let Some(shared) = weak.upgrade() else { return };
+        let what = text_of(&*panic);
+        tracing::error!(port = %shared.port, "the progress thread panicked, the device is out of order: {what}");
+        shared.fatal.raise(&mut shared.inspect(), format!("the progress thread panicked: {what}"));
+    }
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
 fn run(weak: &Weak<Shared>) {

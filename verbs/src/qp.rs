@@ -131,7 +131,7 @@ pub struct Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         // It was created, and nobody else destroys it.
-        let _ = self.shared.lock().engine.destroy_qp(self.qpn);
+        let _ = self.shared.lock().map(|mut driven| driven.engine.destroy_qp(self.qpn));
     }
 }
 
@@ -149,7 +149,7 @@ impl Qp {
             max_inline_bytes: options.max_inline_bytes,
             signal_all: options.signal_all,
         };
-        let mut driven = shared.lock();
+        let mut driven = shared.lock()?;
         let handles = driven.engine.create_qp(&init)?;
         let first_psn = driven.engine.random_psn();
         drop(driven);
@@ -179,12 +179,12 @@ impl Qp {
 
     /// Its state and attributes.
     pub fn query(&self) -> Option<(QpState, Attributes)> {
-        self.shared.lock().engine.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
+        self.shared.inspect().engine.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
     }
 
     /// Its counters.
     pub fn counters(&self) -> QpCounters {
-        self.shared.lock().engine.qp_counters(self.qpn).unwrap_or_default()
+        self.shared.inspect().engine.qp_counters(self.qpn).unwrap_or_default()
     }
 
     /// Changes its state and attributes (`ibv_modify_qp`). Where they name a path, waits until its
@@ -196,7 +196,7 @@ impl Qp {
         if let Some(path) = &attr.path {
             self.pd.context.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
-        let mut driven = self.shared.lock();
+        let mut driven = self.shared.lock()?;
         if attr.path.is_some() {
             driven.learn_link_speed(self.shared.port.kind);
         }
@@ -254,9 +254,10 @@ impl Qp {
     /// Posts a send work request.
     ///
     /// # Errors
-    /// [`Error::Post`]; nothing was posted.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; nothing was posted.
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Error> {
+        self.shared.check()?;
         self.send.lock().post(request)?;
         self.after_posts(1);
         Ok(())
@@ -265,6 +266,9 @@ impl Qp {
     /// Posts several send work requests, which go out together. Returns how many were posted, and
     /// why not the next.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
+        if let Err(error) = self.shared.check() {
+            return (0, Err(error));
+        }
         let mut send = self.send.lock();
         let mut posted = 0;
         let mut refused = Ok(());
@@ -299,9 +303,10 @@ impl Qp {
     /// Posts a receive work request.
     ///
     /// # Errors
-    /// [`Error::Post`]; nothing was posted.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; nothing was posted.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
+        self.shared.check()?;
         Ok(self.recv.lock().post(request)?)
     }
 }

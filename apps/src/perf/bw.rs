@@ -55,7 +55,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
             }
             // Whoever receives drives the device by its completion queue.
             _ if receiver.is_some() => {}
-            _ => bench.context.progress(),
+            _ => bench.context.progress()?,
         }
         if let Some(receiver) = &mut receiver {
             worked |= receiver.step(bench)?;
@@ -202,7 +202,7 @@ impl Sender {
         }
         let mut cqes = std::mem::take(&mut self.cqes);
         cqes.clear();
-        if bench.send_cq.poll(&mut cqes, CQE_BATCH) > 0 {
+        if bench.send_cq.poll(&mut cqes, CQE_BATCH)? > 0 {
             worked = true;
             self.last = self.start.elapsed();
             for cqe in &cqes {
@@ -365,7 +365,7 @@ impl Receiver {
     /// Takes completions and posts their receives again. Returns whether there were any.
     fn step(&mut self, bench: &Bench) -> anyhow::Result<bool> {
         self.cqes.clear();
-        if bench.recv_cq.poll(&mut self.cqes, CQE_BATCH) == 0 {
+        if bench.recv_cq.poll(&mut self.cqes, CQE_BATCH)? == 0 {
             return Ok(false);
         }
         for cqe in &self.cqes {

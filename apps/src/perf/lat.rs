@@ -236,11 +236,11 @@ impl Ball {
             Verb::Write => &bench.send_cq,
             Verb::Read if bench.is_client => &bench.send_cq,
             Verb::Read => {
-                bench.context.progress();
+                bench.context.progress()?;
                 return Ok(false);
             }
         };
-        let cqe = waits_for_cqe.poll_one();
+        let cqe = waits_for_cqe.poll_one()?;
         if let Some(cqe) = &cqe {
             check(cqe)?;
         }
@@ -264,7 +264,7 @@ impl Ball {
         let Some(lane) = bench.lanes.first() else { return Ok(()) };
         lane.post_recv(self.arrived_at, bench.params.size_max(), 0)?;
         while self.sent - self.completed >= SENDS_UNSEEN_MAX {
-            let Some(cqe) = bench.send_cq.poll_one() else { continue };
+            let Some(cqe) = bench.send_cq.poll_one()? else { continue };
             check(&cqe)?;
             self.completed += self.cq_mod;
         }

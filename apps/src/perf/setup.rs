@@ -319,7 +319,7 @@ impl Bench {
             return Ok(());
         }
         if channel.wait(SLEEP_MAX)?.is_some() {
-            while channel.try_wait().is_some() {}
+            while channel.try_wait()?.is_some() {}
         }
         self.armed = false;
         Ok(())

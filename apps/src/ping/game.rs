@@ -123,12 +123,12 @@ impl Game {
                 return Err(stalled(score));
             }
             self.cq.request_notify(Notify::Any)?;
-            while self.cq.poll(completions, 2) > 0 {}
+            while self.cq.poll(completions, 2)? > 0 {}
             return Ok(());
         }
         let mut idle_since: Option<Instant> = None;
         let mut idle_polls = 0;
-        while self.cq.poll(completions, 2) == 0 {
+        while self.cq.poll(completions, 2)? == 0 {
             idle_polls += 1;
             if idle_polls == POLLS_PER_LOOK {
                 idle_polls = 0;

@@ -20,4 +20,7 @@ pub enum Event {
     CommunicationEstablished(Qpn),
     /// The send queue has drained in SQD.
     SendQueueDrained(Qpn),
+    /// The device is out of order: every later call fails (IBA's local catastrophic error). The engine's owner
+    /// reports it, where a thread panicked in the engine.
+    DeviceFatal,
 }

@@ -225,7 +225,7 @@ impl Peer {
         let mut cqes = Vec::new();
         while cqes.len() < count && start.elapsed() < timeout {
             let missing = count - cqes.len();
-            cq.poll(&mut cqes, missing);
+            cq.poll(&mut cqes, missing)?;
         }
         Ok(Completions { completions: cqes.iter().map(completion).collect() })
     }

@@ -1,0 +1,187 @@
+//! A device whose driving thread panicked.
+//!
+//! The engine is then between two states that only a bug of ours leads to, so that nobody may drive it again: it
+//! could complete work that was never done. A system mutex would be poisoned; this is the same for the device, with
+//! an event ([`Event::DeviceFatal`](roce::engine::Event)) and an error for every later call.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+use std::thread;
+
+use crate::context::Driven;
+use crate::lock::LockGuard;
+
+/// Why the device is out of order, once it is.
+#[derive(Default)]
+pub(crate) struct Fatal(OnceLock<String>);
+
+impl Fatal {
+    /// The reason; `None` while the device is in order.
+    #[inline]
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+
+    /// Puts the device out of order, with an event and an end to all waiting. Later calls change nothing.
+    pub(crate) fn raise(&self, driven: &mut Driven, reason: String) {
+        if self.0.set(reason).is_ok() {
+            driven.on_fatal();
+        }
+    }
+}
+
+/// The engine, held. Released by a panic, it leaves the device out of order.
+pub(crate) struct DrivenGuard<'a> {
+    driven: LockGuard<'a, Driven>,
+    fatal: &'a Fatal,
+    /// A guard that is taken and released while a thread unwinds, by some `Drop`, is not the panic's place.
+    was_panicking: bool,
+}
+
+impl<'a> DrivenGuard<'a> {
+    #[inline]
+    pub(crate) fn new(driven: LockGuard<'a, Driven>, fatal: &'a Fatal) -> Self {
+        DrivenGuard { driven, fatal, was_panicking: thread::panicking() }
+    }
+}
+
+impl Deref for DrivenGuard<'_> {
+    type Target = Driven;
+
+    #[inline]
+    fn deref(&self) -> &Driven {
+        &self.driven
+    }
+}
+
+impl DerefMut for DrivenGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Driven {
+        &mut self.driven
+    }
+}
+
+impl Drop for DrivenGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if thread::panicking() && !self.was_panicking {
+            let name = thread::current().name().unwrap_or("without a name").to_owned();
+            self.fatal.raise(&mut self.driven, format!("thread {name} panicked while it drove the engine"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use crate::{
+        Access, Context, Cq, DeviceOptions, Error, Event, Notify, Pd, Qp, QpOptions, RecvRequest, SendData,
+        SendFlags, SendOp, SendRequest,
+    };
+
+    /// Only reached by a test that fails: a waiter that nobody wakes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn open(device: &str) -> Context {
+        let spec = format!("eal:{device},dev.no-rx=1").parse().unwrap();
+        Context::open(&spec, &DeviceOptions::default()).unwrap()
+    }
+
+    fn is_fatal<T>(result: Result<T, Error>) -> bool {
+        matches!(result, Err(Error::DeviceFatal { .. }))
+    }
+
+    /// Waits until the thread of this name has panicked in the engine.
+    fn panic_in(context: &Context, thread: &str) {
+        let shared = context.shared();
+        shared.inspect().panics_in = Some(thread.to_owned());
+        let end = Instant::now() + LONG;
+        while shared.inspect().panics_in.is_some() {
+            assert!(Instant::now() < end, "{thread} never polled");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn assert_out_of_order(context: &Context, pd: &Pd, cq: &Cq, qp: &Qp) {
+        let send = SendRequest {
+            wr_id: 1,
+            op: SendOp::Send,
+            flags: SendFlags::default(),
+            data: SendData::Sges(&[]),
+        };
+        assert!(is_fatal(qp.post_send(&send)), "post_send");
+        assert!(is_fatal(qp.post_sends(&[send]).1), "post_sends");
+        assert!(is_fatal(qp.post_recv(&RecvRequest { wr_id: 1, sges: &[] })), "post_recv");
+        assert!(is_fatal(cq.poll(&mut Vec::new(), 8)), "poll");
+        assert!(is_fatal(cq.poll_one()), "poll_one");
+        assert!(is_fatal(cq.request_notify(Notify::Any)), "request_notify");
+        assert!(is_fatal(context.progress()), "progress");
+        assert!(is_fatal(context.wait_link(LONG)), "wait_link");
+        assert!(is_fatal(context.alloc_pd()), "alloc_pd");
+        assert!(is_fatal(context.create_cq(8, None)), "create_cq");
+        assert!(is_fatal(pd.alloc(64, Access::LOCAL_WRITE)), "alloc");
+        assert!(is_fatal(pd.create_qp(&QpOptions::new(cq))), "create_qp");
+        let text = context.progress().unwrap_err().to_string();
+        assert!(
+            text.contains("panicked while it drove the engine") && text.contains("open it again"),
+            "{text}"
+        );
+        assert_eq!(context.poll_async_event(), Some(Event::DeviceFatal));
+        assert_eq!(context.poll_async_event(), None, "once");
+        assert!(!context.attr().port.is_empty(), "what it is can still be asked");
+    }
+
+    #[test]
+    fn a_panic_of_the_progress_thread_wakes_waiters_and_fails_every_call() {
+        let context = open("net_null71");
+        let channel = context.create_comp_channel().unwrap();
+        let cq = context.create_cq(8, Some(&channel)).unwrap();
+        cq.request_notify(Notify::Any).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| (channel.wait(LONG), Instant::now()));
+            panic_in(&context, crate::progress::THREAD_NAME);
+            let panicked = Instant::now();
+            let (waited, woken) = waiter.join().unwrap();
+            assert!(is_fatal(waited), "a waiter is woken with the error");
+            assert!(woken.saturating_duration_since(panicked) < LONG, "and not by its timeout");
+        });
+        assert!(is_fatal(channel.wait(LONG)));
+        assert!(is_fatal(channel.try_wait()));
+        assert_out_of_order(&context, &pd, &cq, &qp);
+    }
+
+    #[test]
+    fn a_panic_of_an_application_thread_in_a_poll_does_the_same() {
+        let context = open("net_null72");
+        let cq = context.create_cq(8, None).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
+        context.shared().inspect().panics_in = thread::current().name().map(str::to_owned);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            // The progress thread may hold the engine at times.
+            while context.shared().inspect().panics_in.is_some() {
+                cq.poll_one().unwrap();
+            }
+        }));
+        assert!(polled.is_err(), "the panic goes its way through the caller");
+        assert_out_of_order(&context, &pd, &cq, &qp);
+    }
+
+    #[test]
+    fn a_panic_of_the_application_alone_leaves_the_device_in_order() {
+        let context = open("net_null73");
+        let pd = context.alloc_pd().unwrap();
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _region = pd.alloc(64, Access::LOCAL_WRITE).unwrap();
+            panic!("the application's own, while a region is to be dropped");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(context.poll_async_event(), None);
+        context.progress().unwrap();
+    }
+}
