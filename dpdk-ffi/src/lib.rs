@@ -34,6 +34,7 @@ mod guard;
 mod log;
 mod mbuf;
 mod mempool;
+mod runtime_dir;
 mod thread;
 
 pub use device::{Device, DeviceError, PortId};
@@ -43,4 +44,5 @@ pub use ethdev::{Link, Port, PortBuilder, PortCounters, PortError, PortInfo, Por
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
+pub use runtime_dir::{is_private_dir, private_dir, stand_in_runtime_dir};
 pub use thread::{RegisterError, ThreadRegistration, is_registered};

@@ -11,7 +11,7 @@ macro_rules! counters {
 
         impl $name {
             /// Names and values, in the order of the fields.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
 
@@ -107,6 +107,8 @@ counters! {
         rp_cnp_handled,
         /// Congestion notifications received that its congestion control does not listen to.
         rp_cnp_ignored,
+        /// Work requests that failed because a local key is unknown or gives not the right (lkey).
+        local_protection_err,
         /// Work requests flushed.
         cqe_flush_err,
     }

@@ -30,6 +30,8 @@ use crate::lock::Lock;
 use crate::mr::Pd;
 use crate::port::{self, PortKind, PortSpec, SharedInterface, Wire};
 use crate::progress::Background;
+use crate::stat::{self, Answer, DeviceCounters, StatSocket};
+use crate::watch::Watch;
 
 /// How a device is opened, besides its port.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +91,7 @@ pub(crate) struct Driven {
     shared_interface: Option<SharedInterface>,
     channels: HashMap<CqId, Arc<Inbox>>,
     async_events: VecDeque<Event>,
+    watch: Watch,
     /// The thread of this name panics at its next poll, as by a fault of the engine.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
@@ -200,6 +203,36 @@ impl Driven {
         }
     }
 
+    /// What the log should say of counters that have grown.
+    pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
+        if !self.watch.is_due(now) {
+            return Vec::new();
+        }
+        let dpdk = self.wire().dpdk().inner();
+        let driver = dpdk.stats().unwrap_or_default();
+        let ports = driver.iter().chain(dpdk.counters().iter());
+        let (drops, neighbour) = (self.engine.drop_counters(), self.engine.neighbour().counters());
+        let engine = drops.iter().chain(neighbour.iter());
+        // The sum over all queue pairs would take long, and stands still while none fails.
+        let has_new_errors = self.watch.has_new_errors(self.engine.qp_errors());
+        let queue_pairs = has_new_errors.then(|| self.engine.counters());
+        let queue_pairs = queue_pairs.iter().flat_map(QpCounters::iter);
+        self.watch.look(now, ports.chain(engine).chain(queue_pairs))
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        let dpdk = self.wire().dpdk().inner();
+        DeviceCounters {
+            driver: dpdk.stats().map(|stats| stat::map(stats.iter())).unwrap_or_default(),
+            port: stat::map(dpdk.counters().iter()),
+            drops: stat::map(self.engine.drop_counters().iter()),
+            neighbour: stat::map(self.engine.neighbour().counters().iter()),
+            queue_pairs: stat::map(self.engine.counters().iter()),
+            faults: stat::map_faults(&self.engine.port().inner().counters()),
+            xstats: dpdk.xstats().into_iter().collect(),
+        }
+    }
+
     /// Announces the device's end to the application and to all who wait.
     pub(crate) fn on_fatal(&mut self) {
         self.on_event(Event::DeviceFatal);
@@ -296,6 +329,24 @@ impl Shared {
         self.app_polls.store(self.app_polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// What the device says to readers of its statistics.
+    pub(crate) fn describe(&self) -> Answer {
+        let driven = self.inspect();
+        let dpdk = driven.wire().dpdk();
+        let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+        Answer {
+            pid: std::process::id(),
+            command: program.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            port: self.port.to_string(),
+            driver: dpdk.inner().info().driver.clone(),
+            mac: dpdk.caps().mac.to_string(),
+            is_up: dpdk.is_up(),
+            fatal: self.fatal.reason().map(str::to_owned),
+            uptime_nanos: self.now().as_nanos(),
+            counters: driven.counters(),
+        }
+    }
+
     /// Tells the background thread that the application stops polling for now.
     pub(crate) fn hand_over(&self) {
         self.background.wake();
@@ -337,6 +388,7 @@ impl Context {
             shared_interface: opened.shared,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
+            watch: Watch::new(),
             #[cfg(test)]
             panics_in: None,
         };
@@ -351,9 +403,13 @@ impl Context {
             stopping: AtomicBool::new(false),
             background: Background::default(),
         });
+        let stat = StatSocket::open();
+        if let Err(error) = &stat {
+            tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");
+        }
         shared
             .background
-            .start(&shared)
+            .start(&shared, stat.ok())
             .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
         Ok(Context { inner: Arc::new(Owner { shared }) })
     }
@@ -486,6 +542,11 @@ impl Context {
     pub fn counters(&self) -> (QpCounters, DropCounters) {
         let driven = self.inner.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
+    }
+
+    /// All that the device and its port have counted, by name.
+    pub fn device_counters(&self) -> DeviceCounters {
+        self.inner.shared.inspect().counters()
     }
 
     /// What the faults asked for did to frames.

@@ -18,6 +18,7 @@
 
 pub mod kernel;
 pub mod port;
+pub mod stat;
 
 mod channel;
 mod context;
@@ -29,6 +30,7 @@ mod lock;
 mod mr;
 mod progress;
 mod qp;
+mod watch;
 
 pub use channel::CompChannel;
 pub use context::{Context, DeviceAttr, DeviceOptions};

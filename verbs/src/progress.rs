@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crate::context::Shared;
+use crate::stat::StatSocket;
 
 /// The first nap after work; each further one is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(50);
@@ -37,9 +38,11 @@ pub(crate) struct Background {
 
 impl Background {
     /// Starts the thread.
-    pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
+    pub(crate) fn start(&self, shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Result<()> {
         let weak = Arc::downgrade(shared);
-        let handle = thread::Builder::new().name(THREAD_NAME.into()).spawn(move || run_to_the_end(&weak))?;
+        let handle = thread::Builder::new()
+            .name(THREAD_NAME.into())
+            .spawn(move || run_to_the_end(&weak, stat.as_ref()))?;
         let thread = handle.thread().clone();
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle, thread));
         Ok(())
@@ -67,9 +70,9 @@ impl Background {
 
 /// Runs until the device is closed. A panic puts it out of order; the thread goes on without driving it, to
 /// answer for it, and a second panic ends that too.
-fn run_to_the_end(weak: &Weak<Shared>) {
+fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     for _ in 0..2 {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak))) else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, stat))) else { return };
         let Some(shared) = weak.upgrade() else { return };
         let what = text_of(&*panic);
         tracing::error!(port = %shared.port, "the progress thread panicked, the device is out of order: {what}");
@@ -82,7 +85,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
-fn run(weak: &Weak<Shared>) {
+fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     let mut nap = NAP_MIN;
     let mut polls_seen = 0;
     let mut maintained = Instant::now();
@@ -91,10 +94,12 @@ fn run(weak: &Weak<Shared>) {
             return;
         }
         if maintained.elapsed() >= MAINTAIN_INTERVAL {
-            if let Some(mut driven) = shared.try_lock() {
-                driven.maintain();
+            if maintain(&shared) {
+                maintained = Instant::now();
             }
-            maintained = Instant::now();
+            if let Some(stat) = stat {
+                stat.answer(|| shared.describe());
+            }
         }
         let polls = shared.app_polls.load(Ordering::Relaxed);
         let app_is_polling = std::mem::replace(&mut polls_seen, polls) != polls;
@@ -103,6 +108,19 @@ fn run(weak: &Weak<Shared>) {
         nap = if worked { NAP_MIN } else { (nap * 2).min(NAP_MAX) };
         thread::park_timeout(nap);
     }
+}
+
+/// Does the device's slow chores, and logs what its operator should know. False where an application thread drives
+/// the engine just now.
+fn maintain(shared: &Shared) -> bool {
+    let Some(mut driven) = shared.try_lock() else { return false };
+    driven.maintain();
+    let lines = driven.look_at_counters(shared.now());
+    drop(driven);
+    for line in lines {
+        tracing::warn!(port = %shared.port, "{line}");
+    }
+    true
 }
 
 /// Drives until nothing has happened for a while, or the application polls again. Returns whether

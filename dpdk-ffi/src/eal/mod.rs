@@ -3,13 +3,13 @@
 mod args;
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io};
 
 use crate::errno::Errno;
 use crate::log::{self, LogLevel, LogLines};
+use crate::runtime_dir::{private_dir, stand_in_runtime_dir};
 use args::Checked;
 
 /// Where DPDK's memory comes from.
@@ -273,24 +273,12 @@ fn ensure_runtime_dir() -> Result<(), EalError> {
     }
     // SAFETY: always succeeds.
     let uid = unsafe { libc::geteuid() };
-    let path = env::temp_dir().join(format!("dpdk-runtime-{uid}"));
-    private_dir(&path, uid).map_err(|reason| EalError::RuntimeDir { path: path.clone(), reason })?;
+    let path = stand_in_runtime_dir(uid);
+    private_dir(&path, uid)
+        .map_err(|error| EalError::RuntimeDir { path: path.clone(), reason: error.to_string() })?;
     // SAFETY: the doc of `Eal::init` makes it the caller's duty that no other thread reads the environment
     // through C meanwhile; Rust's own readers share a lock with this.
     unsafe { env::set_var("XDG_RUNTIME_DIR", &path) };
-    Ok(())
-}
-
-/// Makes `path` a directory of `uid`'s alone, or checks that it is one: others can write where it stands.
-fn private_dir(path: &Path, uid: u32) -> Result<(), String> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.to_string()),
-        _ => {}
-    }
-    let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
-    if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o077 != 0 {
-        return Err(format!("it exists, and is not a directory of user {uid} alone"));
-    }
     Ok(())
 }
 
@@ -335,18 +323,5 @@ mod tests {
             ["--no-huge", "-m", "32", "-l", "0", "--no-pci", "--log-level=8"].map(str::to_owned).to_vec();
         let line = line(&EalConfig { extra_args: extra, ..EalConfig::default() });
         assert_eq!(line, "dpdk-ffi --no-telemetry --no-huge -m 32 -l 0 --no-pci --log-level=8");
-    }
-
-    #[test]
-    fn a_runtime_directory_that_others_can_enter_is_refused() {
-        // SAFETY: always succeeds.
-        let uid = unsafe { libc::geteuid() };
-        let path = env::temp_dir().join(format!("dpdk-ffi-runtime-test-{}", std::process::id()));
-        private_dir(&path, uid).unwrap();
-        private_dir(&path, uid).expect("its own directory again");
-        assert!(private_dir(&path, uid + 1).is_err());
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        assert!(private_dir(&path, uid).is_err());
-        fs::remove_dir(&path).unwrap();
     }
 }

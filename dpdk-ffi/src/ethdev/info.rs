@@ -49,22 +49,41 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortStats {
-    /// Frames received.
+    /// Frames received (DPDK's `ipackets`).
     pub rx_frames: u64,
-    /// Frames sent.
+    /// Frames sent (`opackets`).
     pub tx_frames: u64,
     /// Bytes received.
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames lost because the receive queue was full.
+    /// Frames lost because the receive queue was full (`imissed`).
     pub rx_missed: u64,
-    /// Frames received in error.
+    /// Frames received in error (`ierrors`).
     pub rx_errors: u64,
-    /// Frames that could not be sent.
+    /// Frames that could not be sent (`oerrors`).
     pub tx_errors: u64,
-    /// Times that the pool had no mbuf for a frame.
+    /// Times that the pool had no mbuf for a frame received (`rx_nombuf`).
     pub rx_no_mbuf: u64,
+}
+
+impl PortStats {
+    /// Names and values, in the order of the fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let Self { rx_frames, tx_frames, rx_bytes, tx_bytes, rx_missed, rx_errors, tx_errors, rx_no_mbuf } =
+            *self;
+        [
+            ("rx_frames", rx_frames),
+            ("tx_frames", tx_frames),
+            ("rx_bytes", rx_bytes),
+            ("tx_bytes", tx_bytes),
+            ("rx_missed", rx_missed),
+            ("rx_errors", rx_errors),
+            ("tx_errors", tx_errors),
+            ("rx_no_mbuf", rx_no_mbuf),
+        ]
+        .into_iter()
+    }
 }
 
 impl PortInfo {

@@ -35,6 +35,20 @@ pub struct PortCounters {
     pub rx_not_linear: u64,
 }
 
+impl PortCounters {
+    /// Names and values, in the order of the fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let Self { tx_discarded, tx_no_mbuf, tx_stalled, rx_not_linear } = *self;
+        [
+            ("tx_discarded", tx_discarded),
+            ("tx_no_mbuf", tx_no_mbuf),
+            ("tx_stalled", tx_stalled),
+            ("rx_not_linear", rx_not_linear),
+        ]
+        .into_iter()
+    }
+}
+
 /// An Ethernet port of this process. Dropping it discards the frames that are queued, stops and closes the
 /// port and detaches its device. Mbufs received from it stay valid.
 pub struct Port {

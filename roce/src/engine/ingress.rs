@@ -232,6 +232,7 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         if qp.state != QpState::Err {
             qp.set_state(QpState::Err);
+            self.qp_errors += 1;
             self.events.extend(event);
         }
         if !std::mem::replace(&mut qp.flushing, true) {

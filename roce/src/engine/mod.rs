@@ -135,6 +135,7 @@ pub struct Engine<P: Port> {
     drops: DropCounters,
     /// Counters of queue pairs that are no more.
     past: QpCounters,
+    qp_errors: u64,
     frames: Vec<P::Frame>,
     reorder: Reorder<P::Frame>,
     /// How many packets the network lets overtake one, as queue pairs have seen under selective repeat.
@@ -170,6 +171,7 @@ impl<P: Port> Engine<P> {
             events: VecDeque::new(),
             drops: DropCounters::default(),
             past: QpCounters::default(),
+            qp_errors: 0,
             frames: Vec::with_capacity(RX_BURST_FRAMES),
             reorder: Reorder::new(),
             reorder_pkts: 0,
@@ -258,6 +260,12 @@ impl<P: Port> Engine<P> {
         let mut sum = self.past;
         self.qps.iter().for_each(|(_, qp)| sum.add(&qp.counters));
         sum
+    }
+
+    /// Queue pairs that went into error, other than by `modify`: while this stands still, so do the sums of what
+    /// ends a queue pair, and [`Engine::counters`], which visits all of them, need not be asked.
+    pub fn qp_errors(&self) -> u64 {
+        self.qp_errors
     }
 
     fn expire_timers(&mut self) {

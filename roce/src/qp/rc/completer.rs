@@ -220,6 +220,7 @@ impl SendCompletions<'_> {
     pub fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);
+        self.counters.local_protection_err += u64::from(status == WcStatus::LocProtErr);
         self.write(&wqe, status);
         true
     }

@@ -656,6 +656,7 @@ impl Responder {
             }
             Refusal::Nak(code) => code,
             Refusal::NakAndFailReceive(code, status) => {
+                inlet.counters.local_protection_err += u64::from(status == WcStatus::LocProtErr);
                 if let Some(wqe) = inlet.rq.release_oldest() {
                     let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Recv, inlet.qpn);
                     inlet.cqs.write(

@@ -1,0 +1,105 @@
+//! Where the sockets of a user's devices lie.
+//!
+//! `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID` where there is no such directory. Everybody may make names in `/tmp`, so
+//! a directory counts only when it is the user's own, is no link, and is closed to all others.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use dpdk_ffi::{is_private_dir, private_dir, stand_in_runtime_dir};
+
+/// Directories of users who are logged in, by number.
+const RUNTIME: &str = "/run/user";
+const SHARED: &str = "/tmp";
+const NAME: &str = "roce";
+
+/// A user, as far as directories are concerned.
+pub(super) struct User {
+    pub(super) uid: u32,
+    /// Its `XDG_RUNTIME_DIR`.
+    pub(super) runtime: Option<PathBuf>,
+}
+
+impl User {
+    /// Who runs this process.
+    pub(super) fn current() -> Self {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let uid = rustix::process::geteuid().as_raw();
+        // EAL puts a directory of its own in place of one that is missing, which other processes do not know of.
+        let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
+        User { uid, runtime: runtime.filter(is_given) }
+    }
+
+    /// Where its sockets may lie, the best place first.
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        let mut places: Vec<PathBuf> = self.runtime.iter().map(|runtime| runtime.join(NAME)).collect();
+        places.push(Path::new(RUNTIME).join(self.uid.to_string()).join(NAME));
+        places.push(Path::new(SHARED).join(format!("{NAME}-{}", self.uid)));
+        places.dedup();
+        places
+    }
+
+    /// The first of them that can be had.
+    ///
+    /// # Errors
+    /// Why the last one cannot.
+    pub(super) fn make_directory(&self) -> io::Result<PathBuf> {
+        let mut result = Err(ErrorKind::NotFound.into());
+        for directory in self.directories() {
+            result = private_dir(&directory, self.uid).map(|()| directory);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+}
+
+/// Directories with sockets to read, each with its owner: the user's own, and for root everybody's.
+pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {
+    let mut places = user.directories();
+    if user.uid == 0 {
+        let inside = |parent: &str| fs::read_dir(parent).into_iter().flatten().flatten();
+        places.extend(inside(RUNTIME).map(|entry| entry.path().join(NAME)));
+        let is_named = |name: &str| name.strip_prefix(NAME).is_some_and(|rest| rest.starts_with('-'));
+        let shared = inside(SHARED).filter(|entry| entry.file_name().to_str().is_some_and(is_named));
+        places.extend(shared.map(|entry| entry.path()));
+        places.sort();
+        places.dedup();
+    }
+    let owned = places.into_iter().filter_map(|place| {
+        let metadata = fs::symlink_metadata(&place).ok()?;
+        let owner = if user.uid == 0 { metadata.uid() } else { user.uid };
+        is_private_dir(&metadata, owner).then_some((place, owner))
+    });
+    owned.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_directory_is_preferred_and_made_private() {
+        let root = std::env::temp_dir().join(format!("roce-stat-test-{}-private", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let user = User { uid: rustix::process::geteuid().as_raw(), runtime: Some(root.clone()) };
+        let made = user.make_directory().unwrap();
+        assert_eq!(made, root.join("roce"));
+        assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(user.make_directory().unwrap(), made, "it may be there already");
+        assert!(to_read(&user).contains(&(made, user.uid)));
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn without_a_runtime_directory_there_is_one_for_each_user() {
+        let user = User { uid: 4711, runtime: None };
+        let places = user.directories();
+        assert_eq!(places, [Path::new("/run/user/4711/roce"), Path::new("/tmp/roce-4711")]);
+        let runtime = Some(PathBuf::from("/run/user/4711"));
+        assert_eq!(User { runtime, ..user }.directories(), places);
+    }
+}

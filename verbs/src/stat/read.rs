@@ -1,0 +1,188 @@
+//! Reading the devices of other processes.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::DeviceCounters;
+use super::directory::{User, to_read};
+
+/// How the names of sockets begin.
+pub(super) const PREFIX: &str = "stat.";
+/// A process whose progress thread does not get to run for so long is reported as one that does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest answer. Drivers with many queues have thousands of statistics.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) pid: u32,
+    pub(crate) command: String,
+    pub(crate) port: String,
+    pub(crate) driver: String,
+    pub(crate) mac: String,
+    pub(crate) is_up: bool,
+    pub(crate) fatal: Option<String>,
+    pub(crate) uptime_nanos: u64,
+    pub(crate) counters: DeviceCounters,
+}
+
+/// A device of some process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceStat {
+    /// The process, as it is numbered in its own PID namespace.
+    pub pid: u32,
+    /// Its user, who owns the directory of its socket.
+    pub uid: u32,
+    /// Its program.
+    pub command: String,
+    /// The port's name.
+    pub port: String,
+    /// The DPDK driver.
+    pub driver: String,
+    /// The Ethernet address.
+    pub mac: String,
+    /// Whether the link is up.
+    pub is_up: bool,
+    /// Why the device is out of order, where it is.
+    pub fatal: Option<String>,
+    /// Since the device was opened.
+    pub uptime: Duration,
+    /// What it has counted.
+    pub counters: DeviceCounters,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Devices, by process.
+    pub devices: Vec<DeviceStat>,
+    /// Sockets that gave no answer, and why.
+    pub failed: Vec<(PathBuf, io::Error)>,
+}
+
+/// Asks every device of this user's processes; as root, those of all users.
+pub fn read_all() -> Found {
+    let user = User::current();
+    let mut found = Found::default();
+    for (directory, owner) in to_read(&user) {
+        read_directory(&directory, owner, &mut found);
+        // Others may change what their directories hold while it is looked at.
+        if owner == user.uid {
+            remove_left(&directory);
+        }
+    }
+    found.devices.sort_by(|a, b| (a.pid, &a.port).cmp(&(b.pid, &b.port)));
+    found
+}
+
+fn sockets(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_ours = |entry: &fs::DirEntry| {
+        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        is_named && entry.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    entries.filter(is_ours).map(|entry| entry.path()).collect()
+}
+
+/// Whether the process that made the socket is gone, or lies in another PID namespace.
+fn looks_left(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let pid = name.trim_start_matches(PREFIX).split('.').next().unwrap_or_default();
+    !Path::new("/proc").join(pid).exists()
+}
+
+/// Removes the sockets of processes that ended without doing so. Those that live are not disturbed by a connection.
+pub(super) fn remove_left(directory: &Path) {
+    for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
+        if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
+            // Somebody else may have been quicker.
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
+    for path in sockets(directory) {
+        match read_one(&path, owner) {
+            Ok(device) => found.devices.push(device),
+            // Its process has ended since.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
+            Err(error) => found.failed.push((path, error)),
+        }
+    }
+}
+
+fn read_one(path: &Path, uid: u32) -> io::Result<DeviceStat> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut bytes = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
+    let answer: Answer = serde_json::from_slice(&bytes)?;
+    let Answer { pid, command, port, driver, mac, is_up, fatal, uptime_nanos, counters } = answer;
+    let uptime = Duration::from_nanos(uptime_nanos);
+    Ok(DeviceStat { pid, uid, command, port, driver, mac, is_up, fatal, uptime, counters })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+
+    use super::super::StatSocket;
+    use super::*;
+
+    fn answer() -> Answer {
+        let drops = [("bad_tver".to_owned(), 7)].into();
+        Answer {
+            pid: 4711,
+            command: "test".into(),
+            port: "memif:@test".into(),
+            driver: "net_memif".into(),
+            mac: "02:00:00:00:00:01".into(),
+            is_up: true,
+            fatal: None,
+            uptime_nanos: 1_500_000_000,
+            counters: DeviceCounters { drops, ..DeviceCounters::default() },
+        }
+    }
+
+    #[test]
+    fn a_device_answers_and_leaves_no_socket() {
+        let directory = std::env::temp_dir().join(format!("roce-stat-test-{}-read", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let socket = StatSocket::open_in(&directory).unwrap();
+        let [path] = &sockets(&directory)[..] else { panic!("one socket") };
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        // One whose process is gone, and something that is none of ours.
+        drop(UnixListener::bind(directory.join("stat.999999999.dead")).unwrap());
+        drop(UnixListener::bind(directory.join("memif.sock")).unwrap());
+        remove_left(&directory);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "the stale one is gone, and nothing else");
+
+        let mut found = Found::default();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                read_directory(&directory, 17, &mut found);
+            });
+            while !reader.is_finished() {
+                socket.answer(answer);
+            }
+        });
+        assert!(found.failed.is_empty(), "{:?}", found.failed);
+        let [device] = &found.devices[..] else { panic!("{found:?}") };
+        assert_eq!((device.pid, device.uid), (4711, 17));
+        assert_eq!((device.port.as_str(), device.uptime), ("memif:@test", Duration::from_millis(1500)));
+        assert_eq!(device.counters.drops["bad_tver"], 7);
+        drop(socket);
+        assert!(sockets(&directory).is_empty());
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

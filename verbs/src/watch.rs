@@ -1,0 +1,187 @@
+//! Lines in the log for counters that should stand still: a conflict of addresses, a refused key, a full buffer.
+//!
+//! The progress thread compares the counters now and then, so that the data path only counts. Of each counter there
+//! is a line at once and then, while it goes on growing, fewer and fewer, each with what came since the last:
+//!
+//! ```text
+//!   counter   . 1 . . 5 9 . . . . . 70 ...
+//!   line        1       8 more in 1 s       61 more in 2 s      ...  at most one in INTERVAL_MAX
+//! ```
+
+use roce::time::Instant;
+
+/// Between two looks at the counters. A driver's statistics may cost a question to the device.
+const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
+/// From the first line about a counter to the second; it doubles from line to line.
+const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
+/// Between two lines about a counter that goes on growing.
+const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
+
+/// Counters, and what it means that they grow.
+const CONCERNS: [(&str, &str); 9] = [
+    ("address_conflicts", "another station claims an address of this port"),
+    ("wrong_pkey", "packets of another partition (P_Key) were dropped"),
+    (
+        "resp_remote_access_errors",
+        "a peer was refused access: unknown rkey, or wrong address, length or rights",
+    ),
+    ("req_remote_access_errors", "a peer refused access to its memory"),
+    ("local_protection_err", "a work request names an unknown lkey, or lacks the rights of its region"),
+    ("rx_missed", "the receive queue was full, frames are lost: this process polls too seldom"),
+    ("rx_no_mbuf", "no packet buffer is free, frames are lost"),
+    ("rx_not_linear", "no packet buffer is free for a frame in pieces, which is lost"),
+    ("tx_no_mbuf", "no packet buffer is free to send from"),
+];
+
+/// What was said of a counter.
+#[derive(Clone, Copy)]
+struct Said {
+    count: u64,
+    at: Instant,
+    /// No further line before this has passed.
+    interval_nanos: u64,
+}
+
+/// What was said, and when counters were last looked at.
+pub(crate) struct Watch {
+    said: [Option<Said>; CONCERNS.len()],
+    looked: Option<Instant>,
+    /// Queue pairs in error at the last look.
+    qp_errors: u64,
+}
+
+impl Watch {
+    /// Nothing was counted yet.
+    pub(crate) fn new() -> Self {
+        Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
+    }
+
+    /// Whether it is time for another look.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
+        if due {
+            self.looked = Some(now);
+        }
+        due
+    }
+
+    /// Whether more queue pairs are in error than at the last call: only then have their counters anything to say.
+    pub(crate) fn has_new_errors(&mut self, qp_errors: u64) -> bool {
+        std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors
+    }
+
+    /// Takes counters in, in any order, and returns what is to be logged. Those left out have not changed.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        counters: impl Iterator<Item = (&'static str, u64)>,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, count) in counters {
+            let Some(at) = CONCERNS.iter().position(|(concern, _)| *concern == name) else { continue };
+            let (_, meaning) = CONCERNS[at];
+            let said = &mut self.said[at];
+            let before = said.map_or(0, |said| said.count);
+            let Some(grown) = count.checked_sub(before).filter(|grown| *grown > 0) else { continue };
+            let Some(last) = said else {
+                lines.push(format!("{meaning} ({name} {grown})"));
+                *said = Some(Said { count, at: now, interval_nanos: INTERVAL_MIN_NANOS });
+                continue;
+            };
+            let since = now.nanos_since(last.at);
+            if since < last.interval_nanos {
+                continue;
+            }
+            lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
+            // Twice as long as the last time without a line: whatever it was had ended, and this is something new.
+            let has_rested = since >= 2 * last.interval_nanos;
+            let interval_nanos = if has_rested {
+                INTERVAL_MIN_NANOS
+            } else {
+                (2 * last.interval_nanos).min(INTERVAL_MAX_NANOS)
+            };
+            *last = Said { count, at: now, interval_nanos };
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::counters::{DropCounters, QpCounters};
+    use roce::neighbour::NeighbourCounters;
+
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn look(watch: &mut Watch, millis: u64, conflicts: u64) -> Vec<String> {
+        let counters = NeighbourCounters { address_conflicts: conflicts, ..NeighbourCounters::default() };
+        watch.look(at(millis), counters.iter())
+    }
+
+    #[test]
+    fn the_first_of_a_kind_is_said_at_once_and_the_rest_in_sum() {
+        let mut watch = Watch::new();
+        assert!(look(&mut watch, 0, 0).is_empty());
+        let [line] = &look(&mut watch, 20, 3)[..] else { panic!("one line") };
+        assert!(line.contains("claims an address") && line.ends_with("(address_conflicts 3)"), "{line}");
+        for millis in (40..1020).step_by(20) {
+            assert!(look(&mut watch, millis, 3 + millis).is_empty(), "at {millis} ms");
+        }
+        let [line] = &look(&mut watch, 1020, 2000)[..] else { panic!("one line") };
+        assert!(line.ends_with("(address_conflicts 1997 more in 1 s)"), "{line}");
+        assert!(look(&mut watch, 9000, 2000).is_empty(), "what stands still");
+    }
+
+    #[test]
+    fn what_goes_on_for_an_hour_takes_few_lines_and_loses_no_count() {
+        let mut watch = Watch::new();
+        let lines: Vec<String> =
+            (0..=3600 * 5).flat_map(|look_no| look(&mut watch, look_no * 200, look_no)).collect();
+        // At 0.2, 1.2, 3.2, 7.2, ... 127.2 s, and then every 64 s.
+        assert_eq!(lines.len(), 8 + (3600 - 128) / 64);
+        let counts = lines.iter().map(|line| {
+            let (_, rest) = line.split_once("(address_conflicts ").unwrap();
+            rest.split([' ', ')']).next().unwrap().parse::<u64>().unwrap()
+        });
+        assert!(counts.sum::<u64>() >= 3536 * 5, "all but those since the last line");
+        let [again] = &look(&mut watch, 4_000_000, 20_000)[..] else { panic!("one line") };
+        assert!(again.contains("more in"), "{again}");
+        assert_eq!(
+            look(&mut watch, 4_001_000, 20_001).len(),
+            1,
+            "after a rest it is news again, a second later"
+        );
+    }
+
+    #[test]
+    fn kinds_do_not_wait_for_each_other() {
+        let mut watch = Watch::new();
+        assert_eq!(look(&mut watch, 0, 1).len(), 1);
+        let drops = DropCounters { wrong_pkey: 1, bad_tver: 5, ..DropCounters::default() };
+        assert_eq!(watch.look(at(20), drops.iter()).len(), 1, "and what concerns nobody is no line");
+    }
+
+    #[test]
+    fn queue_pairs_are_looked_at_when_more_are_in_error() {
+        let mut watch = Watch::new();
+        assert!(!watch.has_new_errors(0));
+        assert!(watch.has_new_errors(1));
+        assert!(!watch.has_new_errors(1));
+        assert!(watch.is_due(at(0)) && !watch.is_due(at(199)) && watch.is_due(at(200)));
+    }
+
+    #[test]
+    fn every_concern_is_a_counter() {
+        let counters = dpdk_ffi::PortStats::default().iter().chain(dpdk_ffi::PortCounters::default().iter());
+        let counters = counters.chain(DropCounters::default().iter()).chain(QpCounters::default().iter());
+        let names: Vec<_> =
+            counters.chain(NeighbourCounters::default().iter()).map(|(name, _)| name).collect();
+        for (concern, _) in CONCERNS {
+            assert_eq!(names.iter().filter(|name| **name == concern).count(), 1, "{concern}");
+        }
+    }
+}
