@@ -1,5 +1,6 @@
 //! The `roce` command: a file or folder per subcommand.
 
+mod counters;
 mod device;
 mod devinfo;
 mod doctor;
@@ -10,10 +11,13 @@ mod output;
 mod perf;
 mod ping;
 mod progress;
+mod stat;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// RDMA over any Ethernet port: RoCEv2 without an RDMA NIC.
 ///
@@ -42,7 +46,7 @@ Keys:
   dev.KEY=VALUE for the DPDK driver. Without ip= a port has its link-local GID.
 
 Environment:
-  RUST_LOG=debug              what happens on the control plane, on standard error
+  RUST_LOG=debug              what happens on the control plane, on standard error [default: warn]
 
 Exit status: 0 on success, 1 on failure, 2 on wrong usage.";
 
@@ -51,21 +55,22 @@ enum Command {
     Perf(perf::PerfArgs),
     Ping(ping::PingArgs),
     Devinfo(devinfo::DevinfoArgs),
+    Stat(stat::StatArgs),
     Dump(dump::DumpArgs),
     Doctor(doctor::DoctorArgs),
     Lab(lab::LabArgs),
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
+    // Warnings are for operators, who have not asked for them.
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match Cli::parse().command {
         Command::Perf(args) => perf::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
+        Command::Stat(args) => stat::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),
     };
@@ -118,6 +123,7 @@ mod tests {
             ("roce perf send-bw --port memif:@a -D 1 --loss-turns 0.1 host", "2 to 12 chances"),
             ("roce perf send-bw --port memif:@a -D 1 -b --loss-turns 0,0.1 host", "cannot be used with"),
             ("roce devinfo --port nic:1", "names no port"),
+            ("roce stat 1 2", "unexpected argument"),
             ("roce doctor --open", "--port <PORT>"),
             ("roce lab show nothing", "possible values: goodput-vs-loss"),
             ("roce lab run", "<NAME|FILE.toml>"),

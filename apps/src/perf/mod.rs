@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use verbs::Placement;
 
-use crate::events;
+use crate::{counters, events};
 use args::{BwArgs, RawArgs, TestArgs};
 use params::{Measure, Test, Verb};
 use report::Row;
@@ -150,6 +150,12 @@ fn measure_sizes(
             faults.iter().for_each(|line| println!("{line}"));
             println!("{}", report::LINE);
         }
+        let counters = counters::summary(&bench.context.device_counters());
+        if !counters.is_empty() {
+            println!("{}", report::COUNTERS_HEADER);
+            counters.iter().for_each(|line| println!("{line}"));
+            println!("{}", report::LINE);
+        }
     }
     if let Some(error) = bench.context.capture_error() {
         anyhow::bail!("the capture ended early: {error}");
@@ -181,6 +187,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "loss_turns": bench.turns,
         "faults": report::faults_json(&bench.context.fault_counters()),
         "counters": counters,
+        "device_counters": bench.context.device_counters(),
         "events": events::report(&bench.context.event_outcomes()),
     })
 }

@@ -12,6 +12,9 @@ use super::params::{Extent, Measure, Params, Verb};
 pub(super) const LINE: &str =
     "---------------------------------------------------------------------------------------";
 
+/// Above the counters of this end that are not zero.
+pub(super) const COUNTERS_HEADER: &str = " counters   of this end, not zero";
+
 const BYTES_PER_MIB: f64 = 1_048_576.0;
 const BITS_PER_GBIT: f64 = 1e9;
 

@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
+use verbs::stat::DeviceCounters;
 use verbs::{Access, ConnectOptions, Context, Endpoint, PathMtu, RecoveryScheme};
 
 use crate::device::{DeviceArgs, parse_path_mtu};
-use crate::events;
 use crate::progress::Progress;
+use crate::{counters, events};
 use game::Game;
 
 /// How long the other end of a memif or vhost socket may take to come up.
@@ -135,6 +136,7 @@ struct Report {
     contents_checked: bool,
     recovery: String,
     retransmitted_pkts: u64,
+    device_counters: DeviceCounters,
     events: serde_json::Value,
 }
 
@@ -184,6 +186,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         contents_checked: args.chk,
         recovery: agree::agree(args.recovery, remote.lid).to_string(),
         retransmitted_pkts,
+        device_counters: context.device_counters(),
         events: events::report(&outcomes),
     };
     if args.json {
@@ -192,6 +195,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         let Report { seconds, mbit_per_sec, iters, usec_per_iter, .. } = report;
         println!("{bytes} bytes in {seconds:.2} seconds = {mbit_per_sec:.2} Mbit/sec");
         println!("{iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter");
+        counters::summary(&report.device_counters).iter().for_each(|line| println!("{line}"));
     }
     events::tell(&outcomes, args.json);
     Ok(ExitCode::SUCCESS)

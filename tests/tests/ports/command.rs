@@ -16,7 +16,7 @@ fn both(sides: &[Side; 2], host: &str, tcp_port: u16, args: &str) -> [Output; 2]
 }
 
 /// The same with arguments of each end's own.
-fn each(sides: &[Side; 2], host: &str, tcp_port: u16, args: [&str; 2]) -> [Output; 2] {
+pub(super) fn each(sides: &[Side; 2], host: &str, tcp_port: u16, args: [&str; 2]) -> [Output; 2] {
     let command = |number: usize| {
         let side = &sides[number];
         let mut command = side.command(&roce());

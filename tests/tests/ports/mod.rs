@@ -3,4 +3,5 @@
 mod command;
 mod links;
 mod pairs;
+mod stat;
 mod verbs;

@@ -21,7 +21,7 @@ const IMPATIENT: Settings = Settings {
     min_rnr_timer: 1,
 };
 
-fn ends(sides: &[Side; 2], faults: &[&str]) -> [End; 2] {
+pub(super) fn ends(sides: &[Side; 2], faults: &[&str]) -> [End; 2] {
     [0, 1].map(|number: usize| {
         let side = &sides[number];
         let seed = format!("seed={}", number + 1);
@@ -42,7 +42,7 @@ fn play(sides: &[Side; 2], faults: &[&str], settings: &Settings, scenarios: &[Sc
     }
 }
 
-fn at_path_mtu(path_mtu_bytes: u32) -> Settings {
+pub(super) fn at_path_mtu(path_mtu_bytes: u32) -> Settings {
     Settings { path_mtu_bytes, ..Settings::default() }
 }
 
