@@ -34,6 +34,7 @@ fn what_precedes_a_bad_local_key_is_sent_again_where_it_was_lost() {
     b.poll(timeout_nanos);
     a.poll(timeout_nanos);
     assert_eq!(statuses(&mut a), [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]);
+    assert_eq!((a.engine.counters().local_protection_err, a.engine.qp_errors()), (1, 1));
     let mut bytes = [0; 4];
     b.memory.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"kept");

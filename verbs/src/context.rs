@@ -213,9 +213,8 @@ impl Driven {
         let ports = driver.iter().chain(dpdk.counters().iter());
         let (drops, neighbour) = (self.engine.drop_counters(), self.engine.neighbour().counters());
         let engine = drops.iter().chain(neighbour.iter());
-        // The sum over all queue pairs would take long, and stands still while none fails.
-        let has_new_errors = self.watch.has_new_errors(self.engine.qp_errors());
-        let queue_pairs = has_new_errors.then(|| self.engine.counters());
+        let sums_up = self.watch.sums_up(self.engine.qp_count(), self.engine.qp_errors());
+        let queue_pairs = sums_up.then(|| self.engine.counters());
         let queue_pairs = queue_pairs.iter().flat_map(QpCounters::iter);
         self.watch.look(now, ports.chain(engine).chain(queue_pairs))
     }

@@ -132,6 +132,12 @@ mod tests {
         assert_eq!(context.poll_async_event(), Some(Event::DeviceFatal));
         assert_eq!(context.poll_async_event(), None, "once");
         assert!(!context.attr().port.is_empty(), "what it is can still be asked");
+        let found = crate::stat::read_all();
+        let is_this = |device: &&crate::stat::DeviceStat| {
+            device.pid == std::process::id() && device.port == context.attr().port
+        };
+        let device = found.devices.iter().find(is_this).expect("`roce stat` lists it");
+        assert!(device.fatal.as_ref().is_some_and(|reason| reason.contains("panicked")), "{device:?}");
     }
 
     #[test]

@@ -16,6 +16,9 @@ const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
 /// Between two lines about a counter that goes on growing.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
+/// Queue pairs whose counters are summed up at every look: some 10 us under the engine's lock. With more of them
+/// only where one has failed.
+const SUMMED_QPS_MAX: usize = 256;
 
 /// Counters, and what it means that they grow.
 const CONCERNS: [(&str, &str); 9] = [
@@ -65,9 +68,10 @@ impl Watch {
         due
     }
 
-    /// Whether more queue pairs are in error than at the last call: only then have their counters anything to say.
-    pub(crate) fn has_new_errors(&mut self, qp_errors: u64) -> bool {
-        std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors
+    /// Whether this look takes in the sum of `qp_count` queue pairs, of which `qp_errors` have failed so far.
+    pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
+        let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
+        has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
     /// Takes counters in, in any order, and returns what is to be logged. Those left out have not changed.
@@ -166,11 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_are_looked_at_when_more_are_in_error() {
+    fn many_queue_pairs_are_summed_up_when_one_has_failed() {
         let mut watch = Watch::new();
-        assert!(!watch.has_new_errors(0));
-        assert!(watch.has_new_errors(1));
-        assert!(!watch.has_new_errors(1));
+        assert!(watch.sums_up(SUMMED_QPS_MAX, 0));
+        assert!(!watch.sums_up(SUMMED_QPS_MAX + 1, 0));
+        assert!(watch.sums_up(SUMMED_QPS_MAX + 1, 1));
+        assert!(!watch.sums_up(SUMMED_QPS_MAX + 1, 1));
         assert!(watch.is_due(at(0)) && !watch.is_due(at(199)) && watch.is_due(at(200)));
     }
 

@@ -262,8 +262,13 @@ impl<P: Port> Engine<P> {
         sum
     }
 
-    /// Queue pairs that went into error, other than by `modify`: while this stands still, so do the sums of what
-    /// ends a queue pair, and [`Engine::counters`], which visits all of them, need not be asked.
+    /// Queue pairs that there are: as many as [`Engine::counters`] visits.
+    pub fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Queue pairs that went into error, other than by `modify`. While this stands still, so do the counters of
+    /// what puts a queue pair into error.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }

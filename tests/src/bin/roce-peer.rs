@@ -30,6 +30,8 @@ const LINK_TIMEOUT: Duration = Duration::from_secs(60);
 type Failure = Box<dyn Error>;
 
 fn main() -> Result<(), Failure> {
+    let warnings = tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr);
+    warnings.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.as_slice() {
         [relay, address] if relay == "relay" => carry(address),

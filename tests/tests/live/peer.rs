@@ -31,6 +31,11 @@ impl Peer {
         env!("CARGO_BIN_EXE_roce-peer")
     }
 
+    /// What it has printed on stderr so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
     /// Gives a command; the answer may be a refusal.
     pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,

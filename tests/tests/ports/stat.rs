@@ -119,6 +119,24 @@ fn reports_of_perf_and_ping_have_what_was_dropped() {
     assert!(drops["rx_icrc_errors"].as_u64().is_some_and(|count| count > 0), "{report}");
 }
 
+/// Waits for a process to log `text`.
+fn wait_logged(stderr: impl Fn() -> String, text: &str) {
+    let end = Instant::now() + TIMEOUT;
+    while !stderr().contains(text) {
+        assert!(Instant::now() < end, "no `{text}` in the log: {}", stderr());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_refused_key_is_logged_at_both_ends() {
+    let _turn = turn();
+    let [mut near, mut far] = ends(&memif("stat-rkey"), &[]);
+    scenarios::wrong_rkey(&mut near, &mut far, &at_path_mtu(1024));
+    wait_logged(|| far.peer.stderr(), "a peer was refused access");
+    wait_logged(|| near.peer.stderr(), "a peer refused access to its memory");
+}
+
 #[test]
 fn two_ends_with_one_address_are_warned_of_each_other() {
     let _turn = turn();
@@ -132,9 +150,5 @@ fn two_ends_with_one_address_are_warned_of_each_other() {
         side.wait_listen(tcp_port);
         server
     });
-    let end = Instant::now() + TIMEOUT;
-    while !(near.stderr() + &far.stderr()).contains("another station claims an address of this port") {
-        assert!(Instant::now() < end, "nobody warned: {} {}", near.stderr(), far.stderr());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_logged(|| near.stderr() + &far.stderr(), "another station claims an address of this port");
 }
