@@ -111,7 +111,8 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// Readable while an event waits, and for good when the device is out of order; for `poll` and its like. Do not read from it.
+    /// Readable while an event waits, and for good when the device is out of order; for `poll` and its like. Do not
+    /// read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inbox.fd.as_fd()
     }

@@ -1,8 +1,8 @@
 //! A device whose driving thread panicked.
 //!
-//! The engine is then between two states that only a bug of ours leads to, so that nobody may drive it again: it
-//! could complete work that was never done. A system mutex would be poisoned; this is the same for the device, with
-//! an event ([`Event::DeviceFatal`](roce::engine::Event)) and an error for every later call.
+//! The engine is then between two states, and must not be driven again, otherwise it may complete work that was never
+//! done. A system mutex would be poisoned; the device is, with an event
+//! ([`Event::DeviceFatal`](roce::engine::Event)) and an error for every later call.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
@@ -34,7 +34,7 @@ impl Fatal {
 pub(crate) struct DrivenGuard<'a> {
     driven: LockGuard<'a, Driven>,
     fatal: &'a Fatal,
-    /// A guard that is taken and released while a thread unwinds, by some `Drop`, is not the panic's place.
+    /// A guard that a `Drop` takes and releases while its thread unwinds has nothing to do with the panic.
     was_panicking: bool,
 }
 

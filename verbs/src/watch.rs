@@ -1,7 +1,8 @@
-//! Lines in the log for counters that should stand still: a conflict of addresses, a refused key, a full buffer.
+//! Log lines for counters that should stand still: a conflict of addresses, a refused key, a full buffer.
 //!
-//! The progress thread compares the counters now and then, so that the data path only counts. Of each counter there
-//! is a line at once and then, while it goes on growing, fewer and fewer, each with what came since the last:
+//! The progress thread compares counters at intervals, because the data path may only count. The first growth of a
+//! counter is logged at once; while it continues, the interval between lines doubles, and each line has the sum since
+//! the one before:
 //!
 //! ```text
 //!   counter   . 1 . . 5 9 . . . . . 70 ...
@@ -16,11 +17,11 @@ const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
 /// Between two lines about a counter that goes on growing.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// Queue pairs whose counters are summed up at every look: some 10 us under the engine's lock. With more of them
-/// only where one has failed.
+/// With at most so many queue pairs their counters are summed up at every look; with more, only after one has failed,
+/// because the sum is taken under the engine's lock.
 const SUMMED_QPS_MAX: usize = 256;
 
-/// Counters, and what it means that they grow.
+/// Counters, and the meaning of their growth.
 const CONCERNS: [(&str, &str); 9] = [
     ("address_conflicts", "another station claims an address of this port"),
     ("wrong_pkey", "packets of another partition (P_Key) were dropped"),
@@ -36,7 +37,7 @@ const CONCERNS: [(&str, &str); 9] = [
     ("tx_no_mbuf", "no packet buffer is free to send from"),
 ];
 
-/// What was said of a counter.
+/// The last line about a counter.
 #[derive(Clone, Copy)]
 struct Said {
     count: u64,
@@ -45,7 +46,7 @@ struct Said {
     interval_nanos: u64,
 }
 
-/// What was said, and when counters were last looked at.
+/// The last line of each concern, and the last look at the counters.
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
@@ -68,13 +69,14 @@ impl Watch {
         due
     }
 
-    /// Whether this look takes in the sum of `qp_count` queue pairs, of which `qp_errors` have failed so far.
+    /// Whether this look includes the sums over `qp_count` queue pairs, of which `qp_errors` have failed so far.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
-    /// Takes counters in, in any order, and returns what is to be logged. Those left out have not changed.
+    /// Compares counters, in any order, with the last lines, and returns the lines that are due. A counter left out
+    /// counts as unchanged.
     pub(crate) fn look(
         &mut self,
         now: Instant,
