@@ -220,6 +220,11 @@ impl SelectiveRepeat {
         self.tracked(psn).is_some() && !self.arrived.contains(psn)
     }
 
+    /// Whether `psn` is known to have arrived, and all wait for something before it or for its turn.
+    pub fn has_arrived(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && self.arrived.contains(psn)
+    }
+
     /// Whether `psn` is lost, or was sent again.
     pub fn is_repeated(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && (self.lost.contains(psn) || self.resent.contains(psn))
@@ -540,6 +545,18 @@ impl Ahead {
     /// `psn` is kept.
     pub fn keep(&mut self, psn: Psn) {
         self.kept.insert(psn);
+    }
+
+    /// `psn` was thrown away, if it was in the window ahead and kept.
+    pub fn forget(&mut self, expected: Psn, psn: Psn) {
+        if self.was_kept(expected, psn) {
+            self.kept.remove(psn);
+        }
+    }
+
+    /// Everything was thrown away.
+    pub fn clear(&mut self) {
+        self.kept.remove_range(Psn::new(0), self.kept.capacity());
     }
 
     /// Whether anything is kept.

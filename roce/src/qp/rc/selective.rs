@@ -183,6 +183,9 @@ impl Requester {
         if next != scheme.executed() {
             return 0; // an old one
         }
+        if scheme.has_arrived(next) {
+            find_thrown_away(scheme, next, bitmap, outstanding);
+        }
         for (word, bits) in bitmap_words(bitmap).enumerate() {
             let first = next.plus(1 + 32 * word as u32);
             let mut left = bits & !scheme.arrived_bits(first);
@@ -254,6 +257,25 @@ fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut O
     }
 }
 
+/// Whether a selective acknowledgement tells of `psn`.
+fn is_told(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
+    let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
+    let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
+    word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
+}
+
+/// The peer had `next` and misses it now: it ran out of room, or two versions of a packet came (compare RFC 2018,
+/// section 8). Requests that it told of and tells of no more go again.
+#[cold]
+fn find_thrown_away(scheme: &mut SelectiveRepeat, next: Psn, bitmap: &[u8], outstanding: &mut Outstanding) {
+    for psn in (0..scheme.window_pkts()).map(|i| next.plus(i)) {
+        let mut is_request = || outstanding.find(psn).is_some_and(|place| !place.span.is_read);
+        if scheme.has_arrived(psn) && !is_told(psn, next, bitmap) && is_request() {
+            scheme.send_again(psn, 1);
+        }
+    }
+}
+
 /// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns how
 /// many are newly so. Without READs among them the look goes on from the last.
 fn find_lost_requests(
@@ -262,11 +284,6 @@ fn find_lost_requests(
     bitmap: &[u8],
     outstanding: &mut Outstanding,
 ) -> u32 {
-    let is_told = |psn: Psn| {
-        let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
-        let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
-        word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
-    };
     let goes_on = outstanding.assigned_reads() == 0;
     let Some(from) = (if goes_on { scheme.look_from(Path::Request) } else { Some(next) }) else { return 0 };
     let lost = scheme.look(Path::Request, from, |psn| {
@@ -275,7 +292,8 @@ fn find_lost_requests(
         }
         let place = outstanding.find(psn)?;
         // A READ is one request: lost, as a whole or what the peer has not seen of it, or waiting there.
-        let is_lost = !place.span.is_read || psn == next || (place.packet == 0 && !is_told(psn));
+        let is_lost =
+            !place.span.is_read || psn == next || (place.packet == 0 && !is_told(psn, next, bitmap));
         Some((is_lost, if place.span.is_read { place.rest_pkts() } else { 1 }))
     });
     if goes_on {
@@ -321,9 +339,9 @@ mod tests {
                 link_bits_per_sec: 100_000_000_000,
                 recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
             });
-            let size = SendQueueSize { depth: 4, max_sges: 1, max_inline_bytes: 0 };
+            let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
             let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
-            let outstanding = Outstanding::new(queue, 4, Self::FIRST_PSN);
+            let outstanding = Outstanding::new(queue, 8, Self::FIRST_PSN);
             Reader { requester, outstanding, counters: QpCounters::default(), now: Instant::ZERO }
         }
 
@@ -336,6 +354,14 @@ mod tests {
             let (sent, bytes) = (self.requester.recovery.sent(), READ_PKTS * MTU_BYTES);
             let place = self.outstanding.assign(bytes, kind, sent, MTU_BYTES).expect("there is room");
             self.requester.recovery.on_sent(READ_PKTS);
+            self.requester.pace_sent(place.span.first, false, false, self.now);
+        }
+
+        fn send(&mut self) {
+            let kind = Kind { is_read: false, takes_receive: true };
+            let sent = self.requester.recovery.sent();
+            let place = self.outstanding.assign(1, kind, sent, MTU_BYTES).expect("there is room");
+            self.requester.recovery.on_sent(1);
             self.requester.pace_sent(place.span.first, false, false, self.now);
         }
 
@@ -377,6 +403,27 @@ mod tests {
         assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
         recovery.on_sent(READ_PKTS);
         assert!(!recovery.is_resend(), "what was lost of the first READ is under way");
+    }
+
+    #[test]
+    fn what_the_peer_has_thrown_away_goes_again() {
+        let mut reader = Reader::new();
+        (0..6).for_each(|_| reader.send());
+        let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: Reader::psn(5) };
+        reader.news(News::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
+        assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
+        reader.requester.recovery.on_sent(1);
+        assert!(!reader.requester.recovery.is_resend(), "the others had arrived");
+        // The first came, and of the others the peer has only the third and the fifth.
+        reader.news(News::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
+        let mut again = Vec::new();
+        while reader.requester.recovery.is_resend() {
+            again.push(reader.requester.recovery.next_psn());
+            reader.requester.recovery.on_sent(1);
+        }
+        assert_eq!(again, [1, 2, 4].map(Reader::psn));
+        reader.news(News::Executed { next: Reader::psn(6) });
+        assert_eq!(reader.requester.recovery.unacked(), 0);
     }
 
     #[test]
