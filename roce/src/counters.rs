@@ -49,6 +49,14 @@ counters! {
         out_of_seq_request,
         /// Of these, SENDs and WRITEs whose payload was put in its place at once.
         placed_ahead,
+        /// Packets ahead of the one expected that were dropped because the device, or this queue pair's share of
+        /// it, had no room to keep them, or that made room for one less far ahead.
+        reorder_no_room,
+        /// Packets that were kept for too long and dropped: what is missing before them never came.
+        reorder_expired,
+        /// Packets ahead that came again as another version of themselves: the later one is kept. One of the two
+        /// was forged, or the peer's memory changed between them.
+        reorder_conflicts,
         /// Requests that found no receive work request (RNR NAKs sent).
         out_of_buffer,
         /// RNR NAKs received.

@@ -16,8 +16,12 @@ use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
 /// What is to be done after a request.
-enum Next {
+pub(super) enum Next {
     Nothing,
+    /// It is ahead of the one expected.
+    Ahead {
+        first: bool,
+    },
     /// Its frame is to be kept.
     Keep,
     /// The next in order is kept.
@@ -34,8 +38,7 @@ impl<P: Port> Engine<P> {
         while at < frames.len() {
             match self.on_frame(frames[at].as_ref()) {
                 None => at += 1,
-                // Those behind it keep their order; it is rare, and there is no more than a burst of them.
-                Some((slot, psn)) => self.reorder.keep(slot, psn, frames.remove(at)),
+                Some((slot, psn)) => at = self.keep(slot, psn, &mut frames, at),
             }
         }
         self.port.free_frames(&mut frames);
@@ -49,7 +52,7 @@ impl<P: Port> Engine<P> {
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
         // By reference: moving it would read back in one what was just written in pieces.
         match &Packet::parse(frame) {
-            Ok(packet) if self.is_intact(packet) => return self.on_packet(packet),
+            Ok(packet) if self.is_intact(packet) => return self.on_packet(packet, frame.len()),
             Ok(_) => self.drops.rx_icrc_errors += 1,
             Err(reason) => {
                 *parse_counter(&mut self.drops, *reason) += 1;
@@ -70,7 +73,7 @@ impl<P: Port> Engine<P> {
     }
 
     #[inline(always)]
-    fn on_packet(&mut self, packet: &Packet<'_>) -> Option<(usize, Psn)> {
+    fn on_packet(&mut self, packet: &Packet<'_>, frame_bytes: usize) -> Option<(usize, Psn)> {
         let qpn = packet.bth.dest_qp.value();
         let Some(qp) = self.qps.get_mut(qpn) else {
             self.drops.unknown_qp += 1;
@@ -94,8 +97,9 @@ impl<P: Port> Engine<P> {
             return None;
         }
         match self.on_request(slot, packet) {
-            Next::Nothing => None,
-            Next::Keep => Some((slot, packet.bth.psn)),
+            // What is kept was ahead before.
+            Next::Nothing | Next::Keep => None,
+            Next::Ahead { first } => self.on_ahead(slot, packet, frame_bytes, first),
             Next::Replay => {
                 self.replay(slot);
                 None
@@ -103,38 +107,14 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Takes in the frames kept that are next in order, now that what was before them has come: at most
-    /// a window of them.
-    #[inline(never)]
-    fn replay(&mut self, slot: usize) {
-        loop {
-            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state.receives()) else { return };
-            let Some(responder) = qp.connection.as_ref().map(|connection| &connection.responder) else {
-                return;
-            };
-            if !responder.has_next() {
-                return;
-            }
-            let expected = responder.expected_psn();
-            if responder.has_placed() {
-                self.with_responder(slot, |responder, inlet| responder.on_placed(inlet));
-                continue;
-            }
-            let Some(frame) = self.reorder.take(slot, expected) else { return };
-            if let Ok(packet) = &Packet::parse(frame.as_ref()) {
-                self.on_request(slot, packet);
-            }
-        }
-    }
-
     #[inline(always)]
-    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
+    pub(super) fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
         self.with_responder(slot, |responder, inlet| responder.on_request(packet, inlet))
     }
 
     /// Gives the responder of the queue pair in `slot` what it is to `take` in, and does what comes after.
     #[inline(always)]
-    fn with_responder(
+    pub(super) fn with_responder(
         &mut self,
         slot: usize,
         take: impl FnOnce(&mut Responder, &mut Inlet<'_>) -> Aftermath,
@@ -154,7 +134,6 @@ impl<P: Port> Engine<P> {
             cq: qp.init.recv_cq,
             qpn: qp.qpn,
             counters: &mut qp.counters,
-            may_keep: self.reorder.has_room(),
         };
         let aftermath = take(&mut connection.responder, &mut inlet);
         let qpn = qp.qpn;
@@ -162,6 +141,7 @@ impl<P: Port> Engine<P> {
         match aftermath {
             Aftermath::Nothing => return next,
             Aftermath::Answer => {}
+            Aftermath::Ahead { first } => return Next::Ahead { first },
             Aftermath::Keep => next = Next::Keep,
             Aftermath::Fatal(code) => {
                 let event = match code {
@@ -234,6 +214,7 @@ impl<P: Port> Engine<P> {
             qp.set_state(QpState::Err);
             self.qp_errors += 1;
             self.events.extend(event);
+            self.reorder.close(slot);
         }
         if !std::mem::replace(&mut qp.flushing, true) {
             self.errors.push_back(slot as u32);

@@ -28,8 +28,29 @@ pub use crate::congestion::DEFAULT_WINDOW_PKTS;
 /// Speed of a link that does not tell, in bits per second.
 pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Frames that a device keeps out of order, over all queue pairs: they are not in the port's pool meanwhile.
-pub const KEPT_FRAMES_MAX: usize = 2048;
+/// Frames of the port that a device keeps out of order, over all queue pairs: they are not in the port's pool
+/// meanwhile.
+pub const REORDER_FRAMES_MAX: usize = 4096;
+
+/// Tiny frames that it keeps besides, as copies: they are in the port's pool again.
+pub const REORDER_COPIES_MAX: usize = 4096;
+
+/// The longest frame that is copied, in bytes: a SEND or WRITE of 128 bytes with any headers is.
+pub const REORDER_COPY_BYTES: usize = 256;
+
+/// Of frames and of copies, so many for each queue pair alone. Where so many queue pairs would take more than
+/// half of all, that half is divided among them.
+pub const REORDER_RESERVED: usize = 16;
+
+/// Beyond that, a queue pair keeps at most so many times what is free of the rest.
+pub const REORDER_SHARE_OF_FREE: usize = 8;
+
+/// How long a packet is kept out of order, in nanoseconds: a peer sends again what is missing before it many
+/// times in a second, or is gone.
+pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
+
+/// Packets kept for too long that one poll drops.
+pub const REORDER_EXPIRED_PER_POLL: usize = 32;
 
 /// Congestion notifications that one poll sends.
 pub const CNPS_PER_POLL: u32 = 16;
@@ -69,5 +90,7 @@ impl Default for DeviceLimits {
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
+// Two queue pairs that lose packets at once keep a window of the default each.
+const _: () = assert!(REORDER_FRAMES_MAX >= 2 * DEFAULT_WINDOW_PKTS as usize);
 // A window ends with a request for an acknowledgement; it should hear of one before.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);

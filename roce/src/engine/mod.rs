@@ -4,6 +4,7 @@
 //!   poll(now):  port.rx_burst -> ingress -> responder | completer      at most RX_BURST_FRAMES
 //!               doorbells     -> queue pairs with news are scheduled
 //!               timers        -> requester                             at most TIMERS_PER_POLL
+//!               kept packets  -> dropped with age                      at most REORDER_EXPIRED_PER_POLL
 //!               errors        -> flush                                 at most FLUSHED_QPS_PER_POLL
 //!               notifier      -> port                                  at most CNPS_PER_POLL
 //!               egress        -> responder, requester -> port          at most TX_BUDGET_PKTS
@@ -11,6 +12,7 @@
 //!               port.tx_flush
 //! ```
 
+mod ahead;
 mod egress;
 pub mod event;
 mod ingress;
@@ -186,6 +188,7 @@ impl<P: Port> Engine<P> {
         let rx_frames = self.receive();
         self.answer_doorbells();
         self.expire_timers();
+        let more_to_expire = self.expire_kept();
         let more_to_flush = self.flush_errors();
         self.follow_neighbours();
         let notifications = if self.notifier.is_idle() { 0 } else { self.transmit_notifications() };
@@ -194,7 +197,7 @@ impl<P: Port> Engine<P> {
         self.port.tx_flush();
         self.collect_events();
         let more_to_send = !self.turns.is_empty() || !self.notifier.is_idle();
-        let more = rx_frames == RX_BURST_FRAMES || more_to_send || more_to_flush;
+        let more = rx_frames == RX_BURST_FRAMES || more_to_send || more_to_flush || more_to_expire;
         Progress { rx_frames, tx_pkts, more }
     }
 
@@ -222,7 +225,8 @@ impl<P: Port> Engine<P> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_more = !self.turns.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
         let immediate = has_more.then_some(self.now);
-        [immediate, self.timers.earliest(), self.neighbour.next_deadline()].into_iter().flatten().min()
+        let kept = self.reorder.next_expiry();
+        [immediate, self.timers.earliest(), kept, self.neighbour.next_deadline()].into_iter().flatten().min()
     }
 
     /// The port.
@@ -271,6 +275,11 @@ impl<P: Port> Engine<P> {
     /// what puts a queue pair into error.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
+    }
+
+    /// Frames of the port that are kept out of order, which are missing in its pool, and packets kept as copies.
+    pub fn kept_frames(&self) -> (usize, usize) {
+        self.reorder.len()
     }
 
     fn expire_timers(&mut self) {

@@ -69,6 +69,57 @@ pub fn compute(l3: &[u8]) -> Option<u32> {
     }
 }
 
+/// The ICRC that the packet of `l3` would have with what a requester changes where it sends a packet again: the
+/// IPv4 identification and the byte of AckReq. `None` as for [`compute`].
+pub(super) fn compute_with(l3: &[u8], fields: ResentFields) -> Option<u32> {
+    match l3.first()? >> 4 {
+        4 => {
+            let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
+            let mut blocks = [0; V4_BLOCKS];
+            *blocks.last_chunk_mut()? = *header;
+            let headers: &mut [u8; V4_LEN] = blocks.last_chunk_mut()?;
+            [headers[4], headers[5]] = fields.ip_id;
+            headers[V4_LEN - Bth::LEN + ACK_REQ_AT] = fields.ack_req;
+            Some(crc(&blocks, &V4_MASK, &V4_START, rest))
+        }
+        6 => {
+            let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
+            let mut blocks = [0; V6_BLOCKS];
+            *blocks.last_chunk_mut()? = *header;
+            let headers: &mut [u8; V6_LEN] = blocks.last_chunk_mut()?;
+            headers[V6_LEN - Bth::LEN + ACK_REQ_AT] = fields.ack_req;
+            Some(crc(&blocks, &V6_MASK, &V6_START, rest))
+        }
+        _ => None,
+    }
+}
+
+/// The fields of [`compute_with`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ResentFields {
+    /// IPv4 identification; zero on IPv6, which has none.
+    ip_id: [u8; 2],
+    /// The byte of the base transport header that has AckReq.
+    ack_req: u8,
+}
+
+impl ResentFields {
+    /// Those of a packet.
+    pub(super) fn of(l3: &[u8]) -> Option<Self> {
+        let at = |at: usize| l3.get(at).copied();
+        match l3.first()? >> 4 {
+            4 => {
+                let ack_req = at(V4_LEN - Bth::LEN + ACK_REQ_AT)?;
+                Some(ResentFields { ip_id: [at(4)?, at(5)?], ack_req })
+            }
+            _ => Some(ResentFields { ip_id: [0; 2], ack_req: at(V6_LEN - Bth::LEN + ACK_REQ_AT)? }),
+        }
+    }
+}
+
+/// The byte of the base transport header that has AckReq.
+const ACK_REQ_AT: usize = 8;
+
 /// The CRC of the headers in `blocks`, and of what follows them.
 ///
 /// A CRC register of zero does not see zeroes, so those in front of the headers cost nothing in

@@ -1,6 +1,7 @@
 //! A received frame, read in one pass.
 
 use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use super::icrc::ResentFields;
 use super::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
 use super::udp::ROCE_PORT;
 use super::{
@@ -124,6 +125,13 @@ pub struct Packet<'a> {
     icrc: u32,
 }
 
+/// The ICRC of a packet, and the fields under it that differ where the packet is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    icrc: u32,
+    fields: ResentFields,
+}
+
 impl<'a> Packet<'a> {
     /// Reads a frame, from the Ethernet header on; bytes after the IP packet are Ethernet padding.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
@@ -175,6 +183,23 @@ impl<'a> Packet<'a> {
     /// The ICRC that came with the packet.
     pub const fn icrc(&self) -> u32 {
         self.icrc
+    }
+
+    /// Whether this packet asks for what `other` asks for: sent again, a packet differs in its IP
+    /// identification, its ECN bits and AckReq at most.
+    pub fn has_content_of(&self, other: &Packet<'_>) -> bool {
+        let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
+        content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
+    }
+
+    /// What tells this packet from others of its PSN, in a few bytes.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint { icrc: self.icrc, fields: ResentFields::of(self.l3).unwrap_or_default() }
+    }
+
+    /// As [`Packet::has_content_of`], by the ICRC: not safe from whoever knows the other packet to the bit.
+    pub fn has_fingerprint(&self, other: &Fingerprint) -> bool {
+        icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
 
     /// The packet from its IP header to its pad bytes: what the ICRC covers.

@@ -1,11 +1,12 @@
 //! One allocation with four regions and guards between them, and what may change in it.
 #![allow(unsafe_code)] // regions that are parts of one allocation, as an application's are
 
-use super::tape::Target;
+use super::tape::{RethPlan, Target};
 use roce::engine::Engine;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::port::Port;
+use roce::wire::{Operation, Packet, Reth};
 use std::ops::Range;
 
 pub(crate) const REGION_BYTES: usize = 16 << 10;
@@ -105,8 +106,33 @@ impl Arena {
         }
     }
 
-    /// The peer asks to write here.
-    pub(crate) fn expect_write(&mut self, rkey: RKey, va: u64, len_bytes: u32) {
+    /// The address and length that `plan` gives.
+    pub(crate) fn reth(&self, plan: RethPlan) -> Reth {
+        let base = self.addr(plan.target);
+        let start = if plan.from_end {
+            let last = base.wrapping_add(REGION_BYTES as u64).wrapping_sub(u64::from(plan.len_bytes));
+            last.wrapping_sub(plan.offset as u64)
+        } else {
+            base.wrapping_add(plan.offset as u64)
+        };
+        Reth { va: start, rkey: self.rkey(plan.target), len_bytes: plan.len_bytes }
+    }
+
+    /// The peer has sent `packet`: what it asks to write may change.
+    pub(crate) fn expect(&mut self, packet: &Packet<'_>) {
+        if let (Operation::Write, Some(reth)) = (packet.info.operation, packet.reth()) {
+            self.expect_write(reth.rkey, reth.va, reth.len_bytes);
+        }
+    }
+
+    /// What is in the shared region from `offset` on.
+    pub(crate) fn shared(&self, offset: usize, len_bytes: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len_bytes];
+        self.memory.read(start_of(0) + offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn expect_write(&mut self, rkey: RKey, va: u64, len_bytes: u32) {
         let shared = self.regions[0];
         let Some(offset) = va.checked_sub(shared.addr).filter(|offset| *offset < REGION_BYTES as u64) else {
             return;
@@ -114,7 +140,10 @@ impl Arena {
         let fits = offset + u64::from(len_bytes) <= REGION_BYTES as u64;
         if self.shared_is_registered && rkey == shared.rkey && fits {
             let start = start_of(0) + offset as usize;
-            self.written.push(start..start + len_bytes as usize);
+            let range = start..start + len_bytes as usize;
+            if !self.written.contains(&range) {
+                self.written.push(range);
+            }
         }
     }
 

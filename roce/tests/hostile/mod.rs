@@ -13,10 +13,13 @@
 //! * The engine allocates next to nothing, and does not spin.
 //! * In the end, with a peer that has gone silent, nothing stays outstanding.
 
+#![allow(dead_code)] // each test and fuzz target uses its part
+
 mod memory;
 mod peer;
 mod port;
-mod tape;
+pub(crate) mod several;
+pub(crate) mod tape;
 
 use memory::{Arena, FOREIGN, GUARD, PRIVATE, REGION_BYTES};
 use peer::Peer;
@@ -72,7 +75,6 @@ pub(crate) struct Tally {
 }
 
 /// Bytes that print as the steps that they spell.
-#[allow(dead_code)] // the fuzz target keeps the bytes alone
 pub(crate) struct Script(pub(crate) Vec<u8>);
 
 impl std::fmt::Debug for Script {
@@ -143,12 +145,13 @@ fn gid(setup: Setup, last: u8) -> IpAddr {
     }
 }
 
-fn engine(setup: Setup) -> Engine<WirePort> {
+/// An engine with room for `max_qps`, which knows its peer and a stranger.
+fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let gids = vec![(gid(setup, 1), if setup.is_ipv6 { 64 } else { 24 })];
     let neighbour = NeighbourConfig { mac, mode: Mode::Shared, gids, gateway_v4: None, gateway_v6: None };
     let mut config = EngineConfig::new([7; 32], neighbour);
-    config.limits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps: 8 };
+    config.limits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps };
     let mut engine = Engine::new(WirePort::new(mac), config).unwrap();
     for last in [2, 3] {
         engine.neighbour_mut().set_neighbour(gid(setup, last), Mac([2, 0, 0, 0, 0, last]));
@@ -156,27 +159,74 @@ fn engine(setup: Setup) -> Engine<WirePort> {
     engine
 }
 
+fn qp_init(pd: PdId, cq: CqId) -> QpInit {
+    QpInit {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: DEPTH,
+        max_recv_wr: DEPTH,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline_bytes: INLINE_BYTES,
+        signal_all: true,
+    }
+}
+
+/// Connects a queue pair in RESET to `peer`, as far as `until`.
+fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, until: QpState) {
+    let mut access = Access::NONE;
+    for (bit, right) in [(1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ)] {
+        access = if setup.refuses & bit == 0 { access | right } else { access };
+    }
+    let first_psn = Some(start::psn(setup.first_psn));
+    let to_init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port_num: Some(1),
+        access: Some(access),
+        ..QpAttr::default()
+    };
+    let to_rtr = QpAttr {
+        state: Some(QpState::Rtr),
+        path: Some(AddressVector::new(peer, 1)),
+        path_mtu: Some(setup.mtu),
+        dest_qpn: Some(Qpn::new(0x1234)),
+        rq_psn: first_psn,
+        max_dest_rd_atomic: Some(setup.rd_atomic),
+        min_rnr_timer: Some(1),
+        recovery: Some(setup.recovery),
+        placement: Some(setup.placement),
+        ..QpAttr::default()
+    };
+    let to_rts = QpAttr {
+        state: Some(QpState::Rts),
+        timeout: Some(4),
+        retry_count: Some(setup.retry_count),
+        rnr_retry: Some(setup.rnr_retry),
+        sq_psn: first_psn,
+        max_rd_atomic: Some(setup.rd_atomic),
+        congestion: Some(setup.congestion),
+        ..QpAttr::default()
+    };
+    for attr in [to_init, to_rtr, to_rts] {
+        engine.modify_qp(qpn, &attr).unwrap();
+        if attr.state == Some(until) {
+            return;
+        }
+    }
+}
+
 impl Hostile {
     fn new(setup: Setup) -> Self {
-        let mut engine = engine(setup);
+        let mut engine = engine(setup, 8);
         let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
         let arena = Arena::new(&mut engine, pd, other_pd);
         let (cq, poller) = engine.create_cq(if setup.tiny_cq { 4 } else { 4 * DEPTH }).unwrap();
         let (other_cq, _) = engine.create_cq(16).unwrap();
-        let init = |pd, cq| QpInit {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            max_send_wr: DEPTH,
-            max_recv_wr: DEPTH,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline_bytes: INLINE_BYTES,
-            signal_all: true,
-        };
-        let main = engine.create_qp(&init(pd, cq)).unwrap();
+        let main = engine.create_qp(&qp_init(pd, cq)).unwrap();
         let [other_qpn, idle_qpn] =
-            [(); 2].map(|()| engine.create_qp(&init(other_pd, other_cq)).unwrap().qpn);
+            [(); 2].map(|()| engine.create_qp(&qp_init(other_pd, other_cq)).unwrap().qpn);
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(setup, last)));
         let mut peer = Peer::new(peer_gid, engine_gid, stranger, setup.mtu.bytes());
         (peer.qpn, peer.other_qpn, peer.idle_qpn) = (main.qpn, other_qpn, idle_qpn);
@@ -214,47 +264,7 @@ impl Hostile {
     }
 
     fn connect(&mut self, qpn: Qpn, peer: Gid, until: QpState) {
-        let setup = self.setup;
-        let mut access = Access::NONE;
-        for (bit, right) in [(1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ)] {
-            access = if setup.refuses & bit == 0 { access | right } else { access };
-        }
-        let first_psn = Some(start::psn(setup.first_psn));
-        let to_init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port_num: Some(1),
-            access: Some(access),
-            ..QpAttr::default()
-        };
-        let to_rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            path: Some(AddressVector::new(peer, 1)),
-            path_mtu: Some(setup.mtu),
-            dest_qpn: Some(Qpn::new(0x1234)),
-            rq_psn: first_psn,
-            max_dest_rd_atomic: Some(setup.rd_atomic),
-            min_rnr_timer: Some(1),
-            recovery: Some(setup.recovery),
-            placement: Some(setup.placement),
-            ..QpAttr::default()
-        };
-        let to_rts = QpAttr {
-            state: Some(QpState::Rts),
-            timeout: Some(4),
-            retry_count: Some(setup.retry_count),
-            rnr_retry: Some(setup.rnr_retry),
-            sq_psn: first_psn,
-            max_rd_atomic: Some(setup.rd_atomic),
-            congestion: Some(setup.congestion),
-            ..QpAttr::default()
-        };
-        for attr in [to_init, to_rtr, to_rts] {
-            self.engine.modify_qp(qpn, &attr).unwrap();
-            if attr.state == Some(until) {
-                return;
-            }
-        }
+        connect(&mut self.engine, self.setup, qpn, peer, until);
     }
 
     fn step(&mut self, step: Step) {
@@ -292,14 +302,7 @@ impl Hostile {
     }
 
     fn reth(&self, plan: RethPlan) -> Reth {
-        let base = self.arena.addr(plan.target);
-        let start = if plan.from_end {
-            let last = base.wrapping_add(REGION_BYTES as u64).wrapping_sub(u64::from(plan.len_bytes));
-            last.wrapping_sub(plan.offset as u64)
-        } else {
-            base.wrapping_add(plan.offset as u64)
-        };
-        Reth { va: start, rkey: self.arena.rkey(plan.target), len_bytes: plan.len_bytes }
+        self.arena.reth(plan)
     }
 
     fn put_all(&mut self, frames: Vec<Vec<u8>>, lost: u32) {
@@ -318,9 +321,7 @@ impl Hostile {
             self.bounds.requests_in += u64::from(packet.info.is_request);
             self.bounds.marked_in += u64::from(packet.ip.congestion_experienced());
             self.bounds.reads_in += u64::from(packet.info.operation == Operation::ReadRequest);
-            if let (Operation::Write, Some(reth)) = (packet.info.operation, packet.reth()) {
-                self.arena.expect_write(reth.rkey, reth.va, reth.len_bytes);
-            }
+            self.arena.expect(&packet);
         }
         let frame: Rc<[u8]> = frame.into();
         self.frames.push(frame.clone());

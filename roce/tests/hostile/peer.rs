@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// What the peer fills its payloads with.
 pub(crate) const PEER: u8 = 0x44;
 
-const ETH_LEN: usize = 14;
+pub(crate) const ETH_LEN: usize = 14;
 /// Requests of the engine that the peer remembers.
 const REQUESTS_MAX: usize = 512;
 /// Responses to one READ that an honest answer has at most.
@@ -37,6 +37,8 @@ pub(crate) struct Peer {
     pub other_qpn: Qpn,
     pub idle_qpn: Qpn,
     pub mtu_bytes: u32,
+    /// What it fills its payloads with.
+    pub fill: u8,
     /// The PSN that the engine expects, as far as the peer knows.
     pub expected: Psn,
     pub requests: VecDeque<Request>,
@@ -69,6 +71,7 @@ impl Peer {
             other_qpn,
             idle_qpn,
             mtu_bytes,
+            fill: PEER,
             expected,
             requests,
             unanswered: 0,
@@ -128,7 +131,7 @@ impl Peer {
         let info = spec.opcode.info().unwrap();
         let mut frame = vec![0; template.frame_len(info.ext_len_bytes, spec.payload_len)];
         let mut parts = template.write(&mut frame, spec).unwrap();
-        parts.payload.fill(PEER);
+        parts.payload.fill(self.fill);
         let _ = parts.set_reth(reth);
         let _ = parts.set_aeth(aeth);
         let _ = parts.set_recveth(recveth);
@@ -307,7 +310,7 @@ fn damage(frame: &mut Vec<u8>, damage: Damage, bth: usize) {
 }
 
 /// Makes the ICRC right again.
-fn reseal(frame: &mut [u8]) {
+pub(crate) fn reseal(frame: &mut [u8]) {
     let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>().unwrap();
     if let Some(value) = icrc::compute(&covered[ETH_LEN..]) {
         *icrc = value.to_le_bytes();

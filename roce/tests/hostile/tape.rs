@@ -161,29 +161,29 @@ pub(crate) enum Step {
 }
 
 /// Bytes, read as choices; zeroes after their end.
-struct Tape<'a>(&'a [u8]);
+pub(crate) struct Tape<'a>(pub(crate) &'a [u8]);
 
 impl Tape<'_> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         *first
     }
 
-    fn word(&mut self) -> u32 {
+    pub(crate) fn word(&mut self) -> u32 {
         u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    fn below(&mut self, end: u8) -> u8 {
+    pub(crate) fn below(&mut self, end: u8) -> u8 {
         self.byte() % end
     }
 
-    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
     /// True once in `out_of` times.
-    fn once_in(&mut self, out_of: u8) -> bool {
+    pub(crate) fn once_in(&mut self, out_of: u8) -> bool {
         self.byte() % out_of == 1
     }
 }
@@ -191,10 +191,20 @@ impl Tape<'_> {
 /// The script that `bytes` spell.
 pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     let mut tape = Tape(bytes);
+    let setup = setup(&mut tape);
+    let mut steps = Vec::new();
+    while !tape.0.is_empty() && steps.len() < STEPS_MAX {
+        steps.push(step(&mut tape, setup.mtu.bytes()));
+    }
+    (setup, steps)
+}
+
+/// How a connection is set up.
+pub(crate) fn setup(tape: &mut Tape<'_>) -> Setup {
     let flags = tape.byte();
     let mtu = tape.byte();
     let mtus = [PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096];
-    let setup = Setup {
+    Setup {
         is_ipv6: flags & 1 != 0,
         tiny_cq: flags & 0x0E == 0x0E,
         refuses: if flags & 0x30 == 0x30 { flags >> 6 } else { 0 },
@@ -217,12 +227,7 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
         retry_count: tape.below(8),
         rnr_retry: tape.below(8),
         first_psn: tape.pick(&[0, 0xFF_FFF0, 0x7F_FFF8, 1]),
-    };
-    let mut steps = Vec::new();
-    while !tape.0.is_empty() && steps.len() < STEPS_MAX {
-        steps.push(step(&mut tape, setup.mtu.bytes()));
     }
-    (setup, steps)
 }
 
 fn parsed(name: &str) -> CongestionScheme {
@@ -271,11 +276,11 @@ fn step(tape: &mut Tape<'_>, mtu: u32) -> Step {
     }
 }
 
-fn kind(tape: &mut Tape<'_>) -> Kind {
+pub(crate) fn kind(tape: &mut Tape<'_>) -> Kind {
     tape.pick(&[Kind::Send, Kind::SendWithImm, Kind::Write, Kind::WriteWithImm, Kind::Read, Kind::Write])
 }
 
-fn losses(tape: &mut Tape<'_>) -> u32 {
+pub(crate) fn losses(tape: &mut Tape<'_>) -> u32 {
     if tape.once_in(3) { tape.word() & tape.word() } else { 0 }
 }
 
@@ -285,7 +290,7 @@ fn length(tape: &mut Tape<'_>, mtu: u32) -> u32 {
     packets.saturating_add_signed(near)
 }
 
-fn honest_reth(tape: &mut Tape<'_>, mtu: u32) -> RethPlan {
+pub(crate) fn honest_reth(tape: &mut Tape<'_>, mtu: u32) -> RethPlan {
     RethPlan {
         target: if tape.once_in(24) { target(tape) } else { Target::Shared },
         offset: i64::from(tape.byte()) * 4,
@@ -299,7 +304,7 @@ fn target(tape: &mut Tape<'_>) -> Target {
     tape.pick(&[Shared, ReadOnly, Private, Foreign, NoRegion])
 }
 
-fn packet(tape: &mut Tape<'_>, mtu: u32) -> PacketPlan {
+pub(crate) fn packet(tape: &mut Tape<'_>, mtu: u32) -> PacketPlan {
     let opcode = match tape.below(16) {
         0..=9 => tape.below(0x18),
         10..=13 => 0x0D + tape.below(5),

@@ -13,11 +13,15 @@
 //! as under selective repeat, says so itself. Placed at once, no more is kept of a packet than what it will
 //! do in its turn, and everything that others see besides the bytes themselves, completions and
 //! acknowledgements, comes in its turn all the same.
+//!
+//! What was placed cannot be kept back. Where a packet comes again as another version of itself, either may be
+//! forged, and the forged one may have led others astray, or written where they belong. So everything ahead is
+//! thrown away and the later version placed: whatever comes again is written again.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::recovery::psn_window::PsnSet;
-use crate::wire::{ExtHeader, OpcodeInfo, Packet, Position, Reth};
+use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 /// A request as the responder takes it in: from the wire, or with its payload in its place already.
 pub trait Request {
@@ -225,6 +229,8 @@ pub(super) struct Placing {
     marks: Box<[Mark]>,
     /// By place, of those marked so.
     records: Box<[Option<Placed>]>,
+    /// By place, of all that are placed.
+    fingerprints: Box<[Fingerprint]>,
     /// The packets that begin a WRITE of several.
     firsts: PsnSet,
     course: Option<Course>,
@@ -236,6 +242,7 @@ impl Placing {
         Placing {
             marks: vec![Mark::Absent; window_pkts as usize].into_boxed_slice(),
             records: (0..window_pkts).map(|_| None).collect(),
+            fingerprints: vec![Fingerprint::default(); window_pkts as usize].into_boxed_slice(),
             firsts: PsnSet::new(window_pkts),
             course: None,
         }
@@ -300,6 +307,7 @@ impl Placing {
     #[inline]
     pub(super) fn keep(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
         let place = self.place(packet.bth.psn);
+        self.fingerprints[place] = packet.fingerprint();
         self.marks[place] = match (packet.info.position, spot) {
             (Position::Middle, Some(_)) => Mark::InsideSend,
             (Position::Middle, None) => Mark::InsideWrite,
@@ -323,6 +331,18 @@ impl Placing {
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
         self.mark(psn) != Mark::Absent
+    }
+
+    /// Whether `packet`, whose PSN was placed, is what was placed.
+    pub(super) fn is_same(&self, packet: &Packet<'_>) -> bool {
+        packet.has_fingerprint(&self.fingerprints[self.place(packet.bth.psn)])
+    }
+
+    /// Everything was thrown away.
+    pub(super) fn clear(&mut self) {
+        self.marks.fill(Mark::Absent);
+        self.firsts.remove_range(Psn::new(0), self.firsts.capacity());
+        self.course = None;
     }
 
     /// What was kept of `psn`, where its payload is in its place and more than that is to be known.

@@ -70,8 +70,6 @@ pub struct Inlet<'a> {
     pub qpn: Qpn,
     /// The queue pair's counters.
     pub counters: &'a mut QpCounters,
-    /// The device has room for one more frame that is kept out of order.
-    pub may_keep: bool,
 }
 
 /// What the queue pair does after a request.
@@ -81,6 +79,11 @@ pub enum Aftermath {
     Nothing,
     /// An answer is due.
     Answer,
+    /// Nothing yet: it is ahead of the packet expected, and [`Responder::on_ahead`] is to be told of it.
+    Ahead {
+        /// The first sign of a gap.
+        first: bool,
+    },
     /// An answer is due, and the frame is to be kept until the packets before it have come.
     Keep,
     /// An answer is due, and it is the last: the connection is in error.
@@ -122,6 +125,15 @@ enum Fate {
     Kept,
     /// Its payload is in its place.
     Placed,
+}
+
+/// What the device knows of a packet that is ahead of the one expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfOrder {
+    /// It is the first sign of a gap.
+    pub first: bool,
+    /// There is room to keep its frame.
+    pub has_room: bool,
 }
 
 /// A request in its place in the sequence of PSNs and of its message.
@@ -224,7 +236,7 @@ impl Responder {
         match self.recovery.on_packet(packet.bth.psn) {
             Verdict::InOrder => self.on_expected(packet, inlet),
             Verdict::Duplicate => self.on_duplicate(packet, inlet),
-            Verdict::Ahead { first } => self.on_ahead(packet, first, inlet),
+            Verdict::Ahead { first } => Aftermath::Ahead { first },
         }
     }
 
@@ -305,13 +317,39 @@ impl Responder {
         }
     }
 
+    /// Whether `packet`, which is ahead of the one expected, is what was put in its place of its PSN; `None` where
+    /// nothing was.
+    pub fn is_placed_so(&self, packet: &Packet<'_>) -> Option<bool> {
+        let psn = packet.bth.psn;
+        let placing = self.placing.as_ref().filter(|placing| placing.contains(psn))?;
+        let was_kept = self.ahead.as_ref().is_some_and(|ahead| ahead.was_kept(self.expected_psn(), psn));
+        was_kept.then(|| placing.is_same(packet))
+    }
+
+    /// The packet of `psn` that was kept as a frame was thrown away.
+    pub fn forget(&mut self, psn: Psn) {
+        let expected = self.expected_psn();
+        let is_placed = self.placing.as_ref().is_some_and(|placing| placing.contains(psn));
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| !is_placed) {
+            ahead.forget(expected, psn);
+        }
+    }
+
+    /// Forgets all that is ahead, where payload may be in its place before its turn. Returns whether it may.
+    pub fn forget_placed(&mut self) -> bool {
+        let (Some(placing), Some(ahead)) = (&mut self.placing, &mut self.ahead) else { return false };
+        placing.clear();
+        ahead.clear();
+        true
+    }
+
     /// A packet that is ahead is kept, where there is room, and told of where it opens a gap; under selective repeat
     /// also where it closes one, was there already, or asks for it.
     #[cold]
-    fn on_ahead(&mut self, packet: &Packet<'_>, first: bool, inlet: &mut Inlet<'_>) -> Aftermath {
+    pub fn on_ahead(&mut self, packet: &Packet<'_>, found: OutOfOrder, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.out_of_seq_request += 1;
-        let psn = packet.bth.psn;
-        let fate = self.keep(packet, inlet);
+        let (psn, first) = (packet.bth.psn, found.first);
+        let fate = self.keep(packet, found.has_room, inlet);
         let aftermath = if fate == Fate::Kept { Aftermath::Keep } else { Aftermath::Answer };
         if self.selective {
             // What follows a packet that was told of opens no gap and closes none: it is told of when the peer asks.
@@ -338,7 +376,7 @@ impl Responder {
         aftermath
     }
 
-    fn keep(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Fate {
+    fn keep(&mut self, packet: &Packet<'_>, has_room: bool, inlet: &mut Inlet<'_>) -> Fate {
         let (psn, expected) = (packet.bth.psn, self.recovery.expected());
         // A peer that goes back asks for a READ again; kept, it would be answered twice.
         let is_keepable = self.selective || packet.info.operation != Operation::ReadRequest;
@@ -348,8 +386,11 @@ impl Responder {
         }
         let fate = match self.place(packet, inlet) {
             Some(()) => Fate::Placed,
-            None if inlet.may_keep => Fate::Kept,
-            None => return Fate::Dropped,
+            None if has_room => Fate::Kept,
+            None => {
+                inlet.counters.reorder_no_room += 1;
+                return Fate::Dropped;
+            }
         };
         if let Some(ahead) = &mut self.ahead {
             ahead.keep(psn);

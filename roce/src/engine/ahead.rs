@@ -1,0 +1,134 @@
+//! Packets ahead of the one expected: whether and how they are kept, until when, and their turn.
+
+use super::Engine;
+use super::ingress::Next;
+use super::limits::{REORDER_COPY_BYTES, REORDER_EXPIRED_PER_POLL};
+use super::reorder::{Kind, Room, Taken};
+use crate::counters::QpCounters;
+use crate::port::{Payload, Port};
+use crate::psn::Psn;
+use crate::qp::rc::responder::OutOfOrder;
+use crate::wire::Packet;
+
+impl<P: Port> Engine<P> {
+    /// Takes in a packet whose PSN is ahead, in a frame of `frame_bytes`. Returns the queue pair's slot and the PSN
+    /// under which the frame is to be kept, where it is.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn on_ahead(
+        &mut self,
+        slot: usize,
+        packet: &Packet<'_>,
+        frame_bytes: usize,
+        first: bool,
+    ) -> Option<(usize, Psn)> {
+        let psn = packet.bth.psn;
+        self.give_way(slot, packet);
+        let expected = self.qps.at_mut(slot)?.connection.as_ref()?.responder.expected_psn();
+        let room = self.reorder.room(slot, Kind::of(frame_bytes), psn, expected);
+        let found = OutOfOrder { first, has_room: room != Room::None };
+        let next = self.with_responder(slot, |responder, inlet| responder.on_ahead(packet, found, inlet));
+        if !matches!(next, Next::Keep) {
+            return None;
+        }
+        if let Room::Instead(farthest) = room {
+            self.reorder.discard(slot, farthest);
+            self.forget_kept(slot, farthest, |counters| &mut counters.reorder_no_room);
+        }
+        Some((slot, psn))
+    }
+
+    /// Throws away what is kept of the PSN of `packet`, where that is another version of it: whoever guesses a PSN
+    /// ahead would otherwise win over the peer by being first.
+    fn give_way(&mut self, slot: usize, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        // What is not carried differs in what it happens to be.
+        if self.port.payload() == Payload::Phantom {
+            return;
+        }
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(connection) = &mut qp.connection else { return };
+        let responder = &mut connection.responder;
+        let kept = self.reorder.get(slot, psn).and_then(|frame| Packet::parse(frame).ok());
+        let is_same = match kept {
+            Some(kept) => Some(packet.has_content_of(&kept)),
+            None => responder.is_placed_so(packet),
+        };
+        if is_same != Some(false) {
+            return;
+        }
+        qp.counters.reorder_conflicts += 1;
+        if responder.forget_placed() {
+            self.reorder.clear(slot);
+        } else {
+            responder.forget(psn);
+            self.reorder.discard(slot, psn);
+        }
+    }
+
+    /// Keeps the frame at `at`, or a copy of it. Returns where the next frame is.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn keep(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
+        let frame = frames[at].as_ref();
+        match Kind::of(frame.len()) {
+            Kind::Copy => {
+                self.reorder.keep_copy(slot, psn, frame, self.now);
+                at + 1
+            }
+            Kind::Frame => {
+                // Those behind it keep their order; it is rare, and there is no more than a burst of them.
+                self.reorder.keep_frame(slot, psn, frames.remove(at), self.now);
+                at
+            }
+        }
+    }
+
+    /// Takes in the frames kept that are next in order, now that what was before them has come: at most
+    /// a window of them.
+    #[inline(never)]
+    pub(super) fn replay(&mut self, slot: usize) {
+        let mut room = [0; REORDER_COPY_BYTES];
+        loop {
+            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state.receives()) else { return };
+            let Some(responder) = qp.connection.as_ref().map(|connection| &connection.responder) else {
+                return;
+            };
+            if !responder.has_next() {
+                return;
+            }
+            let expected = responder.expected_psn();
+            if responder.has_placed() {
+                self.with_responder(slot, |responder, inlet| responder.on_placed(inlet));
+                continue;
+            }
+            let Some(taken) = self.reorder.take(slot, expected, &mut room) else { return };
+            let frame = match &taken {
+                Taken::Frame(frame) => frame.as_ref(),
+                Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
+            };
+            if let Ok(packet) = &Packet::parse(frame) {
+                self.on_request(slot, packet);
+            }
+        }
+    }
+
+    /// Drops what was kept for too long, some in each poll. Returns whether there may be more.
+    #[inline]
+    pub(super) fn expire_kept(&mut self) -> bool {
+        for _ in 0..REORDER_EXPIRED_PER_POLL {
+            let Some((slot, psn)) = self.reorder.pop_expired(self.now) else { return false };
+            self.forget_kept(slot, psn, |counters| &mut counters.reorder_expired);
+        }
+        true
+    }
+
+    /// The packet of `psn` is kept no more, for a reason that has a counter.
+    fn forget_kept(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        *counter(&mut qp.counters) += 1;
+        if let Some(connection) = &mut qp.connection {
+            connection.responder.forget(psn);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Packets kept until those before them have come, for queue pairs whose recovery says so.
+//!
+//! ```text
+//!   slot of the queue pair -> window: | . | psn 7 | . | psn 9 | .. |   by PSN modulo window
+//!                                           |           '-> a place among the copies: a tiny frame's bytes
+//!                                           '-> a place among the frames: the port's buffer
+//! ```
+//! The responder knows which PSNs are kept; here are the packets. A frame that fits is copied, because a buffer
+//! of the port holds a packet of the largest path MTU, and a tiny one would keep all of it from the port.
+
+mod store;
+
+use super::limits::{REORDER_COPIES_MAX, REORDER_COPY_BYTES, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
+use crate::psn::Psn;
+use crate::recovery::psn_window::PsnSet;
+use crate::time::Instant;
+use store::{Owner, Store};
+
+/// How a packet is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// As the port's frame.
+    Frame,
+    /// As a copy.
+    Copy,
+}
+
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Frame, Kind::Copy];
+
+    /// For a frame of `len_bytes`.
+    pub(super) fn of(len_bytes: usize) -> Self {
+        if len_bytes <= REORDER_COPY_BYTES { Kind::Copy } else { Kind::Frame }
+    }
+}
+
+/// Whether one more packet may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It may.
+    Free,
+    /// In the place of this one of the same queue pair, which is farther ahead.
+    Instead(Psn),
+    /// It may not.
+    None,
+}
+
+/// A packet that is kept no more.
+pub(super) enum Taken<F> {
+    /// The port's frame.
+    Frame(F),
+    /// So many bytes, copied to where the taker wants them.
+    Copy(usize),
+}
+
+/// What one queue pair keeps.
+struct Window {
+    /// By PSN modulo their number; of use where `held` has the PSN.
+    places: Box<[u32]>,
+    /// By [`Kind`]; no PSN is in both.
+    held: [PsnSet; 2],
+}
+
+impl Window {
+    fn kept(&self, kind: Kind) -> usize {
+        self.held[kind as usize].len() as usize
+    }
+
+    fn index(&self, psn: Psn) -> usize {
+        psn.value() as usize & (self.places.len() - 1)
+    }
+
+    /// The kind and the place of what is kept in the place of `psn`, which may be an earlier round's.
+    fn find(&self, psn: Psn) -> Option<(Kind, u32)> {
+        let kind = Kind::ALL.into_iter().find(|kind| self.held[*kind as usize].contains(psn))?;
+        Some((kind, self.places[self.index(psn)]))
+    }
+}
+
+/// The packets kept by one device.
+pub(super) struct Reorder<F> {
+    windows: Vec<Option<Window>>,
+    frames: Store<F>,
+    copies: Store<usize>,
+    /// The copies, by place.
+    bytes: Box<[u8]>,
+}
+
+/// Where the copy of a place is.
+fn copy_range(place: u32) -> std::ops::Range<usize> {
+    let start = place as usize * REORDER_COPY_BYTES;
+    start..start + REORDER_COPY_BYTES
+}
+
+impl<F: AsRef<[u8]>> Reorder<F> {
+    /// Keeps nothing.
+    pub(super) fn new() -> Self {
+        Reorder {
+            windows: Vec::new(),
+            frames: Store::new(REORDER_FRAMES_MAX),
+            copies: Store::new(REORDER_COPIES_MAX),
+            bytes: Box::default(),
+        }
+    }
+
+    /// Makes room for the window of the queue pair in `slot`, a power of two.
+    pub(super) fn open(&mut self, slot: usize, window_pkts: u32) {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; REORDER_COPIES_MAX * REORDER_COPY_BYTES].into_boxed_slice();
+        }
+        if self.windows.len() <= slot {
+            self.windows.resize_with(slot + 1, || None);
+        }
+        self.clear(slot);
+        let places = vec![0; window_pkts as usize].into_boxed_slice();
+        let held = [(); 2].map(|()| PsnSet::new(window_pkts));
+        self.windows[slot] = Some(Window { places, held });
+        self.divide();
+    }
+
+    /// Drops what is kept for the queue pair in `slot`, and its share.
+    pub(super) fn close(&mut self, slot: usize) {
+        self.clear(slot);
+        if self.windows.get_mut(slot).and_then(Option::take).is_some() {
+            self.divide();
+        }
+    }
+
+    fn divide(&mut self) {
+        let windows = self.windows.iter().flatten();
+        self.frames.divide(windows.clone().map(|window| window.kept(Kind::Frame)));
+        self.copies.divide(windows.map(|window| window.kept(Kind::Copy)));
+    }
+
+    /// Drops what is kept for the queue pair in `slot`.
+    pub(super) fn clear(&mut self, slot: usize) {
+        for kind in Kind::ALL {
+            let mut from = Psn::new(0);
+            while let Some(window) = self.windows.get(slot).and_then(Option::as_ref)
+                && let Some(psn) =
+                    window.held[kind as usize].first_in(from, window.places.len() as u32 - from.value())
+            {
+                self.release(slot, psn);
+                from = psn;
+            }
+        }
+    }
+
+    /// Frames of the port, and copies, that are kept.
+    pub(super) fn len(&self) -> (usize, usize) {
+        (self.frames.len(), self.copies.len())
+    }
+
+    /// Whether the queue pair in `slot`, which expects `expected`, may keep `psn` ahead of it.
+    pub(super) fn room(&self, slot: usize, kind: Kind, psn: Psn, expected: Psn) -> Room {
+        let Some(window) = self.windows.get(slot).and_then(Option::as_ref) else { return Room::None };
+        let has_room = match kind {
+            Kind::Frame => self.frames.has_room(window.kept(kind)),
+            Kind::Copy => self.copies.has_room(window.kept(kind)),
+        };
+        if has_room {
+            return Room::Free;
+        }
+        let farthest = window.held[kind as usize].last_in(expected, window.places.len() as u32);
+        let is_farther = |farthest: &Psn| farthest.distance_from(expected) > psn.distance_from(expected);
+        farthest.filter(is_farther).map_or(Room::None, Room::Instead)
+    }
+
+    /// Keeps a frame as it is.
+    pub(super) fn keep_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
+        self.release(slot, psn);
+        let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
+        let (owner, kept) = (Owner { slot: slot as u32, psn }, window.kept(Kind::Frame));
+        if let Some(place) = self.frames.insert(owner, frame, kept, now) {
+            let index = window.index(psn);
+            window.places[index] = place;
+            window.held[Kind::Frame as usize].insert(psn);
+        }
+    }
+
+    /// Keeps the bytes of a frame of [`Kind::Copy`].
+    pub(super) fn keep_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
+        self.release(slot, psn);
+        let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
+        let (owner, kept) = (Owner { slot: slot as u32, psn }, window.kept(Kind::Copy));
+        let Some(place) = self.copies.insert(owner, frame.len(), kept, now) else { return };
+        if let Some(room) = self.bytes.get_mut(copy_range(place)).and_then(|room| room.get_mut(..frame.len()))
+        {
+            room.copy_from_slice(frame);
+        }
+        let index = window.index(psn);
+        window.places[index] = place;
+        window.held[Kind::Copy as usize].insert(psn);
+    }
+
+    /// The packet of `psn`, where it is kept.
+    pub(super) fn get(&self, slot: usize, psn: Psn) -> Option<&[u8]> {
+        let (kind, place) = self.windows.get(slot)?.as_ref()?.find(psn)?;
+        let (owner, bytes) = match kind {
+            Kind::Frame => self.frames.get(place).map(|(owner, frame)| (owner, frame.as_ref()))?,
+            Kind::Copy => {
+                let (owner, len_bytes) = self.copies.get(place)?;
+                (owner, self.bytes.get(copy_range(place))?.get(..*len_bytes)?)
+            }
+        };
+        (owner.psn == psn).then_some(bytes)
+    }
+
+    /// Takes out the packet of `psn`, where it is kept; a copy into `room`.
+    pub(super) fn take(
+        &mut self,
+        slot: usize,
+        psn: Psn,
+        room: &mut [u8; REORDER_COPY_BYTES],
+    ) -> Option<Taken<F>> {
+        let bytes = self.get(slot, psn)?;
+        if Kind::of(bytes.len()) == Kind::Copy {
+            room.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        }
+        self.release(slot, psn)
+    }
+
+    /// Drops what is in the place of `psn`.
+    pub(super) fn discard(&mut self, slot: usize, psn: Psn) {
+        self.release(slot, psn);
+    }
+
+    fn release(&mut self, slot: usize, psn: Psn) -> Option<Taken<F>> {
+        let window = self.windows.get_mut(slot)?.as_mut()?;
+        let (kind, place) = window.find(psn)?;
+        let kept = window.kept(kind);
+        window.held[kind as usize].remove(psn);
+        match kind {
+            Kind::Frame => self.frames.remove(place, kept).map(|(_, frame)| Taken::Frame(frame)),
+            Kind::Copy => self.copies.remove(place, kept).map(|(_, len_bytes)| Taken::Copy(len_bytes)),
+        }
+    }
+
+    /// When the oldest packet has been kept for too long.
+    #[inline]
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        let (frame, copy) = (self.frames.oldest(), self.copies.oldest());
+        let kept_at = frame.into_iter().chain(copy).map(|(_, kept_at)| kept_at).min()?;
+        Some(kept_at.plus_nanos(REORDER_NANOS_MAX))
+    }
+
+    /// Drops a packet that was kept for too long. Returns whose it was.
+    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
+        if self.frames.len() + self.copies.len() == 0 {
+            return None;
+        }
+        let is_expired = |(_, kept_at): &(Owner, Instant)| kept_at.plus_nanos(REORDER_NANOS_MAX) <= now;
+        let oldest = self.frames.oldest().filter(is_expired);
+        let (Owner { slot, psn }, _) = oldest.or_else(|| self.copies.oldest().filter(is_expired))?;
+        self.release(slot as usize, psn);
+        Some((slot as usize, psn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    #[test]
+    fn packets_come_back_by_their_psn_and_leave_with_their_queue_pair() {
+        let mut reorder = Reorder::<Vec<u8>>::new();
+        reorder.open(3, 64);
+        let (psn, tiny, long) = (Psn::new(0xFF_FFFF), vec![1; 70], vec![2; 300]);
+        assert_eq!((Kind::of(tiny.len()), Kind::of(long.len())), (Kind::Copy, Kind::Frame));
+        reorder.keep_copy(3, psn, &tiny, NOW);
+        reorder.keep_frame(3, psn.plus(2), long.clone(), NOW);
+        reorder.keep_copy(3, psn.plus(66), &tiny, NOW);
+        reorder.keep_frame(9, psn, long.clone(), NOW);
+        assert_eq!(reorder.len(), (0, 2), "one took another's place, one has no window");
+        assert_eq!((reorder.get(3, psn), reorder.get(3, psn.plus(2))), (Some(&tiny[..]), None));
+        let mut room = [0; REORDER_COPY_BYTES];
+        assert!(matches!(reorder.take(3, psn, &mut room), Some(Taken::Copy(70))));
+        assert_eq!(room[..70], tiny);
+        assert!(reorder.take(3, psn, &mut room).is_none());
+        assert!(reorder.take(3, psn.plus(2), &mut room).is_none(), "replaced");
+        reorder.keep_frame(3, psn.plus(4), long.clone(), NOW);
+        assert_eq!(reorder.get(3, psn.plus(4)), Some(&long[..]));
+        reorder.close(3);
+        assert_eq!((reorder.len(), reorder.get(3, psn.plus(4))), ((0, 0), None));
+    }
+
+    #[test]
+    fn the_farthest_of_its_kind_makes_room() {
+        let mut reorder = Reorder::<Vec<u8>>::new();
+        reorder.open(0, 4096);
+        let expected = Psn::new(0xFF_FF00);
+        let mut ahead = 4095;
+        while reorder.room(0, Kind::Frame, expected.plus(ahead), expected) == Room::Free {
+            reorder.keep_frame(0, expected.plus(ahead), vec![0; 300], NOW);
+            ahead -= 1;
+        }
+        let room = |psn| reorder.room(0, Kind::Frame, psn, expected);
+        assert_eq!(room(expected.plus(ahead)), Room::Instead(expected.plus(4095)));
+        assert_eq!(room(expected.plus(4095)), Room::None);
+        assert_eq!(reorder.room(0, Kind::Copy, expected.plus(1), expected), Room::Free);
+    }
+
+    #[test]
+    fn the_oldest_expires_first_and_whoever_it_is() {
+        let mut reorder = Reorder::<Vec<u8>>::new();
+        (0..2).for_each(|slot| reorder.open(slot, 64));
+        let at = |micros: u64| Instant::from_nanos(1000 * micros);
+        let psn = Psn::new(5);
+        reorder.keep_frame(1, psn, vec![0; 300], at(1));
+        reorder.keep_copy(0, psn, &[0; 60], at(2));
+        reorder.keep_frame(0, psn.plus(1), vec![0; 300], at(3));
+        assert!(matches!(reorder.take(1, psn, &mut [0; REORDER_COPY_BYTES]), Some(Taken::Frame(_))));
+        let due = |micros| at(micros).plus_nanos(REORDER_NANOS_MAX);
+        assert_eq!((reorder.next_expiry(), reorder.pop_expired(at(3))), (Some(due(2)), None));
+        assert_eq!(reorder.pop_expired(due(2)), Some((0, psn)));
+        assert_eq!(reorder.pop_expired(due(2)), None);
+        assert_eq!(
+            (reorder.next_expiry(), reorder.pop_expired(due(3))),
+            (Some(due(3)), Some((0, psn.plus(1))))
+        );
+        assert_eq!((reorder.next_expiry(), reorder.len()), (None, (0, 0)));
+    }
+}

@@ -1,0 +1,219 @@
+//! Room for one kind of kept packet: its places, their age, and who may have how many.
+//!
+//! ```text
+//!   places:   | for each queue pair alone: reserved | reserved | .. |      for any: what is left      |
+//!   by age:   oldest <-> .. <-> newest, through all queue pairs
+//! ```
+//! A queue pair that has used up what is reserved for it may have of the rest as much as a multiple of what is
+//! free of it, so that none takes it all (dynamic thresholds, Choudhury and Hahne 1998).
+
+use crate::engine::limits::{REORDER_RESERVED, REORDER_SHARE_OF_FREE};
+use crate::psn::Psn;
+use crate::time::Instant;
+
+const NONE: u32 = u32::MAX;
+
+/// What a place is taken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// The queue pair's slot.
+    pub slot: u32,
+    /// The packet's PSN.
+    pub psn: Psn,
+}
+
+/// A place: taken, and linked by age, or free, and linked by `newer` to the next free one.
+struct Place<T> {
+    taken: Option<(Owner, T)>,
+    kept_at: Instant,
+    older: u32,
+    newer: u32,
+}
+
+/// The places.
+pub(super) struct Store<T> {
+    places: Vec<Place<T>>,
+    places_max: usize,
+    free: u32,
+    oldest: u32,
+    newest: u32,
+    len: usize,
+    /// Queue pairs, each with so many places of its own.
+    owners: usize,
+    reserved: usize,
+    /// Places taken beyond those, over all queue pairs.
+    shared: usize,
+}
+
+impl<T> Store<T> {
+    /// Nothing, with room for `places_max`, for nobody yet.
+    pub(super) fn new(places_max: usize) -> Self {
+        Store {
+            places: Vec::new(),
+            places_max,
+            free: NONE,
+            oldest: NONE,
+            newest: NONE,
+            len: 0,
+            owners: 0,
+            reserved: 0,
+            shared: 0,
+        }
+    }
+
+    /// How many are kept.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Divides the room anew: among as many queue pairs as `kept` has numbers, each of what one of them keeps.
+    pub(super) fn divide(&mut self, kept: impl Iterator<Item = usize> + Clone) {
+        // Memory for all at once, and before any packet comes; none for a device that keeps nothing.
+        self.places.reserve_exact(self.places_max - self.places.len());
+        self.owners = kept.clone().count();
+        self.reserved = REORDER_RESERVED.min(self.places_max / 2 / self.owners.max(1));
+        self.shared = kept.map(|kept| kept.saturating_sub(self.reserved)).sum();
+    }
+
+    /// Whether a queue pair that keeps `kept` may keep one more.
+    pub(super) fn has_room(&self, kept: usize) -> bool {
+        let left = self.places_max - self.reserved * self.owners;
+        let free = left.saturating_sub(self.shared);
+        let is_admitted = kept < self.reserved || kept - self.reserved < REORDER_SHARE_OF_FREE * free;
+        is_admitted && self.len < self.places_max
+    }
+
+    /// Keeps `value` for a queue pair that keeps `kept` others, and for which there is room. Returns its place.
+    pub(super) fn insert(&mut self, owner: Owner, value: T, kept: usize, now: Instant) -> Option<u32> {
+        let at = match self.places.get(self.free as usize) {
+            Some(place) => std::mem::replace(&mut self.free, place.newer),
+            None if self.places.len() == self.places_max => return None,
+            None => {
+                self.places.push(Place { taken: None, kept_at: now, older: NONE, newer: NONE });
+                self.places.len() as u32 - 1
+            }
+        };
+        self.places[at as usize] =
+            Place { taken: Some((owner, value)), kept_at: now, older: self.newest, newer: NONE };
+        match self.places.get_mut(self.newest as usize) {
+            Some(newest) => newest.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+        self.len += 1;
+        self.shared += usize::from(kept >= self.reserved);
+        Some(at)
+    }
+
+    /// What is kept at a place.
+    pub(super) fn get(&self, at: u32) -> Option<&(Owner, T)> {
+        self.places.get(at as usize)?.taken.as_ref()
+    }
+
+    /// Takes out what is kept at a place, by a queue pair that keeps `kept` with it.
+    pub(super) fn remove(&mut self, at: u32, kept: usize) -> Option<(Owner, T)> {
+        let place = self.places.get_mut(at as usize)?;
+        let taken = place.taken.take()?;
+        let (older, newer) = (place.older, place.newer);
+        place.newer = std::mem::replace(&mut self.free, at);
+        match self.places.get_mut(older as usize) {
+            Some(older) => older.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.places.get_mut(newer as usize) {
+            Some(newer) => newer.older = older,
+            None => self.newest = older,
+        }
+        self.len -= 1;
+        self.shared -= usize::from(kept > self.reserved);
+        Some(taken)
+    }
+
+    /// Who has kept something for longest, and since when.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<(Owner, Instant)> {
+        let place = self.places.get(self.oldest as usize)?;
+        place.taken.as_ref().map(|(owner, _)| (*owner, place.kept_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PLACES: usize = 256;
+
+    fn owner(slot: usize, psn: u32) -> Owner {
+        Owner { slot: slot as u32, psn: Psn::new(psn) }
+    }
+
+    #[test]
+    fn the_greedy_leave_what_is_reserved_and_some_of_the_rest() {
+        let mut store = Store::new(PLACES);
+        store.divide([0; 4].into_iter());
+        let mut kept = [0; 4];
+        for (greedy, kept) in kept.iter_mut().enumerate().take(3) {
+            while store.has_room(*kept) {
+                assert!(store.insert(owner(greedy, 0), (), *kept, Instant::ZERO).is_some());
+                *kept += 1;
+            }
+        }
+        let rest = PLACES - 4 * REORDER_RESERVED;
+        assert_eq!(
+            kept[0] - REORDER_RESERVED,
+            (REORDER_SHARE_OF_FREE * rest).div_ceil(REORDER_SHARE_OF_FREE + 1)
+        );
+        assert!(kept[1] > REORDER_RESERVED, "the second finds some of the rest");
+        for n in 0..REORDER_RESERVED {
+            assert!(store.has_room(n), "what is reserved");
+            assert!(store.insert(owner(3, 0), (), n, Instant::ZERO).is_some());
+        }
+    }
+
+    #[test]
+    fn what_is_reserved_shrinks_where_many_share() {
+        let mut store = Store::<()>::new(PLACES);
+        store.divide(std::iter::repeat_n(0, PLACES));
+        assert_eq!(store.reserved, 0);
+        assert!(store.has_room(0), "of the rest");
+        store.divide([PLACES].into_iter());
+        assert_eq!((store.reserved, store.shared), (REORDER_RESERVED, PLACES - REORDER_RESERVED));
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_taken_once_and_given_back_by_age(
+            steps in proptest::collection::vec((0usize..4, 0usize..8, any::<bool>()), 0..1000)
+        ) {
+            let mut store = Store::new(PLACES);
+            store.divide([0; 4].into_iter());
+            // Place, owner and time, oldest first.
+            let mut model: Vec<(u32, Owner, u64)> = Vec::new();
+            for (time, (slot, pick, keep)) in steps.into_iter().enumerate() {
+                let time = time as u64;
+                let kept = |model: &[(u32, Owner, u64)], slot: u32| {
+                    model.iter().filter(|(_, owner, _)| owner.slot == slot).count()
+                };
+                let has = kept(&model, slot as u32);
+                if keep && store.has_room(has) {
+                    let owner = owner(slot, time as u32);
+                    let at = store.insert(owner, time, has, Instant::from_nanos(time)).unwrap();
+                    prop_assert!(model.iter().all(|(other, ..)| *other != at), "taken twice");
+                    model.push((at, owner, time));
+                } else if !model.is_empty() {
+                    let (at, owner, time) = model.remove(pick % model.len());
+                    let has = kept(&model, owner.slot) + 1;
+                    prop_assert_eq!(store.get(at), Some(&(owner, time)));
+                    prop_assert_eq!(store.remove(at, has), Some((owner, time)));
+                    prop_assert_eq!(store.get(at), None);
+                }
+                let oldest = model.first().map(|(_, owner, time)| (*owner, Instant::from_nanos(*time)));
+                prop_assert_eq!((store.len(), store.oldest()), (model.len(), oldest));
+                let shared = (0..4).map(|slot| kept(&model, slot).saturating_sub(store.reserved)).sum::<usize>();
+                prop_assert_eq!(store.shared, shared);
+            }
+        }
+    }
+}

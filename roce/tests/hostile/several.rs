@@ -1,0 +1,228 @@
+//! Several queue pairs of one engine, each with its own peer at the same address, and what the engine keeps of
+//! their frames.
+
+use super::memory::{Arena, REGION_BYTES};
+use super::peer::{ETH_LEN, Peer, reseal};
+use super::port::WirePort;
+use super::tape::{Kind, RethPlan, Setup, Target};
+use super::{DEPTH, connect, engine, gid, qp_init};
+use roce::congestion::CongestionScheme;
+use roce::engine::Engine;
+use roce::id::{Gid, Qpn};
+use roce::mem::PdId;
+use roce::psn::Psn;
+use roce::qp::{PathMtu, Placement, QpAttr, QpState};
+use roce::queue::{CqId, CqPoller, RecvPoster, RecvRequest, Sge};
+use roce::recovery::RecoveryScheme;
+use roce::time::Instant;
+use roce::wire::{Operation, Packet, Reth};
+use std::rc::Rc;
+
+/// Polls that take all that is on the wire: more is a fault.
+const POLLS_MAX: usize = 10_000;
+
+/// One queue pair and its peer.
+pub(crate) struct End {
+    pub(crate) qpn: Qpn,
+    pub(crate) peer: Peer,
+    recv: RecvPoster,
+}
+
+pub(crate) struct Several {
+    pub(crate) engine: Engine<WirePort>,
+    pub(crate) setup: Setup,
+    pub(crate) arena: Arena,
+    pub(crate) ends: Vec<End>,
+    pub(crate) now: Instant,
+    pd: PdId,
+    cq: CqId,
+    poller: CqPoller,
+    /// Every frame that the engine may still hold.
+    frames: Vec<Rc<[u8]>>,
+    /// How many packets the last selective acknowledgement tells of, behind the one that is missing.
+    pub(crate) told: u32,
+}
+
+/// A connection under `recovery` with the smallest MTU.
+pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
+    Setup {
+        is_ipv6: false,
+        mtu: PathMtu::Mtu256,
+        tiny_cq: false,
+        refuses: 0,
+        rd_atomic: 4,
+        retry_count: 7,
+        rnr_retry: 7,
+        first_psn: 0xFF_FF00,
+        recovery,
+        placement,
+        congestion: CongestionScheme::default(),
+    }
+}
+
+/// A frame as its sender makes it again: of another IP identification, and asking for an acknowledgement.
+pub(crate) fn sent_again(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let ip = ETH_LEN;
+    frame[ip + 5] ^= 0x5A;
+    let udp = ip + 20;
+    frame[ip + 10..][..2].fill(0);
+    let sum: u32 = frame[ip..udp].chunks_exact(2).map(|b| u32::from(u16::from_be_bytes([b[0], b[1]]))).sum();
+    let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+    frame[ip + 10..][..2].copy_from_slice(&sum.to_be_bytes());
+    frame[udp + 8 + 8] |= 0x80;
+    reseal(&mut frame);
+    frame
+}
+
+impl Several {
+    /// `count` queue pairs, connected.
+    pub(crate) fn new(setup: Setup, count: usize) -> Self {
+        let mut engine = engine(setup, 2 * count);
+        let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
+        let arena = Arena::new(&mut engine, pd, other_pd);
+        let (cq, poller) = engine.create_cq(4 * DEPTH * count as u32).unwrap();
+        let (ends, frames) = (Vec::new(), Vec::new());
+        let mut several =
+            Several { engine, setup, arena, ends, now: Instant::ZERO, pd, cq, poller, frames, told: 0 };
+        (0..count).for_each(|_| several.create());
+        several
+    }
+
+    /// One more queue pair, connected.
+    pub(crate) fn create(&mut self) {
+        let handles = self.engine.create_qp(&qp_init(self.pd, self.cq)).unwrap();
+        let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(self.setup, last)));
+        let mut peer = Peer::new(peer_gid, engine_gid, stranger, self.setup.mtu.bytes());
+        peer.qpn = handles.qpn;
+        self.ends.push(End { qpn: handles.qpn, peer, recv: handles.recv });
+        self.connect(self.ends.len() - 1);
+    }
+
+    /// Connects a queue pair that is in RESET.
+    pub(crate) fn connect(&mut self, index: usize) {
+        let (setup, end) = (self.setup, &mut self.ends[index]);
+        connect(&mut self.engine, setup, end.qpn, end.peer.own, QpState::Rts);
+        let is_selective = matches!(setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        end.peer.restart(start::psn(setup.first_psn), is_selective);
+    }
+
+    /// Destroys a queue pair.
+    pub(crate) fn destroy(&mut self, index: usize) {
+        let end = self.ends.swap_remove(index);
+        self.engine.destroy_qp(end.qpn).unwrap();
+    }
+
+    pub(crate) fn state(&self, index: usize) -> QpState {
+        self.engine.query_qp(self.ends[index].qpn).unwrap().0
+    }
+
+    /// Whether there is such a transition.
+    pub(crate) fn modify(&mut self, index: usize, to: QpState) -> bool {
+        let attr = QpAttr { state: Some(to), ..QpAttr::default() };
+        self.engine.modify_qp(self.ends[index].qpn, &attr).is_ok()
+    }
+
+    /// Part of the shared region.
+    pub(crate) fn shared(&self, offset: usize, len_bytes: usize) -> Reth {
+        let (offset, len_bytes) = (offset as i64, len_bytes as u32);
+        self.arena.reth(RethPlan { target: Target::Shared, offset, from_end: false, len_bytes })
+    }
+
+    /// The frames of a whole message, the next of its peer.
+    pub(crate) fn message(&mut self, index: usize, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
+        self.ends[index].peer.message(kind, reth)
+    }
+
+    /// The frames of WRITEs of one packet each, one behind the other in the shared region.
+    pub(crate) fn writes(&mut self, index: usize, count: usize, len_bytes: usize) -> Vec<Vec<u8>> {
+        let reth = |number| self.shared(number * len_bytes % REGION_BYTES, len_bytes);
+        let reths: Vec<Reth> = (0..count).map(reth).collect();
+        reths.into_iter().flat_map(|reth| self.message(index, Kind::Write, reth)).collect()
+    }
+
+    /// Posts a receive of `len_bytes` at the beginning of the private region.
+    pub(crate) fn post_recv(&mut self, index: usize, len_bytes: u32) -> bool {
+        let (addr, lkey) = (self.arena.addr(Target::Private), self.arena.lkey(Target::Private));
+        let sges = [Sge { addr, len_bytes, lkey }];
+        self.ends[index].recv.post(&RecvRequest { wr_id: 1, sges: &sges }).is_ok()
+    }
+
+    pub(crate) fn put(&mut self, frame: Vec<u8>) {
+        if let Ok(packet) = Packet::parse(&frame) {
+            self.arena.expect(&packet);
+        }
+        let frame: Rc<[u8]> = frame.into();
+        self.frames.push(frame.clone());
+        self.engine.port_mut().incoming.push_back(frame);
+    }
+
+    pub(crate) fn put_all(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        frames.into_iter().for_each(|frame| self.put(frame));
+    }
+
+    /// Polls until all that is on the wire was taken and answered.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..POLLS_MAX {
+            if self.poll() && self.engine.port().incoming.is_empty() {
+                return self.check();
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// Polls once, and looks at what is sent. Returns whether there was nothing to do.
+    pub(crate) fn poll(&mut self) -> bool {
+        self.engine.port_mut().room = usize::MAX;
+        let progress = self.engine.poll(self.now);
+        let is_latest = self.engine.port().incoming.is_empty();
+        for frame in self.engine.port_mut().take_sent() {
+            let packet = Packet::parse(&frame).expect("the engine sends packets that can be read");
+            assert!(packet.icrc_ok());
+            if packet.info.operation == Operation::SelectiveAcknowledge {
+                self.told = packet.payload.iter().map(|byte| byte.count_ones()).sum();
+            }
+            // All have one address: only those of a single queue pair are told apart.
+            if let [end] = &mut self.ends[..] {
+                end.peer.observe(&packet, is_latest);
+            }
+        }
+        while self.poller.pop().is_some() {}
+        while self.engine.poll_event().is_some() {}
+        if progress.is_idle() {
+            let due = self.engine.next_deadline();
+            assert!(due.is_none_or(|due| due > self.now), "idle, but due: it would spin");
+        }
+        progress.is_idle()
+    }
+
+    /// Checks that no byte changed but where it may.
+    pub(crate) fn check(&mut self) {
+        let fills = self.arena.private(self.arena.addr(Target::Private), REGION_BYTES as u32);
+        self.arena.check([fills].iter());
+        self.frames.retain(|frame| Rc::strong_count(frame) > 1);
+    }
+
+    /// Lets so much time pass, with a poll at every deadline.
+    pub(crate) fn wait(&mut self, nanos: u64) {
+        let end = self.now.plus_nanos(nanos);
+        while let Some(due) = self.engine.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.run();
+        }
+        self.now = end;
+        self.run();
+    }
+
+    /// Frames that are missing in the port's pool.
+    pub(crate) fn pinned(&self) -> usize {
+        let held = self.frames.iter().filter(|frame| Rc::strong_count(frame) > 1).count();
+        held - self.engine.port().incoming.len()
+    }
+
+    /// A counter of a queue pair.
+    pub(crate) fn counter(&self, index: usize, name: &str) -> u64 {
+        let counters = self.engine.qp_counters(self.ends[index].qpn).unwrap();
+        counters.iter().find(|(other, _)| *other == name).map_or(0, |(_, count)| count)
+    }
+}

@@ -1,0 +1,193 @@
+//! What an engine keeps out of order: how much of it for whom, how long, and which version of a packet.
+
+mod hostile;
+
+use hostile::several::{Several, setup};
+use hostile::tape::Kind;
+use roce::qp::{Placement, QpState};
+use roce::recovery::RecoveryScheme;
+
+const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 4096 };
+const KEEPING: [RecoveryScheme; 2] = [RecoveryScheme::ImprovedGoBackN, SELECTIVE];
+
+/// Longer than anything is kept.
+const LONG_NANOS: u64 = 3_000_000_000;
+
+/// A full packet of the path MTU of [`setup`].
+const FULL: usize = 256;
+
+/// What a peer fills its payloads with, and what somebody else does.
+const GENUINE: u8 = 0x44;
+const FORGED: u8 = 0x66;
+
+/// The frames of the queue pair behind a gap of one packet, and the packet that closes it.
+fn behind_a_gap(several: &mut Several, index: usize, count: usize, len_bytes: usize) -> Vec<u8> {
+    let mut frames = several.writes(index, count + 1, len_bytes);
+    let missing = frames.remove(0);
+    several.put_all(frames);
+    several.run();
+    missing
+}
+
+#[test]
+fn one_queue_pair_leaves_the_others_their_share() {
+    let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 3);
+    // Two that leave their gaps open, and one that does not.
+    for greedy in [0, 1] {
+        behind_a_gap(&mut several, greedy, 4095, FULL);
+    }
+    let missing = behind_a_gap(&mut several, 2, 16, FULL);
+    several.put(missing);
+    several.run();
+    assert_eq!(several.counter(2, "rx_write_requests"), 17, "what came was kept");
+    let lost: u64 = (0..2).map(|index| several.counter(index, "reorder_no_room")).sum();
+    assert_eq!(lost as usize + several.pinned(), 2 * 4095, "all others are counted");
+}
+
+#[test]
+fn what_is_kept_goes_back_when_the_queue_pair_ends() {
+    type End = fn(&mut Several);
+    let ends: [(&str, End); 4] = [
+        ("destroyed", |several| several.destroy(0)),
+        ("reset", |several| assert!(several.modify(0, QpState::Reset))),
+        ("put into error", |several| assert!(several.modify(0, QpState::Err))),
+        ("failed by its peer", |several| {
+            several.ends[0].peer.expected = several.ends[0].peer.expected.minus(101);
+            let reth = several.shared(1 << 20, 4);
+            let frames = several.message(0, Kind::Write, reth);
+            several.put_all(frames);
+        }),
+    ];
+    for recovery in KEEPING {
+        for (how, end) in ends {
+            let mut several = Several::new(setup(recovery, Placement::InOrder), 1);
+            behind_a_gap(&mut several, 0, 100, FULL);
+            assert_eq!(several.pinned(), 100);
+            end(&mut several);
+            several.run();
+            assert_eq!(several.pinned(), 0, "{how} under {recovery}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_too_long_is_dropped_and_counted() {
+    for recovery in KEEPING {
+        let mut several = Several::new(setup(recovery, Placement::InOrder), 1);
+        let missing = behind_a_gap(&mut several, 0, 100, FULL);
+        several.wait(LONG_NANOS);
+        assert_eq!((several.pinned(), several.counter(0, "reorder_expired")), (0, 100), "{recovery}");
+        let more = several.writes(0, 1, FULL);
+        several.put_all(more);
+        several.run();
+        assert!(recovery != SELECTIVE || several.told == 1, "what is gone is told of no more");
+        several.put(missing);
+        several.run();
+        assert_eq!(several.counter(0, "rx_write_requests"), 1, "{recovery}");
+    }
+}
+
+#[test]
+fn a_tiny_frame_does_not_hold_its_buffer() {
+    for recovery in KEEPING {
+        let mut several = Several::new(setup(recovery, Placement::InOrder), 1);
+        let missing = behind_a_gap(&mut several, 0, 100, 64);
+        assert_eq!(several.pinned(), 0, "{recovery}");
+        several.put(missing);
+        several.run();
+        assert_eq!(several.counter(0, "rx_write_requests"), 101, "{recovery}");
+    }
+}
+
+#[test]
+fn the_packet_farthest_ahead_makes_room() {
+    let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 1);
+    let mut frames = several.writes(0, 4096, FULL);
+    let missing = frames.remove(0);
+    // The last comes first: what there is no room for is what would be executed first.
+    several.put_all(frames.into_iter().rev());
+    several.run();
+    let (kept, lost) = (several.pinned() as u64, several.counter(0, "reorder_no_room"));
+    assert!(lost > 0 && kept + lost == 4095, "{kept} kept, {lost} lost");
+    several.put(missing);
+    several.run();
+    assert_eq!(several.counter(0, "rx_write_requests"), kept + 1);
+}
+
+#[test]
+fn the_genuine_packet_takes_the_place_of_a_forged_one() {
+    for recovery in KEEPING {
+        for placement in [Placement::InOrder, Placement::Relaxed] {
+            for len_bytes in [FULL, 64] {
+                let mut several = Several::new(setup(recovery, placement), 1);
+                let first = several.ends[0].peer.expected;
+                several.ends[0].peer.fill = FORGED;
+                let forged = several.writes(0, 4, len_bytes);
+                several.ends[0].peer.expected = first;
+                several.ends[0].peer.fill = GENUINE;
+                let genuine = several.writes(0, 4, len_bytes);
+                several.put(forged[2].clone());
+                several.put_all(genuine[1..].iter().cloned());
+                several.put(genuine[2].clone());
+                several.run();
+                several.put(genuine[0].clone());
+                several.run();
+                // What was thrown away with the forged one goes again.
+                several.put_all(genuine);
+                several.run();
+                assert_eq!(several.counter(0, "rx_write_requests"), 4);
+                let forged =
+                    several.arena.shared(0, 4 * len_bytes).iter().filter(|byte| **byte == FORGED).count();
+                assert_eq!(forged, 0, "forged bytes in memory under {recovery}, {placement:?}");
+                assert_eq!(several.counter(0, "reorder_conflicts"), 1, "{recovery}, {placement:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packet_sent_again_is_no_other_version_of_itself() {
+    for recovery in KEEPING {
+        for placement in [Placement::InOrder, Placement::Relaxed] {
+            let mut several = Several::new(setup(recovery, placement), 1);
+            let reth = several.shared(0, 4 * FULL);
+            let frames = several.message(0, Kind::Write, reth);
+            several.put_all(frames[1..].iter().cloned());
+            // A retransmission has another IP identification, and may ask for an acknowledgement.
+            several.put_all(frames[1..].iter().map(|frame| hostile::several::sent_again(frame)));
+            several.run();
+            assert_eq!(several.counter(0, "reorder_conflicts"), 0, "{recovery}, {placement:?}");
+            several.put(frames[0].clone());
+            several.run();
+            assert_eq!(several.counter(0, "rx_write_requests"), 1, "{recovery}, {placement:?}");
+            assert!(several.arena.shared(0, 4 * FULL).iter().all(|byte| *byte == GENUINE));
+        }
+    }
+}
+
+#[test]
+fn a_forged_first_packet_leads_no_payload_astray() {
+    for recovery in KEEPING {
+        let mut several = Several::new(setup(recovery, Placement::Relaxed), 1);
+        let first = several.ends[0].peer.expected;
+        let [before, reth, elsewhere] = [0, 1024, 8192].map(|offset| several.shared(offset, 4 * FULL));
+        let mut frames = several.message(0, Kind::Write, before);
+        let from = several.ends[0].peer.expected;
+        frames.extend(several.message(0, Kind::Write, reth));
+        several.ends[0].peer.expected = from;
+        let forged = several.message(0, Kind::Write, elsewhere);
+        several.put(forged[0].clone());
+        several.put_all(frames[5..].iter().cloned());
+        several.put(frames[4].clone());
+        several.put_all(frames[1..4].iter().cloned());
+        several.put(frames[0].clone());
+        several.run();
+        // What was thrown away goes again.
+        several.put_all(frames);
+        several.run();
+        several.ends[0].peer.expected = first;
+        assert_eq!(several.counter(0, "rx_write_requests"), 2, "{recovery}");
+        let astray = several.arena.shared(1024, 4 * FULL).iter().filter(|byte| **byte != GENUINE).count();
+        assert_eq!(astray, 0, "bytes that are not in their place under {recovery}");
+    }
+}
