@@ -4,8 +4,37 @@ mod hostile;
 
 use hostile::several::{Several, setup};
 use hostile::tape::Kind;
+use proptest::prelude::*;
+use roce::engine::limits::REORDER_FRAMES_MAX;
 use roce::qp::{Placement, QpState};
 use roce::recovery::RecoveryScheme;
+use std::path::PathBuf;
+
+#[test]
+fn the_corpus_holds() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/reorder");
+    let mut sum = hostile::crowd::Tally::default();
+    for entry in std::fs::read_dir(&dir).unwrap() {
+        let tally = hostile::crowd::run(&std::fs::read(entry.unwrap().path()).unwrap());
+        sum.kept_max = sum.kept_max.max(tally.kept_max);
+        sum.no_room += tally.no_room;
+        sum.expired += tally.expired;
+        sum.conflicts += tally.conflicts;
+        sum.writes += tally.writes;
+    }
+    // Not only a few at a time, and all ways out.
+    assert!(sum.kept_max > REORDER_FRAMES_MAX * 3 / 4, "{sum:?}");
+    assert!(sum.no_room > 100 && sum.expired > 100 && sum.conflicts > 10 && sum.writes > 1000, "{sum:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_script_holds(script in proptest::collection::vec(any::<u8>(), 0..600)) {
+        hostile::crowd::run(&script);
+    }
+}
 
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 4096 };
 const KEEPING: [RecoveryScheme; 2] = [RecoveryScheme::ImprovedGoBackN, SELECTIVE];

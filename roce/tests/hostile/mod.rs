@@ -15,6 +15,7 @@
 
 #![allow(dead_code)] // each test and fuzz target uses its part
 
+pub(crate) mod crowd;
 mod memory;
 mod peer;
 mod port;

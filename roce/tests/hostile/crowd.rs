@@ -1,0 +1,263 @@
+//! Several queue pairs that fill the reorder memory of one engine, with gaps, forged versions and errors, and end
+//! in any order: runs a script and checks every few polls what must always hold. Shared by the fuzz target, the
+//! replay of its corpus and a property test.
+//!
+//! * What the engine says that it keeps is what the port's pool misses, and within its bounds.
+//! * A queue pair that takes no packets keeps none.
+//! * Every frame is dropped for a counted reason or reaches a queue pair.
+//! * No byte changes but where a receive, or a permitted WRITE, puts it.
+//! * The engine comes to rest; and once all queue pairs are gone, all frames are back.
+
+use super::several::{Several, sent_again};
+use super::tape::{self, Tape};
+use roce::engine::limits::{REORDER_COPIES_MAX, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
+use roce::qp::QpState;
+use roce::recovery::RecoveryScheme;
+
+/// Steps of one run at most.
+const STEPS_MAX: usize = 200;
+/// Frames of one run at most: enough to fill the memory.
+const FRAMES_MAX: usize = 10_000;
+/// Polls without a look at everything.
+const UNCHECKED_POLLS_MAX: usize = 16;
+/// Queue pairs at once.
+const QPS_MAX: usize = 4;
+/// Bytes of a packet that is kept as a copy.
+const TINY: usize = 64;
+
+/// What a run did, so that a test can see that scripts go deep.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Packets kept at once at most.
+    pub(crate) kept_max: usize,
+    /// Packets that found no room.
+    pub(crate) no_room: u64,
+    /// Packets kept for too long.
+    pub(crate) expired: u64,
+    /// Kept packets that gave way to other versions.
+    pub(crate) conflicts: u64,
+    /// WRITEs executed.
+    pub(crate) writes: u64,
+}
+
+struct Crowd<'a> {
+    tape: Tape<'a>,
+    several: Several,
+    /// What each peer has sent, by queue pair.
+    sent: Vec<Vec<Vec<u8>>>,
+    frames: usize,
+    tally: Tally,
+}
+
+/// Runs the script that `bytes` spell; panics where something does not hold.
+pub(crate) fn run(bytes: &[u8]) -> Tally {
+    let mut tape = Tape(bytes);
+    let mut setup = tape::setup(&mut tape);
+    if let RecoveryScheme::SelectiveRepeat { window_pkts } = &mut setup.recovery {
+        *window_pkts = tape.pick(&[64, 1024, 4096, 4096]);
+    }
+    let several = Several::new(setup, QPS_MAX);
+    let sent = vec![Vec::new(); QPS_MAX];
+    let mut crowd = Crowd { tape, several, sent, frames: 0, tally: Tally::default() };
+    for _ in 0..STEPS_MAX {
+        if crowd.tape.0.is_empty() || crowd.frames > FRAMES_MAX {
+            break;
+        }
+        crowd.step();
+    }
+    crowd.finish();
+    crowd.tally
+}
+
+impl Crowd<'_> {
+    fn step(&mut self) {
+        let index = usize::from(self.tape.byte()) % self.sent.len().max(1);
+        if self.sent.is_empty() {
+            return self.create();
+        }
+        match self.tape.below(16) {
+            0..=2 => self.message(index),
+            3..=4 => self.forge(index),
+            5 => self.packet(index),
+            6..=7 => self.send_again(index),
+            8..=9 => self.fill(index),
+            10 => {
+                let len_bytes = u32::from(self.tape.byte()) * 8;
+                self.several.post_recv(index, len_bytes);
+            }
+            11 => {
+                let nanos = self.tape.pick(&[1_000, 1_000_000, REORDER_NANOS_MAX / 2, REORDER_NANOS_MAX]);
+                self.several.now = self.several.now.plus_nanos(nanos);
+                self.poll();
+            }
+            12 if self.tape.once_in(4) => {
+                self.several.destroy(index);
+                self.sent.swap_remove(index);
+                self.poll();
+            }
+            13 if self.sent.len() < QPS_MAX => self.create(),
+            14 => self.modify(index),
+            _ => {
+                self.poll();
+            }
+        }
+    }
+
+    fn create(&mut self) {
+        self.several.create();
+        self.sent.push(Vec::new());
+    }
+
+    fn modify(&mut self, index: usize) {
+        let to = self.tape.pick(&[QpState::Err, QpState::Reset, QpState::Sqd, QpState::Rts]);
+        if self.several.modify(index, to) && to == QpState::Reset {
+            self.connect(index);
+        }
+        self.check_states();
+    }
+
+    fn connect(&mut self, index: usize) {
+        self.several.connect(index);
+        self.sent[index].clear();
+    }
+
+    fn put(&mut self, frame: Vec<u8>) {
+        self.frames += 1;
+        self.several.put(frame);
+    }
+
+    /// A whole message, but for what is lost of it.
+    fn message(&mut self, index: usize) {
+        let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.mtu.bytes());
+        let reth = self.several.arena.reth(tape::honest_reth(&mut self.tape, mtu_bytes));
+        let lost = tape::losses(&mut self.tape);
+        for (number, frame) in self.several.message(index, kind, reth).into_iter().enumerate() {
+            self.sent[index].push(frame.clone());
+            if lost >> (number % 32) & 1 == 0 {
+                self.put(frame);
+            }
+        }
+    }
+
+    /// A message of somebody else's, at PSNs that the peer has used or will use.
+    fn forge(&mut self, index: usize) {
+        let peer = &mut self.several.ends[index].peer;
+        let (expected, fill) = (peer.expected, peer.fill);
+        let (back, ahead) = (u32::from(self.tape.byte() % 16), u32::from(self.tape.byte() % 16));
+        peer.expected = expected.minus(back).plus(ahead);
+        peer.fill = 0x66;
+        let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.mtu.bytes());
+        let reth = self.several.arena.reth(tape::honest_reth(&mut self.tape, mtu_bytes));
+        let frames = self.several.message(index, kind, reth);
+        let peer = &mut self.several.ends[index].peer;
+        (peer.expected, peer.fill) = (expected, fill);
+        frames.into_iter().for_each(|frame| self.put(frame));
+    }
+
+    /// Any packet.
+    fn packet(&mut self, index: usize) {
+        let plan = tape::packet(&mut self.tape, self.several.setup.mtu.bytes());
+        let reth = self.several.arena.reth(plan.reth);
+        let frame = self.several.ends[index].peer.packet(&plan, reth);
+        self.put(frame);
+    }
+
+    /// Some of what the peer has sent, again.
+    fn send_again(&mut self, index: usize) {
+        let len = self.sent[index].len();
+        let from = usize::from(self.tape.byte()) * len / 256;
+        let count = usize::from(self.tape.byte() % 64);
+        let frames: Vec<_> = self.sent[index].iter().skip(from).take(count).cloned().collect();
+        for frame in frames {
+            let is_ipv4 = !self.several.setup.is_ipv6;
+            let frame = if is_ipv4 && self.tape.once_in(4) { sent_again(&frame) } else { frame };
+            self.put(frame);
+        }
+    }
+
+    /// Many packets behind a gap.
+    fn fill(&mut self, index: usize) {
+        let count = usize::from(self.tape.pick(&[3u16, 40, 300, 4095, 3, 40, 300, 40]));
+        let mtu_bytes = self.several.setup.mtu.bytes() as usize;
+        let len_bytes = self.tape.pick(&[TINY, mtu_bytes, mtu_bytes]);
+        let mut frames = self.several.writes(index, count + 1, len_bytes);
+        self.sent[index].extend(frames.iter().cloned());
+        if self.tape.once_in(4) {
+            frames.reverse();
+        }
+        let lost = usize::from(self.tape.byte()) * count / 256;
+        for (number, frame) in frames.into_iter().enumerate() {
+            if number != lost {
+                self.put(frame);
+            }
+        }
+        self.poll();
+    }
+
+    /// Polls until all is taken, with a look at everything every few polls and in the end.
+    fn poll(&mut self) {
+        let mut unchecked = 0;
+        while !(self.several.poll() && self.several.engine.port().incoming.is_empty()) {
+            unchecked += 1;
+            if unchecked == UNCHECKED_POLLS_MAX {
+                self.check();
+                unchecked = 0;
+            }
+        }
+        self.check();
+        self.check_states();
+        // In error for good: its connection begins anew.
+        for index in 0..self.sent.len() {
+            if self.several.state(index) == QpState::Err && self.tape.once_in(2) {
+                assert!(self.several.modify(index, QpState::Reset));
+                self.connect(index);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        self.several.check();
+        let (frames, copies) = self.several.engine.kept_frames();
+        assert_eq!(frames, self.several.pinned(), "kept, and missing in the pool");
+        assert!(
+            frames <= REORDER_FRAMES_MAX && copies <= REORDER_COPIES_MAX,
+            "{frames} frames, {copies} copies"
+        );
+        self.tally.kept_max = self.tally.kept_max.max(frames + copies);
+        let counters = self.several.engine.counters();
+        let dropped: u64 = self.several.engine.drop_counters().iter().map(|(_, count)| count).sum();
+        assert_eq!(
+            dropped + counters.rcvd_pkts,
+            self.several.engine.port().taken,
+            "every frame is counted once"
+        );
+    }
+
+    fn check_states(&self) {
+        let takes = |index| matches!(self.several.state(index), QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !(0..self.sent.len()).any(takes) {
+            assert_eq!(self.several.engine.kept_frames(), (0, 0), "kept for nobody");
+        }
+    }
+
+    fn finish(&mut self) {
+        self.poll();
+        while !self.sent.is_empty() {
+            let index = usize::from(self.tape.byte()) % self.sent.len();
+            self.several.destroy(index);
+            self.sent.swap_remove(index);
+            self.check();
+        }
+        self.poll();
+        assert_eq!(
+            (self.several.engine.kept_frames(), self.several.pinned()),
+            ((0, 0), 0),
+            "some are not back"
+        );
+        let counters = self.several.engine.counters();
+        self.tally.no_room = counters.reorder_no_room;
+        self.tally.expired = counters.reorder_expired;
+        self.tally.conflicts = counters.reorder_conflicts;
+        self.tally.writes = counters.rx_write_requests;
+    }
+}
