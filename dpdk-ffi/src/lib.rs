@@ -40,7 +40,10 @@ mod thread;
 pub use device::{Device, DeviceError, PortId};
 pub use eal::{Eal, EalConfig, EalError, Memory};
 pub use errno::Errno;
-pub use ethdev::{Link, Port, PortBuilder, PortCounters, PortError, PortInfo, PortStats, TX_QUEUE_FRAMES};
+pub use ethdev::{
+    DEFAULT_DESCRIPTORS, HELD_MBUFS, Link, Port, PortBuilder, PortCounters, PortError, PortInfo, PortStats,
+    TX_QUEUE_FRAMES,
+};
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};

@@ -101,6 +101,13 @@ impl Mempool {
         Ok(Self(Arc::new(pool)))
     }
 
+    /// Memory that an mbuf with `data_room_bytes` takes, about, in bytes: with its headroom, its own header and
+    /// the pool's.
+    pub const fn mbuf_bytes(data_room_bytes: u16) -> u64 {
+        const HEADERS_BYTES: u64 = 192;
+        data_room_bytes as u64 + dpdk_sys::SHIM_PKTMBUF_HEADROOM as u64 + HEADERS_BYTES
+    }
+
     /// The shape it was made with.
     pub fn config(&self) -> &MempoolConfig {
         &self.0.config
@@ -153,10 +160,8 @@ impl Pool {
         match NonNull::new(raw) {
             Some(raw) => Ok(Self { raw, config: *config }),
             None => {
-                /// An mbuf's own header and the pool's.
-                const HEADERS_BYTES: u64 = 192;
-                let needed_mib =
-                    (u64::from(config.mbufs) * (u64::from(room) + HEADERS_BYTES)).div_ceil(1 << 20);
+                let mbuf_bytes = Mempool::mbuf_bytes(config.data_room_bytes);
+                let needed_mib = (u64::from(config.mbufs) * mbuf_bytes).div_ceil(1 << 20);
                 Err(MempoolError::NoMemory { config: *config, needed_mib, errno: Errno::last() })
             }
         }

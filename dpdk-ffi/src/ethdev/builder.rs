@@ -53,7 +53,10 @@ pub enum PortError {
     },
 }
 
-/// How to open a port. The default is one queue each way of 1,024 descriptors, the device's own MTU,
+/// Descriptors of each queue by default.
+pub const DEFAULT_DESCRIPTORS: u16 = 1024;
+
+/// How to open a port. The default is one queue each way of [`DEFAULT_DESCRIPTORS`], the device's own MTU,
 /// chained frames where the device can send them, no promiscuous mode, no interrupts.
 #[derive(Clone, Debug)]
 pub struct PortBuilder {
@@ -77,8 +80,8 @@ impl PortBuilder {
             linear_pool: None,
             rx_queues: 1,
             tx_queues: 1,
-            rx_descriptors: 1024,
-            tx_descriptors: 1024,
+            rx_descriptors: DEFAULT_DESCRIPTORS,
+            tx_descriptors: DEFAULT_DESCRIPTORS,
             mtu_bytes: None,
             multi_segs: true,
             promiscuous: false,

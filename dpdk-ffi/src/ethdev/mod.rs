@@ -4,6 +4,6 @@ mod builder;
 mod info;
 mod port;
 
-pub use builder::{PortBuilder, PortError};
+pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder, PortError};
 pub use info::{Link, PortInfo, PortStats};
-pub use port::{Port, PortCounters, TX_QUEUE_FRAMES};
+pub use port::{HELD_MBUFS, Port, PortCounters, TX_QUEUE_FRAMES};

@@ -17,6 +17,8 @@ use crate::mempool::Mempool;
 pub const TX_QUEUE_FRAMES: usize = 64;
 /// Mbufs taken from the pool at a time for frames to send.
 const TX_SPARES: usize = 32;
+/// Mbufs that a port holds at most beside its driver: queued frames, and those at hand for more.
+pub const HELD_MBUFS: usize = TX_QUEUE_FRAMES + TX_SPARES;
 /// Times that one flush asks a driver that takes nothing. A full ring does not drain within a few of these;
 /// the frames then wait for the next flush.
 const FLUSH_STALLS_MAX: usize = 3;

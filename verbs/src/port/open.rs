@@ -3,7 +3,11 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dpdk_ffi::{Device, Eal, EalConfig, EalError, Mempool, MempoolConfig, PortBuilder};
+use dpdk_ffi::{
+    DEFAULT_DESCRIPTORS, Device, Eal, EalConfig, EalError, HELD_MBUFS, Memory, Mempool, MempoolConfig,
+    PortBuilder,
+};
+use roce::engine::limits::{REORDER_FRAMES_MAX, RX_BURST_FRAMES};
 use roce::id::Mac;
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::PortCaps;
@@ -23,6 +27,24 @@ const XDP_BUFFER_BYTES: u16 = 3072;
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of Ethernet around an IP packet: header and a VLAN tag.
 const ETHERNET_BYTES: usize = 18;
+
+/// Mbufs that wait in the caches of threads: DPDK flushes one that has half as many again.
+const CACHE_MBUFS: u32 = 256;
+const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
+/// Threads with a cache: the one that started DPDK, and one that an application may register.
+const CACHES: u32 = 2;
+/// Descriptors of an XDP socket's rings, which are of a size of their own.
+const XDP_DESCRIPTORS: u16 = 2048;
+/// Mbufs outside a port's rings at most: kept by the engine, in a burst and as its copy in one piece, at hand for
+/// frames to send, and in caches.
+const MBUFS_BESIDE_RINGS: u32 =
+    (REORDER_FRAMES_MAX + 2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
+
+/// The pool of a port with so many queues each way: every mbuf that can be elsewhere, and a burst. So whatever peers
+/// make the engine keep, its rings stay full.
+const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
+    2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
+}
 
 /// A port on an interface that stays the kernel's.
 pub struct SharedInterface {
@@ -144,7 +166,9 @@ fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
 fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
     let packed = spec.kind == PortKind::AfXdp;
     let data_room_bytes = if packed { XDP_BUFFER_BYTES } else { BUFFER_BYTES };
-    let pool = Mempool::new(eal, &MempoolConfig { data_room_bytes, packed, ..MempoolConfig::default() })?;
+    let mbufs = pool_mbufs(spec.queues, if packed { XDP_DESCRIPTORS } else { DEFAULT_DESCRIPTORS });
+    let pool =
+        Mempool::new(eal, &MempoolConfig { mbufs, data_room_bytes, cache_mbufs: CACHE_MBUFS, packed })?;
     let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
     Ok(builder.queues(spec.queues, spec.queues))
 }
@@ -211,5 +235,10 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     Ok(eal.attach_vdev(&vdev_name(driver), &args.join(","))?)
 }
 
+// Two ports of a process fit into the hugepages that are asked of a machine.
+const _: () = assert!(
+    2 * pool_mbufs(1, DEFAULT_DESCRIPTORS) as u64 * Mempool::mbuf_bytes(BUFFER_BYTES)
+        <= Memory::HUGEPAGES_WANTED_BYTES
+);
 const _: () = assert!(BUFFER_MTU_BYTES + ETHERNET_BYTES <= BUFFER_BYTES as usize);
 const _: () = assert!(XDP_MTU_BYTES + ETHERNET_BYTES <= XDP_BUFFER_BYTES as usize);
