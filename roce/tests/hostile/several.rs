@@ -10,10 +10,10 @@ use roce::congestion::CongestionScheme;
 use roce::engine::Engine;
 use roce::id::{Gid, Qpn};
 use roce::mem::PdId;
-use roce::psn::Psn;
 use roce::qp::{PathMtu, Placement, QpAttr, QpState};
 use roce::queue::{CqId, CqPoller, RecvPoster, RecvRequest, Sge};
 use roce::recovery::RecoveryScheme;
+use roce::start;
 use roce::time::Instant;
 use roce::wire::{Operation, Packet, Reth};
 use std::rc::Rc;
@@ -84,7 +84,7 @@ impl Several {
         let (cq, poller) = engine.create_cq(4 * DEPTH * count as u32).unwrap();
         let (ends, frames) = (Vec::new(), Vec::new());
         let mut several =
-            Several { engine, setup, arena, ends, now: Instant::ZERO, pd, cq, poller, frames, told: 0 };
+            Several { engine, setup, arena, ends, now: start::INSTANT, pd, cq, poller, frames, told: 0 };
         (0..count).for_each(|_| several.create());
         several
     }
