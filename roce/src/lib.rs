@@ -7,6 +7,8 @@
 //!
 //! Modules are listed lowest first; a module may name only those above it.
 
+pub mod sync;
+
 pub mod time;
 
 pub mod id;

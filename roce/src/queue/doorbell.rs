@@ -1,6 +1,6 @@
 //! Doorbells: how posting threads tell the engine which send queues have news.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BITS: usize = u64::BITS as usize;
 

@@ -4,10 +4,15 @@
 pub mod cq;
 pub mod cqe;
 pub mod doorbell;
+#[cfg(all(test, loom))]
+mod models;
 pub mod ring;
 pub mod rq;
 pub mod sg;
 pub mod sq;
+#[cfg(all(test, not(loom)))]
+mod threads;
+mod work;
 pub mod wqe;
 
 pub use cq::{CompletionQueue, CqId, CqPoller, CqTable, Notify};

@@ -11,10 +11,11 @@
 //! keeps its work requests here until they are acknowledged.
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 use crate::start;
 
@@ -34,9 +35,10 @@ struct Shared<T> {
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    fn slot(&self, position: u32) -> *mut MaybeUninit<T> {
+    #[inline]
+    fn slot(&self, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
         let mask = self.slots.len() - 1;
-        self.slots[position as usize & mask].get()
+        &self.slots[position as usize & mask]
     }
 }
 
@@ -103,7 +105,7 @@ impl<T: Copy + Send> Producer<T> {
         }
         // SAFETY: has_room: the slot at `tail` is outside head..tail, so the consumer does not read
         // it, and this is the only producer (&mut self of a type that is not Clone).
-        unsafe { (*self.shared.slot(self.tail)).write(value) };
+        self.shared.slot(self.tail).with_mut(|slot| unsafe { (*slot).write(value) });
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail.0.store(self.tail, Ordering::Release);
         Ok(())
@@ -134,10 +136,11 @@ impl<T: Copy + Send> Consumer<T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
+        let slot = self.shared.slot(self.head.wrapping_add(index));
         // SAFETY: head <= position < tail: the slot was written before `tail` was stored with
         // Release and loaded with Acquire, and the producer leaves it alone until it is released,
         // which needs &mut self.
-        Some(unsafe { (*self.shared.slot(self.head.wrapping_add(index))).assume_init_ref() })
+        Some(slot.with(|slot| unsafe { (*slot).assume_init_ref() }))
     }
 
     /// Gives the `count` oldest elements' places back (at most those that are published).
@@ -171,7 +174,7 @@ impl<T: Copy + Send> Consumer<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -1,11 +1,10 @@
 //! The send queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::doorbell::Doorbells;
-use super::ring::{Consumer, Producer, ring_from};
 use super::sg::Lists;
+use super::work::{WorkPoster, WorkQueue, Wqe, work_queue_from};
 use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
 use crate::mem::{Memory, MemoryTable, PdId, Span};
 use crate::start;
@@ -23,13 +22,11 @@ pub struct SendQueueSize {
 
 /// The application's end: posts work requests.
 pub struct SendPoster {
-    wqes: Producer<SendWqe>,
-    sges: Producer<Sge>,
+    work: WorkPoster<SendWqe>,
     inline: Memory,
     /// The place in `inline` of the next inline work request, below the depth.
     inline_place: u32,
     size: SendQueueSize,
-    open: Arc<AtomicBool>,
     signal_all: bool,
     doorbells: Arc<Doorbells>,
     slot: usize,
@@ -37,10 +34,8 @@ pub struct SendPoster {
 
 /// The engine's end: work requests from the oldest not completed to the newest posted.
 pub struct SendQueue {
-    wqes: Consumer<SendWqe>,
-    sges: Consumer<Sge>,
+    work: WorkQueue<SendWqe>,
     inline: Memory,
-    open: Arc<AtomicBool>,
 }
 
 /// A send queue of the given size. `slot` is the bell of `doorbells` that a post rings;
@@ -62,54 +57,41 @@ fn send_queue_from(
     doorbells: Arc<Doorbells>,
     slot: usize,
 ) -> (SendPoster, SendQueue) {
-    let (wqe_in, wqe_out) = ring_from(first, size.depth);
-    let (sge_in, sge_out) = ring_from(first, size.depth * size.max_sges.saturating_sub(1).max(1));
+    let (poster, queue) = work_queue_from(first, size.depth, size.max_sges);
     let inline = Memory::alloc(size.depth as usize * size.max_inline_bytes as usize);
-    let open = Arc::new(AtomicBool::new(false));
     let poster = SendPoster {
-        wqes: wqe_in,
-        sges: sge_in,
+        work: poster,
         inline: inline.clone(),
         inline_place: 0,
         size,
-        open: open.clone(),
         signal_all,
         doorbells,
         slot,
     };
-    (poster, SendQueue { wqes: wqe_out, sges: sge_out, inline, open })
+    (poster, SendQueue { work: queue, inline })
+}
+
+impl Wqe for SendWqe {
+    #[inline]
+    fn list(&self) -> &SgList {
+        &self.list
+    }
 }
 
 impl SendPoster {
     /// Queues `request` and rings the doorbell.
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        if !self.open.load(Ordering::Relaxed) {
-            return Err(PostError::WrongState);
-        }
-        if !self.wqes.has_room(1) {
-            return Err(PostError::QueueFull { depth: self.size.depth });
-        }
+        self.work.admit()?;
         let (inline, list) = match request.data {
-            SendData::Sges(sges) => (false, self.list_of(sges)?),
+            SendData::Sges(sges) => (false, self.work.list_of(sges)?),
             SendData::Inline(bytes) => (true, self.inline_of(bytes, request.op)?),
         };
         let flags = SendFlags { signaled: request.flags.signaled || self.signal_all, ..request.flags };
         let wqe = SendWqe { wr_id: request.wr_id, op: request.op, flags, inline, list };
-        self.wqes.push(wqe).map_err(|_| PostError::QueueFull { depth: self.size.depth })?;
+        self.work.push(wqe)?;
         self.doorbells.ring(self.slot);
         Ok(())
-    }
-
-    fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
-        if sges.len() > self.size.max_sges as usize {
-            return Err(PostError::TooManySges { count: sges.len(), max: self.size.max_sges });
-        }
-        let list =
-            SgList::new(sges, self.sges.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        let full = PostError::QueueFull { depth: self.size.depth };
-        sges.iter().skip(1).try_for_each(|sge| self.sges.push(*sge)).map_err(|_| full)?;
-        Ok(list)
     }
 
     fn inline_of(&mut self, bytes: &[u8], op: SendOp) -> Result<SgList, PostError> {
@@ -133,46 +115,43 @@ impl SendPoster {
 
     /// Work requests outstanding at most.
     pub fn depth(&self) -> u32 {
-        self.size.depth
+        self.work.depth()
     }
 }
 
 impl SendQueue {
     /// Lets posts through or refuses them.
     pub fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Relaxed);
+        self.work.set_open(open);
     }
 
     /// Work requests posted and not yet released.
     #[inline]
     pub fn len(&mut self) -> u32 {
-        self.wqes.len()
+        self.work.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&mut self) -> bool {
-        self.wqes.is_empty()
+        self.work.len() == 0
     }
 
     /// The work request `index` places after the oldest.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&SendWqe> {
-        self.wqes.get(index)
+        self.work.get(index)
     }
 
     /// Releases the oldest work request and its entries, once it has completed.
     #[inline]
     pub fn release_oldest(&mut self) -> Option<SendWqe> {
-        let wqe = *self.wqes.get(0)?;
-        self.sges.release(wqe.list.rest_count());
-        self.wqes.release(1);
-        Some(wqe)
+        self.work.release_oldest()
     }
 
     /// The queue's gather and scatter lists.
     #[inline]
     pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
-        Lists { memory, pd, rest: &mut self.sges }
+        self.work.lists(memory, pd)
     }
 
     /// Bytes `offset..offset+len_bytes` of an inline work request.

@@ -9,7 +9,8 @@ use std::process::Command;
 fn package_tools(directory: &Path) {
     for tool in ["apt-get", "apt", "dpkg-query", "sudo"] {
         let path = directory.join(tool);
-        let script = format!("#!/bin/sh\necho {tool} \"$@\" >>'{}'\nexit 1\n", directory.join("called").display());
+        let script =
+            format!("#!/bin/sh\necho {tool} \"$@\" >>'{}'\nexit 1\n", directory.join("called").display());
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }

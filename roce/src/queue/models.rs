@@ -1,0 +1,165 @@
+//! Rings, queues and doorbells under loom: every order in which two or three threads may see each other's accesses,
+//! up to a number of preemptions (`scripts/check.sh loom`).
+
+use std::sync::Arc;
+
+use super::cq::{CompletionQueue, Notify, Written};
+use super::cqe::{Cqe, WcOpcode, WcStatus};
+use super::doorbell::Doorbells;
+use super::ring::ring;
+use super::sq::{SendQueueSize, send_queue};
+use super::work::{WorkPoster, work_queue};
+use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, Sge};
+use crate::id::Qpn;
+use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::random::Random;
+use crate::sync::{Mutex, UnsafeCell};
+use loom::thread;
+
+#[test]
+fn a_ring_passes_every_element_and_reuses_places() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = ring::<u32>(2);
+        let writer = thread::spawn(move || {
+            let mut pushed = 0;
+            for _ in 0..4 {
+                pushed += u32::from(producer.push(pushed).is_ok());
+            }
+            pushed
+        });
+        let mut taken = 0;
+        let mut take = |consumer: &mut super::ring::Consumer<u32>| {
+            while let Some(value) = consumer.pop() {
+                assert_eq!(value, taken);
+                taken += 1;
+            }
+        };
+        take(&mut consumer);
+        let pushed = writer.join().unwrap();
+        take(&mut consumer);
+        assert!(taken == pushed && pushed >= 2);
+    });
+}
+
+fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64) -> Result<(), PostError> {
+    poster.admit()?;
+    let list = poster.list_of(&[Sge::default(); 3])?;
+    poster.push(RecvWqe { wr_id, list })
+}
+
+#[test]
+fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
+    loom::model(|| {
+        let (mut poster, mut queue) = work_queue(2, 3);
+        queue.set_open(true);
+        assert_eq!((post(&mut poster, 0), post(&mut poster, 1)), (Ok(()), Ok(())));
+        let engine = thread::spawn(move || {
+            assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), Some(0));
+            queue
+        });
+        let (had_place, posted) = (poster.admit().is_ok(), post(&mut poster, 2).is_ok());
+        assert!(posted || !had_place, "a place for the work request and none for its entries");
+        let mut queue = engine.join().unwrap();
+        while queue.release_oldest().is_some() {}
+        assert_eq!((post(&mut poster, 3), post(&mut poster, 4)), (Ok(()), Ok(())), "the queue is empty");
+        assert_eq!(post(&mut poster, 5), Err(PostError::QueueFull { depth: 2 }));
+    });
+}
+
+#[test]
+fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
+    // Made here, because loom's threads have small stacks.
+    let memory = Memory::alloc(16);
+    memory.write(0, &[7, 8, 9]).unwrap();
+    let mut table = MemoryTable::new(1);
+    let (lkey, _) = table.register(&mut Random::new([1; 32]), PdId(1), memory, 0, Access::NONE).unwrap();
+    loom::model(move || {
+        let bells = Arc::new(Doorbells::new(1));
+        let size = SendQueueSize { depth: 1, max_sges: 3, max_inline_bytes: 8 };
+        let (mut poster, mut queue) = send_queue(size, true, bells.clone(), 0);
+        queue.set_open(true);
+        let application = thread::spawn(move || {
+            let sges = [0, 1, 2].map(|addr| Sge { addr, len_bytes: 1, lkey });
+            let flags = SendFlags::default();
+            let request = |wr_id, data| SendRequest { wr_id, op: SendOp::Send, flags, data };
+            let posts = [request(0, SendData::Sges(&sges)), request(1, SendData::Inline(b"inline"))];
+            posts.iter().filter(|request| poster.post(request).is_ok()).count()
+        });
+        let mut seen = 0;
+        let mut answer = || {
+            bells.drain(|_| {
+                assert_eq!(queue.len(), 1, "a doorbell without a work request");
+                let wqe = *queue.get(0).unwrap();
+                let mut out = [0; 3];
+                if wqe.inline {
+                    queue.inline_span(&wqe, 0, 3).copy_to(&mut out);
+                    assert_eq!(&out, b"inl");
+                } else {
+                    queue.lists(&table, PdId(1)).gather(&wqe.list, 0, &mut out).unwrap();
+                    assert_eq!(out, [7, 8, 9]);
+                }
+                assert!(queue.release_oldest().is_some());
+                seen += 1;
+            });
+        };
+        answer();
+        let posted = application.join().unwrap();
+        answer();
+        assert_eq!(seen, posted);
+    });
+}
+
+#[test]
+fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
+    loom::model(|| {
+        let bells = Arc::new(Doorbells::new(2));
+        let written = Arc::new([UnsafeCell::new(()), UnsafeCell::new(())]);
+        let ringers: Vec<_> = (0..2)
+            .map(|slot| {
+                let (bells, written) = (bells.clone(), written.clone());
+                thread::spawn(move || {
+                    written[slot].with_mut(|_| ());
+                    bells.ring(slot);
+                })
+            })
+            .collect();
+        let mut rung = [0; 2];
+        let mut answer = || {
+            bells.drain(|slot| {
+                written[slot].with(|_| ());
+                rung[slot] += 1;
+            });
+        };
+        answer();
+        ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+        answer();
+        assert_eq!(rung, [1, 1]);
+        assert!(!bells.any());
+    });
+}
+
+/// Asks for a notification, then polls the queue empty, then sleeps, as an application does: it either has the
+/// completion or is woken.
+#[test]
+fn a_completion_is_polled_or_notified() {
+    loom::model(|| {
+        let (engine, mut poller) = CompletionQueue::new(1);
+        let engine = Arc::new(Mutex::new(engine));
+        let writer = thread::spawn({
+            let engine = engine.clone();
+            move || {
+                let (status, opcode) = (WcStatus::Success, WcOpcode::Send);
+                let cqe = Cqe { wr_id: 1, status, opcode, len_bytes: 0, imm: None, qpn: Qpn::new(1) };
+                engine.lock().unwrap().write(cqe, false)
+            }
+        });
+        let mut polled = poller.pop();
+        if polled.is_none() {
+            engine.lock().unwrap().request_notify(Notify::Any);
+            polled = poller.pop();
+        }
+        let written = writer.join().unwrap();
+        assert!(polled.is_some() || written == Written::Notify);
+        assert_eq!(polled.or_else(|| poller.pop()).map(|cqe| cqe.wr_id), Some(1));
+    });
+}

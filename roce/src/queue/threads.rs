@@ -1,0 +1,180 @@
+//! The two ends of queues on two threads: for ThreadSanitizer, and for faults that only many rounds show. What every
+//! interleaving does, loom says (`models.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use super::cq::CompletionQueue;
+use super::cqe::{Cqe, WcOpcode, WcStatus};
+use super::doorbell::Doorbells;
+use super::rq::{RecvQueueSize, recv_queue};
+use super::sq::{SendQueueSize, send_queue};
+use super::wqe::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
+use crate::id::Qpn;
+use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::random::Random;
+
+const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
+const DEPTH: u32 = 5;
+
+/// Posts work requests of one to three entries by turns, each as soon as it is taken. One that is refused while
+/// nothing is outstanding would be refused for ever.
+fn post_all(released: &AtomicU64, mut post: impl FnMut(u64) -> bool) {
+    for wr_id in 0..ROUNDS {
+        loop {
+            let is_empty = released.load(Ordering::Acquire) == wr_id;
+            if post(wr_id) {
+                break;
+            }
+            assert!(!is_empty, "post {wr_id} was refused by an empty queue");
+            thread::yield_now();
+        }
+    }
+}
+
+fn entries(wr_id: u64) -> usize {
+    1 + (wr_id % 3) as usize
+}
+
+#[test]
+fn two_threads_post_and_release_receives() {
+    let (mut poster, mut queue) = recv_queue(RecvQueueSize { depth: DEPTH, max_sges: 3 });
+    queue.set_open(true);
+    let released = Arc::new(AtomicU64::new(0));
+    let engine = thread::spawn({
+        let released = released.clone();
+        move || {
+            let mut next = 0;
+            while next < ROUNDS {
+                let Some(wqe) = queue.release_oldest() else {
+                    thread::yield_now();
+                    continue;
+                };
+                assert_eq!((wqe.wr_id, wqe.list.len_bytes), (next, entries(next) as u32));
+                next += 1;
+                released.store(next, Ordering::Release);
+            }
+        }
+    });
+    let sges = [Sge { len_bytes: 1, ..Sge::default() }; 3];
+    post_all(&released, |wr_id| poster.post(&RecvRequest { wr_id, sges: &sges[..entries(wr_id)] }).is_ok());
+    engine.join().unwrap();
+}
+
+/// Every other send is inline; the bytes of all are those of their number.
+#[test]
+fn two_threads_post_sends_and_answer_doorbells() {
+    let memory = Memory::alloc(256);
+    memory.write(0, &std::array::from_fn::<u8, 256, _>(|at| at as u8)).unwrap();
+    let mut table = MemoryTable::new(1);
+    let (lkey, _) = table.register(&mut Random::new([1; 32]), PdId(1), memory, 0, Access::NONE).unwrap();
+    let bells = Arc::new(Doorbells::new(1));
+    let size = SendQueueSize { depth: DEPTH, max_sges: 3, max_inline_bytes: 3 };
+    let (mut poster, mut queue) = send_queue(size, true, bells.clone(), 0);
+    queue.set_open(true);
+    let released = Arc::new(AtomicU64::new(0));
+    let engine = thread::spawn({
+        let released = released.clone();
+        move || {
+            let mut next = 0;
+            while next < ROUNDS {
+                let mut rung = false;
+                bells.drain(|_| rung = true);
+                if !rung {
+                    thread::yield_now();
+                    continue;
+                }
+                while let Some(wqe) = queue.get(0).copied() {
+                    let mut out = [0; 3];
+                    let out = &mut out[..entries(next)];
+                    if wqe.inline {
+                        queue.inline_span(&wqe, 0, wqe.list.len_bytes).copy_to(out);
+                    } else {
+                        queue.lists(&table, PdId(1)).gather(&wqe.list, 0, out).unwrap();
+                    }
+                    assert!(wqe.wr_id == next && out.iter().all(|byte| *byte == next as u8));
+                    queue.release_oldest().unwrap();
+                    next += 1;
+                    released.store(next, Ordering::Release);
+                }
+            }
+        }
+    });
+    post_all(&released, |wr_id| {
+        let (byte, count) = (wr_id as u8, entries(wr_id));
+        let sges = [Sge { addr: u64::from(byte), len_bytes: 1, lkey }; 3];
+        let inline = [byte; 3];
+        let data = match wr_id % 2 {
+            0 => SendData::Sges(&sges[..count]),
+            _ => SendData::Inline(&inline[..count]),
+        };
+        let flags = SendFlags::default();
+        poster.post(&SendRequest { wr_id, op: SendOp::Send, flags, data }).is_ok()
+    });
+    engine.join().unwrap();
+}
+
+#[test]
+fn two_threads_ring_while_one_answers() {
+    const SLOTS: usize = 130;
+    let bells = Arc::new(Doorbells::new(SLOTS));
+    // What was posted to each slot: plain numbers to the bells, which order them.
+    let posted: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(0)).collect());
+    let ringers: Vec<_> = (0..2)
+        .map(|first| {
+            let (bells, posted) = (bells.clone(), posted.clone());
+            thread::spawn(move || {
+                for round in 0..ROUNDS {
+                    let slot = (2 * (round as usize % (SLOTS / 2))) + first;
+                    posted[slot].store(round + 1, Ordering::Relaxed);
+                    bells.ring(slot);
+                }
+            })
+        })
+        .collect();
+    let mut seen = vec![0; SLOTS];
+    let is_complete = |seen: &[u64]| seen.iter().all(|last| *last + SLOTS as u64 / 2 > ROUNDS);
+    while !is_complete(&seen) {
+        let mut any = false;
+        bells.drain(|slot| {
+            any = true;
+            seen[slot] = posted[slot].load(Ordering::Relaxed);
+        });
+        if !any {
+            thread::yield_now();
+        }
+    }
+    ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+}
+
+#[test]
+fn two_threads_write_and_poll_completions() {
+    let (mut cq, mut poller) = CompletionQueue::new(DEPTH);
+    let taken = Arc::new(AtomicU64::new(0));
+    let engine = thread::spawn({
+        let taken = taken.clone();
+        move || {
+            for wr_id in 0..ROUNDS {
+                // As queue pairs do, it completes no more than the queue holds.
+                while taken.load(Ordering::Acquire) + u64::from(DEPTH) <= wr_id {
+                    thread::yield_now();
+                }
+                let (status, opcode, qpn) = (WcStatus::Success, WcOpcode::Recv, Qpn::new(1));
+                cq.write(Cqe { wr_id, status, opcode, len_bytes: wr_id as u32, imm: None, qpn }, false);
+                assert!(!cq.overflowed());
+            }
+        }
+    });
+    for wr_id in 0..ROUNDS {
+        let cqe = loop {
+            if let Some(cqe) = poller.pop() {
+                break cqe;
+            }
+            thread::yield_now();
+        };
+        assert_eq!((cqe.wr_id, cqe.len_bytes), (wr_id, wr_id as u32));
+        taken.store(wr_id + 1, Ordering::Release);
+    }
+    engine.join().unwrap();
+}

@@ -1,0 +1,172 @@
+//! What send and receive queue have in common: a ring of work requests, and a ring of those entries of their
+//! scatter/gather lists that come after the first.
+//!
+//! ```text
+//!   poster   entries pushed  -> work request pushed       whoever sees the request sees its entries
+//!   engine   entries released -> work request released    whoever sees its place free sees theirs free
+//! ```
+
+use std::sync::Arc;
+
+use super::ring::{Consumer, Producer, ring_from};
+use super::sg::Lists;
+use super::wqe::{PostError, SgList, Sge};
+use crate::mem::{MemoryTable, PdId};
+use crate::start;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// A work request in its queue.
+pub(super) trait Wqe: Copy + Send {
+    /// Where its bytes are.
+    fn list(&self) -> &SgList;
+}
+
+/// The application's end.
+pub(super) struct WorkPoster<W> {
+    wqes: Producer<W>,
+    sges: Producer<Sge>,
+    max_sges: u32,
+    open: Arc<AtomicBool>,
+}
+
+/// The engine's end: work requests from the oldest not completed to the newest posted.
+pub(super) struct WorkQueue<W> {
+    wqes: Consumer<W>,
+    sges: Consumer<Sge>,
+    open: Arc<AtomicBool>,
+}
+
+/// A queue of at most `depth` work requests of `max_sges` entries, which takes none yet.
+pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
+    work_queue_from(start::RING_POSITION, depth, max_sges)
+}
+
+/// As [`work_queue`]; positions in its rings count from `first`.
+pub(super) fn work_queue_from<W: Wqe>(
+    first: u32,
+    depth: u32,
+    max_sges: u32,
+) -> (WorkPoster<W>, WorkQueue<W>) {
+    let (wqe_in, wqe_out) = ring_from(first, depth);
+    let (sge_in, sge_out) = ring_from(first, depth * max_sges.saturating_sub(1).max(1));
+    let open = Arc::new(AtomicBool::new(false));
+    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges, open: open.clone() };
+    (poster, WorkQueue { wqes: wqe_out, sges: sge_out, open })
+}
+
+impl<W: Wqe> WorkPoster<W> {
+    /// Whether a work request may be posted now.
+    #[inline]
+    pub(super) fn admit(&mut self) -> Result<(), PostError> {
+        if !self.open.load(Ordering::Relaxed) {
+            return Err(PostError::WrongState);
+        }
+        if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// The list of `sges`, of which those after the first are put into their ring: all or none, because what is
+    /// there without a work request is released with none.
+    #[inline]
+    pub(super) fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
+        if sges.len() > self.max_sges as usize {
+            return Err(PostError::TooManySges { count: sges.len(), max: self.max_sges });
+        }
+        let list =
+            SgList::new(sges, self.sges.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
+        if !self.sges.has_room(list.rest_count()) {
+            return Err(self.full());
+        }
+        sges.iter().skip(1).try_for_each(|sge| self.sges.push(*sge)).map_err(|_| self.full())?;
+        Ok(list)
+    }
+
+    /// Queues an admitted work request, whose list was made by [`WorkPoster::list_of`].
+    #[inline]
+    pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
+        self.wqes.push(wqe).map_err(|_| self.full())
+    }
+
+    /// Work requests outstanding at most.
+    pub(super) fn depth(&self) -> u32 {
+        self.wqes.depth()
+    }
+
+    fn full(&self) -> PostError {
+        PostError::QueueFull { depth: self.depth() }
+    }
+}
+
+impl<W: Wqe> WorkQueue<W> {
+    /// Lets posts through or refuses them.
+    pub(super) fn set_open(&self, open: bool) {
+        self.open.store(open, Ordering::Relaxed);
+    }
+
+    /// Work requests posted and not yet released.
+    #[inline]
+    pub(super) fn len(&mut self) -> u32 {
+        self.wqes.len()
+    }
+
+    /// The work request `index` places after the oldest.
+    #[inline]
+    pub(super) fn get(&mut self, index: u32) -> Option<&W> {
+        self.wqes.get(index)
+    }
+
+    /// Releases the oldest work request and its entries. Entries first, because a poster on another thread that
+    /// finds a place for a work request takes for granted that there are places for its entries.
+    #[inline]
+    pub(super) fn release_oldest(&mut self) -> Option<W> {
+        let wqe = *self.wqes.get(0)?;
+        self.sges.release(wqe.list().rest_count());
+        self.wqes.release(1);
+        Some(wqe)
+    }
+
+    /// The queue's scatter/gather lists.
+    #[inline]
+    pub(super) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+        Lists { memory, pd, rest: &mut self.sges }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::wqe::RecvWqe;
+    use super::*;
+
+    fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64, sges: usize) -> Result<(), PostError> {
+        poster.admit()?;
+        let list = poster.list_of(&vec![Sge::default(); sges])?;
+        poster.push(RecvWqe { wr_id, list })
+    }
+
+    /// A release under way, as another thread saw it when work requests were released before their entries.
+    #[test]
+    fn a_refused_post_leaves_no_entries_behind() {
+        let (mut poster, mut queue) = work_queue(2, 3);
+        queue.set_open(true);
+        assert_eq!((post(&mut poster, 1, 2), post(&mut poster, 2, 3)), (Ok(()), Ok(())));
+        queue.wqes.release(1);
+        let full = Err(PostError::QueueFull { depth: 2 });
+        assert_eq!(post(&mut poster, 3, 3), full, "one entry has a place, two need one");
+        queue.sges.release(1);
+        assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), Some(2));
+        let both = (post(&mut poster, 4, 3), post(&mut poster, 5, 3));
+        assert_eq!(both, (Ok(()), Ok(())), "the queue is empty, so all of it has room");
+    }
+
+    #[test]
+    fn a_refused_list_leaves_no_entries_behind() {
+        let (mut poster, queue) = work_queue::<RecvWqe>(1, 3);
+        assert_eq!(post(&mut poster, 1, 1), Err(PostError::WrongState));
+        queue.set_open(true);
+        assert_eq!(post(&mut poster, 1, 4), Err(PostError::TooManySges { count: 4, max: 3 }));
+        let huge = [Sge { len_bytes: 1 << 31, ..Sge::default() }; 2];
+        assert_eq!(poster.list_of(&huge).err(), Some(PostError::TooLong { len_bytes: 1 << 32 }));
+        assert_eq!(poster.sges.position(), start::RING_POSITION);
+        assert_eq!(post(&mut poster, 1, 3), Ok(()));
+        assert_eq!(post(&mut poster, 2, 1), Err(PostError::QueueFull { depth: 1 }));
+    }
+}
