@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use roce::queue::CqId;
+use roce::sync::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::context::{Context, Shared};
@@ -15,32 +16,61 @@ use crate::error::Error;
 /// How long a waiting thread polls before it sleeps: most answers come sooner, and a sleep costs more.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// The part that the engine's driver reaches.
-#[derive(Debug)]
-pub(crate) struct Inbox {
-    ready: Mutex<VecDeque<CqId>>,
-    /// Counts the events that nobody has taken: readable while there are any.
-    fd: OwnedFd,
+/// A number that others can wait for while it is 0.
+pub(crate) trait Semaphore {
+    /// Adds one.
+    fn add(&self);
+    /// Takes one; 0 stays 0.
+    fn take(&self);
 }
 
-impl Inbox {
-    /// Adds an event.
-    pub(crate) fn put(&self, cq: CqId) {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).push_back(cq);
+impl Semaphore for OwnedFd {
+    fn add(&self) {
         // It fails only when 2^64-2 events wait.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
-    /// Ends all waiting for good: the descriptor stays readable.
+    fn take(&self) {
+        let _ = rustix::io::read(self, &mut [0; 8]);
+    }
+}
+
+/// The part that the engine's driver reaches.
+#[derive(Debug)]
+pub(crate) struct Inbox<S = OwnedFd> {
+    ready: Mutex<VecDeque<CqId>>,
+    /// Counts the events that nobody has taken: readable while there are any.
+    count: S,
+}
+
+impl<S: Semaphore> Inbox<S> {
+    pub(crate) fn new(count: S) -> Self {
+        Inbox { ready: Mutex::new(VecDeque::new()), count }
+    }
+
+    /// Its count, which others may wait for.
+    pub(crate) fn count(&self) -> &S {
+        &self.count
+    }
+
+    /// Adds an event. It is counted under the lock: whoever took it in between would find nothing to take from the
+    /// count, which then stayed above 0 for ever.
+    pub(crate) fn put(&self, cq: CqId) {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.push_back(cq);
+        self.count.add();
+    }
+
+    /// Ends all waiting for good: the count stays above 0.
     pub(crate) fn close(&self) {
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        self.count.add();
     }
 
-    fn take(&self) -> Option<CqId> {
+    /// Takes the oldest event.
+    pub(crate) fn take(&self) -> Option<CqId> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let cq = ready.pop_front()?;
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.fd, &mut count);
+        self.count.take();
         Some(cq)
     }
 }
@@ -58,8 +88,7 @@ impl CompChannel {
             eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(
                 |error| Error::System { what: "cannot make an event file descriptor", error: error.into() },
             )?;
-        let inbox = Arc::new(Inbox { ready: Mutex::default(), fd });
-        Ok(CompChannel { inbox, shared: context.shared() })
+        Ok(CompChannel { inbox: Arc::new(Inbox::new(fd)), shared: context.shared() })
     }
 
     /// Waits for an event: the completion queue that has completions. `None` after `timeout`.
@@ -86,7 +115,7 @@ impl CompChannel {
             self.shared.hand_over();
             let left = Timespec::try_from(timeout - waited)
                 .unwrap_or(Timespec { tv_sec: i64::from(u32::MAX), tv_nsec: 0 });
-            let mut fds = [PollFd::new(&self.inbox.fd, PollFlags::IN)];
+            let mut fds = [PollFd::new(self.inbox.count(), PollFlags::IN)];
             match poll(&mut fds, Some(&left)) {
                 Ok(_) => {}
                 Err(error) if error == rustix::io::Errno::INTR => {}
@@ -114,6 +143,6 @@ impl AsFd for CompChannel {
     /// Readable while an event waits, and for good when the device is out of order; for `poll` and its like. Do not
     /// read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inbox.fd.as_fd()
+        self.inbox.count().as_fd()
     }
 }

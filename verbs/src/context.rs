@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dpdk_ffi::EalConfig;
@@ -24,9 +24,9 @@ use roce::queue::CqId;
 
 use crate::channel::{CompChannel, Inbox};
 use crate::cq::Cq;
+use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::{Error, OpenError};
-use crate::fatal::{DrivenGuard, Fatal};
-use crate::lock::Lock;
+use crate::fatal::Fatal;
 use crate::mr::Pd;
 use crate::port::{self, PortKind, PortSpec, SharedInterface, Wire};
 use crate::progress::Background;
@@ -85,9 +85,31 @@ pub struct DeviceAttr {
 
 pub(crate) type LivePort = Events<Fault<Wire>>;
 
+/// The engine's time: nanoseconds since the device was opened.
+#[derive(Clone)]
+struct EngineClock {
+    clock: quanta::Clock,
+    /// The clock's reading at the origin.
+    origin: u64,
+}
+
+impl EngineClock {
+    fn new() -> Self {
+        let clock = quanta::Clock::new();
+        EngineClock { origin: clock.raw(), clock }
+    }
+
+    #[inline]
+    fn now(&self) -> roce::time::Instant {
+        roce::time::Instant::from_nanos(self.clock.delta_as_nanos(self.origin, self.clock.raw()))
+    }
+}
+
 /// What one thread at a time may touch.
 pub(crate) struct Driven {
     pub(crate) engine: Engine<LivePort>,
+    fatal: Arc<Fatal>,
+    clock: EngineClock,
     shared_interface: Option<SharedInterface>,
     channels: HashMap<CqId, Arc<Inbox>>,
     async_events: VecDeque<Event>,
@@ -99,15 +121,12 @@ pub(crate) struct Driven {
 
 /// What all objects of a device share.
 pub(crate) struct Shared {
-    driven: Lock<Driven>,
-    pub(crate) fatal: Fatal,
-    clock: quanta::Clock,
-    /// The clock's reading at the engine's origin of time.
-    origin: u64,
+    driven: DriveLock<Driven>,
+    pub(crate) fatal: Arc<Fatal>,
+    clock: EngineClock,
     pub(crate) port: PortSpec,
     limits: DeviceLimits,
-    /// Counts polls by application threads: while it moves, the background thread sleeps.
-    pub(crate) app_polls: AtomicU64,
+    pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
     pub(crate) background: Background,
 }
@@ -133,6 +152,27 @@ impl Drop for Owner {
 /// Asynchronous events kept for the application; older ones give way.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
+impl Drive for Driven {
+    #[inline]
+    fn send_posted(&mut self) {
+        // A thread that answers for others has not looked.
+        if self.fatal.reason().is_some() {
+            return;
+        }
+        self.engine.push(self.clock.now());
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(event);
+        }
+    }
+
+    #[cold]
+    fn on_panic(&mut self) {
+        let name = std::thread::current().name().unwrap_or("without a name").to_owned();
+        let fatal = self.fatal.clone();
+        fatal.raise(self, format!("thread {name} panicked while it drove the engine"));
+    }
+}
+
 impl Driven {
     /// One poll of the engine, and its events to those who wait for them.
     #[inline]
@@ -151,15 +191,6 @@ impl Driven {
 
     fn wire(&self) -> &Wire {
         self.engine.port().inner().inner()
-    }
-
-    /// Sends what was posted.
-    #[inline]
-    fn push(&mut self, now: roce::time::Instant) {
-        self.engine.push(now);
-        while let Some(event) = self.engine.poll_event() {
-            self.on_event(event);
-        }
     }
 
     /// Tells the engine how fast the link is, where the port's driver knows: those of virtual devices make a
@@ -252,7 +283,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
-    pub(crate) fn lock(&self) -> Result<DrivenGuard<'_>, Error> {
+    pub(crate) fn lock(&self) -> Result<DriveGuard<'_, Driven>, Error> {
         let driven = self.inspect();
         // Only now: whoever held it until now may have panicked.
         self.check()?;
@@ -260,14 +291,14 @@ impl Shared {
     }
 
     /// The engine, to look at it, in order or not.
-    pub(crate) fn inspect(&self) -> DrivenGuard<'_> {
-        DrivenGuard::new(self.driven.lock(), &self.fatal)
+    pub(crate) fn inspect(&self) -> DriveGuard<'_, Driven> {
+        self.driven.lock()
     }
 
     /// The engine, if it is in order and nobody drives it just now.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<DrivenGuard<'_>> {
-        let driven = DrivenGuard::new(self.driven.try_lock()?, &self.fatal);
+    pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, Driven>> {
+        let driven = self.driven.try_lock()?;
         self.fatal.reason().is_none().then_some(driven)
     }
 
@@ -291,7 +322,7 @@ impl Shared {
     /// The engine's time.
     #[inline]
     pub(crate) fn now(&self) -> roce::time::Instant {
-        roce::time::Instant::from_nanos(self.clock.delta_as_nanos(self.origin, self.clock.raw()))
+        self.clock.now()
     }
 
     /// Drives the engine once on behalf of the application, unless another thread is at it.
@@ -302,7 +333,7 @@ impl Shared {
     pub(crate) fn drive(&self) -> Result<(), Error> {
         match self.try_lock() {
             Some(mut driven) => {
-                self.count_poll();
+                self.activity.count_poll();
                 driven.poll(self.now());
                 Ok(())
             }
@@ -310,22 +341,15 @@ impl Shared {
         }
     }
 
-    /// Sends what was posted, unless another thread drives the engine just now and will do it.
+    /// Sends what was posted, or leaves it to the thread that drives the engine just now.
     #[inline]
     pub(crate) fn push(&self) {
-        if let Some(mut driven) = self.try_lock() {
-            self.count_poll();
-            driven.push(self.now());
-            // Without it the frame may linger in this processor's store buffer while the polls that follow
-            // read memory of the other's (measured on an EPYC, two cores: 0.3 us of 1.4).
-            fence(Ordering::SeqCst);
+        // Dropping the guard also empties this processor's store buffer, where the frame might linger while the
+        // polls that follow read memory of the other's (measured on an EPYC, two cores: 0.3 us of 1.4).
+        if let Some(mut driven) = self.driven.try_lock_to_send() {
+            self.activity.count_poll();
+            driven.send_posted();
         }
-    }
-
-    /// Only for who holds the lock: so the count needs no exchange between processors.
-    #[inline]
-    fn count_poll(&self) {
-        self.app_polls.store(self.app_polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// What the device says to readers of its statistics.
@@ -348,6 +372,7 @@ impl Shared {
 
     /// Tells the background thread that the application stops polling for now.
     pub(crate) fn hand_over(&self) {
+        self.activity.hand_over();
         self.background.wake();
     }
 }
@@ -359,7 +384,7 @@ impl Context {
     /// [`OpenError`]: what is missing and what to do about it.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let opened = port::open(spec, &options.eal)?;
-        let clock = quanta::Clock::new();
+        let clock = EngineClock::new();
         let wire = match &options.pcap {
             None => Wire::Bare(opened.port),
             Some(path) => {
@@ -382,8 +407,11 @@ impl Context {
         config.notification = options.notification;
         let engine =
             Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
+        let fatal = Arc::new(Fatal::default());
         let driven = Driven {
             engine,
+            fatal: fatal.clone(),
+            clock: clock.clone(),
             shared_interface: opened.shared,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
@@ -392,13 +420,12 @@ impl Context {
             panics_in: None,
         };
         let shared = Arc::new(Shared {
-            driven: Lock::new(driven),
-            fatal: Fatal::default(),
-            origin: clock.raw(),
+            driven: DriveLock::new(driven),
+            fatal,
             clock,
             port: spec.clone(),
             limits: options.limits,
-            app_polls: AtomicU64::new(0),
+            activity: Activity::default(),
             stopping: AtomicBool::new(false),
             background: Background::default(),
         });

@@ -4,12 +4,9 @@
 //! done. A system mutex would be poisoned; the device is, with an event
 //! ([`Event::DeviceFatal`](roce::engine::Event)) and an error for every later call.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
-use std::thread;
 
 use crate::context::Driven;
-use crate::lock::LockGuard;
 
 /// Why the device is out of order, once it is.
 #[derive(Default)]
@@ -30,48 +27,7 @@ impl Fatal {
     }
 }
 
-/// The engine, held. Released by a panic, it leaves the device out of order.
-pub(crate) struct DrivenGuard<'a> {
-    driven: LockGuard<'a, Driven>,
-    fatal: &'a Fatal,
-    /// A guard that a `Drop` takes and releases while its thread unwinds has nothing to do with the panic.
-    was_panicking: bool,
-}
-
-impl<'a> DrivenGuard<'a> {
-    #[inline]
-    pub(crate) fn new(driven: LockGuard<'a, Driven>, fatal: &'a Fatal) -> Self {
-        DrivenGuard { driven, fatal, was_panicking: thread::panicking() }
-    }
-}
-
-impl Deref for DrivenGuard<'_> {
-    type Target = Driven;
-
-    #[inline]
-    fn deref(&self) -> &Driven {
-        &self.driven
-    }
-}
-
-impl DerefMut for DrivenGuard<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Driven {
-        &mut self.driven
-    }
-}
-
-impl Drop for DrivenGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if thread::panicking() && !self.was_panicking {
-            let name = thread::current().name().unwrap_or("without a name").to_owned();
-            self.fatal.raise(&mut self.driven, format!("thread {name} panicked while it drove the engine"));
-        }
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;

@@ -23,13 +23,18 @@ pub mod stat;
 mod channel;
 mod context;
 mod cq;
+mod drive;
 mod endpoint;
 mod error;
 mod fatal;
 mod lock;
+#[cfg(all(test, loom))]
+mod models;
 mod mr;
 mod progress;
 mod qp;
+#[cfg(all(test, not(loom)))]
+mod threads;
 mod watch;
 
 pub use channel::CompChannel;

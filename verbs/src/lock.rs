@@ -3,7 +3,75 @@
 /// Taken by one locked instruction and released by none: a system mutex takes two, and each waits until
 /// what was written to a port before has reached the other processor. Who finds it taken tries again and
 /// gives way to other threads; nobody sleeps while holding it but on the control plane.
+#[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 
 /// What holds a [`Lock`].
+#[cfg(not(loom))]
 pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
+
+#[cfg(loom)]
+pub(crate) use double::{Lock, LockGuard};
+
+/// The same lock of loom's atomics: taken with Acquire where it is free, released by a store with Release.
+#[cfg(loom)]
+mod double {
+    use std::ops::{Deref, DerefMut};
+
+    use roce::sync::atomic::{AtomicBool, Ordering};
+    use roce::sync::{Mutex, MutexGuard};
+
+    pub(crate) struct Lock<T> {
+        held: AtomicBool,
+        /// Never waited for: only who has set `held` asks for it.
+        value: Mutex<T>,
+    }
+
+    pub(crate) struct LockGuard<'a, T> {
+        // Dropped in this order.
+        value: MutexGuard<'a, T>,
+        _held: Held<'a>,
+    }
+
+    struct Held<'a>(&'a AtomicBool);
+
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.store(false, Ordering::Release);
+        }
+    }
+
+    impl<T> Lock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Lock { held: AtomicBool::new(false), value: Mutex::new(value) }
+        }
+
+        pub(crate) fn lock(&self) -> LockGuard<'_, T> {
+            loop {
+                match self.try_lock() {
+                    Some(guard) => return guard,
+                    None => loom::thread::yield_now(),
+                }
+            }
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+            let taken = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+            taken.ok().map(|_| LockGuard { value: self.value.lock().unwrap(), _held: Held(&self.held) })
+        }
+    }
+
+    impl<T> Deref for LockGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.value
+        }
+    }
+
+    impl<T> DerefMut for LockGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.value
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //!             application polls            nothing to do
 //!   DRIVING ---------------------> NAPPING <------------- DRIVING
 //!             ^                      |  a nap of NAP_MIN .. NAP_MAX, doubling
-//!             '----------------------'  woken, work found, or polls have stopped
+//!             '----------------------'  the application hands over, or its polls have stopped
 //! ```
 
 use std::any::Any;
@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crate::context::Shared;
+use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
 
 /// The first nap after work; each further one is twice as long.
@@ -87,7 +88,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 
 fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     let mut nap = NAP_MIN;
-    let mut polls_seen = 0;
+    let mut watch = Watch::default();
     let mut maintained = Instant::now();
     while let Some(shared) = weak.upgrade() {
         if shared.stopping.load(Ordering::Relaxed) {
@@ -101,11 +102,10 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
                 stat.answer(|| shared.describe());
             }
         }
-        let polls = shared.app_polls.load(Ordering::Relaxed);
-        let app_is_polling = std::mem::replace(&mut polls_seen, polls) != polls;
-        let worked = !app_is_polling && drive_while_busy(&shared);
+        let duty = watch.look(&shared.activity);
+        let worked = duty != Duty::Application && drive_while_busy(&shared);
         drop(shared);
-        nap = if worked { NAP_MIN } else { (nap * 2).min(NAP_MAX) };
+        nap = if worked || duty == Duty::TakenOver { NAP_MIN } else { (nap * 2).min(NAP_MAX) };
         thread::park_timeout(nap);
     }
 }
@@ -126,7 +126,7 @@ fn maintain(shared: &Shared) -> bool {
 /// Drives until nothing has happened for a while, or the application polls again. Returns whether
 /// there was anything to do.
 fn drive_while_busy(shared: &Shared) -> bool {
-    let polls = shared.app_polls.load(Ordering::Relaxed);
+    let polls = shared.activity.polls();
     let mut last_work: Option<Instant> = None;
     loop {
         let Some(mut driven) = shared.try_lock() else { return last_work.is_some() };
@@ -136,7 +136,7 @@ fn drive_while_busy(shared: &Shared) -> bool {
             last_work = Some(Instant::now());
         }
         let lingers = last_work.is_some_and(|at| at.elapsed() < LINGER);
-        let taken_over = shared.app_polls.load(Ordering::Relaxed) != polls;
+        let taken_over = shared.activity.polls() != polls;
         if !lingers || taken_over || shared.stopping.load(Ordering::Relaxed) {
             return last_work.is_some();
         }

@@ -288,16 +288,16 @@ impl Qp {
     /// miscount, which delays nothing for longer than a poll.
     #[inline]
     fn after_posts(&self, count: u32) {
-        let polls = &self.shared.app_polls;
+        let activity = &self.shared.activity;
         let waiting = self.posts_waiting.load(Ordering::Relaxed) + count;
-        let is_first = self.polls_seen.load(Ordering::Relaxed) != polls.load(Ordering::Relaxed);
+        let is_first = self.polls_seen.load(Ordering::Relaxed) != activity.polls();
         if !is_first && waiting < POSTS_PER_PUSH {
             self.posts_waiting.store(waiting, Ordering::Relaxed);
             return;
         }
         self.shared.push();
         self.posts_waiting.store(0, Ordering::Relaxed);
-        self.polls_seen.store(polls.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.polls_seen.store(activity.polls(), Ordering::Relaxed);
     }
 
     /// Posts a receive work request.

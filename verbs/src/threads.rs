@@ -1,0 +1,86 @@
+//! The hand-over of the engine between threads that really run: for ThreadSanitizer, and for faults that only many
+//! rounds show. What every interleaving does, loom says (`models.rs`).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use roce::queue::{CqId, Doorbells};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::channel::Inbox;
+use crate::drive::{Drive, DriveLock};
+
+const ROUNDS: u64 = 100_000;
+
+/// An engine that knows of nothing but doorbells, and what it has sent for each.
+struct Driven {
+    bells: Arc<Doorbells>,
+    posted: Arc<[AtomicU64; 2]>,
+    sent: [u64; 2],
+}
+
+impl Drive for Driven {
+    fn send_posted(&mut self) {
+        let (posted, sent) = (&self.posted, &mut self.sent);
+        self.bells.drain(|slot| sent[slot] = posted[slot].load(Ordering::Relaxed));
+    }
+
+    fn on_panic(&mut self) {}
+}
+
+#[test]
+fn two_threads_post_while_one_polls() {
+    let posted = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let bells = Arc::new(Doorbells::new(2));
+    let driven = Driven { bells: bells.clone(), posted: posted.clone(), sent: [0; 2] };
+    let lock = Arc::new(DriveLock::new(driven));
+    let posters: Vec<_> = (0..2)
+        .map(|slot| {
+            let (posted, bells, lock) = (posted.clone(), bells.clone(), lock.clone());
+            thread::spawn(move || {
+                for post in 1..=ROUNDS {
+                    posted[slot].store(post, Ordering::Relaxed);
+                    bells.ring(slot);
+                    if let Some(mut driven) = lock.try_lock_to_send() {
+                        driven.send_posted();
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..ROUNDS {
+        if let Some(mut driven) = lock.try_lock() {
+            driven.send_posted();
+        }
+    }
+    posters.into_iter().for_each(|poster| poster.join().unwrap());
+    assert_eq!(lock.lock().sent, [ROUNDS; 2], "all have gone, and the last posts were not sent");
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
+}
+
+#[test]
+fn two_threads_put_and_take_events() {
+    let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+    let inbox = Arc::new(Inbox::new(fd));
+    let engine = thread::spawn({
+        let inbox = inbox.clone();
+        move || (0..ROUNDS as u32).for_each(|cq| inbox.put(CqId(cq)))
+    });
+    for expected in 0..ROUNDS as u32 {
+        let taken = loop {
+            match inbox.take() {
+                Some(cq) => break cq,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(taken, CqId(expected));
+    }
+    engine.join().unwrap();
+    assert!(!is_readable(inbox.count()), "readable, though every event was taken");
+}
