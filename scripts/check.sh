@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Installs what is missing, then checks everything. CI runs this and nothing else.
 #
-#   scripts/check.sh          format, lints, all tests, the soft-RoCE guest, instruction counts
+#   scripts/check.sh          format, lints, all tests, the soft-RoCE guest, instruction counts, sanitizers, fuzzers
 #   scripts/check.sh quick    the inner loop: format, lints, tests of the engine, fewer fault tapes
 #   scripts/check.sh deny     licences and duplicate dependencies, by cargo-deny
 #   scripts/check.sh STEP...  one or more of: packages image format lint docs build test wrap guest
-#                             instructions fuzz deny
+#                             instructions loom asan tsan miri fuzz deny
+#
+# loom explores what threads may see of each other, asan and tsan run tests under AddressSanitizer and
+# ThreadSanitizer, miri under the interpreter, where a nightly toolchain has it: the last line says what
+# did not run.
 #
 # The steps packages and image install whatever the others need, with apt-get, by sudo where the caller
 # is not root; everything else runs as an ordinary user, and nothing that a test starts installs
@@ -64,17 +68,17 @@ build() {
 
 tests() {
     step "tests, without the guest"
-    ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports::
+    ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack::
     # Apart from the simulation, which takes every core: real processes answer in real time.
     step "tests of live ports"
-    ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports::
+    ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports:: attack::
 }
 
 # The same tests with every counter a few steps before its wrap; roce/src/start.rs says which and how far.
 wrap() {
     step "tests near the wraps of all counters, $QUICK_TAPES fault tapes"
     SIM_TAPES=$QUICK_TAPES cargo test --package roce --package netsim --package lab --package tests \
-        --features roce/near-wrap --locked -- --skip guest:: --skip ports::
+        --features roce/near-wrap --locked -- --skip guest:: --skip ports:: --skip attack::
 }
 
 guest() {
@@ -87,6 +91,64 @@ guest() {
 instructions() {
     step "instruction counts"
     scripts/instructions.sh
+}
+
+# cargo test with these arguments. A filter that names nothing must not pass: each binary has to run a test.
+test_some() {
+    local output
+    output=$(mktemp)
+    cargo test "$@" 2>&1 | tee "$output"
+    if ! grep -q '^test result: ok' "$output" || grep -q '^test result: ok\. 0 passed' "$output"; then
+        rm "$output"
+        echo "check.sh: 'cargo test $*' has run no test" >&2
+        exit 1
+    fi
+    rm "$output"
+}
+
+# Every interleaving of the models, with up to three switches away from a thread that could go on.
+loom() {
+    step "models of threads, under loom"
+    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_PROFILE_DEV_OPT_LEVEL=0 \
+        test_some --package roce --package verbs --lib --locked --target-dir target/loom -- models::
+}
+
+# sanitized SANITIZER ARGUMENTS...: cargo test under a sanitizer. RUSTC_BOOTSTRAP, because the flag is unstable;
+# the standard library stays as it is, which the second flag admits.
+sanitized() {
+    local sanitizer=$1 host
+    shift
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        RUSTFLAGS="-Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer" \
+        test_some --lib --locked --target "$host" --target-dir "target/$sanitizer" "$@"
+}
+
+asan() {
+    step "tests of memory, queues, headers and recovery, under AddressSanitizer"
+    sanitized address --package roce -- mem:: queue:: wire:: recovery::
+}
+
+# Only tests that share atomics and nothing of the standard library's locks, which the sanitizer cannot follow.
+tsan() {
+    step "tests of two threads, under ThreadSanitizer"
+    TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/scripts/tsan.supp" \
+        sanitized thread --package roce --package verbs -- two_threads
+}
+
+not_run=()
+
+miri() {
+    step "tests of memory, queues, headers and recovery, under Miri"
+    if ! cargo +nightly miri --version >/dev/null 2>&1; then
+        not_run+=("miri: no nightly toolchain with it (rustup +nightly component add miri rust-src)")
+        echo "NOT RUN: ${not_run[-1]}"
+        return
+    fi
+    # Tests of properties keep what failed in files.
+    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
+        cargo +nightly miri test --package roce --lib --locked --target-dir target/miri -- \
+        mem:: queue:: wire:: recovery::
 }
 
 fuzz() {
@@ -124,13 +186,18 @@ all() {
     wrap
     guest
     instructions
+    loom
+    asan
+    tsan
+    miri
     fuzz
 }
 
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | image | format | lint | docs | build | wrap | guest | instructions | fuzz | deny) "$name" ;;
+        all | quick | packages | image | format | lint | docs | build | wrap | guest | instructions) "$name" ;;
+        loom | asan | tsan | miri | fuzz | deny) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
         *)
@@ -139,4 +206,9 @@ for name in "$@"; do
             ;;
     esac
 done
-printf '\n== all well after %s s\n' "$SECONDS"
+if [ ${#not_run[@]} -gt 0 ]; then
+    printf '\n== what ran is well after %s s, but NOT EVERYTHING RAN\n' "$SECONDS"
+    printf '== not run: %s\n' "${not_run[@]}"
+else
+    printf '\n== all well after %s s\n' "$SECONDS"
+fi
