@@ -1,59 +1,73 @@
 //! Objects by unpredictable number.
 //!
 //! ```text
-//!   31 or 23          index_shift + index_bits     index_shift          0
-//!   |  random         |  index of the slot          |  random           |
+//!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
+//!                                                           |
+//!   slots, dense:  | (number, object) | free | (number, object) | ..
 //! ```
 //!
-//! The index bits find the slot in one step; a stale or guessed number misses on the random bits.
-//! Free indices are handed out in random order, so no bit of a number can be foretold.
+//! A number is a draw from its whole width, so that a guess at one of n objects hits with n in 2^width; nothing of
+//! it says where its object lies. The index is an open-addressing hash table, and random numbers are their own
+//! hash: a quarter full at most, it mostly finds a number at the first place.
+//!
+//! A freed number stays in the index without an object until as many as [`QUARANTINE_NUMBERS`] were freed after it,
+//! because a delayed packet, or a key that a peer still holds, would otherwise reach the next owner.
+
+use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// Where the index lies in a number and how long numbers are.
+/// Numbers that must be freed after one before it can be given again.
+pub const QUARANTINE_NUMBERS: usize = 1 << 14;
+
+/// The index has so many places for each number in it, at least: a search ends soon at an empty one.
+const PLACES_PER_NUMBER: usize = 4;
+
+/// Places of an empty table's index, a power of two.
+const PLACES_MIN: usize = 64;
+
+/// No slot has this index: what [`Entry`] says of a number in quarantine.
+const GONE: u32 = u32::MAX;
+
+/// A place of the index.
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// Bits of a whole number: at most 32.
-    pub number_bits: u32,
-    /// Random bits below the index.
-    pub index_shift: u32,
-    /// Bits of the index: the table holds at most 2^index_bits objects.
-    pub index_bits: u32,
+struct Entry {
+    /// 0 where the place is empty: no object has that number.
+    number: u32,
+    slot: u32,
 }
 
-impl Layout {
-    /// The index in a number.
-    pub const fn index_of(self, number: u32) -> usize {
-        ((number >> self.index_shift) & ((1 << self.index_bits) - 1)) as usize
-    }
-
-    const fn index_mask(self) -> u32 {
-        ((1 << self.index_bits) - 1) << self.index_shift
-    }
-
-    const fn number_mask(self) -> u32 {
-        if self.number_bits == 32 { u32::MAX } else { (1 << self.number_bits) - 1 }
-    }
-}
-
-/// How many free indices a table keeps ready, so that the next one is a random choice.
-const MIN_FREE_INDICES: usize = 64;
+const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
 /// A table of `T` by number.
 #[derive(Debug)]
 pub struct Table<T> {
-    layout: Layout,
+    number_mask: u32,
+    max_len: usize,
+    len: usize,
     slots: Vec<Option<(u32, T)>>,
     free: Vec<u32>,
-    len: usize,
-    max_len: usize,
+    /// A power of two of places; each number lies at its low bits, or behind them in an unbroken row.
+    index: Box<[Entry]>,
+    /// Freed numbers, the one freed first in front.
+    quarantine: VecDeque<u32>,
 }
 
 impl<T> Table<T> {
-    /// An empty table of at most `max_len` objects (and at most what `layout` can number).
-    pub fn new(layout: Layout, max_len: usize) -> Self {
-        let max_len = max_len.min(1 << layout.index_bits);
-        Table { layout, slots: Vec::new(), free: Vec::new(), len: 0, max_len }
+    /// An empty table of at most `max_len` objects, whose numbers have `number_bits` bits, 32 at most. It takes no
+    /// more than a quarter of all numbers, so that they stay hard to guess.
+    pub fn new(number_bits: u32, max_len: usize) -> Self {
+        let number_mask = u32::MAX >> (u32::BITS - number_bits);
+        let max_len = max_len.min(number_mask as usize / PLACES_PER_NUMBER);
+        Table {
+            number_mask,
+            max_len,
+            len: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: vec![EMPTY; PLACES_MIN].into_boxed_slice(),
+            quarantine: VecDeque::new(),
+        }
     }
 
     /// Objects in the table.
@@ -66,138 +80,243 @@ impl<T> Table<T> {
         self.len == 0
     }
 
-    /// The most objects the table takes.
+    /// The most objects the table takes, and the most slots: every slot is below it.
     pub fn max_len(&self) -> usize {
         self.max_len
     }
 
-    /// The most slots there may be: every index is below it. More than objects, where these are few.
-    pub fn max_slots(&self) -> usize {
-        self.max_len.next_power_of_two().max(2 * MIN_FREE_INDICES).min(1 << self.layout.index_bits)
-    }
-
-    /// Puts in what `make` builds for the new number; a number that `refuse` names is not given.
-    /// `None` where the table is full.
+    /// Puts in what `make` builds for the new number and its slot; a number that `refuse` names is not given, nor
+    /// is 0. `None` where the table is full.
     pub fn insert_with(
         &mut self,
         random: &mut Random,
         refuse: impl Fn(u32) -> bool,
-        make: impl FnOnce(u32) -> T,
+        make: impl FnOnce(u32, usize) -> T,
     ) -> Option<u32> {
         if self.len == self.max_len {
             return None;
         }
-        if self.free.len() < MIN_FREE_INDICES {
-            let grown = (self.slots.len() * 2).max(2 * MIN_FREE_INDICES).min(self.max_slots());
-            self.free.extend((self.slots.len()..grown).map(|index| index as u32));
-            self.slots.resize_with(grown, || None);
-        }
-        let pick = random.below(self.free.len() as u32) as usize;
-        let index = self.free.swap_remove(pick);
-        let placed = index << self.layout.index_shift;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1 // `max_len` is below 2^32
+        });
+        // Most numbers are free, so the draw ends.
         let number = loop {
-            let drawn = (random.bits() & !self.layout.index_mask() | placed) & self.layout.number_mask();
-            if !refuse(drawn) {
+            let drawn = random.bits() & self.number_mask;
+            if drawn != 0 && !refuse(drawn) && self.place_of(drawn).is_none() {
                 break drawn;
             }
         };
-        self.slots[index as usize] = Some((number, make(number)));
+        self.slots[slot as usize] = Some((number, make(number, slot as usize)));
         self.len += 1;
+        self.reserve_place();
+        self.enter(Entry { number, slot });
         Some(number)
     }
 
     /// The object of this number.
+    #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
-        match self.slots.get(self.layout.index_of(number)) {
-            Some(Some((own, value))) if *own == number => Some(value),
-            _ => None,
-        }
+        self.slots.get(self.find(number))?.as_ref().map(|(_, value)| value)
     }
 
     /// The object of this number, to change.
+    #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        match self.slots.get_mut(self.layout.index_of(number)) {
-            Some(Some((own, value))) if *own == number => Some(value),
-            _ => None,
-        }
+        let slot = self.find(number);
+        self.at_mut(slot)
     }
 
-    /// Takes the object of this number out.
+    /// Takes the object of this number out, and puts the number in quarantine.
     pub fn remove(&mut self, number: u32) -> Option<T> {
-        let index = self.layout.index_of(number);
-        let slot = self.slots.get_mut(index)?;
-        if !matches!(slot, Some((own, _)) if *own == number) {
-            return None;
-        }
-        let (_, value) = slot.take()?;
-        self.free.push(index as u32);
+        let place = self.place_of(number)?;
+        let slot = std::mem::replace(&mut self.index[place].slot, GONE);
+        let (_, value) = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
         self.len -= 1;
+        if self.quarantine.len() == QUARANTINE_NUMBERS
+            && let Some(oldest) = self.quarantine.pop_front()
+        {
+            self.forget(oldest);
+        }
+        self.quarantine.push_back(number);
         Some(value)
     }
 
-    /// The index of a number: below [`Table::max_slots`], and no two objects' the same.
+    /// The slot of a number's object: below [`Table::max_len`], and no two objects' the same.
     #[inline]
-    pub fn index_of(&self, number: u32) -> usize {
-        self.layout.index_of(number)
+    pub fn slot_of(&self, number: u32) -> Option<usize> {
+        let slot = self.find(number);
+        (slot < self.slots.len()).then_some(slot)
     }
 
-    /// The object at an index.
+    /// The object in a slot.
     #[inline]
-    pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
-        self.slots.get_mut(index)?.as_mut().map(|(_, value)| value)
+    pub fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
+        self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
     }
 
     /// All objects with their numbers, in no order that means anything.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
+
+    /// The slot of a number, out of bounds where it has none.
+    #[inline]
+    fn find(&self, number: u32) -> usize {
+        let home = self.index[self.home(number)];
+        if home.number == number { home.slot as usize } else { self.find_behind(number) }
+    }
+
+    #[cold]
+    fn find_behind(&self, number: u32) -> usize {
+        self.place_of(number).map_or(GONE, |place| self.index[place].slot) as usize
+    }
+
+    #[inline]
+    fn home(&self, number: u32) -> usize {
+        number as usize & (self.index.len() - 1)
+    }
+
+    fn next(&self, place: usize) -> usize {
+        (place + 1) & (self.index.len() - 1)
+    }
+
+    /// Where the index has a number, with an object or in quarantine.
+    fn place_of(&self, number: u32) -> Option<usize> {
+        let mut place = self.home(number);
+        loop {
+            match self.index[place].number {
+                0 => return None,
+                found if found == number => return Some(place),
+                _ => place = self.next(place),
+            }
+        }
+    }
+
+    /// Doubles the index where it is too full for one number more.
+    fn reserve_place(&mut self) {
+        let places = PLACES_PER_NUMBER * (self.len + self.quarantine.len());
+        if places <= self.index.len() {
+            return;
+        }
+        let doubled = vec![EMPTY; 2 * self.index.len()].into_boxed_slice();
+        let before = std::mem::replace(&mut self.index, doubled);
+        before.iter().filter(|entry| entry.number != 0).for_each(|entry| self.enter(*entry));
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        let mut place = self.home(entry.number);
+        while self.index[place].number != 0 {
+            place = self.next(place);
+        }
+        self.index[place] = entry;
+    }
+
+    /// Takes a number out of the index. Those behind it move up as far as their homes, so that no search ends
+    /// early at the place that became empty.
+    fn forget(&mut self, number: u32) {
+        let Some(mut hole) = self.place_of(number) else { return };
+        let mut place = self.next(hole);
+        while self.index[place].number != 0 {
+            let mask = self.index.len() - 1;
+            let from_home = place.wrapping_sub(self.home(self.index[place].number)) & mask;
+            if from_home >= place.wrapping_sub(hole) & mask {
+                self.index[hole] = self.index[place];
+                hole = place;
+            }
+            place = self.next(place);
+        }
+        self.index[hole] = EMPTY;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    const LAYOUT: Layout = Layout { number_bits: 24, index_shift: 4, index_bits: 8 };
+    fn insert<T>(table: &mut Table<T>, random: &mut Random, value: T) -> Option<u32> {
+        table.insert_with(random, |_| false, |_, _| value)
+    }
 
     #[test]
     fn numbers_find_their_object_and_stale_ones_do_not() {
         let mut random = Random::new([7; 32]);
-        let mut table = Table::new(LAYOUT, usize::MAX);
-        let numbers: Vec<u32> =
-            (0..256).map(|n| table.insert_with(&mut random, |_| false, |_| n).unwrap()).collect();
-        assert_eq!(table.insert_with(&mut random, |_| false, |_| 0), None, "2^8 objects fill it");
+        let mut table = Table::new(24, 256);
+        let numbers: Vec<u32> = (0..256).map(|n| insert(&mut table, &mut random, n).unwrap()).collect();
+        assert_eq!(insert(&mut table, &mut random, 0), None, "256 objects fill it");
         for (n, number) in numbers.iter().enumerate() {
             assert!(*number < 1 << 24);
             assert_eq!(table.get(*number), Some(&n));
+            assert_eq!(table.slot_of(*number), Some(n), "slots are dense");
         }
         assert_eq!(table.remove(numbers[3]), Some(3));
-        assert_eq!(table.get(numbers[3]), None);
+        assert_eq!((table.get(numbers[3]), table.slot_of(numbers[3])), (None, None));
         assert_eq!(table.remove(numbers[3]), None);
-        let again = table.insert_with(&mut random, |number| number == numbers[3], |_| 1000).unwrap();
-        assert_ne!(again, numbers[3]);
-        assert_eq!(table.get_mut(again), Some(&mut 1000));
-        assert_eq!(table.get(again ^ 1), None, "the random bits must match too");
+        let again = insert(&mut table, &mut random, 1000).unwrap();
+        assert_eq!((table.slot_of(again), table.get_mut(again)), (Some(3), Some(&mut 1000)));
+        assert_eq!(table.get(0), None, "no object has the number of an empty place");
     }
 
     #[test]
-    fn every_index_is_below_max_slots() {
-        for max_len in [1, 8, 100, 200, 256] {
-            let mut random = Random::new([3; 32]);
-            let mut table = Table::new(LAYOUT, max_len);
-            while let Some(number) = table.insert_with(&mut random, |_| false, |_| ()) {
-                assert!(table.index_of(number) < table.max_slots(), "{max_len} objects");
-            }
-            assert_eq!(table.len(), max_len);
+    fn a_number_in_quarantine_is_not_given_until_enough_others_were_freed() {
+        // 8 bits: few numbers, so that each is soon drawn again. A quarter of them is 63.
+        let mut random = Random::new([5; 32]);
+        let mut table = Table::new(8, 63);
+        let mut given: Vec<u32> = Vec::new();
+        for _ in 0..200 {
+            let number = insert(&mut table, &mut random, ()).unwrap();
+            assert!(!given.contains(&number));
+            given.push(number);
+            table.remove(number);
         }
+        assert_eq!((table.len(), table.slots.len(), table.quarantine.len()), (0, 1, 200));
+    }
+
+    #[test]
+    fn the_quarantine_is_bounded_and_leaves_the_index_as_it_was() {
+        let mut random = Random::new([6; 32]);
+        let mut table = Table::new(24, 100);
+        let kept: Vec<u32> = (0..50).map(|n| insert(&mut table, &mut random, n).unwrap()).collect();
+        for _ in 0..3 * QUARANTINE_NUMBERS {
+            let number = insert(&mut table, &mut random, 0).unwrap();
+            table.remove(number);
+        }
+        let entered = table.index.iter().filter(|entry| entry.number != 0).count();
+        assert_eq!((table.quarantine.len(), entered), (QUARANTINE_NUMBERS, QUARANTINE_NUMBERS + 50));
+        assert!(table.index.len() <= 2 * PLACES_PER_NUMBER * (QUARANTINE_NUMBERS + 51));
+        assert!(kept.iter().enumerate().all(|(n, number)| table.get(*number) == Some(&n)));
     }
 
     #[test]
     fn the_first_number_is_not_the_same_under_another_seed() {
-        let first = |seed| {
-            let mut table = Table::new(LAYOUT, 8);
-            table.insert_with(&mut Random::new([seed; 32]), |_| false, |_| ()).unwrap()
-        };
+        let first = |seed| insert(&mut Table::new(24, 8), &mut Random::new([seed; 32]), ()).unwrap();
         assert_eq!(first(1), first(1));
         assert_ne!(first(1), first(2));
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_behaves_as_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..64), 0..400)) {
+            // Many numbers with few homes: rows that collide, wrap around and have holes.
+            let mut table = Table::<()>::new(32, 1000);
+            let mut model = std::collections::BTreeMap::new();
+            for (enters, key) in steps {
+                let number = 1 + (key % 16) * 64 + 59 + key / 16;
+                if enters && !model.contains_key(&number) && model.len() < 40 {
+                    table.enter(Entry { number, slot: key });
+                    model.insert(number, key);
+                } else if !enters {
+                    table.forget(number);
+                    model.remove(&number);
+                }
+                for key in 0..64 {
+                    let number = 1 + (key % 16) * 64 + 59 + key / 16;
+                    let slot = table.place_of(number).map(|place| table.index[place].slot);
+                    prop_assert_eq!(slot, model.get(&number).copied());
+                }
+            }
+        }
     }
 }

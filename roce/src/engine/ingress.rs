@@ -74,8 +74,8 @@ impl<P: Port> Engine<P> {
 
     #[inline(always)]
     fn on_packet(&mut self, packet: &Packet<'_>, frame_bytes: usize) -> Option<(usize, Psn)> {
-        let qpn = packet.bth.dest_qp.value();
-        let Some(qp) = self.qps.get_mut(qpn) else {
+        let slot = self.qps.slot_of(packet.bth.dest_qp.value());
+        let Some((slot, qp)) = slot.and_then(|slot| Some((slot, self.qps.at_mut(slot)?))) else {
             self.drops.unknown_qp += 1;
             return None;
         };
@@ -84,7 +84,6 @@ impl<P: Port> Engine<P> {
             return None;
         }
         qp.counters.rcvd_pkts += 1;
-        let slot = self.qps.index_of(qpn);
         if packet.info.transport == Transport::Cnp {
             self.on_cnp(slot, packet);
             return None;

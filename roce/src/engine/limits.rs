@@ -25,6 +25,8 @@ pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
 
+pub use crate::table::QUARANTINE_NUMBERS;
+
 /// Speed of a link that does not tell, in bits per second.
 pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 

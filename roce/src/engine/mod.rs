@@ -34,7 +34,7 @@ use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
 use crate::port::Port;
 use crate::queue::{CqTable, Doorbells};
 use crate::random::Random;
-use crate::table::{Layout, Table};
+use crate::table::Table;
 use crate::time::Instant;
 
 pub use event::Event;
@@ -51,11 +51,11 @@ use qp_object::Qp;
 use reorder::Reorder;
 use timers::Timers;
 
-/// Queue pair numbers: 14 bits of index and ten random ones; indices are drawn at random too.
-const QPN_LAYOUT: Layout = Layout { number_bits: 24, index_shift: 0, index_bits: 14 };
+/// Bits of a queue pair number, all of them random.
+const QPN_BITS: u32 = 24;
 
-/// Protection domains are never on the wire; their numbers only have to differ.
-const PD_LAYOUT: Layout = Layout { number_bits: 32, index_shift: 0, index_bits: 16 };
+/// Bits of a protection domain's number. It is never on the wire, and only has to differ from others.
+const PD_BITS: u32 = 32;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -150,8 +150,8 @@ impl<P: Port> Engine<P> {
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
-        let qps = Table::new(QPN_LAYOUT, limits.max_qps);
-        let slots = qps.max_slots();
+        let qps = Table::new(QPN_BITS, limits.max_qps);
+        let slots = qps.max_len();
         Ok(Engine {
             port,
             congestion: config.congestion,
@@ -160,7 +160,7 @@ impl<P: Port> Engine<P> {
             neighbour_generation: neighbour.generation(),
             neighbour,
             memory: MemoryTable::new(limits.max_mrs),
-            pds: Table::new(PD_LAYOUT, limits.max_pds),
+            pds: Table::new(PD_BITS, limits.max_pds),
             cqs: CqTable::new(limits.max_cqs),
             doorbells: Arc::new(Doorbells::new(slots)),
             turns: VecDeque::new(),

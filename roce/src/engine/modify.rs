@@ -57,7 +57,7 @@ impl<P: Port> Engine<P> {
             Some(path) => Some((path, self.path_for(qpn, &attributes, &path)?)),
             None => None,
         };
-        let slot = self.qps.index_of(qpn.value());
+        let slot = self.qps.slot_of(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
         qp.attributes = attributes;
         if let (Some(connection), Some((_, route))) = (&mut qp.connection, &path) {

@@ -82,7 +82,7 @@ impl<P: Port> Engine<P> {
     /// Allocates a protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
         let max = self.pds.max_len();
-        let number = self.pds.insert_with(&mut self.random, |_| false, |_| ());
+        let number = self.pds.insert_with(&mut self.random, |_| false, |_, _| ());
         number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
     }
 
@@ -145,8 +145,7 @@ impl<P: Port> Engine<P> {
         let max = self.qps.max_len();
         let doorbells = self.doorbells.clone();
         let mut ends = None;
-        let number = self.qps.insert_with(&mut self.random, is_reserved_qpn, |number| {
-            let slot = super::QPN_LAYOUT.index_of(number);
+        let number = self.qps.insert_with(&mut self.random, is_reserved_qpn, |number, slot| {
             let (send, recv, qp) = new_qp(Qpn::new(number), init, doorbells, slot);
             ends = Some((send, recv));
             qp
@@ -174,8 +173,9 @@ impl<P: Port> Engine<P> {
 
     /// Destroys a queue pair. Its outstanding work requests vanish without completions.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
-        let slot = self.qps.index_of(qpn.value());
-        let qp = self.qps.remove(qpn.value()).ok_or(DestroyError::Unknown("queue pair"))?;
+        let unknown = DestroyError::Unknown("queue pair");
+        let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
+        let qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
         self.past.add(&qp.counters);
         self.timers.remove(slot);
         self.reorder.close(slot);
@@ -213,8 +213,12 @@ impl<P: Port> Engine<P> {
     /// Puts the queue pairs that use an overflowed completion queue into error.
     pub(super) fn fail_users_of(&mut self, cq: CqId) {
         let uses = |qp: &Qp| qp.init.send_cq == cq || qp.init.recv_cq == cq;
-        let slots: Vec<usize> =
-            self.qps.iter().filter(|(_, qp)| uses(qp)).map(|(number, _)| self.qps.index_of(number)).collect();
+        let slots: Vec<usize> = self
+            .qps
+            .iter()
+            .filter(|(_, qp)| uses(qp))
+            .filter_map(|(number, _)| self.qps.slot_of(number))
+            .collect();
         for slot in slots {
             let event = self.qps.at_mut(slot).map(|qp| super::Event::QpFatal(qp.qpn));
             self.enter_error(slot, event);

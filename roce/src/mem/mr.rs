@@ -3,7 +3,7 @@
 use super::copy::{Memory, Span};
 use crate::id::{LKey, RKey};
 use crate::random::Random;
-use crate::table::{Layout, Table};
+use crate::table::Table;
 
 /// A protection domain of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,9 +107,8 @@ impl MemoryRegion {
     }
 }
 
-/// Keys: the region's index in the middle, eight random bits on either side. The low eight are
-/// the part that a memory window's owner may choose.
-const KEY_LAYOUT: Layout = Layout { number_bits: 32, index_shift: 8, index_bits: 16 };
+/// Bits of a key, all of them random.
+const KEY_BITS: u32 = 32;
 
 /// All memory regions of a device, by key. A region's lkey and rkey are the same number.
 #[derive(Debug)]
@@ -120,7 +119,7 @@ pub struct MemoryTable {
 impl MemoryTable {
     /// An empty table of at most `max_regions`.
     pub fn new(max_regions: usize) -> Self {
-        MemoryTable { regions: Table::new(KEY_LAYOUT, max_regions) }
+        MemoryTable { regions: Table::new(KEY_BITS, max_regions) }
     }
 
     /// Registers `memory` at addresses from `addr` on (the first byte's own address, unless the
@@ -146,7 +145,7 @@ impl MemoryTable {
         }
         let region = MemoryRegion { pd, addr, memory, access };
         let full = RegisterError::TooMany(self.regions.max_len());
-        let key = self.regions.insert_with(random, |key| key == 0, |_| region).ok_or(full)?;
+        let key = self.regions.insert_with(random, |_| false, |_, _| region).ok_or(full)?;
         Ok((LKey(key), RKey(key)))
     }
 

@@ -3,7 +3,7 @@
 use super::cqe::{Cqe, WcStatus};
 use super::ring::{Consumer, Producer, ring};
 use crate::random::Random;
-use crate::table::{Layout, Table};
+use crate::table::Table;
 
 /// Number of a completion queue in its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,8 +78,8 @@ impl CompletionQueue {
     }
 }
 
-/// Numbers of completion queues: all bits in order of nothing, the index at the bottom.
-const CQ_LAYOUT: Layout = Layout { number_bits: 32, index_shift: 0, index_bits: 16 };
+/// Bits of a completion queue's number. It is never on the wire, and only has to differ from others.
+const CQ_BITS: u32 = 32;
 
 /// All completion queues of a device, and what happened to them since it was last asked.
 pub struct CqTable {
@@ -93,13 +93,13 @@ pub struct CqTable {
 impl CqTable {
     /// An empty table of at most `max_cqs` queues.
     pub fn new(max_cqs: usize) -> Self {
-        CqTable { queues: Table::new(CQ_LAYOUT, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
+        CqTable { queues: Table::new(CQ_BITS, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
     }
 
     /// Creates a queue of at most `depth` completions; `None` where the table is full.
     pub fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
-        let number = self.queues.insert_with(random, |_| false, |_| queue)?;
+        let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
         // Room for one event of each kind per queue, so that writing a completion never allocates.
         self.notified.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());

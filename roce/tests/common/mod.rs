@@ -1,6 +1,8 @@
 //! Two engines joined by a loopback port, with one connected queue pair each.
 #![allow(dead_code)] // each test and bench uses its part
 
+pub(crate) mod forge;
+
 use roce::engine::{Engine, EngineConfig, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
@@ -32,7 +34,13 @@ pub(crate) struct End<P: Port = LoopbackPort> {
 /// Depth of each end's queues.
 pub(crate) const DEPTH: u32 = 512;
 
-fn end<P: Port>(index: u8, port: P, memory_bytes: usize, signal_all: bool) -> End<P> {
+fn end<P: Port>(
+    index: u8,
+    port: P,
+    memory_bytes: usize,
+    signal_all: bool,
+    change: impl Fn(&mut EngineConfig),
+) -> End<P> {
     let mac = Mac([2, 0, 0, 0, 0, index]);
     let other = Mac([2, 0, 0, 0, 0, 3 - index]);
     let ip = |index| IpAddr::V4(Ipv4Addr::new(10, 0, 0, index));
@@ -43,7 +51,9 @@ fn end<P: Port>(index: u8, port: P, memory_bytes: usize, signal_all: bool) -> En
         gateway_v4: None,
         gateway_v6: None,
     };
-    let mut engine = Engine::new(port, EngineConfig::new([index; 32], neighbour)).unwrap();
+    let mut config = EngineConfig::new([index; 32], neighbour);
+    change(&mut config);
+    let mut engine = Engine::new(port, config).unwrap();
     engine.neighbour_mut().set_neighbour(ip(3 - index), other);
     let pd = engine.alloc_pd().unwrap();
     let (cq, poller) = engine.create_cq(4 * DEPTH).unwrap();
@@ -135,7 +145,30 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
     signal_all: bool,
     schemes: &QpAttr,
 ) -> (End<P>, End<Q>) {
-    let (mut a, mut b) = (end(1, port_a, memory_bytes, signal_all), end(2, port_b, memory_bytes, signal_all));
+    let a = end(1, port_a, memory_bytes, signal_all, |_| ());
+    let b = end(2, port_b, memory_bytes, signal_all, |_| ());
+    joined(a, b, mtu, schemes)
+}
+
+/// As [`pair`], of devices whose configuration was changed.
+pub(crate) fn pair_of(
+    mtu: PathMtu,
+    memory_bytes: usize,
+    schemes: &QpAttr,
+    change: impl Fn(&mut EngineConfig),
+) -> (End, End) {
+    let (port_a, port_b) = ports();
+    let [a, b] =
+        [(1, port_a), (2, port_b)].map(|(index, port)| end(index, port, memory_bytes, true, &change));
+    joined(a, b, mtu, schemes)
+}
+
+fn joined<P: Port, Q: Port>(
+    mut a: End<P>,
+    mut b: End<Q>,
+    mtu: PathMtu,
+    schemes: &QpAttr,
+) -> (End<P>, End<Q>) {
     connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), mtu, schemes);
     connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), mtu, schemes);
     (a, b)
@@ -156,6 +189,22 @@ impl<P: Port> End<P> {
     /// Posts a receive of one entry.
     pub(crate) fn post_recv(&mut self, wr_id: u64, sge: Sge) {
         self.recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
+    }
+
+    /// A queue pair more, which stays in RESET.
+    pub(crate) fn create_idle_qp(&mut self) -> Qpn {
+        let init = QpInit {
+            pd: self.pd,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 0,
+            signal_all: false,
+        };
+        self.engine.create_qp(&init).unwrap().qpn
     }
 
     /// Polls the engine `nanos` after the start.

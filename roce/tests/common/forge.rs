@@ -1,0 +1,105 @@
+//! Packets of a stranger who knows some of a connection and guesses the rest.
+
+use super::End;
+use roce::id::{Gid, Mac, PKey, Qpn, RKey};
+use roce::port::Port;
+use roce::psn::Psn;
+use roce::wire::{
+    Aeth, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, Reth, Syndrome, flow_label_from_qpns,
+    udp_source_port,
+};
+
+/// A packet to an end. [`Forged::to`] makes one that is in no way different from its peer's; each field may then be wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct Forged {
+    pub(crate) src_mac: Mac,
+    pub(crate) src: Gid,
+    pub(crate) dst: Gid,
+    pub(crate) udp_source_port: u16,
+    pub(crate) traffic_class: u8,
+    pub(crate) pkey: PKey,
+    pub(crate) qpn: Qpn,
+    pub(crate) opcode: Opcode,
+    pub(crate) psn: Psn,
+    pub(crate) ack_req: bool,
+    pub(crate) becn: bool,
+    pub(crate) reth: Reth,
+    pub(crate) syndrome: Syndrome,
+    pub(crate) payload: u8,
+    pub(crate) payload_len: usize,
+    /// Its ICRC is right.
+    pub(crate) sound: bool,
+}
+
+impl Forged {
+    /// A packet of `opcode` at `psn` from `peer` to `victim`; WRITEs and READs name the victim's memory.
+    pub(crate) fn to<P: Port, Q: Port>(victim: &End<P>, peer: &End<Q>, opcode: Opcode, psn: Psn) -> Forged {
+        let payload_len = if opcode.info().is_some_and(|info| info.has_payload) { 64 } else { 0 };
+        Forged {
+            src_mac: peer.engine.port().caps().mac,
+            src: peer.gid,
+            dst: victim.gid,
+            udp_source_port: udp_source_port(flow_label_from_qpns(peer.qpn, victim.qpn)),
+            traffic_class: 0,
+            pkey: PKey::DEFAULT,
+            qpn: victim.qpn,
+            opcode,
+            psn,
+            ack_req: true,
+            becn: opcode == Opcode::CNP,
+            reth: Reth { va: victim.memory.addr(), rkey: RKey(victim.rkey.0), len_bytes: 64 },
+            syndrome: Syndrome::ACK,
+            payload: 0xEE,
+            payload_len,
+            sound: true,
+        }
+    }
+
+    /// Its frame.
+    pub(crate) fn frame(&self) -> Vec<u8> {
+        let template = HeaderTemplate::new(&HeaderSpec {
+            src_mac: self.src_mac,
+            dst_mac: Mac([2, 0, 0, 0, 0, if self.src_mac.0[5] == 1 { 2 } else { 1 }]),
+            vlan: None,
+            src: self.src,
+            dst: self.dst,
+            tclass: self.traffic_class,
+            ttl: 64,
+            flow_label: 0,
+            udp_source_port: self.udp_source_port,
+            pkey: self.pkey,
+            dest_qp: self.qpn,
+        })
+        .unwrap();
+        let spec = PacketSpec {
+            opcode: self.opcode,
+            solicited: false,
+            ack_req: self.ack_req,
+            fecn: false,
+            becn: self.becn,
+            psn: self.psn,
+            ip_id: 0,
+            payload_len: self.payload_len,
+        };
+        let mut frame =
+            vec![0; template.frame_len(self.opcode.info().unwrap().ext_len_bytes, self.payload_len)];
+        let mut parts = template.write(&mut frame, &spec).unwrap();
+        parts.ext.fill(0);
+        parts.payload.fill(self.payload);
+        let _ = parts.set_reth(self.reth);
+        let _ = parts.set_aeth(Aeth { syndrome: self.syndrome, msn: roce::id::Msn::new(1) });
+        template.seal(&mut frame).unwrap();
+        if !self.sound {
+            *frame.last_mut().unwrap() ^= 1;
+        }
+        frame
+    }
+
+    /// Puts it on the wire to the peer of `from`.
+    pub(crate) fn send_from<P: Port>(&self, from: &mut End<P>) {
+        let frame = self.frame();
+        let port = from.engine.port_mut();
+        port.tx_reserve(frame.len()).unwrap().copy_from_slice(&frame);
+        port.tx_flush();
+    }
+}
