@@ -103,6 +103,8 @@ counters! {
         req_remote_operation_errors,
         /// Duplicate READs that lie in no READ served before.
         duplicate_read_dropped,
+        /// Duplicate READs of which nothing, or a part only, was served: they had been served too often.
+        duplicate_read_limited,
         /// Packets of a kind that a reliable connection does not take, and responses with a reserved code.
         bad_opcode_dropped,
         /// READs set aside until the peer asks again, because responses still wait.

@@ -133,6 +133,7 @@ impl<P: Port> Engine<P> {
             cq: qp.init.recv_cq,
             qpn: qp.qpn,
             counters: &mut qp.counters,
+            now: self.now,
         };
         let aftermath = take(&mut connection.responder, &mut inlet);
         let qpn = qp.qpn;

@@ -5,12 +5,30 @@
 //!   history   | served | served | in part | waiting |      at most max_dest_rd_atomic
 //!   queue              | repeat | in part | waiting |      in the order of PSNs
 //! ```
+//! A request of 74 bytes may ask for a megabyte again, so a READ in the history also says how many responses it
+//! may still have retransmitted; see [`REPEATS_PER_READ`].
 
 use super::segment::packets_in;
 use crate::id::Msn;
 use crate::psn::Psn;
+use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
+
+/// How often all responses of a READ are retransmitted, while it is remembered. A peer that goes back at every loss asks
+/// for 13 times as much at 5 % loss with 256 responses in flight.
+pub const REPEATS_PER_READ: u32 = 16;
+
+/// Responses of a READ retransmitted besides those, because of a short READ one response may be lost many times.
+pub const REPEAT_PKTS_MIN: u32 = 64;
+
+/// What a queue pair retransmits beyond that, in packets per second: a peer behind a worse network still gets on.
+pub const REPEAT_PKTS_PER_SEC: u64 = 50_000;
+
+/// Of these, the burst.
+const ALLOWANCE_PKTS_MAX: u64 = 256;
+
+const NANOS_PER_PKT: u64 = 1_000_000_000 / REPEAT_PKTS_PER_SEC;
 
 /// A READ, or the rest of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +98,42 @@ pub enum NotQueued {
     NoRoom,
     /// A duplicate that lies in no READ remembered.
     NotRemembered,
+    /// A duplicate of a READ whose responses were retransmitted too often.
+    TooOften,
+}
+
+/// A READ remembered.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    request: ReadRequest,
+    /// Responses that may be retransmitted.
+    repeats_left: u32,
+}
+
+impl Remembered {
+    fn new(request: ReadRequest) -> Self {
+        let repeats_left = request.packets.saturating_mul(REPEATS_PER_READ).saturating_add(REPEAT_PKTS_MIN);
+        Remembered { request, repeats_left }
+    }
+}
+
+/// What a queue pair may retransmit of READs that were repeated too often: it grows with time.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    /// It has grown up to then.
+    since: Instant,
+}
+
+impl Allowance {
+    /// Takes at most `wanted` packets; returns how many.
+    fn take(&mut self, now: Instant, wanted: u32) -> u32 {
+        let full = Instant::from_nanos(now.as_nanos().saturating_sub(ALLOWANCE_PKTS_MAX * NANOS_PER_PKT));
+        self.since = self.since.max(full);
+        let grown = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_PKT;
+        let taken = grown.min(u64::from(wanted));
+        self.since = self.since.plus_nanos(taken * NANOS_PER_PKT);
+        taken as u32 // no more than `wanted`
+    }
 }
 
 /// The READs of one responder.
@@ -93,7 +147,8 @@ pub struct Reads {
     mtu_bytes: u32,
     fresh: usize,
     queue: VecDeque<Waiting>,
-    history: VecDeque<ReadRequest>,
+    history: VecDeque<Remembered>,
+    allowance: Allowance,
 }
 
 impl Reads {
@@ -113,6 +168,7 @@ impl Reads {
             fresh: 0,
             queue,
             history: VecDeque::with_capacity(places),
+            allowance: Allowance { since: Instant::ZERO },
         }
     }
 
@@ -145,16 +201,16 @@ impl Reads {
         if self.history.len() >= usize::from(self.limit) {
             self.history.pop_front();
         }
-        self.history.push_back(request);
+        self.history.push_back(Remembered::new(request));
         self.queue.push_back(Waiting { request, sent: 0, fresh: true });
         self.fresh += 1;
     }
 
     /// Queues a READ asked again. One that still waits is not queued twice: if its responses from
     /// `psn` on have been sent, they are sent again, all of them or, where only the parts that were
-    /// lost are asked for, this part.
-    pub fn repeat(&mut self, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
-        let mut again = self.remembered(psn, reth).ok_or(NotQueued::NotRemembered)?;
+    /// lost are asked for, this part; or as much of it as may still be retransmitted.
+    pub fn repeat(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
+        let (read, mut again) = self.remembered(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
         // Where it belongs, and from where on the READ itself still waits.
         let (mut at, mut rest) = (None, None);
@@ -176,11 +232,10 @@ impl Reads {
             }
         }
         if !self.by_parts
-            && let Some((waiting, index)) =
-                self.queue.iter_mut().find_map(|w| covers(w).map(|index| (w, index)))
+            && let Some((place, index)) =
+                self.queue.iter().enumerate().find_map(|(place, w)| Some((place, covers(w)?)))
         {
-            waiting.sent = waiting.sent.min(index);
-            return Ok(());
+            return self.rewind(place, index, read, now);
         }
         if self.is_full() {
             return Err(NotQueued::NoRoom);
@@ -191,6 +246,11 @@ impl Reads {
             let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);
         }
+        let wanted = again.request.packets.saturating_sub(again.sent);
+        match self.charge(read, wanted, now) {
+            0 => return Err(NotQueued::TooOften),
+            granted => again.request.packets = again.sent + granted,
+        }
         self.queue.insert(at.unwrap_or(self.queue.len()), again);
         Ok(())
     }
@@ -199,25 +259,51 @@ impl Reads {
     /// accepted: a round later their PSNs are those of other requests. Must be called at least once for each half.
     #[inline]
     pub fn forget_stale(&mut self, psn: Psn) {
-        let is_behind = |read: &ReadRequest| read.first.offset_from(psn).is_some_and(|offset| offset <= 0);
+        let is_behind =
+            |read: &Remembered| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
         while self.history.front().is_some_and(|read| !is_behind(read)) {
             self.history.pop_front();
         }
     }
 
-    /// What `reth` at `psn` asks again of the READs remembered, which are in the order of their PSNs.
-    fn remembered(&self, psn: Psn, reth: &Reth) -> Option<Waiting> {
-        let base = self.history.front()?.first;
+    /// Takes what waits at `place` back to response `index`, of the READ remembered as number `read`.
+    fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
+        let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
+        let wanted = sent.saturating_sub(index);
+        let granted = self.charge(read, wanted, now);
+        if granted < wanted {
+            // A part from `index` on would leave a gap behind it.
+            return Err(NotQueued::TooOften);
+        }
+        if let Some(waiting) = self.queue.get_mut(place) {
+            waiting.sent -= granted;
+        }
+        Ok(())
+    }
+
+    /// How many of `wanted` responses may be retransmitted of the READ remembered as number `read`.
+    fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
+        let Some(read) = self.history.get_mut(read) else { return 0 };
+        let granted = wanted.min(read.repeats_left);
+        read.repeats_left -= granted;
+        granted + self.allowance.take(now, wanted - granted)
+    }
+
+    /// What `reth` at `psn` asks again of the READs remembered, which are in the order of their PSNs, and the number
+    /// of that READ.
+    fn remembered(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
+        let base = self.history.front()?.request.first;
         let wanted = psn.distance_from(base);
-        let behind = self.history.partition_point(|read| read.first.distance_from(base) <= wanted);
-        self.history.get(behind.checked_sub(1)?)?.resumed_at(psn, reth, self.mtu_bytes)
+        let behind = self.history.partition_point(|read| read.request.first.distance_from(base) <= wanted);
+        let number = behind.checked_sub(1)?;
+        Some((number, self.history.get(number)?.request.resumed_at(psn, reth, self.mtu_bytes)?))
     }
 
     /// The last PSN up to `psn` that no READ remembered takes. A READ that is no longer remembered is one that
     /// the peer has: it may have no more outstanding than are remembered.
     pub fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
-        for read in self.history.iter().rev() {
+        for read in self.history.iter().rev().map(|read| read.request) {
             if psn.index_in(read.first, read.packets).is_none() {
                 break;
             }
@@ -265,6 +351,10 @@ mod tests {
         ReadRequest::new(Psn::new(first), reth(0, packets * MTU), Msn::new(1), MTU)
     }
 
+    fn again(reads: &mut Reads, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
+        reads.repeat(psn, reth, Instant::ZERO)
+    }
+
     fn drain(reads: &mut Reads) -> Vec<u32> {
         std::iter::from_fn(|| {
             let psn = reads.front()?.next_psn().value();
@@ -293,8 +383,8 @@ mod tests {
         let mut reads = Reads::new(1, Some(4), MTU);
         reads.push(read(10, 8));
         (0..3).for_each(|_| reads.on_sent());
-        reads.repeat(Psn::new(11), &reth(1, 7 * MTU)).unwrap();
-        reads.repeat(Psn::new(12), &reth(2, 4 * MTU)).unwrap();
+        again(&mut reads, Psn::new(11), &reth(1, 7 * MTU)).unwrap();
+        again(&mut reads, Psn::new(12), &reth(2, 4 * MTU)).unwrap();
         assert_eq!(drain(&mut reads), [11, 12, 13, 14, 15, 16, 17]);
         assert_eq!(reads.admit(), Ok(()));
     }
@@ -316,14 +406,14 @@ mod tests {
         let mut reads = Reads::new(2, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
-        assert_eq!(reads.repeat(Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
+        assert_eq!(again(&mut reads, Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
         assert_eq!(drain(&mut reads), [12, 13]);
         for (psn, reth) in [(9, reth(0, MTU)), (14, reth(4, MTU)), (12, reth(1, MTU)), (12, reth(2, 3 * MTU))]
         {
-            assert_eq!(reads.repeat(Psn::new(psn), &reth), Err(NotQueued::NotRemembered));
+            assert_eq!(again(&mut reads, Psn::new(psn), &reth), Err(NotQueued::NotRemembered));
         }
         let other_key = Reth { rkey: RKey(6), ..reth(2, MTU) };
-        assert_eq!(reads.repeat(Psn::new(12), &other_key), Err(NotQueued::NotRemembered));
+        assert_eq!(again(&mut reads, Psn::new(12), &other_key), Err(NotQueued::NotRemembered));
     }
 
     #[test]
@@ -334,9 +424,9 @@ mod tests {
         reads.push(read(12, 3));
         reads.on_sent();
         reads.on_sent();
-        assert_eq!(reads.repeat(Psn::new(13), &reth(1, 2 * MTU)), Ok(()));
-        assert_eq!(reads.repeat(Psn::new(10), &reth(0, 2 * MTU)), Ok(()));
-        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
+        assert_eq!(again(&mut reads, Psn::new(13), &reth(1, 2 * MTU)), Ok(()));
+        assert_eq!(again(&mut reads, Psn::new(10), &reth(0, 2 * MTU)), Ok(()));
+        assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
         assert_eq!(drain(&mut reads), [10, 11, 13, 14]);
     }
 
@@ -347,12 +437,16 @@ mod tests {
         reads.push(read(15, 2));
         for (psn, packets) in [(10, 1), (10, 5), (15, 1), (15, 2), (16, 1)] {
             let index = psn - if psn < 15 { 10 } else { 15 };
-            assert_eq!(reads.repeat(Psn::new(psn), &reth(index, packets * MTU)), Ok(()), "waits already");
+            assert_eq!(
+                again(&mut reads, Psn::new(psn), &reth(index, packets * MTU)),
+                Ok(()),
+                "waits already"
+            );
         }
         (0..3).for_each(|_| reads.on_sent());
-        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()));
-        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
-        assert_eq!(reads.repeat(Psn::new(14), &reth(4, MTU)), Ok(()), "still to come");
+        assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()));
+        assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
+        assert_eq!(again(&mut reads, Psn::new(14), &reth(4, MTU)), Ok(()), "still to come");
         assert_eq!(drain(&mut reads), [11, 13, 14, 15, 16]);
     }
 
@@ -361,10 +455,46 @@ mod tests {
         let mut reads = Reads::new(1, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
-        assert_eq!(reads.repeat(Psn::new(12), &reth(2, MTU)), Ok(()));
-        assert_eq!(reads.repeat(Psn::new(11), &reth(1, MTU)), Ok(()));
-        assert_eq!(reads.repeat(Psn::new(10), &reth(0, MTU)), Err(NotQueued::NoRoom));
+        assert_eq!(again(&mut reads, Psn::new(12), &reth(2, MTU)), Ok(()));
+        assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()));
+        assert_eq!(again(&mut reads, Psn::new(10), &reth(0, MTU)), Err(NotQueued::NoRoom));
         assert_eq!(reads.admit(), Err(NotQueued::NoRoom));
         assert_eq!(drain(&mut reads), [11, 12], "parts of one READ, each a READ of its own");
+    }
+
+    #[test]
+    fn a_read_is_sent_again_so_often_and_then_at_a_rate() {
+        for repeats in [None, Some(4)] {
+            let mut reads = Reads::new(1, repeats, MTU);
+            reads.push(read(10, 100));
+            drain(&mut reads);
+            let mut served = 0;
+            while again(&mut reads, Psn::new(10), &reth(0, 100 * MTU)).is_ok() {
+                served += drain(&mut reads).len() as u32;
+            }
+            assert_eq!(served, REPEATS_PER_READ * 100 + REPEAT_PKTS_MIN);
+            let mut later = |nanos| {
+                let queued = reads.repeat(Psn::new(20), &reth(10, 90 * MTU), Instant::from_nanos(nanos));
+                (queued, drain(&mut reads))
+            };
+            assert_eq!(later(NANOS_PER_PKT - 1), (Err(NotQueued::TooOften), vec![]));
+            assert_eq!(later(3 * NANOS_PER_PKT), (Ok(()), vec![20, 21, 22]), "as far as it goes");
+            assert_eq!(later(3 * NANOS_PER_PKT + 1).0, Err(NotQueued::TooOften));
+            assert_eq!(later(u64::MAX / 2).1.len(), 90, "after a long while");
+        }
+    }
+
+    #[test]
+    fn a_rewind_costs_what_is_sent_again() {
+        let mut reads = Reads::new(1, None, MTU);
+        reads.push(read(10, 10));
+        let mut rewound = 0;
+        while again(&mut reads, Psn::new(10), &reth(0, 10 * MTU)).is_ok() {
+            (0..5).for_each(|_| reads.on_sent());
+            rewound += 1;
+        }
+        // The first found nothing sent yet.
+        assert_eq!(rewound - 1, (REPEATS_PER_READ * 10 + REPEAT_PKTS_MIN) / 5);
+        assert_eq!(drain(&mut reads), (15..20).collect::<Vec<_>>(), "it goes on where it was");
     }
 }

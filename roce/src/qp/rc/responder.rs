@@ -27,6 +27,7 @@ use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::selective_repeat::Ahead;
 use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
 use crate::start;
+use crate::time::Instant;
 use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, RecvEth, Reth, SackEth, Syndrome};
 
 /// What a responder is told when its queue pair becomes ready to receive.
@@ -70,6 +71,8 @@ pub struct Inlet<'a> {
     pub qpn: Qpn,
     /// The queue pair's counters.
     pub counters: &'a mut QpCounters,
+    /// Now.
+    pub now: Instant,
 }
 
 /// What the queue pair does after a request.
@@ -545,7 +548,7 @@ impl Responder {
         match self.reads.admit() {
             Ok(()) => {}
             Err(NotQueued::OverLimit) => return Err(invalid),
-            Err(NotQueued::NoRoom | NotQueued::NotRemembered) => {
+            Err(_) => {
                 inlet.counters.read_deferred += 1;
                 return Err(Refusal::Drop);
             }
@@ -731,17 +734,14 @@ impl Responder {
             return Aftermath::Answer;
         }
         let asked = packet.reth().ok_or(NotQueued::NotRemembered);
-        match asked.and_then(|reth| self.reads.repeat(packet.bth.psn, &reth)) {
-            Ok(()) => Aftermath::Answer,
-            Err(NotQueued::NotRemembered) => {
-                inlet.counters.duplicate_read_dropped += 1;
-                Aftermath::Nothing
-            }
-            Err(NotQueued::NoRoom | NotQueued::OverLimit) => {
-                inlet.counters.read_deferred += 1;
-                Aftermath::Nothing
-            }
-        }
+        let refused = match asked.and_then(|reth| self.reads.repeat(packet.bth.psn, &reth, inlet.now)) {
+            Ok(()) => return Aftermath::Answer,
+            Err(NotQueued::NotRemembered) => &mut inlet.counters.duplicate_read_dropped,
+            Err(NotQueued::TooOften) => &mut inlet.counters.duplicate_read_limited,
+            Err(NotQueued::NoRoom | NotQueued::OverLimit) => &mut inlet.counters.read_deferred,
+        };
+        *refused += 1;
+        Aftermath::Nothing
     }
 
     /// Sends READ responses, at the pace of the queue pair's `congestion` control, and then the
