@@ -85,7 +85,7 @@ counters! {
         retry_exceeded_err,
         /// Work requests that failed for want of a receive at the peer.
         retry_rnr_exceeded_err,
-        /// Answers to packets not in flight (stale, duplicated or invented).
+        /// Answers to packets not in flight (stale, duplicated or invented). The ICRC of most was not computed.
         stale_responses,
         /// READ responses of a wrong length or position.
         bad_resp_err,
@@ -152,7 +152,7 @@ counters! {
         bad_pad,
         /// Payload where the opcode has none.
         unexpected_payload,
-        /// Wrong invariant CRC.
+        /// Wrong invariant CRC, of packets that are right by their headers: it is computed last.
         rx_icrc_errors,
         /// No queue pair of that number.
         unknown_qp,
@@ -164,6 +164,10 @@ counters! {
         wrong_pkey,
         /// Not from the peer of the connection.
         wrong_source,
+        /// With the peer's IP address, but not its Ethernet address, though it is on the link.
+        wrong_source_mac,
+        /// Not from the UDP source port of the peer's first packet in order.
+        wrong_source_port,
         /// Not to the queue pair's own address.
         wrong_destination,
     }

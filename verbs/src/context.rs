@@ -405,6 +405,7 @@ impl Context {
         config.limits = options.limits;
         config.congestion = options.congestion;
         config.notification = options.notification;
+        config.source_checks = spec.source_checks;
         let engine =
             Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
         let fatal = Arc::new(Fatal::default());

@@ -1,11 +1,11 @@
 //! Frames in: to the neighbour code, or through the checks every packet must pass to the queue pair
-//! it names (IBA 9.6), and there to the responder or the completer.
+//! it names (IBA 9.6; headers first, see `admit`), and there to the responder or the completer.
 
+use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{MAX_RD_ATOMIC, RX_BURST_FRAMES};
 use super::qp_object::Qp;
 use super::{Engine, Event, schedule};
 use crate::counters::DropCounters;
-use crate::id::PKey;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::qp::QpState;
@@ -52,23 +52,14 @@ impl<P: Port> Engine<P> {
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
         // By reference: moving it would read back in one what was just written in pieces.
         match &Packet::parse(frame) {
-            Ok(packet) if self.is_intact(packet) => return self.on_packet(packet, frame.len()),
-            Ok(_) => self.drops.rx_icrc_errors += 1,
+            Ok(packet) => self.on_packet(packet, frame.len()),
             Err(reason) => {
                 *parse_counter(&mut self.drops, *reason) += 1;
                 if *reason == ParseError::NotRoce {
                     self.neighbour.handle_frame(frame, self.now);
                 }
+                None
             }
-        }
-        None
-    }
-
-    #[inline(always)]
-    fn is_intact(&self, packet: &Packet<'_>) -> bool {
-        match self.port.payload() {
-            Payload::Carried => packet.icrc_ok(),
-            Payload::Phantom => packet.icrc() == PHANTOM_ICRC,
         }
     }
 
@@ -79,8 +70,20 @@ impl<P: Port> Engine<P> {
             self.drops.unknown_qp += 1;
             return None;
         };
-        if let Err(counter) = admit(qp, packet) {
-            *counter(&mut self.drops) += 1;
+        match admit(qp, packet) {
+            Admission::Pass => {}
+            Admission::Stale => {
+                qp.counters.rcvd_pkts += 1;
+                qp.counters.stale_responses += 1;
+                return None;
+            }
+            Admission::Drop(counter) => {
+                *counter(&mut self.drops) += 1;
+                return None;
+            }
+        }
+        if !is_intact(&self.port, packet) {
+            self.drops.rx_icrc_errors += 1;
             return None;
         }
         qp.counters.rcvd_pkts += 1;
@@ -88,10 +91,14 @@ impl<P: Port> Engine<P> {
             self.on_cnp(slot, packet);
             return None;
         }
-        if packet.ip.congestion_experienced() {
+        let is_request = packet.info.is_request;
+        if qp.connection.as_ref().is_some_and(|connection| connection.source.is_unbound(is_request)) {
+            bind_source_port(qp, packet);
+        }
+        if packet.ip.congestion_experienced() && is_mark_plausible(qp, packet) {
             self.on_marked(slot, packet);
         }
-        if !packet.info.is_request {
+        if !is_request {
             self.on_response(slot, packet);
             return None;
         }
@@ -223,28 +230,12 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// A counter of drops, named by its place.
-type DropCounter = fn(&mut DropCounters) -> &mut u64;
-
-/// The checks that every packet to a queue pair must pass.
-#[inline]
-fn admit(qp: &Qp, packet: &Packet<'_>) -> Result<(), DropCounter> {
-    let Some(connection) = qp.connection.as_ref().filter(|_| qp.state.receives()) else {
-        return Err(|drops| &mut drops.qp_state);
-    };
-    if !matches!(packet.info.transport, Transport::Rc | Transport::Cnp) {
-        return Err(|drops| &mut drops.wrong_transport);
+#[inline(always)]
+fn is_intact<P: Port>(port: &P, packet: &Packet<'_>) -> bool {
+    match port.payload() {
+        Payload::Carried => packet.icrc_ok(),
+        Payload::Phantom => packet.icrc() == PHANTOM_ICRC,
     }
-    if !PKey::DEFAULT.accepts(packet.bth.pkey) {
-        return Err(|drops| &mut drops.wrong_pkey);
-    }
-    if !packet.is_from(&connection.peer) {
-        return Err(|drops| &mut drops.wrong_source);
-    }
-    if !packet.is_to(&connection.own) {
-        return Err(|drops| &mut drops.wrong_destination);
-    }
-    Ok(())
 }
 
 fn parse_counter(drops: &mut DropCounters, reason: ParseError) -> &mut u64 {

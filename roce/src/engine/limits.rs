@@ -25,6 +25,7 @@ pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
 
+pub use super::admit::MARKED_PSNS;
 pub use crate::qp::rc::reads::{REPEAT_PKTS_MIN, REPEAT_PKTS_PER_SEC, REPEATS_PER_READ};
 pub use crate::table::QUARANTINE_NUMBERS;
 

@@ -12,6 +12,7 @@
 //!               port.tx_flush
 //! ```
 
+mod admit;
 mod ahead;
 mod egress;
 pub mod event;
@@ -37,6 +38,7 @@ use crate::random::Random;
 use crate::table::Table;
 use crate::time::Instant;
 
+pub use admit::SourceChecks;
 pub use event::Event;
 pub use objects::{CreateError, DestroyError, QpHandles};
 pub use qp_object::Attributes;
@@ -72,6 +74,8 @@ pub struct EngineConfig {
     pub notification: NotificationConfig,
     /// Speed of the port's link, in bits per second: where congestion control starts.
     pub link_bits_per_sec: u64,
+    /// What of a packet's source is compared besides its IP address.
+    pub source_checks: SourceChecks,
 }
 
 impl EngineConfig {
@@ -84,6 +88,7 @@ impl EngineConfig {
             congestion: CongestionScheme::default(),
             notification: NotificationConfig::default(),
             link_bits_per_sec: DEFAULT_LINK_BITS_PER_SEC,
+            source_checks: SourceChecks::default(),
         }
     }
 }
@@ -115,6 +120,7 @@ pub struct Engine<P: Port> {
     port: P,
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
+    source_checks: SourceChecks,
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
@@ -156,6 +162,7 @@ impl<P: Port> Engine<P> {
             port,
             congestion: config.congestion,
             link_bits_per_sec: config.link_bits_per_sec,
+            source_checks: config.source_checks,
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),
             neighbour,

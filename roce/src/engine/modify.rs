@@ -1,5 +1,6 @@
 //! Modifying queue pairs: the state table, then ranges, then the path, then the change.
 
+use super::admit::Source;
 use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
 use super::{Engine, schedule};
@@ -62,7 +63,7 @@ impl<P: Port> Engine<P> {
         qp.attributes = attributes;
         if let (Some(connection), Some((_, route))) = (&mut qp.connection, &path) {
             (connection.path, connection.peer_mac) = (route.path, route.peer_mac);
-            (connection.peer, connection.own) = (route.peer, route.own);
+            (connection.source, connection.peer, connection.own) = (route.source, route.peer, route.own);
         }
         self.carry_out(slot, from, to, path.map(|(_, route)| route));
         Ok(())
@@ -91,6 +92,7 @@ impl<P: Port> Engine<P> {
                     requests_owed: false,
                     path: route.path,
                     peer_mac: route.peer_mac,
+                    source: route.source,
                     peer: route.peer,
                     own: route.own,
                 });
@@ -159,7 +161,9 @@ impl<P: Port> Engine<P> {
         let template = template_for(qpn, attributes, path, own, src_mac, peer_mac)
             .map_err(|families| no_path(families.to_string()))?;
         let ip_id = start::ip_id(self.random.below(1 << 16) as u16); // below 2^16
-        Ok(Route { path: Path { template, ip_id }, peer_mac, peer: path.dgid, own })
+        let on_link = self.neighbour.is_on_link(path.dgid.ip());
+        let source = Source::new(self.source_checks, on_link.then_some(peer_mac));
+        Ok(Route { path: Path { template, ip_id }, peer_mac, source, peer: path.dgid, own })
     }
 
     /// Points the headers of queue pairs whose neighbour has moved to its new Ethernet address.
@@ -186,6 +190,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     if let Ok(template) = template {
         connection.path.template = template;
         connection.peer_mac = mac;
+        connection.source.mac = connection.source.mac.map(|_| mac);
     }
 }
 
@@ -193,6 +198,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
 struct Route {
     path: Path,
     peer_mac: Mac,
+    source: Source,
     peer: Gid,
     own: Gid,
 }

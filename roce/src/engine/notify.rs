@@ -35,7 +35,7 @@ impl Notifier {
 }
 
 impl<P: Port> Engine<P> {
-    /// A packet that is right in every way was marked on its way here. Only data is answered: a mark on an
+    /// A packet that is right in every way, and whose PSN is plausible, was marked on its way here. Only data is answered: a mark on an
     /// acknowledgement tells of congestion that slowing data the other way would not mend.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {

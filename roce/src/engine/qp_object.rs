@@ -1,5 +1,6 @@
 //! A queue pair as the engine keeps it.
 
+use super::admit::Source;
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::id::{Gid, Mac, Qpn};
@@ -83,6 +84,8 @@ pub(super) struct Connection {
     pub path: Path,
     /// Ethernet address they go to.
     pub peer_mac: Mac,
+    /// The source of the peer's packets.
+    pub source: Source,
     /// The peer's GID.
     pub peer: Gid,
     /// This side's GID.

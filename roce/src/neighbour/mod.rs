@@ -143,7 +143,8 @@ impl Neighbour {
         }
     }
 
-    fn is_on_link(&self, ip: IpAddr) -> bool {
+    /// Whether frames to `ip` go to its own Ethernet address, not to a gateway's.
+    pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|(_, entry)| entry.is_on_link(ip))
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use roce::engine::SourceChecks;
 use roce::id::Mac;
 
 /// Kinds of port.
@@ -68,6 +69,8 @@ pub struct PortSpec {
     pub mtu_bytes: Option<u16>,
     /// Receive and transmit queues.
     pub queues: u16,
+    /// What of a packet's source is compared besides its IP address.
+    pub source_checks: SourceChecks,
     /// Arguments handed to the DPDK driver as they are.
     pub driver_args: Vec<String>,
 }
@@ -90,7 +93,7 @@ pub enum PortSpecError {
     },
     /// A key that no port has.
     #[error(
-        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, mtu=BYTES, queues=N, and dev.KEY=VALUE for the DPDK driver"
+        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, mtu=BYTES, queues=N, source-mac=any, source-port=any, and dev.KEY=VALUE for the DPDK driver"
     )]
     UnknownKey(String),
     /// A value that does not fit its key.
@@ -127,6 +130,15 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
+/// Whether a part of the source is compared: not where it may be `any`.
+fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
+    match value {
+        "any" => Ok(false),
+        "bound" => Ok(true),
+        _ => Err(bad(key, value)("it is `bound` (the default) or `any`")),
+    }
+}
+
 impl PortSpec {
     fn set(&mut self, pair: &str) -> Result<(), PortSpecError> {
         let (key, value) = pair.split_once('=').ok_or_else(|| PortSpecError::UnknownKey(pair.to_owned()))?;
@@ -141,6 +153,8 @@ impl PortSpec {
                     return Err(bad("queues", value)("a port has at least one queue"));
                 }
             }
+            "source-mac" => self.source_checks.mac = parse_bound("source-mac", value)?,
+            "source-port" => self.source_checks.udp_port = parse_bound("source-port", value)?,
             _ => match key.strip_prefix("dev.") {
                 Some(key) => self.driver_args.push(format!("{key}={value}")),
                 None => return Err(PortSpecError::UnknownKey(key.to_owned())),
@@ -171,6 +185,7 @@ impl FromStr for PortSpec {
             mac: None,
             mtu_bytes: None,
             queues: 1,
+            source_checks: SourceChecks::default(),
             driver_args: Vec::new(),
         };
         parts.try_for_each(|pair| spec.set(pair))?;
@@ -196,6 +211,10 @@ mod tests {
         assert_eq!(spec.ips.len(), 2);
         assert_eq!((spec.mtu_bytes, spec.queues), (Some(4200), 2));
         assert_eq!(spec.driver_args, ["a=b"]);
+        assert_eq!(spec.source_checks, SourceChecks { mac: true, udp_port: true });
+        let spec: PortSpec = "tap:r,source-port=any".parse().unwrap();
+        assert_eq!(spec.source_checks, SourceChecks { mac: true, udp_port: false });
+        assert!("tap:r,source-mac=none".parse::<PortSpec>().is_err());
         assert_eq!(spec.to_string(), "pci:0000:3b:00.0");
         for (kind, _, _, example) in KINDS {
             assert_eq!(example.parse::<PortSpec>().unwrap().kind, kind);
