@@ -1,10 +1,19 @@
-//! What a stranger must guess, measured on the engine.
+//! What a stranger must guess, measured on the engine, against what docs/THREATS.md promises.
 
 mod common;
 
 use common::{pair, pair_of};
+use roce::engine::limits::{
+    DEFAULT_WINDOW_PKTS, MARKED_PSNS, QUARANTINE_NUMBERS, REPEAT_PKTS_MIN, REPEAT_PKTS_PER_SEC,
+    REPEATS_PER_READ,
+};
+use roce::id::Qpn;
 use roce::mem::Access;
+use roce::psn::Psn;
 use roce::qp::{PathMtu, QpAttr};
+use roce::random::Random;
+use roce::recovery::RecoveryScheme;
+use roce::wire::{flow_label_from_qpns, udp_source_port};
 use std::collections::HashSet;
 
 /// How many of the low 32 bits are 1 in a third to two thirds of `numbers`: a bit that can be foretold is not.
@@ -29,6 +38,85 @@ fn number_bits() -> (u32, u32) {
 #[test]
 fn every_bit_of_a_queue_pair_number_and_of_a_key_is_random() {
     assert_eq!(number_bits(), (24, 32), "random bits of QPN and rkey");
+}
+
+/// Bits of the source port between queue pairs of random numbers, by how often two of them are the same: rounded, for
+/// the ports are drawn.
+fn port_bits() -> u32 {
+    const DRAWN: u64 = 1 << 18;
+    let mut random = Random::new([9; 32]);
+    let mut counts = vec![0u64; 1 << 16];
+    for _ in 0..DRAWN {
+        let [local, remote] = [(); 2].map(|()| Qpn::new(random.bits()));
+        counts[usize::from(udp_source_port(flow_label_from_qpns(local, remote)))] += 1;
+    }
+    let equal_pairs: u64 = counts.iter().map(|count| count * count.saturating_sub(1)).sum();
+    ((DRAWN * (DRAWN - 1)) as f64 / equal_pairs as f64).log2().round() as u32
+}
+
+/// Bits of the PSN, where `accepted` of all PSNs do.
+fn psn_bits(accepted: u32) -> u32 {
+    (Psn::COUNT / accepted).ilog2()
+}
+
+/// What an attack must guess: QPN, port, PSN and key.
+type Guess = [Option<u32>; 4];
+
+/// A row of the page's table.
+fn row(attack: &str, guess: Guess) -> String {
+    let cells = guess.map(|bits| bits.map_or("-".to_owned(), |bits| bits.to_string())).join(" | ");
+    let sum: u32 = guess.into_iter().flatten().sum();
+    format!("| {attack} | {cells} | {sum} | 2^{} |", sum - 1)
+}
+
+#[test]
+fn the_page_says_what_an_attack_costs() {
+    let (qpn, key) = number_bits();
+    let [qpn, port, key] = [qpn, port_bits(), key].map(Some);
+    let kept = |scheme: RecoveryScheme| Some(psn_bits(scheme.kept_pkts().unwrap_or(1)));
+    let exact = kept(RecoveryScheme::GoBackN);
+    let improved = kept(RecoveryScheme::ImprovedGoBackN);
+    let selective = kept(RecoveryScheme::SelectiveRepeat { window_pkts: 4096 });
+    let in_flight = Some(psn_bits(DEFAULT_WINDOW_PKTS));
+    let marked = Some(psn_bits(2 * MARKED_PSNS));
+    let rows = [
+        ("WRITE, executed at once", [qpn, port, exact, key]),
+        ("WRITE, kept ahead by improved go-back-N", [qpn, port, improved, key]),
+        ("WRITE, kept ahead by selective repeat of 4,096", [qpn, port, selective, key]),
+        ("SEND, executed at once", [qpn, port, exact, None]),
+        ("SEND, kept ahead by improved go-back-N", [qpn, port, improved, None]),
+        ("SEND, kept ahead by selective repeat of 4,096", [qpn, port, selective, None]),
+        ("NAK or READ response to 256 packets in flight", [qpn, port, in_flight, None]),
+        ("request of any PSN: a NAK, an ACK", [qpn, port, None, None]),
+        ("mark taken for congestion", [qpn, port, marked, None]),
+        ("CNP", [qpn, None, None, None]),
+        ("any request before the first in order", [qpn, None, exact, None]),
+        ("SEND by who knows QPN and port, go-back-N", [None, None, exact, None]),
+        ("SEND by who knows QPN and port, improved go-back-N", [None, None, improved, None]),
+        ("SEND by who knows QPN and port, selective repeat of 4,096", [None, None, selective, None]),
+        ("WRITE by the peer itself to another's region", [None, None, None, key]),
+    ];
+    let page = include_str!("../../docs/THREATS.md");
+    let table =
+        page.split("\n\n").find(|part| part.starts_with("| attack |")).expect("the page has the table");
+    let written: Vec<&str> = table.lines().skip(2).collect();
+    let computed = rows.map(|(attack, guess)| row(attack, guess));
+    assert_eq!(written, computed);
+    let quarantine = format!("not again until {} others were", thousands(QUARANTINE_NUMBERS));
+    let marks = format!("within {} PSNs of the one expected", thousands(MARKED_PSNS as usize));
+    let [repeats, rest] = [REPEATS_PER_READ, REPEAT_PKTS_MIN];
+    let rate = thousands(REPEAT_PKTS_PER_SEC as usize);
+    let reads = format!("is served {repeats} times and {rest} packets, then at {rate} packets a second");
+    for said in [quarantine, marks, reads] {
+        assert!(
+            page.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said),
+            "the page says: {said}"
+        );
+    }
+}
+
+fn thousands(number: usize) -> String {
+    format!("{},{:03}", number / 1000, number % 1000)
 }
 
 #[test]
