@@ -5,7 +5,7 @@
 
 mod flow;
 
-use flow::{BATCH_PKTS, Case, Flow, Least};
+use flow::{BATCH_PKTS, Case, Flow, Junk, Least};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use roce::id::RKey;
 use roce::qp::rc::segment::segment;
@@ -157,6 +157,26 @@ fn requester_completion(mut flow: Flow) -> Flow {
     flow
 }
 
+#[library_benchmark]
+#[bench::not_roce(Flow::under(Junk::NotRoce))]
+#[bench::unknown_qp(Flow::under(Junk::UnknownQp))]
+#[bench::qp_state(Flow::under(Junk::QpState))]
+#[bench::wrong_pkey(Flow::under(Junk::PKey))]
+#[bench::wrong_source(Flow::under(Junk::Source))]
+#[bench::wrong_source_mac(Flow::under(Junk::SourceMac))]
+#[bench::wrong_source_port(Flow::under(Junk::SourcePort))]
+#[bench::stale_response(Flow::under(Junk::StaleResponse))]
+#[bench::bad_icrc(Flow::under(Junk::BadIcrc))]
+#[bench::ahead(Flow::under(Junk::Ahead))]
+#[bench::duplicate(Flow::under(Junk::Duplicate))]
+#[bench::duplicate_read(Flow::under(Junk::DuplicateRead))]
+#[bench::duplicate_read_limited(Flow::under(Junk::DuplicateReadLimited))]
+#[bench::cnp(Flow::under(Junk::Cnp))]
+fn junk(mut flow: Flow) -> Flow {
+    flow.wire_to_completion();
+    flow
+}
+
 library_benchmark_group!(
     name = packet,
     benchmarks = [
@@ -171,7 +191,8 @@ library_benchmark_group!(
         requester_repairs_a_loss,
         requester_behind_a_loss,
         responder_catches_up,
-        requester_completion
+        requester_completion,
+        junk
     ]
 );
 

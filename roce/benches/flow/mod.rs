@@ -10,12 +10,15 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
+use common::forge::Forged;
 use common::{End, pair_over, ports_of};
+use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
+use roce::psn::Psn;
 use roce::qp::{PathMtu, Placement, QpAttr};
 use roce::queue::{SendOp, WcStatus};
 use roce::recovery::RecoveryScheme;
-use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, icrc};
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
 
 /// Data packets of a batch: what one burst of receive takes.
 pub(crate) const BATCH_PKTS: u32 = 32;
@@ -159,6 +162,80 @@ impl Flow {
     }
 }
 
+/// What a stranger sends, 4 KiB of payload to a packet where its kind has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Junk {
+    NotRoce,
+    UnknownQp,
+    QpState,
+    PKey,
+    Source,
+    SourceMac,
+    SourcePort,
+    StaleResponse,
+    BadIcrc,
+    Ahead,
+    Duplicate,
+    /// Of a READ of 64 KiB, asked for in one burst.
+    DuplicateRead,
+    /// The same, once its responses were retransmitted as often as they may be.
+    DuplicateReadLimited,
+    Cnp,
+}
+
+/// Packets of the batches that a [`Flow`] begins with.
+const WARM_UP_PKTS: u32 = 20 * BATCH_PKTS;
+
+impl Flow {
+    /// A connection with a burst of junk under way to the responder.
+    pub(crate) fn under(junk: Junk) -> Self {
+        let mut flow = Flow::new(Case::Read64K);
+        if junk == Junk::DuplicateReadLimited {
+            for _ in 0..100 {
+                flow.forge(Junk::DuplicateRead);
+                flow.wire_to_completion();
+                while flow.a.poll(flow.nanos).rx_frames > 0 {}
+            }
+        }
+        flow.forge(junk);
+        flow
+    }
+
+    fn forge(&mut self, junk: Junk) {
+        let expected = Psn::new(0xFF_FF00).plus(WARM_UP_PKTS);
+        let send =
+            Forged { payload_len: 4096, ..Forged::to(&self.b, &self.a, Opcode::RC_SEND_ONLY, expected) };
+        let read =
+            Forged { opcode: Opcode::RC_RDMA_READ_REQUEST, payload_len: 0, psn: expected.minus(16), ..send };
+        let forged = match junk {
+            Junk::NotRoce => Forged { payload_len: 4096, ..send },
+            Junk::UnknownQp => Forged { qpn: Qpn::new(send.qpn.value() ^ 1), ..send },
+            Junk::QpState => Forged { qpn: self.b.create_idle_qp(), ..send },
+            Junk::PKey => Forged { pkey: PKey(1), ..send },
+            Junk::Source => Forged { src: Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 9)), ..send },
+            Junk::SourceMac => Forged { src_mac: Mac([2; 6]), ..send },
+            Junk::SourcePort => Forged { udp_source_port: 1, ..send },
+            Junk::StaleResponse => Forged { opcode: Opcode::new(0x0E), psn: expected.plus(5), ..send },
+            Junk::BadIcrc => Forged { sound: false, ..send },
+            Junk::Ahead => Forged { psn: expected.plus(1 << 20), ..send },
+            Junk::Duplicate => Forged { psn: expected.minus(40), ..send },
+            Junk::DuplicateRead | Junk::DuplicateReadLimited => {
+                Forged { reth: Reth { len_bytes: 64 << 10, ..send.reth }, ..read }
+            }
+            Junk::Cnp => Forged { opcode: Opcode::CNP, becn: true, payload_len: 0, psn: Psn::new(0), ..send },
+        };
+        let mut frame = forged.frame();
+        if junk == Junk::NotRoce {
+            frame[12..14].copy_from_slice(&[0x88, 0xCC]); // LLDP
+        }
+        for _ in 0..BATCH_PKTS {
+            let port = self.a.engine.port_mut();
+            port.tx_reserve(frame.len()).expect("the port has room").copy_from_slice(&frame);
+            port.tx_flush();
+        }
+    }
+}
+
 /// Loses the first packet under way to `end`.
 fn lose_one(end: &mut End) {
     let port = end.engine.port_mut();
@@ -226,7 +303,6 @@ impl Least {
 
 /// A frame of a SEND ONLY.
 pub(crate) fn frame(payload_bytes: usize) -> Vec<u8> {
-    use roce::id::{Gid, Mac, PKey, Qpn};
     use std::net::Ipv4Addr;
     let template = HeaderTemplate::new(&HeaderSpec {
         src_mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -248,7 +324,7 @@ pub(crate) fn frame(payload_bytes: usize) -> Vec<u8> {
         ack_req: true,
         fecn: false,
         becn: false,
-        psn: roce::psn::Psn::new(5),
+        psn: Psn::new(5),
         ip_id: 7,
         payload_len: payload_bytes,
     };
