@@ -8,6 +8,7 @@ use crate::eal::Eal;
 use crate::errno::Errno;
 use crate::guard;
 use crate::log::{self, LogLines};
+use crate::memif::{self, MemifAccess};
 
 /// Number of an Ethernet port within this process.
 pub type PortId = u16;
@@ -102,6 +103,30 @@ pub enum DeviceError {
         /// What DPDK logged.
         log: LogLines,
     },
+    /// A memif without copying, whose peer could write into every mbuf, and into what DPDK keeps beside them.
+    #[error(
+        "{name}: zero-copy=yes would let the peer write into all of DPDK's memory, with which it could take over \
+         this process: leave it out"
+    )]
+    SharesAllMemory {
+        /// The device.
+        name: String,
+    },
+    /// A second memif server on a socket, whose clients could not be told from those of the first.
+    #[error("another memif of this process listens on {socket:?}: give each server a socket of its own")]
+    SocketShared {
+        /// The socket.
+        socket: String,
+    },
+    /// Who may connect was said, and this build cannot hold the driver to it.
+    #[error(
+        "{name}: with DPDK as shared libraries any user of this machine may connect, whatever is asked for: build \
+         with DPDK's static libraries (DPDK_SYS_LINK=static)"
+    )]
+    AccessNotKept {
+        /// The device.
+        name: String,
+    },
     /// The device is there, but no Ethernet port came with it.
     #[error("the device {name} was attached, but brought no Ethernet port: it is of another kind{log}")]
     NoPort {
@@ -116,13 +141,22 @@ impl Eal {
     /// Attaches the virtual device `name` (a driver's name and a number, `net_memif0`) with the driver's `args`
     /// (`role=client,socket=@wire,bsize=8192`).
     ///
-    /// Of memif one should know: both ends name the same `socket` and `bsize`, and no frame may be longer than
-    /// `bsize` (the driver of 22.11 continues those in further buffers, and a thousand frames later takes
-    /// others for continued ones). Arguments with a misspelt key are ignored, all of them, without a word.
+    /// Of memif one should know: both ends name the same `socket`, and only this process's user and root may be
+    /// the other end; [`Eal::attach_memif`] lets others in. Arguments with a misspelt key are ignored, all of
+    /// them, without a word.
     ///
     /// # Errors
-    /// `InvalidName`, `NoDriver`, `AlreadyAttached`, `Attach`, `NoPort`.
+    /// `InvalidName`, `NoDriver`, `AlreadyAttached`, `SharesAllMemory`, `SocketShared`, `Attach`, `NoPort`.
     pub fn attach_vdev(self, name: &str, args: &str) -> Result<Device, DeviceError> {
+        self.attach_memif(name, args, MemifAccess::default())
+    }
+
+    /// Attaches a virtual device as [`Eal::attach_vdev`] does; where it is a memif, `access` says who may be the
+    /// other end. With DPDK as shared libraries any user may, and `access` must be the default.
+    ///
+    /// # Errors
+    /// Those of [`Eal::attach_vdev`], and `AccessNotKept`.
+    pub fn attach_memif(self, name: &str, args: &str, access: MemifAccess) -> Result<Device, DeviceError> {
         let invalid = || DeviceError::InvalidName { name: name.to_owned() };
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
             return Err(invalid());
@@ -139,7 +173,10 @@ impl Eal {
             };
             return Err(DeviceError::NoDriver { name: name.to_owned(), log: log::since(mark), advice });
         }
-        attach(c"vdev", c_name, name, args)
+        if guard::concerns(name) {
+            check_memif(name, args, &access)?;
+        }
+        attach(c"vdev", c_name, name, args, access)
     }
 
     /// Attaches the PCI device at `address` (`0000:3b:00.0`) with the driver's `args`, mostly none.
@@ -153,18 +190,57 @@ impl Eal {
             return Err(invalid());
         }
         check_pci(Path::new("/sys/bus/pci/devices"), address)?;
-        attach(c"pci", CString::new(address).map_err(|_| invalid())?, address, args)
+        let c_name = CString::new(address).map_err(|_| invalid())?;
+        attach(c"pci", c_name, address, args, MemifAccess::default())
     }
 }
 
-fn attach(bus: &'static CStr, c_name: CString, name: &str, args: &str) -> Result<Device, DeviceError> {
+/// The value of `key` in a driver's arguments.
+fn argument<'a>(args: &'a str, key: &str) -> Option<&'a str> {
+    args.split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .find(|(name, _)| *name == key)
+        .map(|(_, value)| value)
+}
+
+/// Arguments as an error may show them.
+fn without_secret(args: &str) -> String {
+    let shown =
+        |pair: &str| if pair.starts_with("secret=") { "secret=...".to_owned() } else { pair.to_owned() };
+    args.split(',').map(shown).collect::<Vec<_>>().join(",")
+}
+
+fn check_memif(name: &str, args: &str, access: &MemifAccess) -> Result<(), DeviceError> {
+    let name = || name.to_owned();
+    if argument(args, "zero-copy").is_some_and(|value| value.contains("yes")) {
+        return Err(DeviceError::SharesAllMemory { name: name() });
+    }
+    if !dpdk_sys::STATIC && *access != MemifAccess::default() {
+        return Err(DeviceError::AccessNotKept { name: name() });
+    }
+    memif::install();
+    Ok(())
+}
+
+/// Whether a memif with these arguments listens, as the driver reads them.
+fn listens(args: &str) -> bool {
+    argument(args, "role").is_some_and(|role| role.contains("server") || role.contains("master"))
+}
+
+fn attach(
+    bus: &'static CStr,
+    c_name: CString,
+    name: &str,
+    args: &str,
+    access: MemifAccess,
+) -> Result<Device, DeviceError> {
     if port_by_name(&c_name).is_some() {
         return Err(DeviceError::AlreadyAttached { name: name.to_owned() });
     }
     let mark = log::mark();
     let failed = |errno| DeviceError::Attach {
         name: name.to_owned(),
-        args: args.to_owned(),
+        args: without_secret(args),
         errno,
         log: log::since(mark),
     };
@@ -172,10 +248,22 @@ fn attach(bus: &'static CStr, c_name: CString, name: &str, args: &str) -> Result
     let guard = guard::lock(name);
     // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
     let ret = unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
+    let port_id = if ret < 0 { None } else { port_by_name(&c_name) };
+    // Under the lock: from now on clients are let in, and their handlers run.
+    let is_alone = match port_id {
+        Some(port_id) if guard.is_some() && dpdk_sys::STATIC => {
+            memif::attached(port_id, access, listens(args))
+        }
+        _ => true,
+    };
     drop(guard);
     Errno::check(ret).map_err(failed)?;
-    match port_by_name(&c_name) {
-        Some(port_id) => Ok(Device { bus, name: c_name, port_id }),
+    match port_id {
+        Some(port_id) => {
+            let device = Device { bus, name: c_name, port_id };
+            let socket = || argument(args, "socket").unwrap_or_default().to_owned();
+            if is_alone { Ok(device) } else { Err(DeviceError::SocketShared { socket: socket() }) }
+        }
         None => {
             detach(bus, &c_name);
             Err(DeviceError::NoPort { name: name.to_owned(), log: log::since(mark) })
@@ -211,6 +299,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         detach(self.bus, &self.name);
+        memif::detached(self.port_id);
     }
 }
 

@@ -33,6 +33,7 @@ mod ethdev;
 mod guard;
 mod log;
 mod mbuf;
+mod memif;
 mod mempool;
 mod runtime_dir;
 mod thread;
@@ -46,6 +47,7 @@ pub use ethdev::{
 };
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};
+pub use memif::MemifAccess;
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use runtime_dir::{is_private_dir, private_dir, stand_in_runtime_dir};
 pub use thread::{RegisterError, ThreadRegistration, is_registered};

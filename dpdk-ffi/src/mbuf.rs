@@ -279,9 +279,19 @@ pub struct Segments<'a> {
     frame: PhantomData<&'a Mbuf>,
 }
 
+impl Segments<'_> {
+    /// # Safety
+    /// `head` is a valid mbuf, alone or the head of a chain, and stays so while the pieces are used.
+    #[inline]
+    pub(crate) unsafe fn of(head: NonNull<rte_mbuf>) -> Self {
+        Self { next: Some(head), frame: PhantomData }
+    }
+}
+
 impl<'a> Iterator for Segments<'a> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let header = Header(self.next?);
         self.next = NonNull::new(header.next());

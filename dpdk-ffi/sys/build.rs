@@ -3,7 +3,8 @@
 //! Static by default: shared, EAL would load every driver that is installed, which takes most of a second and
 //! brings libibverbs into a process that may well provide the ibv_* symbols itself. `DPDK_SYS_LINK=shared`
 //! asks for that nevertheless; it is also what happens where the distribution has no static libraries. It costs
-//! the guard around the memif driver too (guard.c): then a process may crash when its memif peer goes away.
+//! what stands around the memif driver too (guard.c, memif.c): then any user may be the peer of a memif port, and a
+//! process may crash when its peer goes away or means harm.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -92,6 +93,7 @@ type Result<T> = std::result::Result<T, String>;
 
 fn main() {
     println!("cargo:rerun-if-changed=guard.c");
+    println!("cargo:rerun-if-changed=memif.c");
     println!("cargo:rerun-if-changed=shim.c");
     println!("cargo:rerun-if-changed=shim.h");
     println!("cargo:rerun-if-env-changed=DPDK_SYS_LINK");
@@ -166,7 +168,7 @@ fn bind(flags: &[String]) -> Result<()> {
 
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
-    build.files(["shim.c", "guard.c"]).opt_level(3).warnings(false);
+    build.files(["shim.c", "guard.c", "memif.c"]).opt_level(3).warnings(false);
     // A function that is not declared returns an int, also where it should be a pointer.
     build.flag("-Werror=implicit-function-declaration");
     for flag in flags {
@@ -210,7 +212,11 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     let chosen = LIBRARIES.iter().chain(DRIVERS).chain(if mlx5 { MLX5_DRIVERS } else { &[] });
     // Drivers register themselves in constructors that nothing refers to, hence whole archives.
     for name in chosen.filter(|name| has_archive(name)) {
-        let archive = if *name == "net_memif" { redirect_memif(libdir)? } else { format!("rte_{name}") };
+        let archive = match *name {
+            "net_memif" => redirect(libdir, name, MEMIF_CALLS)?,
+            "vhost" => redirect(libdir, name, VHOST_CALLS)?,
+            _ => format!("rte_{name}"),
+        };
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
     }
     // What those archives in turn need, of all that DPDK as a whole does.
@@ -227,19 +233,35 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes a copy of the memif driver that registers its interrupt handlers through guard.c, which says why.
-fn redirect_memif(libdir: &str) -> Result<String> {
-    const REDIRECTED: &[&str] = &[
-        "intr_callback_register",
-        "intr_callback_unregister",
-        "intr_callback_unregister_pending",
-        "intr_instance_free",
-    ];
-    let copy = "rte_net_memif_guarded";
+/// What the memif driver calls, and what it is to call instead: guard.c and memif.c say why.
+const MEMIF_CALLS: &[(&str, &str)] = &[
+    ("rte_intr_callback_register", "shim_intr_callback_register"),
+    ("rte_intr_callback_unregister", "shim_intr_callback_unregister"),
+    ("rte_intr_callback_unregister_pending", "shim_intr_callback_unregister_pending"),
+    ("rte_intr_instance_free", "shim_intr_instance_free"),
+    ("rte_log", "shim_memif_log"),
+    ("bind", "shim_socket_bind"),
+    ("listen", "shim_memif_listen"),
+    ("accept", "shim_memif_accept"),
+    ("connect", "shim_memif_connect"),
+    ("recvmsg", "shim_memif_recvmsg"),
+    ("sendmsg", "shim_memif_sendmsg"),
+    ("mmap", "shim_memif_mmap"),
+    ("mmap64", "shim_memif_mmap64"),
+    ("munmap", "shim_memif_munmap"),
+    ("close", "shim_memif_close"),
+];
+
+/// The same of the library beneath vhost ports, whose sockets are to be their owner's alone.
+const VHOST_CALLS: &[(&str, &str)] = &[("bind", "shim_socket_bind")];
+
+/// Makes a copy of a library that calls other functions, and returns the copy's name.
+fn redirect(libdir: &str, name: &str, calls: &[(&str, &str)]) -> Result<String> {
+    let copy = format!("rte_{name}_guarded");
     let target = out_dir().join(format!("lib{copy}.a"));
     let status = Command::new(env::var_os("OBJCOPY").unwrap_or_else(|| "objcopy".into()))
-        .args(REDIRECTED.iter().map(|name| format!("--redefine-sym=rte_{name}=shim_{name}")))
-        .arg(Path::new(libdir).join("librte_net_memif.a"))
+        .args(calls.iter().map(|(from, to)| format!("--redefine-sym={from}={to}")))
+        .arg(Path::new(libdir).join(format!("librte_{name}.a")))
         .arg(&target)
         .status()
         .map_err(|error| format!("{INSTALL}\n\ncannot run objcopy (package binutils): {error}"))?;
@@ -247,5 +269,5 @@ fn redirect_memif(libdir: &str) -> Result<String> {
         return Err(format!("objcopy could not write {}: {status}", target.display()));
     }
     println!("cargo:rustc-link-search=native={}", out_dir().display());
-    Ok(copy.to_owned())
+    Ok(copy)
 }

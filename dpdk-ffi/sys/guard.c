@@ -57,7 +57,7 @@ struct guarded {
 static LIST_HEAD(, guarded) handlers = LIST_HEAD_INITIALIZER(handlers);
 static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool burst_begin(uint16_t port)
+bool shim_guard_burst_begin(uint16_t port)
 {
 	/* Both sides write their flag before they read the other's, so one of them sees the other. */
 	if (atomic_load_explicit(&handlers_fence, memory_order_relaxed)) {
@@ -74,31 +74,9 @@ static bool burst_begin(uint16_t port)
 	return false;
 }
 
-static void burst_end(uint16_t port)
+void shim_guard_burst_end(uint16_t port)
 {
 	atomic_store_explicit(&bursts[port].busy, false, memory_order_release);
-}
-
-uint16_t shim_guarded_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
-{
-	uint16_t received;
-
-	if (!burst_begin(port))
-		return 0;
-	received = rte_eth_rx_burst(port, queue, mbufs, count);
-	burst_end(port);
-	return received;
-}
-
-uint16_t shim_guarded_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
-{
-	uint16_t sent;
-
-	if (!burst_begin(port))
-		return 0;
-	sent = rte_eth_tx_burst(port, queue, mbufs, count);
-	burst_end(port);
-	return sent;
 }
 
 void shim_guard_lock(void)
@@ -240,7 +218,7 @@ int shim_intr_callback_unregister_pending(const struct rte_intr_handle *handle, 
 /* EAL passes its own copy of the handle, and frees that itself. */
 static void close_instance(struct rte_intr_handle *handle, void *arg)
 {
-	close(rte_intr_fd_get(handle));
+	shim_memif_close(rte_intr_fd_get(handle));
 	rte_intr_instance_free(arg);
 }
 

@@ -3,6 +3,7 @@
 #ifndef DPDK_SYS_SHIM_H
 #define DPDK_SYS_SHIM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ enum shim_mbuf_offset {
 
 enum shim_limit {
 	SHIM_MAX_LCORE = RTE_MAX_LCORE,
+	SHIM_MAX_ETHPORTS = RTE_MAX_ETHPORTS,
 	SHIM_PKTMBUF_HEADROOM = RTE_PKTMBUF_HEADROOM,
 	SHIM_MEMPOOL_CACHE_MAX_SIZE = RTE_MEMPOOL_CACHE_MAX_SIZE,
 	SHIM_MBUF_MAX_NB_SEGS = RTE_MBUF_MAX_NB_SEGS,
@@ -50,12 +52,33 @@ void shim_pktmbuf_free(struct rte_mbuf *mbuf);
 int shim_pktmbuf_linearize(struct rte_mbuf *mbuf);
 int shim_pktmbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail);
 
-/* The same for ports of the memif driver: see guard.c. While a handler of the driver runs, a burst is empty. */
-uint16_t shim_guarded_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
-uint16_t shim_guarded_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
+/* Around a burst of a memif port, on whose memory the driver's own thread works too: see guard.c. While a handler
+ * of the driver runs there is no burst, and `false` is returned. */
+bool shim_guard_burst_begin(uint16_t port);
+void shim_guard_burst_end(uint16_t port);
 /* Around whatever attaches, starts, stops, closes or detaches a memif port. */
 void shim_guard_lock(void);
 void shim_guard_unlock(void);
+
+/* What the memif driver calls instead of the system, with the same meaning: see memif.c. Installed before the
+ * first memif device is attached. */
+struct shim_memif_hooks {
+	int (*listen)(int fd, int backlog);
+	/* The caller does not look at the address. */
+	int (*accept)(int fd);
+	/* struct sockaddr */
+	int (*connect)(int fd, const void *address, unsigned int len);
+	/* struct msghdr */
+	ssize_t (*recvmsg)(int fd, void *message);
+	ssize_t (*sendmsg)(int fd, const void *message);
+	void *(*mmap)(void *address, size_t len, int access, int flags, int fd, int64_t offset);
+	int (*munmap)(void *address, size_t len);
+	int (*close)(int fd);
+};
+void shim_memif_install(const struct shim_memif_hooks *hooks);
+int shim_memif_close(int fd);
+/* Logs a line as a warning. */
+void shim_memif_warn(const char *line);
 
 /* Returns the objects that the calling thread's cache of `pool` holds to the pool. */
 void shim_mempool_flush_own_cache(struct rte_mempool *pool);

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod hostile;
 mod parts;
 
 use std::env;

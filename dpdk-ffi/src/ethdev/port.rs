@@ -11,6 +11,7 @@ use super::info::{self, Link, PortInfo, PortStats};
 use crate::device::{Device, PortId};
 use crate::guard;
 use crate::mbuf::{Header, Mbuf};
+use crate::memif;
 use crate::mempool::Mempool;
 
 /// Frames that wait for a flush at most.
@@ -59,8 +60,8 @@ pub struct Port {
     info: PortInfo,
     counters: PortCounters,
     started: bool,
-    /// Whether bursts must be kept apart from the driver's own thread: see `guard`.
-    guarded: bool,
+    /// What the bursts of a memif port count, which are not the driver's own: see `memif`.
+    memif: Option<memif::Counts>,
     rx_queues: u16,
     next_rx_queue: u16,
     spares: MbufArray<TX_SPARES>,
@@ -127,7 +128,7 @@ impl Port {
         rx_queues: u16,
     ) -> Self {
         Self {
-            guarded: guard::concerns(device.name()),
+            memif: (dpdk_sys::STATIC && guard::concerns(device.name())).then(memif::Counts::default),
             pool,
             linear_pool,
             info,
@@ -190,12 +191,19 @@ impl Port {
         let count = u16::try_from(wanted).unwrap_or(u16::MAX);
         frames.reserve(usize::from(count));
         let room = frames.spare_capacity_mut().as_mut_ptr().cast::<*mut rte_mbuf>();
+        let port_id = self.id();
         // SAFETY: the port is started and has this queue; `room` takes `count` pointers, and `Mbuf` is one. The
-        // driver hands over ownership of the `received` mbufs it writes.
+        // burst hands over ownership of the `received` mbufs it writes.
         unsafe {
-            let burst = if self.guarded { dpdk_sys::shim_guarded_rx_burst } else { dpdk_sys::shim_rx_burst };
-            let received = burst(self.id(), queue, room, count);
-            frames.set_len(frames.len() + usize::from(received));
+            let received = match &mut self.memif {
+                Some(counts) => {
+                    std::ptr::write_bytes(room, 0, usize::from(count));
+                    let room = std::slice::from_raw_parts_mut(room, usize::from(count));
+                    memif::rx(port_id, queue, &self.pool, room, counts)
+                }
+                None => usize::from(dpdk_sys::shim_rx_burst(port_id, queue, room, count)),
+            };
+            frames.set_len(frames.len() + received);
         }
     }
 
@@ -292,13 +300,18 @@ impl Port {
         if !self.started || self.queued.len == 0 {
             return 0;
         }
-        let burst = if self.guarded { dpdk_sys::shim_guarded_tx_burst } else { dpdk_sys::shim_tx_burst };
+        let port_id = self.id();
         let (mut sent, mut stalls) = (0, 0);
         while sent < self.queued.len && stalls < FLUSH_STALLS_MAX {
             let rest = self.queued.mbufs.get_mut(sent..self.queued.len).unwrap_or_default();
-            // SAFETY: the port is started, `rest` holds owned mbufs; the driver takes over those it counts.
-            let taken = unsafe { burst(self.device.port_id(), 0, rest.as_mut_ptr(), rest.len() as u16) };
-            sent += usize::from(taken);
+            let taken = match &mut self.memif {
+                Some(counts) => memif::tx(port_id, 0, rest, counts),
+                // SAFETY: the port is started, `rest` holds owned mbufs; the driver takes over those it counts.
+                None => usize::from(unsafe {
+                    dpdk_sys::shim_tx_burst(port_id, 0, rest.as_mut_ptr(), rest.len() as u16)
+                }),
+            };
+            sent += taken;
             stalls += usize::from(taken == 0);
         }
         if sent < self.queued.len {
@@ -333,8 +346,11 @@ impl Port {
     pub fn start(&mut self) -> Result<(), PortError> {
         if !self.started {
             let _guard = guard::lock(self.name());
+            memif::starting(Some(self.id()));
             // SAFETY: the port is configured and its queues are set up.
-            self.check("cannot start", || unsafe { dpdk_sys::rte_eth_dev_start(self.id()) })?;
+            let started = self.check("cannot start", || unsafe { dpdk_sys::rte_eth_dev_start(self.id()) });
+            memif::starting(None);
+            started?;
             self.started = true;
         }
         Ok(())
@@ -408,16 +424,18 @@ impl Port {
 
     /// What the driver has counted; `None` where it does not count.
     pub fn stats(&self) -> Option<PortStats> {
-        info::stats(self.id())
+        self.memif.as_ref().map(memif::Counts::stats).or_else(|| info::stats(self.id()))
     }
 
     /// All that the driver has counted, by name.
     pub fn xstats(&self) -> Vec<(String, u64)> {
-        info::xstats(self.id())
+        let own = self.memif.as_ref().map(|counts| counts.xstats(memif::refused(self.id())));
+        own.unwrap_or_else(|| info::xstats(self.id()))
     }
 
     /// Sets the driver's counts to zero, where it can.
     pub fn reset_stats(&mut self) {
+        self.memif = self.memif.map(|_| memif::Counts::default());
         // SAFETY: the port exists.
         unsafe { dpdk_sys::rte_eth_stats_reset(self.id()) };
     }

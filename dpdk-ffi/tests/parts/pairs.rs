@@ -215,6 +215,55 @@ pub(super) fn memif_victim(role: &str) {
     }
 }
 
+/// Echoes, whatever peers come, until one of them announces the end.
+pub(super) fn memif_attacked_server() {
+    let mut port = memif("server", 2048);
+    let mut frames: Vec<Mbuf> = Vec::new();
+    let mut ended = false;
+    wait_until("the end of the attacks", || {
+        port.rx_burst(&mut frames, 32);
+        for frame in frames.drain(..) {
+            ended |= frame.frame_len() == END_LEN;
+            // Without room for it the peer has to do without an echo.
+            drop(port.tx_enqueue(frame));
+        }
+        port.tx_flush();
+        if !port.link().is_up {
+            port.tx_discard();
+        }
+        ended
+    });
+}
+
+/// Sends to whatever servers come, until one of them echoes.
+pub(super) fn memif_attacked_client() {
+    let eal = eal();
+    let socket = env::var("MEMIF_SOCKET").unwrap();
+    let device = eal.attach_vdev("net_memif0", &format!("role=client,socket={socket},bsize=2048")).unwrap();
+    let mut port = PortBuilder::new(pool(eal, 2047, 2048)).open_stopped(device).unwrap();
+    let bytes = pattern(1, 500);
+    let mut frames: Vec<Mbuf> = Vec::new();
+    let mut knocked: Option<Instant> = None;
+    wait_until("an echo", || {
+        let due = knocked.is_none_or(|at| at.elapsed() > Duration::from_millis(100));
+        if due && !port.link().is_up {
+            knocked = Some(Instant::now());
+            // Fails where there is no server.
+            let _next_time = port.restart();
+        }
+        if let Some(room) = port.tx_reserve(bytes.len()) {
+            room.copy_from_slice(&bytes);
+        }
+        port.tx_flush();
+        port.rx_burst(&mut frames, 32);
+        let echoed = frames.iter().any(|frame| frame.data() == bytes);
+        frames.clear();
+        echoed
+    });
+    port.tx_discard();
+    end(&mut port);
+}
+
 pub(super) fn vhost_echo() {
     let eal = eal();
     let path = env::var("VHOST_SOCKET").unwrap();

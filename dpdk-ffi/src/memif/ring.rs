@@ -1,0 +1,640 @@
+//! Rings and buffers in memory that a peer writes too, at any time. Knows nothing of DPDK: the fuzz target
+//! includes this file as it is.
+//!
+//! ```text
+//! region: [ring | ring | .. | buffer | buffer | ..]      ring: cookie, flags, head | tail | descriptors
+//!
+//! to the server   the client fills slots and moves head; the server empties them and moves tail
+//! to the client   the client offers empty slots and moves head; the server fills them and moves tail
+//! ```
+//!
+//! Soundness rests on three rules. What is shared is read once, into a copy, which is checked and then used. Of
+//! the two indices of a ring only the peer's is read; this side's own is kept in private memory. And what a
+//! mapped region is (its address, its length) is private, and stays as long as the region is mapped.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// A descriptor's flag: the frame goes on in the next slot.
+pub const DESC_NEXT: u16 = 1;
+/// Slots of the largest ring, as a power of two.
+pub const LOG2_SLOTS_MAX: u8 = 14;
+/// Buffers that one frame may be spread over.
+pub const PIECES_MAX: usize = 64;
+/// Bytes of the longest frame.
+pub const FRAME_BYTES_MAX: usize = 65_535;
+/// Bytes of a ring before its descriptors.
+pub const RING_HEADER_BYTES: u64 = 128;
+/// Bytes of a descriptor, and what a ring's place is a multiple of.
+pub const DESC_BYTES: u64 = 16;
+
+/// Where in a ring's header the peer and this side meet.
+const HEAD_AT: usize = 6;
+const TAIL_AT: usize = 64;
+
+/// The peer wrote what no peer that keeps to the protocol writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// An index that leaves more slots to this side than the ring has.
+    Index,
+    /// A buffer that is not inside of a region.
+    Buffer,
+}
+
+/// Bytes of a region: mapped, readable and writable, for as long as the value is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    base: *mut u8,
+    len_bytes: u64,
+}
+
+impl Region {
+    /// # Safety
+    /// `len_bytes` bytes from `base` on are mapped, and stay so while the region, or what was made from it, is
+    /// used. Nothing in this process has a reference to them.
+    pub unsafe fn new(base: *mut u8, len_bytes: u64) -> Self {
+        Self { base, len_bytes }
+    }
+
+    /// The address of its first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+}
+
+/// A descriptor, copied out of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Desc {
+    flags: u16,
+    region: u16,
+    length: u32,
+    offset: u32,
+}
+
+/// Bytes of a region that a descriptor named, inside of the region.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The first byte.
+    pub data: *mut u8,
+    /// How many there are.
+    pub len_bytes: u32,
+}
+
+/// The buffers of one frame, in order.
+#[derive(Debug)]
+pub struct Pieces {
+    pieces: [Piece; PIECES_MAX],
+    count: usize,
+    len_bytes: usize,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pieces {
+    /// None.
+    pub fn new() -> Self {
+        let none = Piece { data: std::ptr::null_mut(), len_bytes: 0 };
+        Self { pieces: [none; PIECES_MAX], count: 0, len_bytes: 0 }
+    }
+
+    /// The buffers.
+    #[inline]
+    pub fn as_slice(&self) -> &[Piece] {
+        self.pieces.get(..self.count).unwrap_or_default()
+    }
+
+    /// Bytes of all of them.
+    #[inline]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Whether the piece is one of a frame that may be taken.
+    #[inline]
+    fn push(&mut self, piece: Piece) -> bool {
+        self.len_bytes = self.len_bytes.saturating_add(piece.len_bytes as usize);
+        match self.pieces.get_mut(self.count) {
+            Some(place) if self.len_bytes <= FRAME_BYTES_MAX => {
+                *place = piece;
+                self.count += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The regions of one connection.
+#[derive(Debug)]
+pub struct Map(Vec<Region>);
+
+impl Map {
+    /// The regions by their numbers.
+    pub fn new(regions: Vec<Region>) -> Self {
+        Self(regions)
+    }
+
+    /// Whether the region that begins at `base` is one of them.
+    pub fn has(&self, base: *mut u8) -> bool {
+        self.0.iter().any(|region| region.base == base)
+    }
+
+    /// `len_bytes` bytes at `offset` of region `region`, if the region has them.
+    #[inline]
+    fn bytes(&self, region: u16, offset: u32, len_bytes: u32) -> Option<*mut u8> {
+        let region = self.0.get(usize::from(region))?;
+        let end = u64::from(offset) + u64::from(len_bytes);
+        // SAFETY: the offset is at most the region's length.
+        (end <= region.len_bytes).then(|| unsafe { region.base.add(offset as usize) })
+    }
+
+    /// The ring of 1 << `log2_slots` slots at `offset` of region `region`, if it lies inside and in its place.
+    pub fn ring(&self, region: u16, offset: u32, log2_slots: u8) -> Option<Ring> {
+        if log2_slots > LOG2_SLOTS_MAX || !u64::from(offset).is_multiple_of(DESC_BYTES) {
+            return None;
+        }
+        let len_bytes = u32::try_from(ring_bytes(log2_slots)).ok()?;
+        let base = self.bytes(region, offset, len_bytes)?;
+        // Indices and descriptors are read as wholes.
+        base.cast::<u64>().is_aligned().then_some(Ring { base, slots: 1 << log2_slots })
+    }
+}
+
+/// Bytes of a ring, header and descriptors.
+pub fn ring_bytes(log2_slots: u8) -> u64 {
+    RING_HEADER_BYTES + (DESC_BYTES << log2_slots.min(LOG2_SLOTS_MAX))
+}
+
+/// A ring inside of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    base: *mut u8,
+    /// A power of two.
+    slots: u16,
+}
+
+/// The two indices that processes tell each other.
+#[derive(Clone, Copy)]
+enum Index {
+    Head,
+    Tail,
+}
+
+impl Ring {
+    #[inline]
+    fn index(&self, which: Index) -> &AtomicU16 {
+        let at = match which {
+            Index::Head => HEAD_AT,
+            Index::Tail => TAIL_AT,
+        };
+        // SAFETY: inside of the ring's header, aligned as the ring is, and only ever accessed as an atomic here.
+        unsafe { AtomicU16::from_ptr(self.base.add(at).cast()) }
+    }
+
+    #[inline]
+    fn desc_at(&self, position: u16) -> *mut u8 {
+        let slot = usize::from(position & (self.slots - 1));
+        // SAFETY: the ring has this slot, and all its descriptors are inside of the region.
+        unsafe { self.base.add(RING_HEADER_BYTES as usize + DESC_BYTES as usize * slot) }
+    }
+
+    /// The one read of a descriptor.
+    #[inline]
+    fn desc(&self, position: u16) -> Desc {
+        let at = self.desc_at(position).cast::<u64>();
+        // SAFETY: 16 bytes of the ring, aligned to 16. Volatile: what is checked must be what is used.
+        let (low, high) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
+        let ([f0, f1, r0, r1, l @ ..], [o0, o1, o2, o3, ..]) = (low.to_ne_bytes(), high.to_ne_bytes());
+        Desc {
+            flags: u16::from_ne_bytes([f0, f1]),
+            region: u16::from_ne_bytes([r0, r1]),
+            length: u32::from_ne_bytes(l),
+            offset: u32::from_ne_bytes([o0, o1, o2, o3]),
+        }
+    }
+
+    #[inline]
+    fn set_flags_and_length(&self, position: u16, flags: u16, length: u32) {
+        let at = self.desc_at(position);
+        // SAFETY: fields of a descriptor, aligned; the peer may look at any time, hence volatile.
+        unsafe {
+            at.cast::<u16>().write_volatile(flags);
+            at.add(4).cast::<u32>().write_volatile(length);
+        }
+    }
+
+    #[inline]
+    fn set_length(&self, position: u16, length: u32) {
+        // SAFETY: as in `set_flags_and_length`.
+        unsafe { self.desc_at(position).add(4).cast::<u32>().write_volatile(length) };
+    }
+
+    /// Slots that the peer's index leaves to this side, which is at `position`, with `lead` slots in between.
+    #[inline]
+    fn available(&self, which: Index, position: u16, lead: u16) -> Result<u16, Violation> {
+        let index = self.index(which).load(Ordering::Acquire);
+        let available = index.wrapping_add(lead).wrapping_sub(position);
+        if available <= self.slots { Ok(available) } else { Err(Violation::Index) }
+    }
+}
+
+/// What became of the frame at the front of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Its buffers are known.
+    Frame,
+    /// It is longer than a frame may be, has too many pieces, or does not end: all of it was passed over.
+    Dropped,
+}
+
+/// The ring that this side receives from.
+#[derive(Debug)]
+pub struct RxRing {
+    ring: Ring,
+    /// The next slot to empty: this side's own count.
+    position: u16,
+    /// Bytes of the buffers that this side offers again: a client's. A server gives back slots as they are.
+    offers: Option<u32>,
+}
+
+impl RxRing {
+    /// A ring just connected, whose indices are zero; `offers` is the size of this side's own buffers, where
+    /// they are this side's.
+    pub fn new(ring: Ring, offers: Option<u32>) -> Self {
+        Self { ring, position: 0, offers }
+    }
+
+    /// Slots that the peer has filled.
+    ///
+    /// # Errors
+    /// [`Violation::Index`]
+    #[inline]
+    pub fn available(&self) -> Result<u16, Violation> {
+        let filled = if self.offers.is_some() { Index::Tail } else { Index::Head };
+        self.ring.available(filled, self.position, 0)
+    }
+
+    /// Takes the frame at the front of the `available` slots, and those that it takes up from them.
+    ///
+    /// # Errors
+    /// [`Violation::Buffer`]
+    #[inline]
+    pub fn take(&mut self, map: &Map, available: &mut u16, pieces: &mut Pieces) -> Result<Taken, Violation> {
+        (pieces.count, pieces.len_bytes) = (0, 0);
+        let mut fits = true;
+        // Bounded by the slots of the ring.
+        while *available > 0 {
+            let desc = self.ring.desc(self.position);
+            let data = map.bytes(desc.region, desc.offset, desc.length).ok_or(Violation::Buffer)?;
+            self.position = self.position.wrapping_add(1);
+            *available -= 1;
+            fits &= pieces.push(Piece { data, len_bytes: desc.length });
+            if desc.flags & DESC_NEXT == 0 {
+                return Ok(if fits { Taken::Frame } else { Taken::Dropped });
+            }
+        }
+        Ok(Taken::Dropped)
+    }
+
+    /// Gives back the slots of what was taken so far: its buffers are the peer's again.
+    #[inline]
+    pub fn give_back(&mut self, given: &mut u16) {
+        let Some(buffer_bytes) = self.offers else {
+            self.ring.index(Index::Tail).store(self.position, Ordering::Release);
+            return;
+        };
+        let head = self.position.wrapping_add(self.ring.slots);
+        while *given != head {
+            self.ring.set_length(*given, buffer_bytes);
+            *given = given.wrapping_add(1);
+        }
+        self.ring.index(Index::Head).store(head, Ordering::Release);
+    }
+}
+
+/// What became of a frame that was to be put into a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is there.
+    Frame,
+    /// The peer offers too few slots now.
+    Full,
+    /// It takes more than [`PIECES_MAX`] of the peer's buffers.
+    Dropped,
+}
+
+/// The ring that this side sends into.
+#[derive(Debug)]
+pub struct TxRing {
+    ring: Ring,
+    /// The next slot to fill: this side's own count.
+    position: u16,
+    /// Bytes of the buffers that are this side's own: a client's. The peer says how long its own are.
+    owns: Option<u32>,
+}
+
+impl TxRing {
+    /// A ring just connected, whose indices are zero; `owns` is the size of this side's own buffers, where they
+    /// are this side's.
+    pub fn new(ring: Ring, owns: Option<u32>) -> Self {
+        Self { ring, position: 0, owns }
+    }
+
+    /// Slots that may be filled.
+    ///
+    /// # Errors
+    /// [`Violation::Index`]
+    #[inline]
+    pub fn available(&self) -> Result<u16, Violation> {
+        match self.owns {
+            // The peer's index follows, a whole ring behind.
+            Some(_) => self.ring.available(Index::Tail, self.position, self.ring.slots),
+            None => self.ring.available(Index::Head, self.position, 0),
+        }
+    }
+
+    #[inline]
+    fn room(&self, map: &Map, position: u16) -> Result<Piece, Violation> {
+        let desc = self.ring.desc(position);
+        let len_bytes = self.owns.unwrap_or(desc.length);
+        let data = map.bytes(desc.region, desc.offset, len_bytes).ok_or(Violation::Buffer)?;
+        Ok(Piece { data, len_bytes })
+    }
+
+    /// Copies a frame, segment by segment, into the first of the `available` slots, and takes those that it
+    /// needs from them. It is the peer's after [`TxRing::publish`].
+    ///
+    /// # Errors
+    /// [`Violation::Buffer`]
+    #[inline]
+    pub fn put<'a>(
+        &mut self,
+        map: &Map,
+        available: &mut u16,
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Put, Violation> {
+        if *available == 0 {
+            return Ok(Put::Full);
+        }
+        let mut position = self.position;
+        let mut used = 1;
+        let mut room = self.room(map, position)?;
+        let mut filled = 0;
+        for mut segment in segments {
+            while !segment.is_empty() {
+                if filled == room.len_bytes {
+                    if usize::from(used) == PIECES_MAX {
+                        return Ok(Put::Dropped);
+                    }
+                    if used == *available {
+                        return Ok(Put::Full);
+                    }
+                    self.ring.set_flags_and_length(position, DESC_NEXT, filled);
+                    (position, used) = (position.wrapping_add(1), used + 1);
+                    (room, filled) = (self.room(map, position)?, 0);
+                    continue;
+                }
+                let len = segment.len().min((room.len_bytes - filled) as usize);
+                let (now, later) = segment.split_at(len);
+                // SAFETY: `len` bytes from `filled` on are within the room, which is inside of a region; the
+                // segment is private memory.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(now.as_ptr(), room.data.add(filled as usize), len);
+                }
+                filled += len as u32;
+                segment = later;
+            }
+        }
+        self.ring.set_flags_and_length(position, 0, filled);
+        self.position = position.wrapping_add(1);
+        *available -= used;
+        Ok(Put::Frame)
+    }
+
+    /// Makes the frames put so far the peer's.
+    #[inline]
+    pub fn publish(&self) {
+        let filled = if self.owns.is_some() { Index::Head } else { Index::Tail };
+        self.ring.index(filled).store(self.position, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: u16 = 8;
+    const BUFFER: usize = 64;
+    const RING: usize = RING_HEADER_BYTES as usize + DESC_BYTES as usize * SLOTS as usize;
+    const BUFFERS_AT: usize = 1024;
+    const LEN: usize = BUFFERS_AT + BUFFER * SLOTS as usize;
+
+    /// A region with one ring, whose slots have a buffer each.
+    struct Shared(Box<[u64; LEN / 8]>);
+
+    impl Shared {
+        fn new() -> Self {
+            let mut shared = Self(Box::new([0; LEN / 8]));
+            for slot in 0..SLOTS {
+                shared.desc(slot, 0, 0, BUFFER as u32, (BUFFERS_AT + BUFFER * usize::from(slot)) as u32);
+            }
+            shared
+        }
+
+        fn bytes(&mut self) -> &mut [u8] {
+            // SAFETY: plain numbers, borrowed through `self`.
+            unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), LEN) }
+        }
+
+        fn desc(&mut self, slot: u16, flags: u16, region: u16, length: u32, offset: u32) {
+            let at = RING_HEADER_BYTES as usize + DESC_BYTES as usize * usize::from(slot);
+            let halves = [flags, region].map(u16::to_ne_bytes).concat();
+            let words = [length, offset].map(u32::to_ne_bytes).concat();
+            self.bytes()[at..at + 12].copy_from_slice(&[halves, words].concat());
+        }
+
+        fn set(&mut self, at: usize, index: u16) {
+            self.bytes()[at..at + 2].copy_from_slice(&index.to_ne_bytes());
+        }
+
+        fn get(&mut self, at: usize) -> u16 {
+            u16::from_ne_bytes(self.bytes()[at..at + 2].try_into().unwrap())
+        }
+
+        fn map(&mut self) -> Map {
+            // SAFETY: lives longer than the map, in every test.
+            Map::new(vec![unsafe { Region::new(self.0.as_mut_ptr().cast(), LEN as u64) }])
+        }
+    }
+
+    fn take(ring: &mut RxRing, map: &Map) -> Result<(Taken, Vec<u32>), Violation> {
+        let mut available = ring.available()?;
+        let mut pieces = Pieces::new();
+        let taken = ring.take(map, &mut available, &mut pieces)?;
+        Ok((taken, pieces.as_slice().iter().map(|piece| piece.len_bytes).collect()))
+    }
+
+    #[test]
+    fn rings_lie_inside_of_their_region() {
+        let mut shared = Shared::new();
+        let map = shared.map();
+        assert!(map.ring(0, 0, 3).is_some());
+        let last = (LEN - RING) as u32;
+        assert!(map.ring(0, last, 3).is_some());
+        for (region, offset, log2_slots) in [
+            (1, 0, 3),
+            (0xffff, 0, 3),
+            (0, last + 16, 3),
+            (0, 8, 3),
+            (0, u32::MAX - 15, 3),
+            (0, 0, 15),
+            (0, 0, 255),
+        ] {
+            assert!(map.ring(region, offset, log2_slots).is_none(), "{region} {offset} {log2_slots}");
+        }
+    }
+
+    #[test]
+    fn buffers_lie_inside_of_their_region() {
+        let end = LEN as u32;
+        for (region, length, offset, inside) in [
+            (0, 64, 0, true),
+            (0, 0, end, true),
+            (0, 1, end - 1, true),
+            (0, 2, end - 1, false),
+            (0, 1, end, false),
+            (0, u32::MAX, 1, false),
+            (0, 64, u32::MAX, false),
+            (1, 64, 0, false),
+            (0xffff, 64, 0, false),
+        ] {
+            let mut shared = Shared::new();
+            shared.desc(0, 0, region, length, offset);
+            shared.set(HEAD_AT, 1);
+            let map = shared.map();
+            let ring = map.ring(0, 0, 3).unwrap();
+            let taken = take(&mut RxRing::new(ring, None), &map);
+            assert_eq!(taken.is_ok(), inside, "to receive: {region} {length} {offset}");
+            let mut available = 1;
+            let put = TxRing::new(ring, None).put(&map, &mut available, [[0; 0].as_slice()].into_iter());
+            assert_eq!(put.is_ok(), inside, "to send: {region} {length} {offset}");
+        }
+    }
+
+    #[test]
+    fn indices_stay_within_the_ring() {
+        for (index, inside) in
+            [(0, true), (SLOTS, true), (SLOTS + 1, false), (0x8000, false), (0u16.wrapping_sub(9), false)]
+        {
+            let mut shared = Shared::new();
+            shared.set(HEAD_AT, index);
+            shared.set(TAIL_AT, index);
+            let ring = shared.map().ring(0, 0, 3).unwrap();
+            assert_eq!(RxRing::new(ring, None).available().is_ok(), inside, "a server receives: {index}");
+            assert_eq!(RxRing::new(ring, Some(64)).available().is_ok(), inside, "a client receives: {index}");
+            assert_eq!(TxRing::new(ring, None).available().is_ok(), inside, "a server sends: {index}");
+            // What a client sent and its server has not taken: nothing, or more than it sent.
+            let own = TxRing::new(ring, Some(64)).available();
+            assert_eq!(own.is_ok(), index == 0, "a client sends: {index}");
+        }
+    }
+
+    #[test]
+    fn a_chain_is_one_frame_or_none() {
+        let mut shared = Shared::new();
+        let map = shared.map();
+        let mut ring = RxRing::new(map.ring(0, 0, 3).unwrap(), None);
+        shared.desc(0, DESC_NEXT, 0, 10, 0);
+        shared.desc(1, 0, 0, 20, 0);
+        shared.set(HEAD_AT, 3);
+        assert_eq!(take(&mut ring, &map), Ok((Taken::Frame, vec![10, 20])));
+        assert_eq!(take(&mut ring, &map), Ok((Taken::Frame, vec![64])));
+        let mut given = 0;
+        ring.give_back(&mut given);
+        assert_eq!(shared.get(TAIL_AT), 3);
+        // All slots, and none is the last.
+        (0..SLOTS).for_each(|slot| shared.desc(slot, DESC_NEXT, 0, 10, 0));
+        shared.set(HEAD_AT, 3 + SLOTS);
+        assert_eq!(take(&mut ring, &map).unwrap().0, Taken::Dropped);
+        assert_eq!(ring.available(), Ok(0));
+        // Longer than any frame.
+        let mut long = Shared::new();
+        let map = long.map();
+        let mut ring = RxRing::new(map.ring(0, 0, 3).unwrap(), None);
+        let mut available = SLOTS;
+        let mut pieces = Pieces::new();
+        pieces.len_bytes = 1;
+        assert!(!pieces.push(Piece { data: std::ptr::null_mut(), len_bytes: FRAME_BYTES_MAX as u32 }));
+        assert_eq!(ring.take(&map, &mut available, &mut pieces), Ok(Taken::Frame), "begins anew");
+    }
+
+    #[test]
+    fn a_frame_is_spread_over_buffers_and_read_back() {
+        let mut shared = Shared::new();
+        let map = shared.map();
+        let ring = map.ring(0, 0, 3).unwrap();
+        let (mut tx, mut rx) = (TxRing::new(ring, Some(BUFFER as u32)), RxRing::new(ring, None));
+        let frame: Vec<u8> = (0..150).collect();
+        for round in 0..20 {
+            let mut available = tx.available().unwrap();
+            assert_eq!(available, SLOTS, "round {round}");
+            let segments = [&frame[..100], &[], &frame[100..]];
+            assert_eq!(tx.put(&map, &mut available, segments.into_iter()), Ok(Put::Frame));
+            assert_eq!(available, SLOTS - 3);
+            assert_eq!(rx.available(), Ok(0), "not before it is published");
+            tx.publish();
+            let mut available = rx.available().unwrap();
+            let mut pieces = Pieces::new();
+            assert_eq!(rx.take(&map, &mut available, &mut pieces), Ok(Taken::Frame));
+            let read: Vec<u8> = pieces
+                .as_slice()
+                .iter()
+                // SAFETY: inside of the region, which nobody writes now.
+                .flat_map(|piece| unsafe { std::slice::from_raw_parts(piece.data, piece.len_bytes as usize) })
+                .copied()
+                .collect();
+            assert_eq!((read, pieces.len_bytes()), (frame.clone(), 150));
+            rx.give_back(&mut 0);
+        }
+        let mut available = 2;
+        assert_eq!(tx.put(&map, &mut available, [frame.as_slice()].into_iter()), Ok(Put::Full));
+        assert_eq!((available, rx.available()), (2, Ok(0)), "as if it had not been tried");
+    }
+
+    #[test]
+    fn a_client_offers_its_buffers_again() {
+        let mut shared = Shared::new();
+        let map = shared.map();
+        let ring = map.ring(0, 0, 3).unwrap();
+        let (mut tx, mut rx) = (TxRing::new(ring, None), RxRing::new(ring, Some(BUFFER as u32)));
+        assert_eq!(tx.available(), Ok(0), "before anything is offered");
+        let mut given = 0;
+        for _ in 0..3 {
+            rx.give_back(&mut given);
+            let mut available = tx.available().unwrap();
+            assert_eq!(available, SLOTS);
+            for _ in 0..SLOTS {
+                assert_eq!(tx.put(&map, &mut available, [[7; 10].as_slice()].into_iter()), Ok(Put::Frame));
+            }
+            assert_eq!(tx.put(&map, &mut available, [[7; 10].as_slice()].into_iter()), Ok(Put::Full));
+            tx.publish();
+            for _ in 0..SLOTS {
+                assert_eq!(take(&mut rx, &map), Ok((Taken::Frame, vec![10])));
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_of_no_bytes_hold_nobody_up() {
+        let mut shared = Shared::new();
+        (0..SLOTS).for_each(|slot| shared.desc(slot, 0, 0, 0, 0));
+        let map = shared.map();
+        let mut ring = TxRing::new(map.ring(0, 0, 3).unwrap(), None);
+        let mut available = SLOTS;
+        assert_eq!(ring.put(&map, &mut available, [[7; 10].as_slice()].into_iter()), Ok(Put::Full));
+        assert_eq!(available, SLOTS);
+    }
+}
