@@ -33,7 +33,7 @@ struct Cli {
 /// What `--port` takes, told at the end of the help.
 pub(crate) const PORTS: &str = "\
 Ports, KIND:TARGET[,key=value...]:
-  memif:@NAME or memif:PATH   shared memory between two processes; the first to come serves
+  memif:NAME, @NAME or PATH   shared memory between two processes; the first to come serves
   af_packet:INTERFACE         a kernel interface by packet sockets, shared with the kernel
   af_xdp:INTERFACE            a kernel interface by XDP sockets, path MTU up to 2048
   vhost:PATH                  the device end of a vhost-user socket
@@ -43,6 +43,7 @@ Ports, KIND:TARGET[,key=value...]:
   eal:DEVICE                  any other DPDK virtual device
 Keys:
   ip=ADDRESS/PREFIX (may repeat), gw=ADDRESS, mac=ADDRESS, mtu=BYTES, queues=N,
+  secret=TEXT (or @FILE) and uid=N (may repeat) for memif: who may be the other end,
   dev.KEY=VALUE for the DPDK driver. Without ip= a port has its link-local GID.
 
 Environment:

@@ -39,7 +39,7 @@ mod runtime_dir;
 mod thread;
 
 pub use device::{Device, DeviceError, PortId};
-pub use eal::{Eal, EalConfig, EalError, Memory};
+pub use eal::{Eal, EalConfig, EalError, Memory, runtime_dir};
 pub use errno::Errno;
 pub use ethdev::{
     DEFAULT_DESCRIPTORS, HELD_MBUFS, Link, Port, PortBuilder, PortCounters, PortError, PortInfo, PortStats,

@@ -44,6 +44,14 @@ pub enum OpenError {
         /// Why not.
         reason: &'static str,
     },
+    /// A memif's socket whose name would be cut off.
+    #[error("the socket {name} has too long a name: at most {max} bytes, so choose a shorter one")]
+    SocketName {
+        /// The path or abstract name.
+        name: String,
+        /// Bytes that fit.
+        max: usize,
+    },
     /// The capture file could not be written.
     #[error("{path}: {error}")]
     Capture {

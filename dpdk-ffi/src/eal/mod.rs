@@ -63,9 +63,9 @@ pub enum EalError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The directory for EAL's run-time files could not be made.
+    /// The directory for run-time files could not be made, or others can enter it.
     #[error(
-        "{path}: {reason}. EAL keeps run-time files there; set XDG_RUNTIME_DIR to a directory of your own"
+        "{path}: {reason}. Run-time files are kept there; set XDG_RUNTIME_DIR to a directory of your own"
     )]
     RuntimeDir {
         /// The directory.
@@ -266,16 +266,28 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// The directory for what processes of this user share: `XDG_RUNTIME_DIR`, or one below the directory for temporary
+/// files. Nobody else can enter it.
+///
+/// # Errors
+/// `RuntimeDir`
+pub fn runtime_dir() -> Result<PathBuf, EalError> {
+    // SAFETY: always succeeds.
+    let uid = unsafe { libc::geteuid() };
+    let given = env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+    let path = given.map_or_else(|| stand_in_runtime_dir(uid), PathBuf::from);
+    match private_dir(&path, uid) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(EalError::RuntimeDir { path, reason: error.to_string() }),
+    }
+}
+
 /// Without XDG_RUNTIME_DIR an ordinary user's EAL would meet other users' files in /tmp/dpdk.
 fn ensure_runtime_dir() -> Result<(), EalError> {
     if env::var_os("XDG_RUNTIME_DIR").is_some() {
         return Ok(());
     }
-    // SAFETY: always succeeds.
-    let uid = unsafe { libc::geteuid() };
-    let path = stand_in_runtime_dir(uid);
-    private_dir(&path, uid)
-        .map_err(|error| EalError::RuntimeDir { path: path.clone(), reason: error.to_string() })?;
+    let path = runtime_dir()?;
     // SAFETY: the doc of `Eal::init` makes it the caller's duty that no other thread reads the environment
     // through C meanwhile; Rust's own readers share a lock with this.
     unsafe { env::set_var("XDG_RUNTIME_DIR", &path) };

@@ -15,7 +15,6 @@
 mod burst;
 mod control;
 mod message;
-#[allow(unreachable_pub, reason = "the fuzz target includes the file too")]
 mod ring;
 
 pub use control::MemifAccess;

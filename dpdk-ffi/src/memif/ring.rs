@@ -15,17 +15,17 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// A descriptor's flag: the frame goes on in the next slot.
-pub const DESC_NEXT: u16 = 1;
+pub(crate) const DESC_NEXT: u16 = 1;
 /// Slots of the largest ring, as a power of two.
-pub const LOG2_SLOTS_MAX: u8 = 14;
+pub(crate) const LOG2_SLOTS_MAX: u8 = 14;
 /// Buffers that one frame may be spread over.
-pub const PIECES_MAX: usize = 64;
+pub(crate) const PIECES_MAX: usize = 64;
 /// Bytes of the longest frame.
-pub const FRAME_BYTES_MAX: usize = 65_535;
+pub(crate) const FRAME_BYTES_MAX: usize = 65_535;
 /// Bytes of a ring before its descriptors.
-pub const RING_HEADER_BYTES: u64 = 128;
+pub(crate) const RING_HEADER_BYTES: u64 = 128;
 /// Bytes of a descriptor, and what a ring's place is a multiple of.
-pub const DESC_BYTES: u64 = 16;
+pub(crate) const DESC_BYTES: u64 = 16;
 
 /// Where in a ring's header the peer and this side meet.
 const HEAD_AT: usize = 6;
@@ -33,7 +33,7 @@ const TAIL_AT: usize = 64;
 
 /// The peer wrote what no peer that keeps to the protocol writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
+pub(crate) enum Violation {
     /// An index that leaves more slots to this side than the ring has.
     Index,
     /// A buffer that is not inside of a region.
@@ -42,7 +42,7 @@ pub enum Violation {
 
 /// Bytes of a region: mapped, readable and writable, for as long as the value is used.
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub(crate) struct Region {
     base: *mut u8,
     len_bytes: u64,
 }
@@ -51,12 +51,12 @@ impl Region {
     /// # Safety
     /// `len_bytes` bytes from `base` on are mapped, and stay so while the region, or what was made from it, is
     /// used. Nothing in this process has a reference to them.
-    pub unsafe fn new(base: *mut u8, len_bytes: u64) -> Self {
+    pub(crate) unsafe fn new(base: *mut u8, len_bytes: u64) -> Self {
         Self { base, len_bytes }
     }
 
     /// The address of its first byte.
-    pub fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
 }
@@ -72,16 +72,16 @@ struct Desc {
 
 /// Bytes of a region that a descriptor named, inside of the region.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// The first byte.
-    pub data: *mut u8,
+    pub(crate) data: *mut u8,
     /// How many there are.
-    pub len_bytes: u32,
+    pub(crate) len_bytes: u32,
 }
 
 /// The buffers of one frame, in order.
 #[derive(Debug)]
-pub struct Pieces {
+pub(crate) struct Pieces {
     pieces: [Piece; PIECES_MAX],
     count: usize,
     len_bytes: usize,
@@ -95,20 +95,20 @@ impl Default for Pieces {
 
 impl Pieces {
     /// None.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let none = Piece { data: std::ptr::null_mut(), len_bytes: 0 };
         Self { pieces: [none; PIECES_MAX], count: 0, len_bytes: 0 }
     }
 
     /// The buffers.
     #[inline]
-    pub fn as_slice(&self) -> &[Piece] {
+    pub(crate) fn as_slice(&self) -> &[Piece] {
         self.pieces.get(..self.count).unwrap_or_default()
     }
 
     /// Bytes of all of them.
     #[inline]
-    pub fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
@@ -129,16 +129,16 @@ impl Pieces {
 
 /// The regions of one connection.
 #[derive(Debug)]
-pub struct Map(Vec<Region>);
+pub(crate) struct Map(Vec<Region>);
 
 impl Map {
     /// The regions by their numbers.
-    pub fn new(regions: Vec<Region>) -> Self {
+    pub(crate) fn new(regions: Vec<Region>) -> Self {
         Self(regions)
     }
 
     /// Whether the region that begins at `base` is one of them.
-    pub fn has(&self, base: *mut u8) -> bool {
+    pub(crate) fn has(&self, base: *mut u8) -> bool {
         self.0.iter().any(|region| region.base == base)
     }
 
@@ -152,7 +152,7 @@ impl Map {
     }
 
     /// The ring of 1 << `log2_slots` slots at `offset` of region `region`, if it lies inside and in its place.
-    pub fn ring(&self, region: u16, offset: u32, log2_slots: u8) -> Option<Ring> {
+    pub(crate) fn ring(&self, region: u16, offset: u32, log2_slots: u8) -> Option<Ring> {
         if log2_slots > LOG2_SLOTS_MAX || !u64::from(offset).is_multiple_of(DESC_BYTES) {
             return None;
         }
@@ -164,13 +164,13 @@ impl Map {
 }
 
 /// Bytes of a ring, header and descriptors.
-pub fn ring_bytes(log2_slots: u8) -> u64 {
+pub(crate) fn ring_bytes(log2_slots: u8) -> u64 {
     RING_HEADER_BYTES + (DESC_BYTES << log2_slots.min(LOG2_SLOTS_MAX))
 }
 
 /// A ring inside of a region.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     base: *mut u8,
     /// A power of two.
     slots: u16,
@@ -243,7 +243,7 @@ impl Ring {
 
 /// What became of the frame at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// Its buffers are known.
     Frame,
     /// It is longer than a frame may be, has too many pieces, or does not end: all of it was passed over.
@@ -252,7 +252,7 @@ pub enum Taken {
 
 /// The ring that this side receives from.
 #[derive(Debug)]
-pub struct RxRing {
+pub(crate) struct RxRing {
     ring: Ring,
     /// The next slot to empty: this side's own count.
     position: u16,
@@ -263,7 +263,7 @@ pub struct RxRing {
 impl RxRing {
     /// A ring just connected, whose indices are zero; `offers` is the size of this side's own buffers, where
     /// they are this side's.
-    pub fn new(ring: Ring, offers: Option<u32>) -> Self {
+    pub(crate) fn new(ring: Ring, offers: Option<u32>) -> Self {
         Self { ring, position: 0, offers }
     }
 
@@ -272,7 +272,7 @@ impl RxRing {
     /// # Errors
     /// [`Violation::Index`]
     #[inline]
-    pub fn available(&self) -> Result<u16, Violation> {
+    pub(crate) fn available(&self) -> Result<u16, Violation> {
         let filled = if self.offers.is_some() { Index::Tail } else { Index::Head };
         self.ring.available(filled, self.position, 0)
     }
@@ -282,7 +282,12 @@ impl RxRing {
     /// # Errors
     /// [`Violation::Buffer`]
     #[inline]
-    pub fn take(&mut self, map: &Map, available: &mut u16, pieces: &mut Pieces) -> Result<Taken, Violation> {
+    pub(crate) fn take(
+        &mut self,
+        map: &Map,
+        available: &mut u16,
+        pieces: &mut Pieces,
+    ) -> Result<Taken, Violation> {
         (pieces.count, pieces.len_bytes) = (0, 0);
         let mut fits = true;
         // Bounded by the slots of the ring.
@@ -301,7 +306,7 @@ impl RxRing {
 
     /// Gives back the slots of what was taken so far: its buffers are the peer's again.
     #[inline]
-    pub fn give_back(&mut self, given: &mut u16) {
+    pub(crate) fn give_back(&mut self, given: &mut u16) {
         let Some(buffer_bytes) = self.offers else {
             self.ring.index(Index::Tail).store(self.position, Ordering::Release);
             return;
@@ -317,7 +322,7 @@ impl RxRing {
 
 /// What became of a frame that was to be put into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub(crate) enum Put {
     /// It is there.
     Frame,
     /// The peer offers too few slots now.
@@ -328,7 +333,7 @@ pub enum Put {
 
 /// The ring that this side sends into.
 #[derive(Debug)]
-pub struct TxRing {
+pub(crate) struct TxRing {
     ring: Ring,
     /// The next slot to fill: this side's own count.
     position: u16,
@@ -339,7 +344,7 @@ pub struct TxRing {
 impl TxRing {
     /// A ring just connected, whose indices are zero; `owns` is the size of this side's own buffers, where they
     /// are this side's.
-    pub fn new(ring: Ring, owns: Option<u32>) -> Self {
+    pub(crate) fn new(ring: Ring, owns: Option<u32>) -> Self {
         Self { ring, position: 0, owns }
     }
 
@@ -348,7 +353,7 @@ impl TxRing {
     /// # Errors
     /// [`Violation::Index`]
     #[inline]
-    pub fn available(&self) -> Result<u16, Violation> {
+    pub(crate) fn available(&self) -> Result<u16, Violation> {
         match self.owns {
             // The peer's index follows, a whole ring behind.
             Some(_) => self.ring.available(Index::Tail, self.position, self.ring.slots),
@@ -370,7 +375,7 @@ impl TxRing {
     /// # Errors
     /// [`Violation::Buffer`]
     #[inline]
-    pub fn put<'a>(
+    pub(crate) fn put<'a>(
         &mut self,
         map: &Map,
         available: &mut u16,
@@ -416,7 +421,7 @@ impl TxRing {
 
     /// Makes the frames put so far the peer's.
     #[inline]
-    pub fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let filled = if self.owns.is_some() { Index::Head } else { Index::Tail };
         self.ring.index(filled).store(self.position, Ordering::Release);
     }

@@ -3,14 +3,16 @@
 
 mod peer;
 
+use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Child;
+use std::process::{Child, Command};
 
 use super::{finish, memif, socket, start};
 use peer::{
-    ADD_RING, BUFFER_BYTES, CONNECT, CONNECTED, Channel, Client, Desc, HELLO, NEXT, REGION_BYTES, SLOTS,
-    Server, add_region, buffer, event, hello, init, listen, memory_file, message, ring_specs, truncate, wait,
+    ACK, ADD_RING, BUFFER_BYTES, CONNECT, CONNECTED, Channel, Client, DISCONNECT, Desc, HELLO, NEXT,
+    REGION_BYTES, SLOTS, Server, add_region, buffer, event, hello, init, listen, memory_file, message,
+    ring_specs, truncate, wait,
 };
 
 /// A lie, and how it is told: to the port under a name, or to a client of the socket.
@@ -333,4 +335,106 @@ fn a_memif_client_survives_hostile_servers() {
     let victim = attack_all(TEST, "memif_attacked_client", TO_CLIENT, |attack| attack(&listener));
     drop(listener);
     finish([victim, start(memif(TEST, "memif_small_echo"))]);
+}
+
+/// A process of another user, where this one may make some.
+fn as_nobody(mut command: Command) -> Command {
+    use std::os::unix::process::CommandExt;
+    command.uid(NOBODY).gid(NOBODY).current_dir("/").env_remove("XDG_RUNTIME_DIR");
+    command
+}
+
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    // SAFETY: always succeeds.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn memif_socket() -> String {
+    std::env::var("MEMIF_SOCKET").expect("the tests set it")
+}
+
+/// Connects, and is not even greeted.
+pub(crate) fn stranger() {
+    for _ in 0..20 {
+        assert!(Channel::connect(&memif_socket()).receive().is_none(), "a stranger was let in");
+    }
+}
+
+/// Listens under a name that another user's client will ask for; that client goes away without a word.
+pub(crate) fn false_server() {
+    let listener = listen(&memif_socket());
+    println!("{}", super::FLOWING);
+    let channel = Channel::accept(&listener);
+    channel.send(&hello(), None);
+    assert!(channel.receive().is_none(), "a client offered its memory to a stranger");
+}
+
+/// Root runs all of it. An ordinary user has no second one, and sees only that the own user is let in.
+#[test]
+fn only_the_own_user_and_root_are_let_in() {
+    const TEST: &str = "strangers";
+    let victim = start(memif(TEST, "memif_small_echo"));
+    if is_root() {
+        println!("as two users");
+        finish([start(as_nobody(memif(TEST, "memif_stranger")))]);
+    } else {
+        println!("as one user");
+    }
+    Channel::connect(&socket(TEST)).expect(HELLO);
+    finish([victim, start(memif(TEST, "memif_small_frames"))]);
+}
+
+/// As above.
+#[test]
+fn a_client_offers_nothing_to_another_users_server() {
+    const TEST: &str = "false-server";
+    let command = memif(TEST, "memif_false_server");
+    let mut server = start(if is_root() { as_nobody(command) } else { command });
+    let stdout = server.stdout.take().expect("its output is a pipe");
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(super::FLOWING)), "the server listens");
+    let client = start(memif(TEST, "memif_attacked_client"));
+    let output: Vec<String> = lines.collect();
+    let status = server.wait().expect("the child can be waited for");
+    assert_eq!(
+        status.success(),
+        is_root(),
+        "the own user's server is told what a client offers: {status} {output:?}"
+    );
+    finish([client, start(memif(TEST, "memif_small_echo"))]);
+}
+
+/// Both ends name the other's user; what root may do anyway is told apart by the first of the two tests above.
+#[test]
+fn users_that_are_named_are_let_in() {
+    const TEST: &str = "named-users";
+    let mut server = memif(TEST, "memif_small_echo");
+    server.env("MEMIF_UIDS", NOBODY.to_string());
+    let client = memif(TEST, "memif_small_frames");
+    finish([start(server), start(if is_root() { as_nobody(client) } else { client })]);
+}
+
+#[test]
+fn a_client_must_know_the_secret() {
+    const TEST: &str = "secret";
+    let with_secret = |part: &str| {
+        let mut command = memif(TEST, part);
+        command.env("MEMIF_ARGS", ",secret=the-right-one");
+        start(command)
+    };
+    let victim = with_secret("memif_small_echo");
+    let answer_to = |secret: &str| {
+        let channel = Channel::connect(&socket(TEST));
+        channel.expect(HELLO);
+        channel.send(&init(secret), None);
+        channel.receive().map(|(message, _)| u16::from_ne_bytes([message[0], message[1]]))
+    };
+    // A server that is not started yet turns the right one away too.
+    wait("the server to start", || answer_to("the-right-one") == Some(ACK));
+    for secret in ["", "the-right-on", "the-right-one2", "the-wrong-one"] {
+        assert_eq!(answer_to(secret), Some(DISCONNECT), "{secret:?}");
+    }
+    finish([victim, with_secret("memif_small_frames")]);
 }

@@ -33,6 +33,8 @@ pub(crate) fn play(part: &str) {
         "memif_dying_server" => pairs::memif_victim("server"),
         "memif_attacked_client" => pairs::memif_attacked_client(),
         "memif_attacked_server" => pairs::memif_attacked_server(),
+        "memif_stranger" => crate::hostile::stranger(),
+        "memif_false_server" => crate::hostile::false_server(),
         "vhost_echo" => pairs::vhost_echo(),
         "virtio_user_frames" => pairs::virtio_user_frames(),
         "af_packet" => veth::af_packet(),

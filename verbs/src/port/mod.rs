@@ -1,6 +1,7 @@
 //! Ports by name: what kinds there are, and how each is opened.
 
 mod dpdk;
+mod memif;
 mod open;
 mod spec;
 

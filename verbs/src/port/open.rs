@@ -13,6 +13,7 @@ use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::PortCaps;
 
 use super::dpdk::DpdkPort;
+use super::memif;
 use super::spec::{PortKind, PortSpec};
 use crate::error::OpenError;
 use crate::kernel::{Interface, KernelNeighbours, PortGuard};
@@ -76,6 +77,7 @@ pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
         Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
         other => other?,
     };
+    refuse_access_keys(spec)?;
     match spec.kind {
         PortKind::AfPacket | PortKind::AfXdp => open_kernel_interface(eal, spec),
         _ => open_dedicated(eal, spec),
@@ -84,6 +86,17 @@ pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
 
 fn refuse(spec: &PortSpec, key: &'static str, reason: &'static str) -> OpenError {
     OpenError::KeyDoesNotApply { kind: spec.kind.name(), key, reason }
+}
+
+/// Who may be the other end is a question of memif alone.
+fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
+    const MEMIF: &str = "it says who may be the other end of a memif";
+    let memif = spec.kind == PortKind::Memif;
+    match (memif, &spec.secret, spec.peer_uids.is_empty()) {
+        (true, ..) | (false, None, true) => Ok(()),
+        (false, Some(_), _) => Err(refuse(spec, "secret", MEMIF)),
+        (false, None, false) => Err(refuse(spec, "uid", MEMIF)),
+    }
 }
 
 fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
@@ -125,7 +138,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
 
 fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     let (device, knocks) = match spec.kind {
-        PortKind::Memif => attach_memif(eal, spec)?,
+        PortKind::Memif => memif::attach(eal, spec, BUFFER_BYTES)?,
         PortKind::Pci => (eal.attach_pci(&spec.target, &spec.driver_args.join(","))?, false),
         _ => (attach(eal, spec)?, false),
     };
@@ -173,27 +186,8 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
     Ok(builder.queues(spec.queues, spec.queues))
 }
 
-/// Attaches a memif: as the server of its socket, or, where there is one, as its client.
-fn attach_memif(eal: Eal, spec: &PortSpec) -> Result<(Device, bool), OpenError> {
-    let args = |role: &str| {
-        let mut args =
-            vec![format!("role={role}"), format!("socket={}", spec.target), format!("bsize={BUFFER_BYTES}")];
-        if !spec.target.starts_with('@') {
-            args.push("socket-abstract=no".to_owned());
-        }
-        args.extend(spec.driver_args.iter().cloned());
-        args.join(",")
-    };
-    match eal.attach_vdev(&vdev_name("net_memif"), &args("server")) {
-        Ok(device) => Ok((device, false)),
-        Err(taken) => match eal.attach_vdev(&vdev_name("net_memif"), &args("client")) {
-            Ok(device) => Ok((device, true)),
-            Err(_) => Err(taken.into()),
-        },
-    }
-}
-
-fn vdev_name(driver: &str) -> String {
+/// A name for one more device of `driver`.
+pub(super) fn vdev_name(driver: &str) -> String {
     format!("{driver}{}", NEXT_VDEV.fetch_add(1, Ordering::Relaxed))
 }
 

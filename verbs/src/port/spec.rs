@@ -30,7 +30,7 @@ pub enum PortKind {
 
 /// A kind's name, what its target is, and an example.
 pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
-    (PortKind::Memif, "memif", "a socket's path, or @NAME", "memif:@wire"),
+    (PortKind::Memif, "memif", "a name, a socket's path, or @NAME", "memif:wire"),
     (PortKind::AfPacket, "af_packet", "a kernel interface", "af_packet:eth1"),
     (PortKind::AfXdp, "af_xdp", "a kernel interface", "af_xdp:eth1"),
     (PortKind::Vhost, "vhost", "a socket's path, which this side makes", "vhost:/tmp/vm.sock"),
@@ -71,6 +71,10 @@ pub struct PortSpec {
     pub queues: u16,
     /// What of a packet's source is compared besides its IP address.
     pub source_checks: SourceChecks,
+    /// What the clients of a memif server must know; a client's is what it says it knows.
+    pub secret: Option<String>,
+    /// Users who may be the other end of a memif, beside this process's own and root.
+    pub peer_uids: Vec<u32>,
     /// Arguments handed to the DPDK driver as they are.
     pub driver_args: Vec<String>,
 }
@@ -79,7 +83,7 @@ pub struct PortSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortSpecError {
     /// No kind in front.
-    #[error("`{0}` names no port; write KIND:TARGET[,key=value...], for example memif:@wire or af_packet:eth1,ip=10.0.0.1/24. Kinds: {kinds}", kinds = kind_names())]
+    #[error("`{0}` names no port; write KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1,ip=10.0.0.1/24. Kinds: {kinds}", kinds = kind_names())]
     NoKind(String),
     /// No target behind the kind.
     #[error("`{kind}:` needs a target: {needed}, as in {example}")]
@@ -93,7 +97,7 @@ pub enum PortSpecError {
     },
     /// A key that no port has.
     #[error(
-        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, mtu=BYTES, queues=N, source-mac=any, source-port=any, and dev.KEY=VALUE for the DPDK driver"
+        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
     )]
     UnknownKey(String),
     /// A value that does not fit its key.
@@ -139,6 +143,24 @@ fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     }
 }
 
+/// A secret, or `@FILE` for the first line of a file: what stands in a command line, every user can read. Errors
+/// do not repeat it.
+fn parse_secret(value: &str) -> Result<String, PortSpecError> {
+    /// The driver ends it with a zero.
+    const BYTES_MAX: usize = 23;
+    let shown = value.strip_prefix('@').map_or("...", |_| value);
+    let secret = match value.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).map_err(bad("secret", shown))?,
+        None => value.to_owned(),
+    };
+    let secret = secret.lines().next().unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
+    if (1..=BYTES_MAX).contains(&secret.len()) && secret.bytes().all(is_plain) {
+        return Ok(secret.to_owned());
+    }
+    Err(bad("secret", shown)(format!("it takes 1 to {BYTES_MAX} letters, digits or `-_.+`")))
+}
+
 impl PortSpec {
     fn set(&mut self, pair: &str) -> Result<(), PortSpecError> {
         let (key, value) = pair.split_once('=').ok_or_else(|| PortSpecError::UnknownKey(pair.to_owned()))?;
@@ -155,6 +177,8 @@ impl PortSpec {
             }
             "source-mac" => self.source_checks.mac = parse_bound("source-mac", value)?,
             "source-port" => self.source_checks.udp_port = parse_bound("source-port", value)?,
+            "secret" => self.secret = Some(parse_secret(value)?),
+            "uid" => self.peer_uids.push(value.parse().map_err(bad("uid", value))?),
             _ => match key.strip_prefix("dev.") {
                 Some(key) => self.driver_args.push(format!("{key}={value}")),
                 None => return Err(PortSpecError::UnknownKey(key.to_owned())),
@@ -186,6 +210,8 @@ impl FromStr for PortSpec {
             mtu_bytes: None,
             queues: 1,
             source_checks: SourceChecks::default(),
+            secret: None,
+            peer_uids: Vec::new(),
             driver_args: Vec::new(),
         };
         parts.try_for_each(|pair| spec.set(pair))?;
@@ -222,6 +248,22 @@ mod tests {
     }
 
     #[test]
+    fn who_may_be_the_other_end_of_a_memif_is_read() {
+        let spec: PortSpec = "memif:a,secret=s3c-ret,uid=1000,uid=7".parse().unwrap();
+        assert_eq!(
+            (spec.secret.as_deref(), spec.peer_uids.as_slice()),
+            (Some("s3c-ret"), [1000, 7].as_slice())
+        );
+        let path = std::env::temp_dir().join(format!("roce-secret-test-{}", std::process::id()));
+        std::fs::write(&path, "of.a+file\nand more\n").unwrap();
+        let spec: PortSpec = format!("memif:a,secret=@{}", path.display()).parse().unwrap();
+        assert_eq!(spec.secret.as_deref(), Some("of.a+file"));
+        std::fs::remove_file(&path).unwrap();
+        let error = "memif:a,secret=top secret".parse::<PortSpec>().unwrap_err().to_string();
+        assert!(!error.contains("top"), "{error}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, said) in [
             ("eth0", "names no port"),
@@ -233,6 +275,11 @@ mod tests {
             ("memif:@a,queues=0", "at least one"),
             ("memif:@a,colour=red", "`colour` is no key"),
             ("memif:@a,colour", "`colour` is no key"),
+            ("memif:a,uid=root", "uid=root"),
+            ("memif:a,secret=", "1 to 23 letters"),
+            ("memif:a,secret=123456789012345678901234", "1 to 23 letters"),
+            ("memif:a,secret=a b", "1 to 23 letters"),
+            ("memif:a,secret=@/nosuchfile", "secret=@/nosuchfile"),
         ] {
             let error = text.parse::<PortSpec>().unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");

@@ -1,0 +1,15 @@
+//! A peer of a memif port that writes what it likes into the shared memory.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code)]
+#[path = "../../dpdk-ffi/src/memif/ring.rs"]
+mod ring;
+
+#[path = "../oracle/memif.rs"]
+mod oracle;
+
+fuzz_target!(|script: &[u8]| {
+    oracle::run(script);
+});
