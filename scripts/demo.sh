@@ -52,7 +52,7 @@ as_user() {
 measure() {
     local title=$1
     shift
-    local port="memif:@roce-demo-$$-$TCP_PORT"
+    local port="memif:demo-$$-$TCP_PORT"
     printf '\n--- %s\n    roce perf %s\n' "$title" "$*"
     as_user 0 "$work/roce" perf "$@" --port "$port" --tcp-port "$TCP_PORT" >"$work/server.log" 2>&1 &
     server=$!

@@ -12,7 +12,7 @@ use crate::events;
 /// The port, and what is done to its frames.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
-    /// The port to use: KIND:TARGET[,key=value...], for example memif:@wire or af_packet:eth1.
+    /// The port to use: KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1.
     #[arg(long, value_name = "PORT")]
     pub(crate) port: PortSpec,
 

@@ -21,7 +21,7 @@ Examples:
       roce devinfo
 
   A port with an IPv4 and an IPv6 address:
-      roce devinfo --port memif:@wire,ip=10.0.0.1/24,ip=fd00::1/64
+      roce devinfo --port memif:wire,ip=10.0.0.1/24,ip=fd00::1/64
 
   The limits too, and as JSON:
       roce devinfo -v --port af_packet:eth1
@@ -29,7 +29,7 @@ Examples:
 
 Exit status: 0 on success, 1 when the port cannot be opened, 2 on wrong usage.")]
 pub(crate) struct DevinfoArgs {
-    /// The port to ask: KIND:TARGET[,key=value...], for example memif:@wire or af_packet:eth1.
+    /// The port to ask: KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1.
     #[arg(long, value_name = "PORT")]
     port: Option<PortSpec>,
 
@@ -193,7 +193,7 @@ struct Candidate {
 
 fn candidates(system: &System) -> Vec<Candidate> {
     let mut found = vec![Candidate {
-        port: "memif:@NAME".into(),
+        port: "memif:NAME".into(),
         what: "shared memory between two processes, any name".into(),
     }];
     for interface in system.interfaces() {

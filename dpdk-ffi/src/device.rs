@@ -195,12 +195,10 @@ impl Eal {
     }
 }
 
-/// The value of `key` in a driver's arguments.
+/// The value of `key` in a driver's arguments: the last, if there are several.
 fn argument<'a>(args: &'a str, key: &str) -> Option<&'a str> {
-    args.split(',')
-        .filter_map(|pair| pair.split_once('='))
-        .find(|(name, _)| *name == key)
-        .map(|(_, value)| value)
+    let pairs = args.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.filter(|(name, _)| *name == key).last().map(|(_, value)| value)
 }
 
 /// Arguments as an error may show them.

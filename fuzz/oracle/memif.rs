@@ -85,6 +85,31 @@ impl Shared {
         }
     }
 
+    /// The peer writes a descriptor, or one over many slots, whose buffer ends where the region does or near it.
+    fn describe(&mut self, script: &mut Script<'_>) {
+        let (place, kind, slot) = (script.byte(), script.byte(), script.byte());
+        let (region, flags, near, value) =
+            (script.byte() % 5, script.byte() & 3, script.byte(), script.half());
+        let regions = self.0.len();
+        let end = self.0.get(usize::from(region) % regions).map_or(0, |words| 8 * words.len() as u32);
+        let offset = if kind & 1 == 0 { u32::from(value) } else { end.wrapping_sub(u32::from(near)) };
+        let rest = end.wrapping_sub(offset).wrapping_add_signed(i32::from(near as i8));
+        let length = if kind & 2 == 0 { u32::from(value) >> (kind >> 4) } else { rest };
+        let halves = u32::from(flags) | u32::from(region) << 16;
+        let Some(words) = self.0.get_mut(usize::from(place) % regions) else { return };
+        let first = 16 + 2 * usize::from(slot) + 2 * usize::from(place >> 4);
+        let slots = if kind & 4 == 0 { 1 } else { 256 };
+        let low = u64::from(halves) | u64::from(length) << 32;
+        let (base, len) = (words.as_mut_ptr(), words.len());
+        for at in (first..).step_by(2).take(slots).take_while(|at| at + 1 < len) {
+            // SAFETY: inside of the region. Nothing refers to it now.
+            unsafe {
+                base.add(at).write(low);
+                base.add(at + 1).write(u64::from(offset));
+            }
+        }
+    }
+
     fn has(&self, data: *const u8, len_bytes: usize) -> bool {
         self.0.iter().any(|words| {
             let (base, len) = (words.as_ptr() as usize, 8 * words.len());
@@ -97,7 +122,6 @@ impl Shared {
 struct Side {
     rx: Option<RxRing>,
     tx: Option<TxRing>,
-    given: u16,
     slots: u16,
 }
 
@@ -117,7 +141,6 @@ impl Side {
         Self {
             rx: ring.filter(|_| is_rx).map(|ring| RxRing::new(ring, own)),
             tx: ring.filter(|_| !is_rx).map(|ring| TxRing::new(ring, own)),
-            given: 0,
             slots,
         }
     }
@@ -152,7 +175,7 @@ impl Side {
                 }
             }
         }
-        rx.give_back(&mut self.given);
+        rx.give_back();
     }
 
     /// Between one segment and the next the peer may write.
@@ -232,7 +255,8 @@ pub(crate) fn run(script: &[u8]) -> Reached {
         let [first, second] = &mut sides;
         let side = if step & 0x80 == 0 { first } else { second };
         match step & 3 {
-            0 | 1 => shared.scribble(&mut script),
+            0 => shared.scribble(&mut script),
+            1 => shared.describe(&mut script),
             2 => side.receive(&map, &shared, &mut pieces, &mut reached),
             _ => {
                 let lens = [script.half(), script.half() % 4096, script.half() % 64];

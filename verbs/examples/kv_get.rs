@@ -1,6 +1,6 @@
 //! A key-value store whose server answers nothing: clients look keys up in its memory by RDMA READ.
-//!   cargo run -p verbs --example kv_get -- --port memif:@kv
-//!   cargo run -p verbs --example kv_get -- --port memif:@kv localhost pear
+//!   cargo run -p verbs --example kv_get -- --port memif:kv
+//!   cargo run -p verbs --example kv_get -- --port memif:kv localhost pear
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 

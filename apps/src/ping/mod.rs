@@ -38,18 +38,18 @@ const LOSSY_FAREWELL: Duration = Duration::from_millis(300);
 #[command(after_help = "\
 Examples:
   Two processes on this machine, no privileges, no set-up:
-      roce ping --port memif:@wire &
-      roce ping --port memif:@wire localhost
+      roce ping --port memif:wire &
+      roce ping --port memif:wire localhost
 
   Against Linux's soft-RoCE on the host 10.0.0.1 (there: ibv_rc_pingpong -d rxe0 -g 1):
       roce ping --port af_packet:eth1 10.0.0.1
 
   With 5 % of the packets lost, contents compared, and a capture of it all:
-      roce ping --port memif:@wire -s 65536 -c --drop-chance 0.05 --pcap /tmp/ping.pcap localhost
+      roce ping --port memif:wire -s 65536 -c --drop-chance 0.05 --pcap /tmp/ping.pcap localhost
 
   The same with only what was lost sent again, at both ends:
-      roce ping --port memif:@wire -s 65536 --recovery selective-repeat --drop-chance 0.05 &
-      roce ping --port memif:@wire -s 65536 --recovery selective-repeat --drop-chance 0.05 localhost
+      roce ping --port memif:wire -s 65536 --recovery selective-repeat --drop-chance 0.05 &
+      roce ping --port memif:wire -s 65536 --recovery selective-repeat --drop-chance 0.05 localhost
 
 Exit status: 0 when all exchanges were made, 1 on failure, 2 on wrong usage.")]
 pub(crate) struct PingArgs {

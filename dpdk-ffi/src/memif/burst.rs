@@ -126,8 +126,8 @@ fn rx_live(
     counts: &mut Counts,
 ) -> Result<usize, (usize, Violation)> {
     let Live { map, rx, pieces, .. } = live;
-    let Some(side) = rx.get_mut(usize::from(queue)) else { return Ok(0) };
-    let mut available = side.ring.available().map_err(|violation| (0, violation))?;
+    let Some(ring) = rx.get_mut(usize::from(queue)) else { return Ok(0) };
+    let mut available = ring.available().map_err(|violation| (0, violation))?;
     // No more frames than slots, and no more than the pool has mbufs for.
     let mut most = frames.len().min(usize::from(available));
     while most > 0 && !pool.alloc_raw(frames.get_mut(..most).unwrap_or_default()) {
@@ -140,7 +140,7 @@ fn rx_live(
         if available == 0 {
             break;
         }
-        match side.ring.take(map, &mut available, pieces) {
+        match ring.take(map, &mut available, pieces) {
             Ok(Taken::Frame) => {
                 // SAFETY: allocated above, and not given away yet.
                 let filled =
@@ -162,7 +162,7 @@ fn rx_live(
     if let Some(violation) = violation {
         return Err((received, violation));
     }
-    side.ring.give_back(&mut side.given);
+    ring.give_back();
     Ok(received)
 }
 
@@ -279,6 +279,8 @@ fn tx_live(
         }
         taken += 1;
     }
-    ring.publish();
+    if taken > 0 {
+        ring.publish();
+    }
     (taken, outcome)
 }

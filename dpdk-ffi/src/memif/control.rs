@@ -35,19 +35,12 @@ pub(super) struct Live {
     /// The control connection. A burst that finds the peer in breach shuts it down, and the driver sees its end.
     pub(super) fd: RawFd,
     pub(super) map: Map,
-    pub(super) rx: Vec<RxSide>,
+    pub(super) rx: Vec<RxRing>,
     pub(super) tx: Vec<TxRing>,
     /// Where the descriptors of one frame are copied to.
     pub(super) pieces: Pieces,
     /// The peer is in breach: its memory is not touched any more.
     pub(super) broken: bool,
-}
-
-/// A ring to receive from.
-pub(super) struct RxSide {
-    pub(super) ring: RxRing,
-    /// Slots that were offered to the peer, as a client.
-    pub(super) given: u16,
 }
 
 /// The connection of each port that has one.
@@ -178,7 +171,6 @@ impl Table {
         let regions = peer.handshake.regions().iter().map(mapped).collect::<Option<_>>();
         let map = Map::new(regions.ok_or("a region that is not mapped")?);
         let (rx, tx) = peer.handshake.rings(&map).ok_or("rings outside of the memory")?;
-        let rx = rx.into_iter().map(|ring| RxSide { ring, given: 0 }).collect();
         let live = Live { fd, map, rx, tx, pieces: Pieces::new(), broken: false };
         publish(peer.port, Box::into_raw(Box::new(live)));
         Ok(())

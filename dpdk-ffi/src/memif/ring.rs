@@ -256,6 +256,8 @@ pub(crate) struct RxRing {
     ring: Ring,
     /// The next slot to empty: this side's own count.
     position: u16,
+    /// The index as the peer was last told it.
+    given: u16,
     /// Bytes of the buffers that this side offers again: a client's. A server gives back slots as they are.
     offers: Option<u32>,
 }
@@ -264,7 +266,7 @@ impl RxRing {
     /// A ring just connected, whose indices are zero; `offers` is the size of this side's own buffers, where
     /// they are this side's.
     pub(crate) fn new(ring: Ring, offers: Option<u32>) -> Self {
-        Self { ring, position: 0, offers }
+        Self { ring, position: 0, given: 0, offers }
     }
 
     /// Slots that the peer has filled.
@@ -306,17 +308,24 @@ impl RxRing {
 
     /// Gives back the slots of what was taken so far: its buffers are the peer's again.
     #[inline]
-    pub(crate) fn give_back(&mut self, given: &mut u16) {
-        let Some(buffer_bytes) = self.offers else {
-            self.ring.index(Index::Tail).store(self.position, Ordering::Release);
-            return;
+    pub(crate) fn give_back(&mut self) {
+        let (index, goal) = match self.offers {
+            Some(_) => (Index::Head, self.position.wrapping_add(self.ring.slots)),
+            None => (Index::Tail, self.position),
         };
-        let head = self.position.wrapping_add(self.ring.slots);
-        while *given != head {
-            self.ring.set_length(*given, buffer_bytes);
-            *given = given.wrapping_add(1);
+        // A write that says nothing new would take the cache line from the peer.
+        if self.given == goal {
+            return;
         }
-        self.ring.index(Index::Head).store(head, Ordering::Release);
+        if let Some(buffer_bytes) = self.offers {
+            let mut offered = self.given;
+            while offered != goal {
+                self.ring.set_length(offered, buffer_bytes);
+                offered = offered.wrapping_add(1);
+            }
+        }
+        self.ring.index(index).store(goal, Ordering::Release);
+        self.given = goal;
     }
 }
 
@@ -557,8 +566,7 @@ mod tests {
         shared.set(HEAD_AT, 3);
         assert_eq!(take(&mut ring, &map), Ok((Taken::Frame, vec![10, 20])));
         assert_eq!(take(&mut ring, &map), Ok((Taken::Frame, vec![64])));
-        let mut given = 0;
-        ring.give_back(&mut given);
+        ring.give_back();
         assert_eq!(shared.get(TAIL_AT), 3);
         // All slots, and none is the last.
         (0..SLOTS).for_each(|slot| shared.desc(slot, DESC_NEXT, 0, 10, 0));
@@ -602,7 +610,7 @@ mod tests {
                 .copied()
                 .collect();
             assert_eq!((read, pieces.len_bytes()), (frame.clone(), 150));
-            rx.give_back(&mut 0);
+            rx.give_back();
         }
         let mut available = 2;
         assert_eq!(tx.put(&map, &mut available, [frame.as_slice()].into_iter()), Ok(Put::Full));
@@ -616,9 +624,8 @@ mod tests {
         let ring = map.ring(0, 0, 3).unwrap();
         let (mut tx, mut rx) = (TxRing::new(ring, None), RxRing::new(ring, Some(BUFFER as u32)));
         assert_eq!(tx.available(), Ok(0), "before anything is offered");
-        let mut given = 0;
         for _ in 0..3 {
-            rx.give_back(&mut given);
+            rx.give_back();
             let mut available = tx.available().unwrap();
             assert_eq!(available, SLOTS);
             for _ in 0..SLOTS {

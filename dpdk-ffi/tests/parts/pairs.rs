@@ -2,6 +2,7 @@
 
 use std::env;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use dpdk_ffi::{Eal, Mbuf, MemifAccess, Port, PortBuilder};
@@ -267,8 +268,13 @@ pub(super) fn memif_attacked_client() {
 pub(super) fn vhost_echo() {
     let eal = eal();
     let path = env::var("VHOST_SOCKET").unwrap();
+    // The most open mask that a user can have.
+    // SAFETY: always succeeds; this process makes no other files.
+    unsafe { libc::umask(0) };
     let device = eal.attach_vdev("net_vhost0", &format!("iface={path},queues=1")).unwrap();
     let mut port = PortBuilder::new(pool(eal, 2047, 8192)).open(device).unwrap();
+    let mode = std::fs::metadata(&path).expect("the socket is there").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600, "others may connect: {mode:o}");
     echo(&mut port);
 }
 

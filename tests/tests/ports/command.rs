@@ -1,10 +1,12 @@
 //! The `roce` command, in two processes.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::links::{Side, memif, veth, vhost};
-use crate::live::{Output, Process, roce, run, shared_dir, turn};
+use crate::live::{Output, Process, is_root, roce, run, shared_dir, turn};
 
 /// How long one command may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,6 +50,39 @@ fn ping_over_memif_as_an_ordinary_user() {
     for (number, options) in ["-s 1", "-s 1023 -m 256", "-s 65536 -m 4096 -e"].into_iter().enumerate() {
         ping(&memif(&format!("ping{number}")), "localhost", 18601, options);
     }
+}
+
+#[test]
+fn a_named_memif_is_its_users_alone_and_outlives_a_crash() {
+    const TCP_PORT: u16 = 18612;
+    let _turn = turn();
+    let dir = tempfile::tempdir().expect("a directory for temporary files");
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).expect("its mode can be set");
+    if is_root() {
+        chown(dir.path(), Some(65534), Some(65534)).expect("root may give it away");
+    }
+    let [near, far] = memif("named");
+    let command = |side: &Side| {
+        let mut command = side.command(&roce());
+        command.env("XDG_RUNTIME_DIR", dir.path()).args(["ping", "-n", "100", "-c", "--port", "memif:wire"]);
+        command.args(["-p", &TCP_PORT.to_string()]);
+        command
+    };
+    let crashing = Process::start(&mut command(&near));
+    near.wait_listen(TCP_PORT);
+    let socket = dir.path().join("roce-wire.sock");
+    let mode = || std::fs::metadata(&socket).expect("the socket is there").permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    run(Command::new("kill").args(["-9", &crashing.id().to_string()]));
+    drop(crashing);
+    assert_eq!(mode(), 0o600, "left behind");
+    let server = Process::start(&mut command(&near));
+    near.wait_listen(TCP_PORT);
+    let client = Process::start(command(&far).arg("localhost"));
+    for output in [server.finish(TIMEOUT), client.finish(TIMEOUT)] {
+        assert!(output.stdout.contains("100 iters in"), "{output:?}");
+    }
+    assert!(!socket.exists(), "nothing is left behind by a server that ends");
 }
 
 #[test]
