@@ -447,6 +447,7 @@ fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> 
         gids: addresses_of(number).into_iter().zip([16, 64]).collect(),
         gateway_v4: None,
         gateway_v6: None,
+        vlan: None,
     };
     let limits = config.limits;
     EngineConfig {

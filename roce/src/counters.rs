@@ -130,6 +130,10 @@ counters! {
     DropCounters {
         /// Frames of other protocols (for the neighbour code).
         not_roce,
+        /// Ethernet destination of another station, or of a group that the packet may not go to.
+        wrong_mac,
+        /// Another VLAN than that of the queue pair's own address.
+        wrong_vlan,
         /// Frames shorter than their headers say.
         truncated,
         /// More than one VLAN tag.

@@ -2,8 +2,10 @@
 //! stranger's packet costs no look at its payload.
 //!
 //! ```text
-//!   state, transport, P_Key, addresses -> source MAC -> UDP source port -> PSN of a response -> ICRC -> PSN of a request
-//!                                         on the link   of the direction, once it is known
+//!   state, transport, VLAN, P_Key, addresses
+//!     -> source MAC, of a peer on the link
+//!     -> UDP source port of the direction, once it is known
+//!     -> PSN of a response -> ICRC -> PSN of a request
 //! ```
 //! The source port and the MAC are no part of the InfiniBand Architecture; [`SourceChecks`] switches them off.
 
@@ -98,6 +100,9 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     let transport = packet.info.transport;
     if !matches!(transport, Transport::Rc | Transport::Cnp) {
         return Admission::Drop(|drops| &mut drops.wrong_transport);
+    }
+    if packet.vlan_id() != connection.vlan {
+        return Admission::Drop(|drops| &mut drops.wrong_vlan);
     }
     if !PKey::DEFAULT.accepts(packet.bth.pkey) {
         return Admission::Drop(|drops| &mut drops.wrong_pkey);

@@ -6,6 +6,7 @@ use super::limits::{MAX_RD_ATOMIC, RX_BURST_FRAMES};
 use super::qp_object::Qp;
 use super::{Engine, Event, schedule};
 use crate::counters::DropCounters;
+use crate::id::Mac;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::qp::QpState;
@@ -50,6 +51,11 @@ impl<P: Port> Engine<P> {
     /// Always inlined, as what it calls: a call for each packet costs a tenth of all that is done for it.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
+        // First, because frames to other stations are dropped for the price of this comparison.
+        if frame.first_chunk() != Some(&self.mac.0) {
+            self.on_foreign_frame(frame);
+            return None;
+        }
         // By reference: moving it would read back in one what was just written in pieces.
         match &Packet::parse(frame) {
             Ok(packet) => self.on_packet(packet, frame.len()),
@@ -61,6 +67,25 @@ impl<P: Port> Engine<P> {
                 None
             }
         }
+    }
+
+    /// Receives a frame whose destination is not this port's own address. Only neighbours' questions and
+    /// announcements may be sent to a group; RoCE packets to one are dropped, because a reliable
+    /// connection has one peer.
+    #[cold]
+    #[inline(never)]
+    fn on_foreign_frame(&mut self, frame: &[u8]) {
+        let Some(destination) = frame.first_chunk() else {
+            self.drops.truncated += 1;
+            return;
+        };
+        let is_member = self.neighbour.is_member(Mac(*destination));
+        if !is_member || !matches!(Packet::parse(frame), Err(ParseError::NotRoce)) {
+            self.drops.wrong_mac += 1;
+            return;
+        }
+        self.drops.not_roce += 1;
+        self.neighbour.handle_frame(frame, self.now);
     }
 
     #[inline(always)]

@@ -23,6 +23,11 @@ pub const FLUSHED_WRS_PER_QP: usize = 32;
 /// Frames of the neighbour code that one poll sends.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
+/// Bounds on what questions of others cost: answers that wait, and answers to one source.
+pub use crate::neighbour::{
+    ANSWERS_WAITING_MAX, SOURCE_ANSWER_INTERVAL_NANOS, SOURCE_ANSWERS_BURST, SOURCES_MAX,
+};
+
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
 
 pub use super::admit::MARKED_PSNS;

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use crate::congestion::{CongestionScheme, NotificationConfig};
 use crate::counters::{DropCounters, QpCounters};
+use crate::id::Mac;
 use crate::mem::MemoryTable;
 use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
 use crate::port::Port;
@@ -118,6 +119,8 @@ impl Progress {
 /// queues ([`crate::queue::SendPoster`] and its like) may be used from other threads meanwhile.
 pub struct Engine<P: Port> {
     port: P,
+    /// The port's own Ethernet address.
+    mac: Mac,
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
     source_checks: SourceChecks,
@@ -159,6 +162,7 @@ impl<P: Port> Engine<P> {
         let qps = Table::new(QPN_BITS, limits.max_qps);
         let slots = qps.max_len();
         Ok(Engine {
+            mac: port.caps().mac,
             port,
             congestion: config.congestion,
             link_bits_per_sec: config.link_bits_per_sec,

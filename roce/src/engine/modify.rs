@@ -64,6 +64,7 @@ impl<P: Port> Engine<P> {
         if let (Some(connection), Some((_, route))) = (&mut qp.connection, &path) {
             (connection.path, connection.peer_mac) = (route.path, route.peer_mac);
             (connection.source, connection.peer, connection.own) = (route.source, route.peer, route.own);
+            connection.vlan = route.vlan;
         }
         self.carry_out(slot, from, to, path.map(|(_, route)| route));
         Ok(())
@@ -95,6 +96,7 @@ impl<P: Port> Engine<P> {
                     source: route.source,
                     peer: route.peer,
                     own: route.own,
+                    vlan: route.vlan,
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
@@ -133,13 +135,14 @@ impl<P: Port> Engine<P> {
         path: &AddressVector,
     ) -> Result<Route, ModifyError> {
         let no_path = |reason: String| ModifyError::NoPath { dgid: path.dgid, reason };
-        let Some(own) = self.neighbour.gids().get(usize::from(path.sgid_index)).map(|entry| entry.gid) else {
+        let Some(entry) = self.neighbour.gids().get(usize::from(path.sgid_index)) else {
             let count = self.neighbour.gids().len();
             return Err(no_path(format!(
                 "there is no GID index {}; this device has {count}",
                 path.sgid_index
             )));
         };
+        let (own, vlan) = (entry.gid, entry.vlan);
         if own.is_ipv4() != path.dgid.is_ipv4() {
             return Err(no_path(format!(
                 "GID index {} is {own}, of the other IP family; choose an index of the same family (index 0 is the link-local IPv6 address)",
@@ -157,13 +160,13 @@ impl<P: Port> Engine<P> {
                 ));
             }
         };
-        let src_mac = self.port.caps().mac;
-        let template = template_for(qpn, attributes, path, own, src_mac, peer_mac)
-            .map_err(|families| no_path(families.to_string()))?;
+        let ends = Ends { src_mac: self.mac, dst_mac: peer_mac, src: own, vlan };
+        let template =
+            template_for(qpn, attributes, path, ends).map_err(|families| no_path(families.to_string()))?;
         let ip_id = start::ip_id(self.random.below(1 << 16) as u16); // below 2^16
         let on_link = self.neighbour.is_on_link(path.dgid.ip());
         let source = Source::new(self.source_checks, on_link.then_some(peer_mac));
-        Ok(Route { path: Path { template, ip_id }, peer_mac, source, peer: path.dgid, own })
+        Ok(Route { path: Path { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
     }
 
     /// Points the headers of queue pairs whose neighbour has moved to its new Ethernet address.
@@ -175,7 +178,7 @@ impl<P: Port> Engine<P> {
         let numbers: Vec<u32> = self.qps.iter().map(|(number, _)| number).collect();
         for number in numbers {
             let Some(qp) = self.qps.get_mut(number) else { continue };
-            move_to_neighbour(qp, &mut self.neighbour, self.now, self.port.caps().mac);
+            move_to_neighbour(qp, &mut self.neighbour, self.now, self.mac);
         }
     }
 }
@@ -186,7 +189,8 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     if mac == connection.peer_mac {
         return;
     }
-    let template = template_for(qp.qpn, &qp.attributes, &path, connection.own, src_mac, mac);
+    let ends = Ends { src_mac, dst_mac: mac, src: connection.own, vlan: connection.vlan };
+    let template = template_for(qp.qpn, &qp.attributes, &path, ends);
     if let Ok(template) = template {
         connection.path.template = template;
         connection.peer_mac = mac;
@@ -201,6 +205,15 @@ struct Route {
     source: Source,
     peer: Gid,
     own: Gid,
+    vlan: Option<u16>,
+}
+
+/// The Ethernet side of a path, and its source address.
+struct Ends {
+    src_mac: Mac,
+    dst_mac: Mac,
+    src: Gid,
+    vlan: Option<u16>,
 }
 
 /// The traffic class of all packets of a queue pair: as given, but capable of marks (ECT(0)) where its congestion
@@ -215,18 +228,16 @@ fn template_for(
     qpn: Qpn,
     attributes: &Attributes,
     path: &AddressVector,
-    src: Gid,
-    src_mac: Mac,
-    dst_mac: Mac,
+    ends: Ends,
 ) -> Result<HeaderTemplate, crate::wire::MixedFamilies> {
     let dest_qp = attributes.dest_qpn;
     let derived = flow_label_from_qpns(qpn, dest_qp);
     let flow_label = if path.flow_label == 0 { derived } else { path.flow_label & FLOW_LABEL_MASK };
     HeaderTemplate::new(&HeaderSpec {
-        src_mac,
-        dst_mac,
-        vlan: None,
-        src,
+        src_mac: ends.src_mac,
+        dst_mac: ends.dst_mac,
+        vlan: ends.vlan,
+        src: ends.src,
         dst: path.dgid,
         tclass: traffic_class(attributes),
         ttl: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },

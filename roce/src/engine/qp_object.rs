@@ -90,6 +90,8 @@ pub(super) struct Connection {
     pub peer: Gid,
     /// This side's GID.
     pub own: Gid,
+    /// The VLAN of that GID: of frames sent, and of those received.
+    pub vlan: Option<u16>,
 }
 
 /// A queue pair.

@@ -1,18 +1,18 @@
 //! The neighbour cache: which Ethernet address an IP address on the link has.
 //!
 //! ```text
-//!              lookup                 answer
-//!   (nothing) -------> Incomplete ----------------> Known <---- answer ----+
-//!       ^                  |  asked ASKS times        |  lookup when stale |
-//!       | evicted          v  in vain                 v                    |
-//!       +------------- Failed <---- in vain ------ Probing ----------------+
-//!                          |  lookup after the hold
+//!              lookup                    answer
+//!   (nothing) -------> Incomplete ------------------> Known <--- answer of the old address ---+
+//!       ^                  |  ASK_WAIT_NANOS over       |  lookup when stale, or another       |
+//!       | evicted          v                            v  address is claimed                  |
+//!       +------------- Failed <---- in vain ------ Probing: the old address is asked, then all +
+//!                          |  lookup after the hold, or a claim
 //!                          +-------> Incomplete
 //! ```
 //!
-//! What a stranger can do: answer a question that was asked, change the address of a neighbour that is
-//! known (as failover does), and enter itself by asking for us, in a bounded corner of the cache that
-//! gives way to every neighbour that somebody here asked for.
+//! Only a lookup makes an entry, so strangers cannot fill the cache. Only an answer to a question that was sent
+//! changes an Ethernet address, and an address in use changes only after it left [`PROBE_WAIT_NANOS`] unanswered:
+//! what a frame claims unasked starts that verification, at most once in [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,15 +22,19 @@ use crate::time::Instant;
 
 /// Neighbours in the cache: more hosts than one subnet of a cluster commonly has.
 pub const NEIGHBOURS_MAX: usize = 1024;
-/// Neighbours in the cache that nobody here asked for.
-pub const LEARNED_MAX: usize = 128;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
 
-/// How long the answer to each question is waited for. The first are short: a lost question should
+/// How long the answer to each question to all is waited for. The first are short: a lost question should
 /// cost less than the connection that waits for it.
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
+/// How long the answer to each question to the address in use is waited for, before all are asked.
+pub const PROBE_WAIT_NANOS: [u64; 3] =
+    [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
+/// The least time between an answer and the next verification that a claim may cause: what a neighbour that has
+/// moved waits at most before its old address is asked.
+pub const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 /// How long an address is taken for right without asking again (RFC 4861, REACHABLE_TIME).
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
 /// How long a neighbour that did not answer is not asked again.
@@ -53,9 +57,7 @@ pub enum Resolution {
 /// How an entry came to be; decides what may change or evict it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// The neighbour asked for us. Evicted first.
-    Learned,
-    /// Somebody here asked for it.
+    /// A lookup asked for it.
     Asked,
     /// Given from outside. Neither evicted nor changed by what the wire says.
     Configured,
@@ -63,13 +65,36 @@ pub(super) enum Origin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Incomplete { asks: usize, due: Instant },
-    Known { mac: Mac, fresh_until: Instant },
-    Probing { mac: Mac, asks: usize, due: Instant },
-    Failed { until: Instant },
+    /// All are asked.
+    Incomplete {
+        asks: usize,
+        due: Instant,
+    },
+    /// `settled_until`: earlier, no claim has the address verified.
+    Known {
+        mac: Mac,
+        fresh_until: Instant,
+        settled_until: Instant,
+    },
+    /// The address in use is verified: asked itself first, then all are. `claimed`: because of a claim.
+    Probing {
+        mac: Mac,
+        asks: usize,
+        due: Instant,
+        claimed: bool,
+    },
+    Failed {
+        until: Instant,
+    },
 }
 
 impl State {
+    fn known(mac: Mac, now: Instant) -> State {
+        let (fresh_until, settled_until) =
+            (now.plus_nanos(FRESH_NANOS), now.plus_nanos(VERIFY_INTERVAL_NANOS));
+        State::Known { mac, fresh_until, settled_until }
+    }
+
     fn mac(self) -> Option<Mac> {
         match self {
             State::Known { mac, .. } | State::Probing { mac, .. } => Some(mac),
@@ -83,6 +108,17 @@ impl State {
             State::Known { .. } | State::Failed { .. } => None,
         }
     }
+
+    /// The Ethernet address that the question under way went to; `None` within for one to all.
+    fn asked(self) -> Option<Option<Mac>> {
+        match self {
+            State::Incomplete { asks, .. } if asks > 0 => Some(None),
+            State::Probing { mac, asks, .. } if asks > 0 => {
+                Some((asks <= PROBE_WAIT_NANOS.len()).then_some(mac))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +128,7 @@ struct Entry {
     used: Instant,
 }
 
-/// A question to be sent: to the neighbour itself where its old address is known, else to all.
+/// A question to be sent: to the neighbour itself where its old address is verified, else to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) ip: IpAddr,
@@ -102,10 +138,12 @@ pub(super) struct Ask {
 /// What the cache counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CacheCounters {
-    pub(super) learned: u64,
     pub(super) evicted: u64,
     pub(super) unanswered: u64,
     pub(super) full: u64,
+    pub(super) moves_claimed: u64,
+    pub(super) moves_refuted: u64,
+    pub(super) moves_followed: u64,
 }
 
 /// The cache itself. Ordered maps: a simulation must repeat, and so must its order of questions.
@@ -133,8 +171,12 @@ impl Cache {
         self.entries.get(&ip)?.state.mac()
     }
 
+    /// Whether there is an entry of `ip`, whatever is known of it.
+    pub(super) fn contains(&self, ip: IpAddr) -> bool {
+        self.entries.contains_key(&ip)
+    }
+
     /// How many neighbours are known or asked for.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -150,13 +192,12 @@ impl Cache {
             return self.ask_first(ip, now);
         };
         entry.used = now;
-        entry.origin = entry.origin.max(Origin::Asked);
         match entry.state {
             State::Incomplete { .. } => Resolution::Pending,
             State::Probing { mac, .. } => Resolution::Known(mac),
-            State::Known { mac, fresh_until } => {
+            State::Known { mac, fresh_until, .. } => {
                 if now >= fresh_until {
-                    self.set_state(ip, State::Probing { mac, asks: 0, due: now });
+                    self.set_state(ip, State::Probing { mac, asks: 0, due: now, claimed: false });
                 }
                 Resolution::Known(mac)
             }
@@ -169,7 +210,7 @@ impl Cache {
     }
 
     fn ask_first(&mut self, ip: IpAddr, now: Instant) -> Resolution {
-        if !self.make_room(Origin::Asked) {
+        if !self.make_room() {
             self.counters.full += 1;
             return Resolution::Unreachable;
         }
@@ -184,59 +225,66 @@ impl Cache {
             if due > now {
                 return None;
             }
-            let (asks, probe) = match self.entries.get(&ip)?.state {
-                State::Incomplete { asks, .. } => (asks, None),
-                State::Probing { asks, mac, .. } => (asks, Some(mac)),
-                State::Known { .. } | State::Failed { .. } => return None,
-            };
-            let Some(&wait_nanos) = ASK_WAIT_NANOS.get(asks) else {
-                self.counters.unanswered += 1;
-                self.generation += 1;
-                self.set_state(ip, State::Failed { until: now.plus_nanos(FAILED_HOLD_NANOS) });
+            let state = self.entries.get(&ip)?.state;
+            let Some(asking) = next_question(state, now) else {
+                self.give_up(ip, now);
                 continue;
             };
-            let (asks, due) = (asks + 1, now.plus_nanos(wait_nanos));
-            self.set_state(
-                ip,
-                match probe {
-                    None => State::Incomplete { asks, due },
-                    Some(mac) => State::Probing { mac, asks, due },
-                },
-            );
-            return Some(Ask { ip, probe });
+            self.set_state(ip, asking);
+            return Some(Ask { ip, probe: asking.asked().flatten() });
         }
         None
     }
 
-    /// Takes note that `ip` says it is at `mac`, as an answer to our question (`confirmed`) or of its
-    /// own accord. False where nobody asked for `ip` or its entry is fixed.
-    pub(super) fn hear(&mut self, ip: IpAddr, mac: Mac, confirmed: bool, now: Instant) -> bool {
-        let Some(entry) = self.entries.get(&ip).filter(|entry| entry.origin != Origin::Configured) else {
-            return false;
-        };
-        let same = entry.state.mac() == Some(mac);
-        if same && !confirmed {
-            return true;
+    /// Gives `ip` up: it did not answer, or there is no way to it.
+    pub(super) fn give_up(&mut self, ip: IpAddr, now: Instant) {
+        if self.entries.get(&ip).is_some_and(|entry| entry.origin == Origin::Asked) {
+            self.counters.unanswered += 1;
+            self.generation += 1;
+            self.set_state(ip, State::Failed { until: now.plus_nanos(FAILED_HOLD_NANOS) });
         }
-        let fresh_until = if confirmed { now.plus_nanos(FRESH_NANOS) } else { now };
-        self.set_state(ip, State::Known { mac, fresh_until });
-        self.generation += u64::from(!same);
+    }
+
+    /// Takes note of an answer by which `ip` is at `mac`. False where no question for it is under way, or one to
+    /// another address: then it is worth as much as any claim.
+    pub(super) fn on_answer(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
+        let Some(state) = self.entries.get(&ip).map(|entry| entry.state) else { return false };
+        if state.asked().is_none_or(|asked| asked.is_some_and(|asked| asked != mac)) {
+            return self.on_claim(ip, mac, now);
+        }
+        if let State::Probing { mac: old, claimed, .. } = state {
+            self.counters.moves_followed += u64::from(old != mac);
+            self.counters.moves_refuted += u64::from(claimed && old == mac);
+        }
+        self.set_state(ip, State::known(mac, now));
+        self.generation += u64::from(state.mac() != Some(mac));
         true
     }
 
-    /// Enters a neighbour that asked for us, to be verified when it is first used.
-    pub(super) fn learn(&mut self, ip: IpAddr, mac: Mac, now: Instant) {
-        if self.entries.contains_key(&ip) {
-            self.hear(ip, mac, false, now);
-        } else if self.make_room(Origin::Learned) {
-            self.counters.learned += 1;
-            self.insert(ip, Origin::Learned, State::Known { mac, fresh_until: now }, now);
+    /// Takes note that a frame claims, unasked, that `ip` is at `mac`. False where that is nothing to us.
+    pub(super) fn on_claim(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
+        let Some(entry) = self.entries.get(&ip) else { return false };
+        let state = entry.state;
+        let differs = state.mac().is_some_and(|known| known != mac);
+        self.counters.moves_claimed += u64::from(differs);
+        if entry.origin == Origin::Configured {
+            return !differs;
         }
+        match state {
+            State::Known { mac, settled_until, .. } if differs => {
+                let due = settled_until.max(now);
+                self.set_state(ip, State::Probing { mac, asks: 0, due, claimed: true });
+            }
+            // It is there again: all are asked at once, instead of after the hold.
+            State::Failed { .. } => self.set_state(ip, State::Incomplete { asks: 0, due: now }),
+            State::Known { .. } | State::Probing { .. } | State::Incomplete { .. } => {}
+        }
+        true
     }
 
     /// Sets `ip` to `mac` until told otherwise. False where the cache is full.
     pub(super) fn set(&mut self, ip: IpAddr, mac: Mac, origin: Origin) -> bool {
-        let state = State::Known { mac, fresh_until: FOREVER };
+        let state = State::Known { mac, fresh_until: FOREVER, settled_until: FOREVER };
         if self.mac_of(ip) != Some(mac) {
             self.generation += 1;
         }
@@ -245,7 +293,7 @@ impl Cache {
             self.set_state(ip, state);
             return true;
         }
-        let room = self.make_room(origin);
+        let room = self.make_room();
         if room {
             self.insert(ip, origin, state, Instant::ZERO);
         }
@@ -274,24 +322,35 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// Evicts what is needed for one more entry of `origin`; false where nothing may be.
-    fn make_room(&mut self, origin: Origin) -> bool {
-        let learned = self.entries.values().filter(|entry| entry.origin == Origin::Learned).count();
-        let full = self.entries.len() >= NEIGHBOURS_MAX;
-        let corner_full = origin == Origin::Learned && learned >= LEARNED_MAX;
-        if !full && !corner_full {
+    /// Evicts what is needed for one more entry: of those that are not being asked, the one that was not looked up
+    /// for longest. False where nothing may be evicted.
+    fn make_room(&mut self) -> bool {
+        if self.entries.len() < NEIGHBOURS_MAX {
             return true;
         }
-        // A stranger displaces only strangers.
-        let limit = if origin == Origin::Learned { Origin::Learned } else { Origin::Asked };
-        let idle = |entry: &Entry| entry.origin <= limit && entry.state.due().is_none();
+        let idle = |entry: &Entry| entry.origin == Origin::Asked && entry.state.due().is_none();
         let victims = self.entries.iter().filter(|(_, entry)| idle(entry));
-        let victim = victims.min_by_key(|(_, entry)| (entry.origin, entry.used)).map(|(&ip, _)| ip);
+        let victim = victims.min_by_key(|(_, entry)| entry.used).map(|(&ip, _)| ip);
         if let Some(ip) = victim {
             self.counters.evicted += 1;
             self.entries.remove(&ip);
         }
         victim.is_some()
+    }
+}
+
+/// `state` with one more question sent at `now`; `None` where it was asked often enough.
+fn next_question(state: State, now: Instant) -> Option<State> {
+    match state {
+        State::Incomplete { asks, .. } => {
+            let due = now.plus_nanos(*ASK_WAIT_NANOS.get(asks)?);
+            Some(State::Incomplete { asks: asks + 1, due })
+        }
+        State::Probing { mac, asks, claimed, .. } => {
+            let wait_nanos = PROBE_WAIT_NANOS.iter().chain(&ASK_WAIT_NANOS).nth(asks)?;
+            Some(State::Probing { mac, asks: asks + 1, due: now.plus_nanos(*wait_nanos), claimed })
+        }
+        State::Known { .. } | State::Failed { .. } => None,
     }
 }
 
@@ -338,96 +397,145 @@ mod tests {
         let mut cache = Cache::default();
         cache.lookup(host(1), at_millis(0));
         assert!(cache.next_ask(at_millis(0)).is_some());
-        assert!(cache.hear(host(1), MAC, true, at_millis(1)));
+        assert!(cache.on_answer(host(1), MAC, at_millis(1)));
         assert_eq!((cache.next_due(), cache.generation()), (None, 1));
         assert_eq!(cache.lookup(host(1), at_millis(2)), Resolution::Known(MAC));
-        assert!(cache.hear(host(1), MAC, true, at_millis(3)));
+        assert!(cache.on_answer(host(1), MAC, at_millis(3)));
         assert_eq!(cache.generation(), 1, "nothing changed");
+    }
+
+    /// A cache that has asked for host 1 at 0 and been answered at once.
+    fn cache_with_host_1() -> Cache {
+        let mut cache = Cache::default();
+        answered(&mut cache, 1, MAC, 0);
+        cache
+    }
+
+    fn answered(cache: &mut Cache, n: usize, mac: Mac, millis: u64) {
+        cache.lookup(host(n), at_millis(millis));
+        while cache.next_ask(at_millis(millis)).is_some() {}
+        assert!(cache.on_answer(host(n), mac, at_millis(millis)));
     }
 
     #[test]
     fn a_stale_address_stays_in_use_while_it_is_verified() {
-        let mut cache = Cache::default();
-        cache.lookup(host(1), at_millis(0));
-        cache.hear(host(1), MAC, true, at_millis(0));
+        let mut cache = cache_with_host_1();
         cache.lookup(host(1), at_millis(29_999));
         assert_eq!(cache.next_due(), None);
         assert_eq!(cache.lookup(host(1), at_millis(30_000)), Resolution::Known(MAC));
         assert_eq!(cache.next_ask(at_millis(30_000)), Some(Ask { ip: host(1), probe: Some(MAC) }));
         assert_eq!(cache.lookup(host(1), at_millis(30_001)), Resolution::Known(MAC));
-        cache.hear(host(1), MAC, true, at_millis(30_002));
-        assert_eq!((cache.next_due(), cache.generation()), (None, 1));
+        cache.on_answer(host(1), MAC, at_millis(30_002));
+        assert_eq!((cache.next_due(), cache.generation(), cache.counters.moves_refuted), (None, 1, 0));
         cache.lookup(host(1), at_millis(70_000));
-        assert_eq!(ask_times(&mut cache).len(), ASK_WAIT_NANOS.len());
-        assert_eq!(cache.lookup(host(1), at_millis(72_250)), Resolution::Unreachable);
+        let asked = ask_times(&mut cache);
+        assert_eq!(asked[..3], [(70_000, Some(MAC)), (70_050, Some(MAC)), (70_150, Some(MAC))]);
+        assert_eq!(asked[3..], [(70_350, None), (70_400, None), (70_600, None), (71_600, None)]);
+        assert_eq!(cache.lookup(host(1), at_millis(72_600)), Resolution::Unreachable);
     }
 
     #[test]
-    fn hearing_what_is_known_changes_nothing() {
-        let mut cache = Cache::default();
-        cache.lookup(host(1), at_millis(0));
-        cache.hear(host(1), MAC, true, at_millis(0));
-        assert!(cache.hear(host(1), MAC, false, at_millis(1)));
+    fn a_claim_of_what_is_known_changes_nothing() {
+        let mut cache = cache_with_host_1();
+        assert!(cache.on_claim(host(1), MAC, at_millis(1)));
         cache.lookup(host(1), at_millis(2));
         assert_eq!((cache.next_due(), cache.generation()), (None, 1), "still fresh");
+        assert_eq!(cache.counters.moves_claimed, 0);
     }
 
     #[test]
     fn the_neighbour_that_was_not_used_longest_makes_room() {
         let mut cache = Cache::default();
-        for n in 0..NEIGHBOURS_MAX {
-            cache.lookup(host(n), at_millis(n as u64));
-            cache.hear(host(n), MAC, true, at_millis(n as u64));
-        }
+        (0..NEIGHBOURS_MAX).for_each(|n| answered(&mut cache, n, MAC, n as u64));
         cache.lookup(host(0), at_millis(5000));
         cache.lookup(host(9999), at_millis(5001));
         assert_eq!((cache.mac_of(host(0)), cache.mac_of(host(1))), (Some(MAC), None));
+        assert_eq!((cache.len(), cache.counters.evicted), (NEIGHBOURS_MAX, 1));
     }
 
     #[test]
-    fn a_known_neighbour_may_move_and_an_unknown_one_is_not_heard() {
+    fn a_claim_is_refuted_by_the_old_address() {
+        let mut cache = cache_with_host_1();
+        assert!(cache.on_claim(host(1), OTHER, at_millis(2000)));
+        assert_eq!(cache.lookup(host(1), at_millis(2000)), Resolution::Known(MAC));
+        assert_eq!(cache.next_ask(at_millis(2000)), Some(Ask { ip: host(1), probe: Some(MAC) }));
+        // What another address says meanwhile is a claim, too, whatever it looks like.
+        assert!(cache.on_answer(host(1), OTHER, at_millis(2001)));
+        assert_eq!(cache.mac_of(host(1)), Some(MAC));
+        assert!(cache.on_answer(host(1), MAC, at_millis(2002)));
+        assert_eq!((cache.next_due(), cache.generation()), (None, 1));
+        let counters = cache.counters;
+        assert_eq!((counters.moves_claimed, counters.moves_refuted, counters.moves_followed), (2, 1, 0));
+    }
+
+    #[test]
+    fn claims_cost_one_verification_in_an_interval() {
+        let mut cache = cache_with_host_1();
+        let mut probes = 0;
+        for millis in 0..10_000 {
+            cache.on_claim(host(1), OTHER, at_millis(millis));
+            while cache.next_ask(at_millis(millis)).is_some() {
+                probes += 1;
+                cache.on_answer(host(1), MAC, at_millis(millis));
+            }
+        }
+        assert_eq!((probes, cache.mac_of(host(1))), (9, Some(MAC)));
+    }
+
+    #[test]
+    fn a_neighbour_that_moved_is_followed_when_its_old_address_is_silent() {
+        let mut cache = cache_with_host_1();
+        // At once after the last answer: the verification waits for the interval to end.
+        assert!(cache.on_claim(host(1), OTHER, at_millis(1)));
+        let mut asks = Vec::new();
+        for millis in 1..3000 {
+            while let Some(ask) = cache.next_ask(at_millis(millis)) {
+                asks.push((millis, ask.probe));
+                if ask.probe.is_none() {
+                    assert!(cache.on_answer(host(1), OTHER, at_millis(millis)));
+                }
+            }
+        }
+        assert_eq!(asks, [(1000, Some(MAC)), (1050, Some(MAC)), (1150, Some(MAC)), (1350, None)]);
+        assert_eq!(cache.lookup(host(1), at_millis(3000)), Resolution::Known(OTHER));
+        assert_eq!((cache.generation(), cache.counters.moves_followed), (2, 1));
+    }
+
+    #[test]
+    fn an_answer_counts_only_where_a_question_is_under_way() {
         let mut cache = Cache::default();
-        assert!(!cache.hear(host(1), MAC, true, at_millis(0)));
-        assert_eq!(cache.mac_of(host(1)), None);
+        assert!(!cache.on_answer(host(1), MAC, at_millis(0)), "nobody asked");
         cache.lookup(host(1), at_millis(0));
-        cache.hear(host(1), MAC, true, at_millis(0));
-        assert!(cache.hear(host(1), OTHER, false, at_millis(1)));
-        assert_eq!(cache.generation(), 2);
-        // Not confirmed, hence verified at the next use.
-        assert_eq!(cache.lookup(host(1), at_millis(2)), Resolution::Known(OTHER));
-        assert_eq!(cache.next_ask(at_millis(2)), Some(Ask { ip: host(1), probe: Some(OTHER) }));
+        cache.on_answer(host(1), OTHER, at_millis(0));
+        assert_eq!(cache.mac_of(host(1)), None, "the question has not been sent");
+        cache.on_claim(host(1), OTHER, at_millis(0));
+        assert_eq!(cache.mac_of(host(1)), None, "no answer");
+    }
+
+    #[test]
+    fn a_failed_neighbour_that_shows_up_is_asked_at_once() {
+        let mut cache = cache_with_host_1();
+        cache.lookup(host(1), at_millis(40_000));
+        ask_times(&mut cache);
+        assert_eq!(cache.lookup(host(1), at_millis(42_700)), Resolution::Unreachable);
+        assert!(cache.on_claim(host(1), OTHER, at_millis(42_701)));
+        assert_eq!(cache.next_ask(at_millis(42_701)), Some(Ask { ip: host(1), probe: None }));
+        assert!(cache.on_answer(host(1), OTHER, at_millis(42_702)));
+        assert_eq!(cache.mac_of(host(1)), Some(OTHER));
     }
 
     #[test]
     fn a_configured_neighbour_is_fixed() {
         let mut cache = Cache::default();
         assert!(cache.set(host(1), MAC, Origin::Configured));
-        assert!(!cache.hear(host(1), OTHER, true, at_millis(1)));
-        cache.learn(host(1), OTHER, at_millis(1));
+        assert!(!cache.on_answer(host(1), OTHER, at_millis(1)));
+        assert!(!cache.on_claim(host(1), OTHER, at_millis(1)));
         assert_eq!(cache.lookup(host(1), at_millis(1_000_000)), Resolution::Known(MAC));
         assert_eq!(cache.next_due(), None);
         cache.forget(host(1));
         assert_eq!(cache.lookup(host(1), at_millis(1_000_000)), Resolution::Pending);
         cache.forget(host(1));
         assert_eq!(cache.next_due(), None, "no timer outlives its entry");
-    }
-
-    #[test]
-    fn strangers_displace_only_the_oldest_strangers() {
-        let mut cache = Cache::default();
-        cache.lookup(host(0), at_millis(0));
-        cache.hear(host(0), MAC, true, at_millis(0));
-        for n in 1..=LEARNED_MAX + 10 {
-            cache.learn(host(n), MAC, at_millis(n as u64));
-        }
-        assert_eq!(cache.len(), 1 + LEARNED_MAX);
-        assert_eq!((cache.counters.evicted, cache.generation()), (10, 1));
-        assert_eq!((cache.mac_of(host(10)), cache.mac_of(host(11))), (None, Some(MAC)));
-        assert_eq!(cache.mac_of(host(0)), Some(MAC));
-        // Used here, a stranger is one no longer.
-        cache.lookup(host(11), at_millis(500));
-        (1000..1000 + 2 * LEARNED_MAX).for_each(|n| cache.learn(host(n), MAC, at_millis(n as u64)));
-        assert_eq!(cache.mac_of(host(11)), Some(MAC));
     }
 
     #[test]
@@ -438,9 +546,9 @@ mod tests {
         }
         assert_eq!(cache.lookup(host(9999), at_millis(9999)), Resolution::Unreachable);
         assert!(!cache.set(host(9999), MAC, Origin::Configured));
-        cache.learn(host(9999), MAC, at_millis(9999));
         assert_eq!((cache.len(), cache.counters.full), (NEIGHBOURS_MAX, 1));
-        cache.hear(host(3), MAC, true, at_millis(9999));
+        while cache.next_ask(at_millis(9999)).is_some_and(|ask| ask.ip != host(3)) {}
+        assert!(cache.on_answer(host(3), MAC, at_millis(9999)));
         assert_eq!(cache.lookup(host(9999), at_millis(9999)), Resolution::Pending);
         assert_eq!((cache.mac_of(host(3)), cache.len()), (None, NEIGHBOURS_MAX));
     }

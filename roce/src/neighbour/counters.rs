@@ -29,12 +29,20 @@ counters! {
         ignored,
         /// Frames that break the rules of their protocol, or whose checksum is wrong.
         malformed,
-        /// Frames in which somebody else claims one of our addresses.
+        /// Frames of another VLAN than that of the address they are about.
+        wrong_vlan,
+        /// Frames in which another station claims an IP address of ours, or our Ethernet address.
         address_conflicts,
+        /// Frames that claim another Ethernet address of a neighbour than the one in use.
+        moves_claimed,
+        /// Verifications after such a claim in which the address in use answered.
+        moves_refuted,
+        /// Neighbours followed to another Ethernet address, the old one not answering.
+        moves_followed,
+        /// Questions that were not answered because their source asked too many, or too many answers were waiting.
+        rate_limited,
         /// Frames that were not sent because too many were waiting.
         tx_dropped,
-        /// Neighbours learned because they asked for us.
-        learned,
         /// Neighbours forgotten to make room.
         evicted,
         /// Times that a neighbour did not answer and was given up.

@@ -107,6 +107,14 @@ impl GidTable {
         GidTable { entries: vec![Some(link_local)], generation: 0 }
     }
 
+    /// The same, of a port whose link-local GID is on `vlan`.
+    pub(super) fn on_vlan(mac: Mac, vlan: Option<u16>) -> Result<Self, GidError> {
+        let mut table = GidTable::new(mac);
+        check_vlan(vlan)?;
+        table.entries.iter_mut().flatten().for_each(|entry| entry.vlan = vlan);
+        Ok(table)
+    }
+
     /// Adds `ip` with a subnet of `prefix_bits`, and returns its index. Adding an entry that is there
     /// already changes nothing.
     pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
@@ -119,9 +127,7 @@ impl GidTable {
         if prefix_bits > max_bits {
             return Err(GidError::Prefix { ip, prefix_bits, max_bits });
         }
-        if let Some(vlan) = vlan.filter(|vlan| !(1..=VLAN_MAX).contains(vlan)) {
-            return Err(GidError::Vlan(vlan));
-        }
+        check_vlan(vlan)?;
         if let Some((index, entry)) = self.find(ip) {
             let same = entry.prefix_bits == prefix_bits && entry.vlan == vlan;
             return if same { Ok(index) } else { Err(GidError::Present { ip, index }) };
@@ -220,6 +226,13 @@ impl GidTable {
                 *entry
             })
             .collect()
+    }
+}
+
+fn check_vlan(vlan: Option<u16>) -> Result<(), GidError> {
+    match vlan.filter(|vlan| !(1..=VLAN_MAX).contains(vlan)) {
+        Some(vlan) => Err(GidError::Vlan(vlan)),
+        None => Ok(()),
     }
 }
 

@@ -7,9 +7,9 @@
 //!
 //! ```text
 //!   resolve(dst) -> gid table: on the link? else the gateway -> cache -> Known | Pending | Unreachable
-//!   handle_frame --> answers ---+
-//!                --> cache      +--> queue --> poll_transmit
-//!   timers --> questions -------+
+//!   handle_frame --> budget --> answers ----+
+//!                --> cache                  +--> poll_transmit
+//!   timers --> questions, announcements ----+
 //! ```
 //!
 //! Not done: multicast listener reports, router discovery, duplicate address detection.
@@ -22,22 +22,30 @@ use etherparse::ArpOperation;
 use crate::id::{Gid, Mac};
 use crate::time::Instant;
 
+mod budget;
 mod cache;
 mod counters;
 mod frames;
 mod gid;
 mod receive;
 
+use budget::Budget;
 use cache::{Ask, Cache, Origin};
 use frames::Link;
 
-pub use cache::{LEARNED_MAX, NEIGHBOURS_MAX, Resolution};
+pub use budget::{SOURCE_ANSWER_INTERVAL_NANOS, SOURCE_ANSWERS_BURST, SOURCES_MAX};
+pub use cache::{NEIGHBOURS_MAX, PROBE_WAIT_NANOS, Resolution, VERIFY_INTERVAL_NANOS};
 pub use counters::NeighbourCounters;
 pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable, LINK_LOCAL_INDEX};
 
-/// Frames that wait to be sent; more are dropped, as a busy network would. Holds the announcements of
-/// a full GID table and as many answers.
+/// Questions and announcements that wait to be sent; more are dropped, as a busy network would. Holds the
+/// announcements of a full GID table and as many questions.
 const TX_QUEUE_FRAMES_MAX: usize = 2 * GIDS_MAX;
+/// Answers that wait to be sent. None is made while so many wait, so that in the long run questions of others cost
+/// as much as the answers that polls send.
+pub const ANSWERS_WAITING_MAX: usize = 32;
+/// The least time between two conflicts that [`Neighbour::take_conflict`] reports.
+const CONFLICT_INTERVAL_NANOS: u64 = 1_000_000_000;
 /// Questions that one call of `poll_transmit` makes.
 const ASKS_PER_CALL: usize = 16;
 
@@ -63,6 +71,17 @@ pub struct NeighbourConfig {
     pub gateway_v4: Option<Ipv4Addr>,
     /// The next hop to IPv6 addresses off the link.
     pub gateway_v6: Option<Ipv6Addr>,
+    /// The VLAN of these addresses, of GID 0 and of the gateways: 1 to 4094, `None` for untagged frames.
+    pub vlan: Option<u16>,
+}
+
+/// Another station uses an address of this port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The IP address that the station claims.
+    pub ip: IpAddr,
+    /// The Ethernet address that it claims it at: ours where that is what it took.
+    pub mac: Mac,
 }
 
 /// The addresses of a port, its neighbours, and the exchanges between them.
@@ -76,7 +95,14 @@ pub struct Neighbour {
     /// The generation of `gids` whose addresses have been announced.
     announced: Option<u64>,
     cache: Cache,
-    queue: VecDeque<Vec<u8>>,
+    budget: Budget,
+    /// Questions and announcements that wait to be sent.
+    questions: VecDeque<Vec<u8>>,
+    /// Answers that wait to be sent.
+    answers: VecDeque<Vec<u8>>,
+    conflict: Option<Conflict>,
+    /// Before this, no further conflict is reported.
+    conflict_due: Instant,
     /// The frame that `poll_transmit` lent last.
     sending: Vec<u8>,
     counters: NeighbourCounters,
@@ -86,9 +112,9 @@ impl Neighbour {
     /// The neighbour code of a port. An address that cannot be one, or one too many, is refused. In
     /// dedicated mode the first call of `poll_transmit` announces the addresses.
     pub fn new(config: NeighbourConfig) -> Result<Self, GidError> {
-        let mut gids = GidTable::new(config.mac);
+        let mut gids = GidTable::on_vlan(config.mac, config.vlan)?;
         for (ip, prefix_bits) in config.gids {
-            gids.add(ip, prefix_bits, None)?;
+            gids.add(ip, prefix_bits, config.vlan)?;
         }
         Ok(Neighbour {
             mac: config.mac,
@@ -98,7 +124,11 @@ impl Neighbour {
             gids,
             announced: None,
             cache: Cache::default(),
-            queue: VecDeque::new(),
+            budget: Budget::default(),
+            questions: VecDeque::new(),
+            answers: VecDeque::new(),
+            conflict: None,
+            conflict_due: Instant::ZERO,
             sending: Vec::new(),
             counters: NeighbourCounters::default(),
         })
@@ -129,12 +159,13 @@ impl Neighbour {
         }
     }
 
-    /// `dst` itself where it is on the link, else the gateway of its family.
+    /// `dst` itself where it is on the link, else the gateway of its family. On a shared port the kernel knows the
+    /// routes, and is asked for `dst`.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;
         }
-        if self.is_on_link(dst) {
+        if self.mode == Mode::Shared || self.is_on_link(dst) {
             return Some(dst);
         }
         match dst {
@@ -143,7 +174,8 @@ impl Neighbour {
         }
     }
 
-    /// Whether frames to `ip` go to its own Ethernet address, not to a gateway's.
+    /// Whether `ip` lies in the subnet of an address of this port, so that its frames come from its own Ethernet
+    /// address and not from a gateway's.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|(_, entry)| entry.is_on_link(ip))
     }
@@ -162,6 +194,38 @@ impl Neighbour {
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
 
+    /// Takes note that there is no way to `ip`, as the kernel told: whoever waits for it need not wait longer.
+    pub fn set_unreachable(&mut self, ip: IpAddr, now: Instant) {
+        self.cache.give_up(Gid::from(ip).ip(), now);
+    }
+
+    /// Whether `ip` is a neighbour that is known or asked for.
+    pub fn is_followed(&self, ip: IpAddr) -> bool {
+        self.cache.contains(Gid::from(ip).ip())
+    }
+
+    /// How many neighbours are known or asked for: at most [`NEIGHBOURS_MAX`].
+    pub fn neighbour_count(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// The last conflict over an address of this port that was not reported yet; at most one in a second.
+    pub fn take_conflict(&mut self) -> Option<Conflict> {
+        self.conflict.take()
+    }
+
+    /// Whether frames to the Ethernet group `mac` are for this port: broadcast, all nodes, and the solicited-node
+    /// groups of its IPv6 addresses.
+    pub fn is_member(&self, mac: Mac) -> bool {
+        mac == Mac::BROADCAST
+            || mac == group_mac_v6(frames::ALL_NODES)
+            || (mac.0.starts_with(&[0x33, 0x33, 0xFF])
+                && self.gids.iter().any(|(_, entry)| match entry.ip() {
+                    IpAddr::V6(own) => frames::solicited_node_mac(own) == mac,
+                    IpAddr::V4(_) => false,
+                }))
+    }
+
     /// Forgets what is known of `ip`.
     pub fn forget_neighbour(&mut self, ip: IpAddr) {
         self.cache.forget(Gid::from(ip).ip());
@@ -176,24 +240,28 @@ impl Neighbour {
     /// The next frame to send, or `None` where there is none at `now`. Call it until then at each poll.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
         self.announce();
-        if self.queue.is_empty() {
+        if self.questions.is_empty() {
             self.ask(now);
         }
-        self.sending = self.queue.pop_front()?;
+        // Questions first: others that ask without end must not keep this port from asking.
+        self.sending = self.questions.pop_front().or_else(|| self.answers.pop_front())?;
         Some(&self.sending)
     }
 
     /// When `poll_transmit` has something to do of its own accord; the origin of time means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
         let announcing = self.mode == Mode::Dedicated && self.announced != Some(self.gids.generation());
-        if announcing || !self.queue.is_empty() { Some(Instant::ZERO) } else { self.cache.next_due() }
+        let waiting = !self.questions.is_empty() || !self.answers.is_empty();
+        if announcing || waiting { Some(Instant::ZERO) } else { self.cache.next_due() }
     }
 
     /// What was seen and done so far.
     pub fn counters(&self) -> NeighbourCounters {
         let cache = self.cache.counters;
         NeighbourCounters {
-            learned: cache.learned,
+            moves_claimed: cache.moves_claimed,
+            moves_refuted: cache.moves_refuted,
+            moves_followed: cache.moves_followed,
             evicted: cache.evicted,
             unanswered: cache.unanswered,
             cache_full: cache.full,
@@ -257,11 +325,11 @@ impl Neighbour {
         Link { source: self.mac, destination, vlan }
     }
 
-    /// Queues a frame; returns how many were, for the counter of its kind.
+    /// Queues a question or announcement; returns how many were, for the counter of its kind.
     fn enqueue(&mut self, frame: Option<Vec<u8>>) -> u64 {
         match frame {
-            Some(frame) if self.queue.len() < TX_QUEUE_FRAMES_MAX => {
-                self.queue.push_back(frame);
+            Some(frame) if self.questions.len() < TX_QUEUE_FRAMES_MAX => {
+                self.questions.push_back(frame);
                 1
             }
             _ => {
@@ -289,5 +357,7 @@ fn group_mac_v6(group: Ipv6Addr) -> Mac {
     Mac([0x33, 0x33, a, b, c, d])
 }
 
+#[cfg(test)]
+mod claim_tests;
 #[cfg(test)]
 mod tests;

@@ -11,9 +11,13 @@ use etherparse::{
 };
 
 use super::frames::{self, Link, ND_HOP_LIMIT};
-use super::{Mode, Neighbour, gid};
+use super::{ANSWERS_WAITING_MAX, CONFLICT_INTERVAL_NANOS, Conflict, Mode, Neighbour, gid};
 use crate::id::Mac;
 use crate::time::Instant;
+
+/// The longest discovery message: fixed part, a link-layer address, and room for options of other makers. A
+/// longer one is not worth its checksum.
+const ND_BYTES_MAX: usize = 512;
 
 /// Why a frame has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +26,20 @@ enum Refusal {
     Ignored,
     /// It breaks a rule of its protocol.
     Malformed,
+    /// It comes from another VLAN than that of the address it is about.
+    WrongVlan,
+    /// Its source, or all together, ask for too many answers.
+    RateLimited,
 }
 
-use Refusal::{Ignored, Malformed};
+use Refusal::{Ignored, Malformed, RateLimited, WrongVlan};
 
 /// The Ethernet side of a received frame.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     source: Mac,
+    /// It was sent to this port alone, not to a group.
+    is_unicast: bool,
     vlan: Option<u16>,
     now: Instant,
 }
@@ -42,6 +52,8 @@ impl Neighbour {
             Ok(()) => {}
             Err(Ignored) => self.counters.ignored += 1,
             Err(Malformed) => self.counters.malformed += 1,
+            Err(WrongVlan) => self.counters.wrong_vlan += 1,
+            Err(RateLimited) => self.counters.rate_limited += 1,
         }
     }
 
@@ -55,7 +67,8 @@ impl Neighbour {
         if !is_station(source) {
             return Err(Malformed);
         }
-        if source == self.mac || (destination != self.mac && !destination.is_group()) {
+        let is_unicast = destination == self.mac;
+        if source == self.mac || !(is_unicast || self.is_member(destination)) {
             return Err(Ignored);
         }
         let vlan = match packet.link_exts.as_slice() {
@@ -64,7 +77,10 @@ impl Neighbour {
             [LinkExtSlice::Vlan(tag)] => Some(tag.vlan_identifier().value()).filter(|&id| id != 0),
             _ => return Err(Ignored),
         };
-        let arrival = Arrival { source, vlan, now };
+        if self.gids.iter().all(|(_, entry)| entry.vlan != vlan) {
+            return Err(WrongVlan);
+        }
+        let arrival = Arrival { source, is_unicast, vlan, now };
         match (&packet.net, &packet.transport) {
             (Some(NetSlice::Arp(arp)), _) => {
                 let arp = arp.to_packet().try_eth_ipv4().map_err(|_| Malformed)?;
@@ -94,17 +110,20 @@ impl Neighbour {
         if !is_station(mac) || !(is_probe || gid::is_unicast(ip.into())) {
             return Err(Malformed);
         }
-        self.check_conflict(ip.into(), mac)?;
+        self.check_conflict(ip.into(), mac, arrival)?;
         let target = arp.target_ipv4_addr();
-        if !is_request || !self.owns(target.into(), arrival.vlan) {
-            return self.heard(ip.into(), mac, !is_request, arrival.now);
+        let is_ours = self.owns(target.into(), arrival.vlan);
+        if !is_request {
+            let is_answer = is_ours && arrival.is_unicast && Mac(arp.target_mac) == self.mac;
+            return self.on_claim(ip.into(), mac, is_answer, arrival);
         }
-        if !is_probe {
-            self.learn(ip.into(), mac, arrival.now);
+        let claim = if is_probe { Ok(()) } else { self.on_claim(ip.into(), mac, false, arrival) };
+        if !is_ours {
+            return claim;
         }
-        let link = self.link(mac, arrival.vlan);
-        let reply = frames::arp(link, ArpOperation::REPLY, target, mac, ip);
-        self.counters.arp_replies_tx += self.enqueue(reply);
+        self.charge(arrival)?;
+        let reply = frames::arp(self.link(mac, arrival.vlan), ArpOperation::REPLY, target, mac, ip);
+        self.counters.arp_replies_tx += self.answer(reply);
         Ok(())
     }
 
@@ -116,14 +135,14 @@ impl Neighbour {
     ) -> Result<(), Refusal> {
         let header = ip.header();
         let Icmpv4Type::EchoRequest(echo) = icmp.icmp_type() else { return Err(Ignored) };
+        let (peer, own) = (header.source_addr(), header.destination_addr());
+        let link = self.echo_link(arrival, peer.into(), own.into())?;
         let checksum_holds = Sum16BitWords::new().add_slice(icmp.slice()).ones_complement() == 0;
         if !checksum_holds || header.to_header().calc_header_checksum() != header.header_checksum() {
             return Err(Malformed);
         }
-        let (peer, own) = (header.source_addr(), header.destination_addr());
-        let link = self.echo_link(arrival, peer.into(), own.into())?;
         let reply = frames::echo_reply_v4(link, own, peer, echo, icmp.payload());
-        self.counters.echo_replies_tx += self.enqueue(reply);
+        self.counters.echo_replies_tx += self.answer(reply);
         Ok(())
     }
 
@@ -135,15 +154,20 @@ impl Neighbour {
     ) -> Result<(), Refusal> {
         let header = ip.header();
         let (peer, own) = (header.source_addr(), header.destination_addr());
+        let echo_link = match icmp.icmp_type() {
+            Icmpv6Type::EchoRequest(_) => Some(self.echo_link(arrival, peer.into(), own.into())?),
+            _ if icmp.slice().len() > ND_BYTES_MAX => return Err(Malformed),
+            _ => None,
+        };
         if !icmp.is_checksum_valid(header.source(), header.destination()) {
             return Err(Malformed);
         }
         let from_link = header.hop_limit() == ND_HOP_LIMIT;
         match (icmp.icmp_type(), icmp.payload_slice().map_err(|_| Malformed)?) {
             (Icmpv6Type::EchoRequest(echo), _) => {
-                let link = self.echo_link(arrival, peer.into(), own.into())?;
+                let link = echo_link.ok_or(Ignored)?;
                 let reply = frames::echo_reply_v6(link, own, peer, echo, icmp.payload());
-                self.counters.echo_replies_tx += self.enqueue(reply);
+                self.counters.echo_replies_tx += self.answer(reply);
                 Ok(())
             }
             (_, Icmpv6PayloadSlice::NeighborSolicitation(solicitation)) => {
@@ -166,7 +190,8 @@ impl Neighbour {
                 if !from_link || target.is_multicast() || (flags.solicited && to_group) {
                     return Err(Malformed);
                 }
-                self.receive_advertisement(target, flags, link_address, arrival.now)
+                let is_answer = flags.solicited && arrival.is_unicast && self.owns(own.into(), arrival.vlan);
+                self.receive_advertisement(arrival, target, flags, link_address, is_answer)
             }
             _ => Err(Ignored),
         }
@@ -187,7 +212,7 @@ impl Neighbour {
             return Err(Malformed);
         }
         let mac = link_address.unwrap_or(arrival.source);
-        self.check_conflict(peer.into(), mac)?;
+        self.check_conflict(peer.into(), mac, arrival)?;
         if !self.owns(target.into(), arrival.vlan) {
             return Err(Ignored);
         }
@@ -195,67 +220,99 @@ impl Neighbour {
             (super::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
         } else {
             if link_address.is_some() {
-                self.learn(peer.into(), mac, arrival.now);
+                // Nothing to us unless the neighbour is asked for; it is answered all the same.
+                let _ = self.on_claim(peer.into(), mac, false, arrival);
             }
             (mac, peer)
         };
+        self.charge(arrival)?;
         let reply = frames::advertisement(self.link(mac, arrival.vlan), target, answer_to, !is_probe);
-        self.counters.nd_advertisements_tx += self.enqueue(reply);
+        self.counters.nd_advertisements_tx += self.answer(reply);
         Ok(())
     }
 
-    /// RFC 4861, 7.2.5.
+    /// RFC 4861, 7.2.5, but that an address in use is verified before another takes its place.
     fn receive_advertisement(
         &mut self,
+        arrival: Arrival,
         target: Ipv6Addr,
         flags: NeighborAdvertisementHeader,
         link_address: Option<Mac>,
-        now: Instant,
+        is_answer: bool,
     ) -> Result<(), Refusal> {
         let target = IpAddr::V6(target);
         let known = self.cache.mac_of(target);
-        // Without the option it confirms what is known, and tells nothing where nothing is.
-        let mac = link_address.or(known).ok_or(Ignored)?;
-        self.check_conflict(target, mac)?;
+        // Without the option it confirms the station that sent it, and says nothing where none is known.
+        let mac = link_address.or(known.filter(|&known| known == arrival.source)).ok_or(Ignored)?;
+        self.check_conflict(target, mac, arrival)?;
         if !flags.r#override && known.is_some_and(|known| known != mac) {
             return Err(Ignored);
         }
-        self.heard(target, mac, flags.solicited, now)
+        self.on_claim(target, mac, is_answer, arrival)
     }
 
-    /// Where the answer to an echo request of `peer` to `own` goes.
+    /// Where the answer to an echo request of `peer` to `own` goes. It is paid for before its checksum is looked at,
+    /// for that costs the most.
     fn echo_link(&mut self, arrival: Arrival, peer: IpAddr, own: IpAddr) -> Result<Link, Refusal> {
-        if !self.owns(own, arrival.vlan) {
+        if !arrival.is_unicast || !self.owns(own, arrival.vlan) {
             return Err(Ignored);
         }
         self.counters.echo_requests_rx += 1;
         if !gid::is_unicast(peer) || self.gids.find(peer).is_some() {
             return Err(Malformed);
         }
+        self.charge(arrival)?;
         Ok(self.link(arrival.source, arrival.vlan))
+    }
+
+    /// Whether one more answer may be made, to the source of this frame.
+    fn charge(&mut self, arrival: Arrival) -> Result<(), Refusal> {
+        let may = self.answers.len() < ANSWERS_WAITING_MAX && self.budget.charge(arrival.source, arrival.now);
+        if may { Ok(()) } else { Err(RateLimited) }
+    }
+
+    /// Queues an answer that was paid for; returns how many were, for the counter of its kind.
+    fn answer(&mut self, frame: Option<Vec<u8>>) -> u64 {
+        let made = u64::from(frame.is_some());
+        self.answers.extend(frame);
+        made
     }
 
     fn owns(&self, ip: IpAddr, vlan: Option<u16>) -> bool {
         self.gids.find(ip).is_some_and(|(_, entry)| entry.vlan == vlan)
     }
 
-    fn check_conflict(&mut self, ip: IpAddr, mac: Mac) -> Result<(), Refusal> {
-        if self.gids.find(ip).is_none() {
+    /// Refuses claims of our own addresses, IP or Ethernet.
+    fn check_conflict(&mut self, ip: IpAddr, mac: Mac, arrival: Arrival) -> Result<(), Refusal> {
+        let is_own_ip = self.owns(ip, arrival.vlan);
+        if !is_own_ip && mac != self.mac {
             return Ok(());
         }
-        self.counters.address_conflicts += u64::from(mac != self.mac);
+        // Both are ours: a frame of this port that came back.
+        if is_own_ip != (mac == self.mac) {
+            self.counters.address_conflicts += 1;
+            if arrival.now >= self.conflict_due {
+                self.conflict = Some(Conflict { ip, mac });
+                self.conflict_due = arrival.now.plus_nanos(CONFLICT_INTERVAL_NANOS);
+            }
+        }
         Err(Ignored)
     }
 
-    fn heard(&mut self, ip: IpAddr, mac: Mac, confirmed: bool, now: Instant) -> Result<(), Refusal> {
-        if self.cache.hear(ip, mac, confirmed, now) { Ok(()) } else { Err(Ignored) }
-    }
-
-    /// Only neighbours on the link are learned: others are behind a gateway, whatever they say.
-    fn learn(&mut self, ip: IpAddr, mac: Mac, now: Instant) {
-        if self.is_on_link(ip) {
-            self.cache.learn(ip, mac, now);
+    /// Hands the cache what a frame says of the neighbour `ip`, where it comes from the neighbour's VLAN.
+    fn on_claim(&mut self, ip: IpAddr, mac: Mac, is_answer: bool, arrival: Arrival) -> Result<(), Refusal> {
+        if !self.cache.contains(ip) {
+            return Err(Ignored);
         }
+        let own = self.gids.select_for(ip).and_then(|index| self.gids.get(index)).ok_or(Ignored)?;
+        if own.vlan != arrival.vlan {
+            return Err(WrongVlan);
+        }
+        let is_taken = match is_answer {
+            true => self.cache.on_answer(ip, mac, arrival.now),
+            false => self.cache.on_claim(ip, mac, arrival.now),
+        };
+        if is_taken { Ok(()) } else { Err(Ignored) }
     }
 }
 

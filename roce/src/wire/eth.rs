@@ -11,6 +11,9 @@ pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of the outer tag of 802.1ad (QinQ).
 pub const ETHERTYPE_QINQ: u16 = 0x88A8;
 
+/// The VLAN identifier within tag control information.
+pub const VLAN_ID_MASK: u16 = 0xFFF;
+
 /// Ethernet II header, 14 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthHeader {

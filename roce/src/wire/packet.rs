@@ -1,6 +1,6 @@
 //! A received frame, read in one pass.
 
-use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, VLAN_ID_MASK};
 use super::icrc::ResentFields;
 use super::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
 use super::udp::ROCE_PORT;
@@ -178,6 +178,12 @@ impl<'a> Packet<'a> {
     /// Whether the ICRC is right.
     pub fn icrc_ok(&self) -> bool {
         icrc::compute(self.l3) == Some(self.icrc)
+    }
+
+    /// The VLAN of the packet; VLAN identifier 0 is a priority and no VLAN (IEEE 802.1Q 9.6).
+    #[inline]
+    pub fn vlan_id(&self) -> Option<u16> {
+        self.vlan.map(|tci| tci & VLAN_ID_MASK).filter(|&id| id != 0)
     }
 
     /// The ICRC that came with the packet.

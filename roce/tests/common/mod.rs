@@ -50,6 +50,7 @@ fn end<P: Port>(
         gids: vec![(ip(index), 24)],
         gateway_v4: None,
         gateway_v6: None,
+        vlan: None,
     };
     let mut config = EngineConfig::new([index; 32], neighbour);
     change(&mut config);

@@ -150,7 +150,8 @@ fn gid(setup: Setup, last: u8) -> IpAddr {
 fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let gids = vec![(gid(setup, 1), if setup.is_ipv6 { 64 } else { 24 })];
-    let neighbour = NeighbourConfig { mac, mode: Mode::Shared, gids, gateway_v4: None, gateway_v6: None };
+    let neighbour =
+        NeighbourConfig { mac, mode: Mode::Shared, gids, gateway_v4: None, gateway_v6: None, vlan: None };
     let mut config = EngineConfig::new([7; 32], neighbour);
     config.limits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps };
     let mut engine = Engine::new(WirePort::new(mac), config).unwrap();
