@@ -42,7 +42,7 @@ Ports, KIND:TARGET[,key=value...]:
   pci:ADDRESS                 a NIC, bound to vfio-pci or with a bifurcated driver
   eal:DEVICE                  any other DPDK virtual device
 Keys:
-  ip=ADDRESS/PREFIX (may repeat), gw=ADDRESS, mac=ADDRESS, mtu=BYTES, queues=N,
+  ip=ADDRESS/PREFIX (may repeat), gw=ADDRESS, mac=ADDRESS, vlan=ID, mtu=BYTES, queues=N,
   secret=TEXT (or @FILE) and uid=N (may repeat) for memif: who may be the other end,
   dev.KEY=VALUE for the DPDK driver. Without ip= a port has its link-local GID.
 

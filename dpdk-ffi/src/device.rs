@@ -179,6 +179,28 @@ impl Eal {
         attach(c"vdev", c_name, name, args, access)
     }
 
+    /// As [`Eal::attach_vdev`], for the af_packet driver: the kernel hands the port only frames that the classic BPF
+    /// program `filter` accepts, and none that leave the interface. In a build with shared libraries
+    /// ([`dpdk_sys::STATIC`] is false) the driver cannot be kept from receiving all.
+    ///
+    /// # Errors
+    /// As [`Eal::attach_vdev`].
+    pub fn attach_filtered(
+        self,
+        name: &str,
+        args: &str,
+        filter: &[libc::sock_filter],
+    ) -> Result<Device, DeviceError> {
+        let count = u16::try_from(filter.len()).unwrap_or(u16::MAX);
+        // SAFETY: the program outlives the next call, and has at least `count` instructions. The driver binds its
+        // sockets in this thread.
+        unsafe { dpdk_sys::shim_packet_filter(filter.as_ptr().cast(), count) };
+        let device = self.attach_vdev(name, args);
+        // SAFETY: no program.
+        unsafe { dpdk_sys::shim_packet_filter(std::ptr::null(), 0) };
+        device
+    }
+
     /// Attaches the PCI device at `address` (`0000:3b:00.0`) with the driver's `args`, mostly none.
     ///
     /// # Errors

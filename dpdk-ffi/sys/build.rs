@@ -4,7 +4,8 @@
 //! brings libibverbs into a process that may well provide the ibv_* symbols itself. `DPDK_SYS_LINK=shared`
 //! asks for that nevertheless; it is also what happens where the distribution has no static libraries. It costs
 //! what stands around the memif driver too (guard.c, memif.c): then any user may be the peer of a memif port, and a
-//! process may crash when its peer goes away or means harm.
+//! process may crash when its peer goes away or means harm. And it costs the care for kernel interfaces
+//! (interface.c): then opening a port on one flushes its neighbours.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,6 +66,41 @@ const DRIVERS: &[&str] = &[
     "net_vmxnet3",
 ];
 
+/// Libraries whose calls go to functions of this crate in a static build: guard.c, memif.c and interface.c say why.
+const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
+    (
+        "net_memif",
+        &[
+            ("rte_intr_callback_register", "shim_intr_callback_register"),
+            ("rte_intr_callback_unregister", "shim_intr_callback_unregister"),
+            ("rte_intr_callback_unregister_pending", "shim_intr_callback_unregister_pending"),
+            ("rte_intr_instance_free", "shim_intr_instance_free"),
+            ("rte_log", "shim_memif_log"),
+            ("bind", "shim_socket_bind"),
+            ("listen", "shim_memif_listen"),
+            ("accept", "shim_memif_accept"),
+            ("connect", "shim_memif_connect"),
+            ("recvmsg", "shim_memif_recvmsg"),
+            ("sendmsg", "shim_memif_sendmsg"),
+            ("mmap", "shim_memif_mmap"),
+            ("mmap64", "shim_memif_mmap64"),
+            ("munmap", "shim_memif_munmap"),
+            ("close", "shim_memif_close"),
+        ],
+    ),
+    // Sockets of vhost ports are to be their owner's alone.
+    ("vhost", &[("bind", "shim_socket_bind")]),
+    (
+        "net_af_packet",
+        &[
+            ("ioctl", "shim_interface_ioctl"),
+            ("bind", "shim_interface_bind"),
+            ("setsockopt", "shim_interface_setsockopt"),
+        ],
+    ),
+    ("net_af_xdp", &[("ioctl", "shim_interface_ioctl")]),
+];
+
 const MLX5_DRIVERS: &[&str] = &["bus_auxiliary", "common_mlx5", "net_mlx5"];
 
 /// Functions and types bound to directly. Those that are inline are in shim.c.
@@ -94,6 +130,7 @@ type Result<T> = std::result::Result<T, String>;
 fn main() {
     println!("cargo:rerun-if-changed=guard.c");
     println!("cargo:rerun-if-changed=memif.c");
+    println!("cargo:rerun-if-changed=interface.c");
     println!("cargo:rerun-if-changed=shim.c");
     println!("cargo:rerun-if-changed=shim.h");
     println!("cargo:rerun-if-env-changed=DPDK_SYS_LINK");
@@ -168,7 +205,7 @@ fn bind(flags: &[String]) -> Result<()> {
 
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
-    build.files(["shim.c", "guard.c", "memif.c"]).opt_level(3).warnings(false);
+    build.files(["shim.c", "guard.c", "memif.c", "interface.c"]).opt_level(3).warnings(false);
     // A function that is not declared returns an int, also where it should be a pointer.
     build.flag("-Werror=implicit-function-declaration");
     for flag in flags {
@@ -212,10 +249,9 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     let chosen = LIBRARIES.iter().chain(DRIVERS).chain(if mlx5 { MLX5_DRIVERS } else { &[] });
     // Drivers register themselves in constructors that nothing refers to, hence whole archives.
     for name in chosen.filter(|name| has_archive(name)) {
-        let archive = match *name {
-            "net_memif" => redirect(libdir, name, MEMIF_CALLS)?,
-            "vhost" => redirect(libdir, name, VHOST_CALLS)?,
-            _ => format!("rte_{name}"),
+        let archive = match REDIRECTED.iter().find(|(library, _)| library == name) {
+            Some((_, calls)) => redirect(libdir, name, calls)?,
+            None => format!("rte_{name}"),
         };
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
     }
@@ -233,31 +269,9 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// What the memif driver calls, and what it is to call instead: guard.c and memif.c say why.
-const MEMIF_CALLS: &[(&str, &str)] = &[
-    ("rte_intr_callback_register", "shim_intr_callback_register"),
-    ("rte_intr_callback_unregister", "shim_intr_callback_unregister"),
-    ("rte_intr_callback_unregister_pending", "shim_intr_callback_unregister_pending"),
-    ("rte_intr_instance_free", "shim_intr_instance_free"),
-    ("rte_log", "shim_memif_log"),
-    ("bind", "shim_socket_bind"),
-    ("listen", "shim_memif_listen"),
-    ("accept", "shim_memif_accept"),
-    ("connect", "shim_memif_connect"),
-    ("recvmsg", "shim_memif_recvmsg"),
-    ("sendmsg", "shim_memif_sendmsg"),
-    ("mmap", "shim_memif_mmap"),
-    ("mmap64", "shim_memif_mmap64"),
-    ("munmap", "shim_memif_munmap"),
-    ("close", "shim_memif_close"),
-];
-
-/// The same of the library beneath vhost ports, whose sockets are to be their owner's alone.
-const VHOST_CALLS: &[(&str, &str)] = &[("bind", "shim_socket_bind")];
-
-/// Makes a copy of a library that calls other functions, and returns the copy's name.
+/// Makes a copy of a library whose `calls` go to other functions.
 fn redirect(libdir: &str, name: &str, calls: &[(&str, &str)]) -> Result<String> {
-    let copy = format!("rte_{name}_guarded");
+    let copy = format!("rte_{name}_redirected");
     let target = out_dir().join(format!("lib{copy}.a"));
     let status = Command::new(env::var_os("OBJCOPY").unwrap_or_else(|| "objcopy".into()))
         .args(calls.iter().map(|(from, to)| format!("--redefine-sym={from}={to}")))

@@ -80,6 +80,10 @@ int shim_memif_close(int fd);
 /* Logs a line as a warning. */
 void shim_memif_warn(const char *line);
 
+/* The classic BPF program of packet sockets that the af_packet driver binds in this thread from now on, none where
+ * `count` is 0: see interface.c. It stays the caller's, and must live until the next call. */
+void shim_packet_filter(const void *instructions, uint16_t count);
+
 /* Returns the objects that the calling thread's cache of `pool` holds to the pool. */
 void shim_mempool_flush_own_cache(struct rte_mempool *pool);
 

@@ -27,6 +27,7 @@ use crate::cq::Cq;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::{Error, OpenError};
 use crate::fatal::Fatal;
+use crate::kernel::KernelError;
 use crate::mr::Pd;
 use crate::port::{self, PortKind, PortSpec, SharedInterface, Wire};
 use crate::progress::Background;
@@ -152,6 +153,9 @@ impl Drop for Owner {
 /// Asynchronous events kept for the application; older ones give way.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
+/// Neighbours that the kernel is asked for in one turn of the chores, besides those whose way may have changed.
+const WANTED_PER_TURN: usize = 32;
+
 impl Drive for Driven {
     #[inline]
     fn send_posted(&mut self) {
@@ -217,20 +221,47 @@ impl Driven {
     }
 
     /// Slow chores: a link that must be knocked for, neighbours that the kernel knows.
-    pub(crate) fn maintain(&mut self) {
+    pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().knock() {
             tracing::trace!(%error, "the link is not up yet");
         }
-        let Some(shared) = &mut self.shared_interface else { return };
-        let wanted: Vec<_> = self.engine.neighbour().wanted().collect();
-        for ip in wanted {
-            match shared.neighbours.resolve(ip) {
-                Ok(Resolution::Known(mac)) => {
-                    self.engine.neighbour_mut().set_neighbour(ip, mac);
-                }
-                Ok(Resolution::Pending | Resolution::Unreachable) => {}
-                Err(error) => tracing::warn!(%ip, %error, "cannot ask the kernel for a neighbour"),
+        if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
+            // The counter has its rate-limited warning (watch.rs); this says who.
+            tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
+        }
+        if let Err(error) = self.follow_kernel(now) {
+            tracing::warn!(%error, "cannot follow the kernel's neighbours");
+        }
+    }
+
+    /// Asks the kernel for the neighbours that are waited for, and again for those whose way may have changed.
+    fn follow_kernel(&mut self, now: roce::time::Instant) -> Result<(), KernelError> {
+        let Some(SharedInterface { neighbours, .. }) = &mut self.shared_interface else { return Ok(()) };
+        let mut asked = neighbours.due()?;
+        let neighbour = self.engine.neighbour_mut();
+        asked.extend(neighbour.wanted().take(WANTED_PER_TURN));
+        for ip in asked {
+            if !neighbour.is_followed(ip) {
+                neighbours.forget(ip);
+                continue;
             }
+            match neighbours.resolve(ip)? {
+                Resolution::Known(mac) => {
+                    neighbour.set_neighbour(ip, mac);
+                }
+                // What was known stays in use.
+                Resolution::Pending => {}
+                Resolution::Unreachable => neighbour.set_unreachable(ip, now),
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a peer that the kernel has no route to over the interface.
+    fn require_route(&mut self, dgid: Gid) -> Result<(), KernelError> {
+        match &mut self.shared_interface {
+            Some(shared) => shared.neighbours.next_hop(dgid.ip()).map(drop),
+            None => Ok(()),
         }
     }
 
@@ -455,7 +486,7 @@ impl Context {
         let shared = &self.inner.shared;
         loop {
             let mut driven = shared.lock()?;
-            driven.maintain();
+            driven.maintain(shared.now());
             driven.poll(shared.now());
             if driven.wire().dpdk().is_up() {
                 return Ok(());
@@ -514,7 +545,7 @@ impl Context {
     /// Finds the Ethernet address of `dgid`.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] after `timeout`.
+    /// [`Error::Unreachable`] after `timeout`; on a kernel interface [`KernelError::NoRoute`] at once.
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<(), Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
         let start = Instant::now();
@@ -524,7 +555,8 @@ impl Context {
             if let Resolution::Known(_) = driven.engine.resolve(dgid) {
                 return Ok(());
             }
-            driven.maintain();
+            driven.require_route(dgid)?;
+            driven.maintain(shared.now());
             driven.poll(shared.now());
             let own = driven.engine.neighbour().gids().get(usize::from(sgid_index));
             let sgid = own.map_or(Gid::ZERO, |entry| entry.gid);

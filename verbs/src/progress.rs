@@ -114,7 +114,7 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
 /// the engine just now.
 fn maintain(shared: &Shared) -> bool {
     let Some(mut driven) = shared.try_lock() else { return false };
-    driven.maintain();
+    driven.maintain(shared.now());
     let lines = driven.look_at_counters(shared.now());
     drop(driven);
     for line in lines {

@@ -1,6 +1,7 @@
 //! What can go wrong between us and the kernel, and what to do about it.
 
 use std::io;
+use std::net::IpAddr;
 
 /// Why the kernel's interface cannot be used as asked.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,18 @@ pub enum KernelError {
     /// The interface is administratively down.
     #[error("interface `{0}` is down; bring it up with `ip link set {0} up`")]
     Down(String),
+    /// The kernel would send packets for this address by another interface, or not at all.
+    #[error(
+        "the kernel has no route to {destination} by `{interface}` (`ip route get {destination} oif {interface}` \
+         shows what it would do); give the interface an address in the peer's subnet, or add a route: \
+         `ip route add {destination} via GATEWAY dev {interface}`"
+    )]
+    NoRoute {
+        /// The interface.
+        interface: String,
+        /// The address.
+        destination: IpAddr,
+    },
     /// RoCE's UDP port belongs to somebody else.
     #[error(
         "UDP port {port} of `{interface}` is taken, most likely by the kernel's own soft-RoCE; \

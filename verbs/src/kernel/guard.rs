@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use super::{Interface, KernelError};
 
 /// RoCE v2's UDP port.
-const ROCE_UDP_PORT: u16 = 4791;
+pub(super) const ROCE_UDP_PORT: u16 = 4791;
 
 /// The classic BPF program `ret #0`: of every packet keep no byte, which is to drop it.
 const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteVia};
 use roce::id::Mac;
 
 use super::KernelError;
@@ -181,10 +181,13 @@ fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     Some((metric, gateway?))
 }
 
-fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+/// The gateway among the attributes of a route or of one of its hops.
+pub(super) fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
-        RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(ip)) | RouteAttribute::Via(RouteVia::Inet6(ip)) => {
+            Some(IpAddr::V6(*ip))
+        }
         _ => None,
     })
 }

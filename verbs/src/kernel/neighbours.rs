@@ -1,48 +1,163 @@
-//! The kernel's neighbour table.
+//! The kernel's neighbour table and its routes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::{Duration, Instant};
 
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use roce::id::Mac;
 use roce::neighbour::Resolution;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::interface::gateway_of;
 use super::netlink::{Netlink, Scope};
 use super::{Interface, KernelError};
 
 /// Where the datagram goes that makes the kernel look for a neighbour (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
-/// The kernel's neighbours on one interface.
+/// Multicast groups of the routing socket (linux/rtnetlink.h): neighbours, addresses and routes.
+const RTNLGRP_NEIGH: u32 = 3;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV4_ROUTE: u32 = 7;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+const RTNLGRP_IPV6_ROUTE: u32 = 11;
+
+/// Changes taken by one call of [`KernelNeighbours::due`]; the kernel keeps the others.
+const CHANGES_PER_CALL: usize = 64;
+/// Destinations that one call of [`KernelNeighbours::due`] names.
+const DUE_PER_CALL: usize = 32;
+/// How long an answer of the kernel is taken for right where no change is told.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A destination that was asked for.
+struct Followed {
+    /// The neighbour that its frames go to.
+    hop: IpAddr,
+    /// When the kernel was asked last; `None` where something has changed since.
+    asked_at: Option<Instant>,
+}
+
+/// The kernel's ways to destinations over one interface: its routes and its neighbours.
 pub struct KernelNeighbours {
     netlink: Netlink,
+    changes: Netlink,
     interface: String,
     index: u32,
+    followed: BTreeMap<IpAddr, Followed>,
 }
 
 impl KernelNeighbours {
     /// Neighbours on `interface`. Needs no privilege.
     pub fn open(interface: &Interface) -> Result<Self, KernelError> {
+        let groups =
+            [RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE];
         Ok(KernelNeighbours {
             netlink: Netlink::open()?,
+            changes: Netlink::subscribe(&groups)?,
             interface: interface.name.clone(),
             index: interface.index,
+            followed: BTreeMap::new(),
         })
     }
 
-    /// What the kernel knows of its neighbour `ip`. Where it knows nothing, it is made to ask, by an
-    /// empty datagram to the neighbour's discard port: call again after some milliseconds.
-    /// Unreachable is an address that the kernel has no route to over the interface.
+    /// The Ethernet address that the kernel would send packets for `ip` to: that of `ip`, or of a gateway to it. Where
+    /// the kernel does not know it, it is made to ask, by an empty datagram to the discard port of `ip`: call again
+    /// when [`KernelNeighbours::due`] names `ip`. Unreachable is an address that it has no route to over the interface.
+    /// From now on `ip` is followed.
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
-        match self.lookup(ip)? {
+        let hop = match self.next_hop(ip) {
+            Err(KernelError::NoRoute { .. }) => {
+                self.followed.insert(ip, Followed { hop: ip, asked_at: Some(Instant::now()) });
+                return Ok(Resolution::Unreachable);
+            }
+            other => other?,
+        };
+        self.followed.insert(ip, Followed { hop, asked_at: Some(Instant::now()) });
+        match self.lookup(hop)? {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
+            Some((NeighbourState::Stale, Some(mac))) => {
+                // In use while the kernel verifies it, which only a packet of its own makes it do.
+                self.provoke(ip)?;
+                Ok(Resolution::Known(mac))
+            }
             Some((state, Some(mac))) if state != NeighbourState::Failed => Ok(Resolution::Known(mac)),
-            _ => self.provoke(ip),
+            _ => {
+                self.provoke(ip)?;
+                Ok(Resolution::Pending)
+            }
         }
+    }
+
+    /// The neighbour that packets for `ip` go to: `ip` itself, or the gateway of the kernel's route.
+    ///
+    /// # Errors
+    /// [`KernelError::NoRoute`]: the interface is not on the way to `ip`.
+    pub fn next_hop(&mut self, ip: IpAddr) -> Result<IpAddr, KernelError> {
+        let no_route = || KernelError::NoRoute { interface: self.interface.clone(), destination: ip };
+        let mut question = RouteMessage::default();
+        let (family, prefix_bits, destination) = match ip {
+            IpAddr::V4(ip) => (AddressFamily::Inet, 32, RouteAddress::Inet(ip)),
+            IpAddr::V6(ip) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(ip)),
+        };
+        question.header.address_family = family;
+        question.header.destination_prefix_length = prefix_bits;
+        // The route itself, because without one IPv4 takes any address for a neighbour of the interface.
+        question.header.flags = RouteFlags::FibMatch;
+        question
+            .attributes
+            .extend([RouteAttribute::Destination(destination), RouteAttribute::Oif(self.index)]);
+        let question = RouteNetlinkMessage::GetRoute(question);
+        let answers = match self.netlink.ask("ask the kernel for a route", question, Scope::One) {
+            Err(KernelError::System { source, .. }) if is_no_route(&source) => return Err(no_route()),
+            other => other?,
+        };
+        let route = answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewRoute(route) => route_by(route, self.index),
+            _ => None,
+        });
+        route.map(|gateway| gateway.unwrap_or(ip)).ok_or_else(no_route)
+    }
+
+    /// Followed destinations whose way may have changed, to be resolved again; some of them, where there are many.
+    pub fn due(&mut self) -> Result<Vec<IpAddr>, KernelError> {
+        match self.changes.changes(CHANGES_PER_CALL)? {
+            None => self.followed.values_mut().for_each(|followed| followed.asked_at = None),
+            Some(changes) => changes.iter().for_each(|change| self.on_change(change)),
+        }
+        let is_due = |followed: &Followed| {
+            followed.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= RECHECK_INTERVAL)
+        };
+        let due = self.followed.iter().filter(|(_, followed)| is_due(followed));
+        Ok(due.map(|(&ip, _)| ip).take(DUE_PER_CALL).collect())
+    }
+
+    fn on_change(&mut self, change: &RouteNetlinkMessage) {
+        let hop = match change {
+            RouteNetlinkMessage::NewNeighbour(entry) | RouteNetlinkMessage::DelNeighbour(entry) => {
+                if entry.header.ifindex != self.index {
+                    return;
+                }
+                neighbour_of(entry)
+            }
+            // A route or an address: any way may have changed.
+            _ => None,
+        };
+        for followed in
+            self.followed.values_mut().filter(|followed| hop.is_none_or(|hop| hop == followed.hop))
+        {
+            followed.asked_at = None;
+        }
+    }
+
+    /// Follows `ip` no longer.
+    pub fn forget(&mut self, ip: IpAddr) {
+        self.followed.remove(&ip);
     }
 
     /// The state of the entry of `ip` and its Ethernet address, where there is one.
@@ -68,7 +183,7 @@ impl KernelNeighbours {
     }
 
     /// Sends something to `ip`, so that the kernel has to find out where it is.
-    fn provoke(&self, ip: IpAddr) -> Result<Resolution, KernelError> {
+    fn provoke(&self, ip: IpAddr) -> Result<(), KernelError> {
         let failed = KernelError::system("make the kernel look for a neighbour");
         let (domain, target): (Domain, SockAddr) = match ip {
             IpAddr::V4(ip) => (Domain::IPV4, SocketAddr::from((ip, DISCARD_PORT)).into()),
@@ -78,17 +193,50 @@ impl KernelNeighbours {
         socket.bind_device(Some(self.interface.as_bytes())).map_err(&failed)?;
         socket.set_nonblocking(true).map_err(&failed)?;
         match socket.send_to(&[], &target) {
-            Ok(_) => Ok(Resolution::Pending),
+            Ok(_) => Ok(()),
             Err(error) => match error.kind() {
+                // The kernel may need some time: for an address of its own, for room, for a route that changes.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable
-                | io::ErrorKind::NetworkDown => Ok(Resolution::Unreachable),
-                io::ErrorKind::WouldBlock => Ok(Resolution::Pending),
+                | io::ErrorKind::NetworkDown
+                | io::ErrorKind::WouldBlock => Ok(()),
                 _ => Err(failed(error)),
             },
         }
     }
+}
+
+/// What the kernel answers where it has no route, or one that refuses.
+fn is_no_route(error: &io::Error) -> bool {
+    let codes = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::ENETDOWN];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Where `route` leads over the interface `index`, its gateway, if it has one.
+fn route_by(route: &RouteMessage, index: u32) -> Option<Option<IpAddr>> {
+    if route.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let hops = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::MultiPath(hops) => Some(hops),
+        _ => None,
+    });
+    if let Some(hops) = hops {
+        let hop = hops.iter().find(|hop| hop.interface_index == index)?;
+        return Some(gateway_of(&hop.attributes));
+    }
+    let is_ours = route.attributes.contains(&RouteAttribute::Oif(index));
+    is_ours.then(|| gateway_of(&route.attributes))
+}
+
+/// The address that an entry of the neighbour table is about.
+fn neighbour_of(entry: &NeighbourMessage) -> Option<IpAddr> {
+    entry.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    })
 }
 
 fn mac_of(entry: &NeighbourMessage) -> Option<Mac> {

@@ -32,6 +32,35 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
+    /// A connection that is told of changes by these multicast groups.
+    pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
+        let failed = KernelError::system("be told of changes by the kernel");
+        let netlink = Netlink::open()?;
+        groups.iter().try_for_each(|&group| netlink.socket.add_membership(group)).map_err(&failed)?;
+        netlink.socket.set_non_blocking(true).map_err(&failed)?;
+        Ok(netlink)
+    }
+
+    /// The changes since the last call, but no more than `datagrams_max` datagrams of them at once. `None` where the
+    /// kernel had to drop some.
+    pub(super) fn changes(
+        &mut self,
+        datagrams_max: usize,
+    ) -> Result<Option<Vec<RouteNetlinkMessage>>, KernelError> {
+        let doing = "be told of changes by the kernel";
+        let mut changes = Vec::new();
+        for _ in 0..datagrams_max {
+            match self.socket.recv_from_full() {
+                // Changes answer no question: their sequence number is 0, as this connection's is.
+                Ok((datagram, _)) => drop(self.take(doing, &datagram, &mut changes)?),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(None),
+                Err(error) => return Err(KernelError::system(doing)(error)),
+            }
+        }
+        Ok(Some(changes))
+    }
+
     /// Asks, and collects what the kernel answers. An error that it answers with is one of the system.
     pub(super) fn ask(
         &mut self,

@@ -213,3 +213,141 @@ fn a_port_in_other_hands_is_an_error_that_names_soft_roce() {
         PortGuard::hold(&v0()).unwrap();
     });
 }
+
+/// What the kernel says of the interface and of its neighbours.
+fn state_of_v0() -> String {
+    let commands = ["-d link show dev v0", "address show dev v0", "-4 neighbour show dev v0 nud permanent"];
+    let commands = commands.into_iter().chain(["-6 neighbour show dev v0 nud permanent"]);
+    commands.map(|args| output(&format!("ip {args}"))).collect::<Vec<_>>().join("\n")
+}
+
+fn output(command: &str) -> String {
+    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn open_v0() -> crate::port::Opened {
+    crate::port::open(&"af_packet:v0".parse().unwrap(), &dpdk_ffi::EalConfig::default()).unwrap()
+}
+
+#[test]
+fn a_port_leaves_the_interface_as_it_was() {
+    in_namespace("a_port_leaves_the_interface_as_it_was", || {
+        shell(
+            "ip link set v0 promisc on
+             ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:78 dev v0 nud permanent
+             ip neighbour add 2001:db8::78 lladdr 02:00:00:00:00:78 dev v0 nud permanent",
+        );
+        // Once the link-local address is there, nothing changes of itself.
+        wait_for("addresses", || (!output("ip address show dev v0").contains("tentative")).then_some(()));
+        let before = state_of_v0();
+        assert!(before.contains("promiscuity 1") && before.matches("PERMANENT").count() == 2, "{before}");
+        let opened = open_v0();
+        assert_eq!(state_of_v0(), before, "while it is open");
+        drop(opened);
+        assert_eq!(state_of_v0(), before, "after it was closed");
+    });
+}
+
+#[test]
+fn only_roce_packets_to_the_interface_reach_the_port() {
+    in_namespace("only_roce_packets_to_the_interface_reach_the_port", || {
+        // Its neighbours are entered by hand, so that every datagram is sent.
+        shell(
+            "ip -n peer neighbour replace 10.9.0.50 lladdr 02:00:00:00:00:99 dev v1 nud permanent
+             ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0a dev v1 nud permanent
+             ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:0b dev v0 nud permanent
+             ip -n peer neighbour replace 2001:db8::1 lladdr 02:00:00:00:00:0a dev v1 nud permanent",
+        );
+        let mut opened = open_v0();
+        let send = |address: &str, port: u16| {
+            shell(&format!("ip netns exec peer bash -c 'echo {address} > /dev/udp/{address}/{port}'"));
+        };
+        // None of these is for the port: another UDP port, host or protocol, a group, and what leaves.
+        send("10.9.0.1", 9);
+        send("2001:db8::1", 9);
+        send("10.9.0.50", 4791);
+        shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
+        shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
+        shell("bash -c 'echo out > /dev/udp/10.9.0.2/4791'");
+        // And these are, behind all of those.
+        send("10.9.0.1", 4791);
+        send("2001:db8::1", 4791);
+        let mut frames = Vec::new();
+        wait_for("the last frame", || {
+            roce::port::Port::rx_burst(&mut opened.port, &mut frames, 32);
+            let is_last = |frame: &dpdk_ffi::Mbuf| frame.as_ref().ends_with(b"2001:db8::1\n");
+            frames.iter().any(|frame| is_last(frame) && frame.as_ref()[12..14] == [0x86, 0xDD]).then_some(())
+        });
+        let texts = frames.iter().map(|frame| format!("{:02x?}", frame.as_ref())).collect::<Vec<_>>();
+        assert_eq!(frames.len(), 2, "{texts:#?}");
+    });
+}
+
+/// The interface as a device, and its engine's view of the way to `address`.
+fn way(context: &crate::Context, address: &str) -> Resolution {
+    context.shared().lock().unwrap().engine.resolve(ip(address).into())
+}
+
+fn open_device() -> crate::Context {
+    crate::Context::open(&"af_packet:v0".parse().unwrap(), &crate::DeviceOptions::default()).unwrap()
+}
+
+const LONG: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_neighbour_that_moves_is_followed() {
+    in_namespace("a_neighbour_that_moves_is_followed", || {
+        const MOVED: Mac = Mac([2, 0, 0, 0, 0, 0xC]);
+        let device = open_device();
+        for address in ["10.9.0.2", "2001:db8::2"] {
+            device.resolve(ip(address).into(), 1, LONG).unwrap();
+            assert_eq!(way(&device, address), Resolution::Known(PEER_MAC));
+        }
+        // As the kernel does when it hears a gratuitous ARP.
+        for address in ["10.9.0.2", "2001:db8::2"] {
+            shell(&format!("ip neighbour replace {address} lladdr 02:00:00:00:00:0c dev v0 nud reachable"));
+            wait_for("the new address", || (way(&device, address) == Resolution::Known(MOVED)).then_some(()));
+        }
+        // Deleted, it is found again where it is.
+        shell("ip neighbour delete 10.9.0.2 dev v0");
+        wait_for("the old address", || {
+            (way(&device, "10.9.0.2") == Resolution::Known(PEER_MAC)).then_some(())
+        });
+    });
+}
+
+#[test]
+fn the_kernels_routes_say_where_peers_off_the_link_are() {
+    in_namespace("the_kernels_routes_say_where_peers_off_the_link_are", || {
+        shell(
+            "ip route add 10.50.0.0/16 via 10.9.0.2 dev v0
+             ip -6 route add 2001:db8:50::/48 via 2001:db8::2 dev v0
+             ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:78 dev v0 nud permanent",
+        );
+        let device = open_device();
+        for address in ["10.50.0.1", "2001:db8:50::1"] {
+            device.resolve(ip(address).into(), 1, LONG).unwrap();
+            assert_eq!(way(&device, address), Resolution::Known(PEER_MAC), "{address}");
+        }
+        // The route changes, and with it the way.
+        shell("ip route replace 10.50.0.0/16 via 10.9.0.78 dev v0");
+        let moved = Resolution::Known(Mac([2, 0, 0, 0, 0, 0x78]));
+        wait_for("the new gateway", || (way(&device, "10.50.0.1") == moved).then_some(()));
+    });
+}
+
+#[test]
+fn a_peer_without_a_route_is_refused_at_once() {
+    in_namespace("a_peer_without_a_route_is_refused_at_once", || {
+        shell("ip route delete default metric 10; ip route delete default metric 20");
+        shell("ip address add 10.7.0.1/24 dev d0; ip link set d0 up; ip link set d1 up");
+        let device = open_device();
+        for address in ["10.60.0.1", "2600::1", "10.7.0.2"] {
+            let error =
+                device.resolve(ip(address).into(), 1, Duration::from_secs(60)).unwrap_err().to_string();
+            assert!(error.contains("no route") && error.contains("v0"), "{address}: {error}");
+        }
+    });
+}

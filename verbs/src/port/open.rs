@@ -16,7 +16,7 @@ use super::dpdk::DpdkPort;
 use super::memif;
 use super::spec::{PortKind, PortSpec};
 use crate::error::OpenError;
-use crate::kernel::{Interface, KernelNeighbours, PortGuard};
+use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 
 /// Bytes of a packet buffer: a packet of the largest path MTU in one piece.
 const BUFFER_BYTES: u16 = 8192;
@@ -107,6 +107,10 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     if !spec.ips.is_empty() {
         return Err(refuse(spec, "ip", OWN));
     }
+    if spec.vlan.is_some() {
+        const TAGGED: &str = "the kernel tags frames; name its VLAN interface, such as eth1.7";
+        return Err(refuse(spec, "vlan", TAGGED));
+    }
     let interface = Interface::read(&spec.target)?;
     interface.require_up()?;
     let is_xdp = spec.kind == PortKind::AfXdp;
@@ -132,6 +136,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
         gids,
         gateway_v4: interface.gateway_v4,
         gateway_v6: interface.gateway_v6,
+        vlan: None,
     };
     Ok(Opened { port, neighbour, shared })
 }
@@ -164,6 +169,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         gids: spec.ips.clone(),
         gateway_v4: gateways.0.and_then(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None }),
         gateway_v6: gateways.1.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None }),
+        vlan: spec.vlan,
     };
     let port = DpdkPort::new(port, PortCaps { mac, mtu_bytes }, knocks);
     Ok(Opened { port, neighbour, shared: None })
@@ -226,7 +232,11 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
         }
     };
     args.extend(spec.driver_args.iter().cloned());
-    Ok(eal.attach_vdev(&vdev_name(driver), &args.join(","))?)
+    let (name, args) = (vdev_name(driver), args.join(","));
+    Ok(match spec.kind {
+        PortKind::AfPacket => eal.attach_filtered(&name, &args, &ROCE_FILTER)?,
+        _ => eal.attach_vdev(&name, &args)?,
+    })
 }
 
 // Two ports of a process fit into the hugepages that are asked of a machine.

@@ -52,6 +52,9 @@ impl PortKind {
     }
 }
 
+/// The highest VLAN identifier (802.1Q reserves 4095).
+const VLAN_ID_MAX: u16 = 4094;
+
 /// A port, named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
@@ -65,6 +68,8 @@ pub struct PortSpec {
     pub gateway: Option<IpAddr>,
     /// Its Ethernet address, instead of the device's own.
     pub mac: Option<Mac>,
+    /// The VLAN of its addresses: 1 to 4094. Frames go out tagged, and only frames with that tag are received.
+    pub vlan: Option<u16>,
     /// The largest IP packet, in bytes, instead of the device's own.
     pub mtu_bytes: Option<u16>,
     /// Receive and transmit queues.
@@ -97,7 +102,7 @@ pub enum PortSpecError {
     },
     /// A key that no port has.
     #[error(
-        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
+        "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, vlan=ID, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
     )]
     UnknownKey(String),
     /// A value that does not fit its key.
@@ -168,6 +173,13 @@ impl PortSpec {
             "ip" => self.ips.push(parse_ip(value)?),
             "gw" => self.gateway = Some(value.parse().map_err(bad("gw", value))?),
             "mac" => self.mac = Some(value.parse().map_err(bad("mac", value))?),
+            "vlan" => {
+                let id: u16 = value.parse().map_err(bad("vlan", value))?;
+                if !(1..=VLAN_ID_MAX).contains(&id) {
+                    return Err(bad("vlan", value)("a VLAN has a number from 1 to 4094"));
+                }
+                self.vlan = Some(id);
+            }
             "mtu" => self.mtu_bytes = Some(value.parse().map_err(bad("mtu", value))?),
             "queues" => {
                 self.queues = value.parse().map_err(bad("queues", value))?;
@@ -207,6 +219,7 @@ impl FromStr for PortSpec {
             ips: Vec::new(),
             gateway: None,
             mac: None,
+            vlan: None,
             mtu_bytes: None,
             queues: 1,
             source_checks: SourceChecks::default(),
@@ -231,11 +244,11 @@ mod tests {
 
     #[test]
     fn names_are_read_with_their_keys() {
-        let spec: PortSpec = "pci:0000:3b:00.0,ip=10.0.0.1/24,ip=fd00::1/64,mac=2:0:0:0:0:1,mtu=4200,queues=2,gw=10.0.0.254,dev.a=b".parse().unwrap();
+        let spec: PortSpec = "pci:0000:3b:00.0,ip=10.0.0.1/24,ip=fd00::1/64,mac=2:0:0:0:0:1,vlan=7,mtu=4200,queues=2,gw=10.0.0.254,dev.a=b".parse().unwrap();
         assert_eq!(spec.kind, PortKind::Pci);
         assert_eq!(spec.target, "0000:3b:00.0");
         assert_eq!(spec.ips.len(), 2);
-        assert_eq!((spec.mtu_bytes, spec.queues), (Some(4200), 2));
+        assert_eq!((spec.vlan, spec.mtu_bytes, spec.queues), (Some(7), Some(4200), 2));
         assert_eq!(spec.driver_args, ["a=b"]);
         assert_eq!(spec.source_checks, SourceChecks { mac: true, udp_port: true });
         let spec: PortSpec = "tap:r,source-port=any".parse().unwrap();
@@ -273,6 +286,8 @@ mod tests {
             ("memif:@a,ip=10.0.0.1/33", "at most 32 bits"),
             ("memif:@a,mtu=99999", "mtu=99999"),
             ("memif:@a,queues=0", "at least one"),
+            ("memif:@a,vlan=0", "from 1 to 4094"),
+            ("memif:@a,vlan=4095", "from 1 to 4094"),
             ("memif:@a,colour=red", "`colour` is no key"),
             ("memif:@a,colour", "`colour` is no key"),
             ("memif:a,uid=root", "uid=root"),
