@@ -5,6 +5,7 @@
 
 mod flow;
 
+use flow::flood::{Flood, LinkJunk};
 use flow::{BATCH_PKTS, Case, Flow, Junk, Least};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use roce::id::RKey;
@@ -177,6 +178,21 @@ fn junk(mut flow: Flow) -> Flow {
     flow
 }
 
+// Frames that are nothing to the device, or more questions than it answers.
+#[library_benchmark]
+#[bench::other_station(Flood::new(LinkJunk::OtherStation))]
+#[bench::broadcast(Flood::new(LinkJunk::Broadcast))]
+#[bench::arp_for_others(Flood::new(LinkJunk::ArpForOthers))]
+#[bench::arp_for_us(Flood::new(LinkJunk::ArpForUs))]
+#[bench::echo_1000(Flood::new(LinkJunk::Echo))]
+#[bench::claim(Flood::new(LinkJunk::Claim))]
+fn link_junk(mut flood: Flood) -> Flood {
+    flood.receive();
+    flood
+}
+
+library_benchmark_group!(name = link, benchmarks = [link_junk]);
+
 library_benchmark_group!(
     name = packet,
     benchmarks = [
@@ -196,4 +212,4 @@ library_benchmark_group!(
     ]
 );
 
-main!(library_benchmark_groups = packet);
+main!(library_benchmark_groups = [packet, link]);

@@ -7,6 +7,8 @@
 //! ```
 #![allow(dead_code)] // each bench uses its part
 
+pub(crate) mod flood;
+
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
