@@ -219,8 +219,8 @@ impl Eal {
 
 /// The value of `key` in a driver's arguments: the last, if there are several.
 fn argument<'a>(args: &'a str, key: &str) -> Option<&'a str> {
-    let pairs = args.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(name, _)| *name == key).last().map(|(_, value)| value)
+    let mut pairs = args.split(',').rev().filter_map(|pair| pair.split_once('='));
+    pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
 }
 
 /// Arguments as an error may show them.
@@ -393,6 +393,16 @@ fn ethernet_devices(devices: &Path) -> Vec<String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_memif_that_shares_all_memory_is_refused_and_a_secret_is_not_shown() {
+        let check = |args: &str| check_memif("net_memif0", args, &MemifAccess::default());
+        let error = check("role=client,zero-copy=no,zero-copy=yes").unwrap_err().to_string();
+        assert!(error.contains("net_memif0") && error.contains("zero-copy=yes"), "{error}");
+        check("role=client,zero-copy=no").unwrap();
+        assert_eq!(without_secret("role=client,secret=abc,id=1"), "role=client,secret=...,id=1");
+        assert!(listens("socket=@a,role=server") && !listens("role=client") && !listens(""));
+    }
 
     #[test]
     fn pci_addresses_are_whole() {
