@@ -7,7 +7,6 @@ use std::path::PathBuf;
 #[path = "../src/memif/ring.rs"]
 mod ring;
 
-#[path = "../../fuzz/oracle/memif.rs"]
 mod oracle;
 
 #[test]

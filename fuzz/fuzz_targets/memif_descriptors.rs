@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../dpdk-ffi/src/memif/ring.rs"]
 mod ring;
 
-#[path = "../oracle/memif.rs"]
+#[path = "../../dpdk-ffi/tests/oracle/mod.rs"]
 mod oracle;
 
 fuzz_target!(|script: &[u8]| {
