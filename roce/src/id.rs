@@ -164,6 +164,16 @@ impl Gid {
         }
     }
 
+    /// Whether it can be the address of one interface: neither unspecified nor loopback, multicast or broadcast.
+    pub const fn is_unicast(self) -> bool {
+        match self.ip() {
+            IpAddr::V4(ip) => {
+                !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
+            }
+            IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast()),
+        }
+    }
+
     /// Whether packets to this GID are IPv4.
     pub const fn is_ipv4(self) -> bool {
         u128::from_be_bytes(self.0) >> 32 == 0xFFFF
@@ -217,6 +227,24 @@ mod tests {
         let gid = Gid::from(Ipv4Addr::new(10, 0, 0, 1));
         assert_eq!(gid.to_string(), "::ffff:10.0.0.1");
         assert_eq!(gid.ip(), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    }
+
+    #[test]
+    fn an_interface_has_a_unicast_gid() {
+        for (ip, is_unicast) in [
+            ("10.0.0.1", true),
+            ("fe80::1", true),
+            ("fd00::1", true),
+            ("0.0.0.0", false),
+            ("127.0.0.1", false),
+            ("239.1.2.3", false),
+            ("255.255.255.255", false),
+            ("::", false),
+            ("::1", false),
+            ("ff02::1", false),
+        ] {
+            assert_eq!(Gid::from(ip.parse::<IpAddr>().unwrap()).is_unicast(), is_unicast, "{ip}");
+        }
     }
 
     #[test]

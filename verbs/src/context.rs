@@ -542,18 +542,24 @@ impl Context {
         })
     }
 
+    /// Whether `gid` lies in the subnet of an address of this device.
+    pub fn is_on_link(&self, gid: Gid) -> bool {
+        let driven = self.inner.shared.lock();
+        driven.engine.neighbour().gids().iter().any(|(_, entry)| entry.is_on_link(gid.ip()))
+    }
+
     /// Finds the Ethernet address of `dgid`.
     ///
     /// # Errors
     /// [`Error::Unreachable`] after `timeout`; on a kernel interface [`KernelError::NoRoute`] at once.
-    pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<(), Error> {
+    pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
         let start = Instant::now();
         let shared = &self.inner.shared;
         loop {
             let mut driven = shared.lock()?;
-            if let Resolution::Known(_) = driven.engine.resolve(dgid) {
-                return Ok(());
+            if let Resolution::Known(mac) = driven.engine.resolve(dgid) {
+                return Ok(mac);
             }
             driven.require_route(dgid)?;
             driven.maintain(shared.now());

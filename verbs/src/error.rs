@@ -98,6 +98,14 @@ pub enum Error {
         /// How long was waited.
         waited_millis: u64,
     },
+    /// A path's destination is no single interface.
+    #[error(
+        "{dgid} is not the address of one interface, and a connection leads to one: the peer must say its own GID"
+    )]
+    NotUnicast {
+        /// The destination.
+        dgid: Gid,
+    },
     /// No GID of this device suits the peer.
     #[error("no GID of this device is of the family of {dgid} and in reach of it; its GIDs: {gids}")]
     NoGid {

@@ -24,7 +24,6 @@ mod channel;
 mod context;
 mod cq;
 mod drive;
-mod endpoint;
 mod error;
 mod fatal;
 mod lock;
@@ -40,7 +39,6 @@ mod watch;
 pub use channel::CompChannel;
 pub use context::{Context, DeviceAttr, DeviceOptions};
 pub use cq::Cq;
-pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, OpenError};
 pub use mr::{Mr, Pd};
 pub use port::{PortSpec, PortSpecError};
@@ -51,7 +49,7 @@ pub use roce::engine::Event;
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory};
 pub use roce::psn::Psn;
-pub use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpState};
+pub use roce::qp::{AddressVector, Endpoint, EndpointError, PathMtu, Placement, QpAttr, QpState};
 pub use roce::queue::{
     Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
 };

@@ -10,13 +10,12 @@ use roce::engine::Attributes;
 use roce::id::{Gid, Qpn};
 use roce::mem::Access;
 use roce::psn::Psn;
-use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, Endpoint, PathMtu, Placement, QpAttr, QpInit, QpState};
 use roce::queue::{RecvPoster, RecvRequest, SendPoster, SendRequest};
 use roce::recovery::RecoveryScheme;
 
 use crate::context::Shared;
 use crate::cq::{Cq, CqInner};
-use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
@@ -191,9 +190,12 @@ impl Qp {
     /// Ethernet address is found.
     ///
     /// # Errors
-    /// [`Error::Modify`] names what was missing or not allowed; [`Error::Unreachable`].
+    /// [`Error::Modify`] names what was missing or not allowed; [`Error::Unreachable`]; [`Error::NotUnicast`].
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         if let Some(path) = &attr.path {
+            if !path.dgid.is_unicast() {
+                return Err(Error::NotUnicast { dgid: path.dgid });
+            }
             self.pd.context.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
         let mut driven = self.shared.lock()?;

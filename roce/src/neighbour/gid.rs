@@ -8,7 +8,7 @@
 //! An index stays with its address as long as the address stays: queue pairs refer to it. A removed
 //! entry leaves a hole, which the next address fills.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::id::{Gid, Mac};
 
@@ -238,8 +238,7 @@ fn check_vlan(vlan: Option<u16>) -> Result<(), GidError> {
 
 /// Whether `ip` can be one interface's address.
 pub(super) fn is_unicast(ip: IpAddr) -> bool {
-    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-    !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast)
+    Gid::from(ip).is_unicast()
 }
 
 /// Whether an IPv6 address, unicast or multicast, means nothing beyond the link.
@@ -256,6 +255,8 @@ fn is_link_multicast(ip: Ipv6Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
