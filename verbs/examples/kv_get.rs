@@ -1,8 +1,9 @@
 //! A key-value store whose server answers nothing: clients look keys up in its memory by RDMA READ.
 //!   cargo run -p verbs --example kv_get -- --port memif:kv
 //!   cargo run -p verbs --example kv_get -- --port memif:kv localhost pear
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use verbs::{Access, ConnectOptions, Context, Cq, DeviceOptions, Endpoint, Pd, Qp, QpOptions, RKey};
 use verbs::{SendData, SendFlags, SendOp, SendRequest, WcStatus};
@@ -12,6 +13,10 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const SLOTS: u64 = 1024;
 const SLOT_BYTES: usize = 64;
 const TCP_PORT: u16 = 18516;
+/// Bounds on the peer: what it says, how long it takes, and how many there are at a time.
+const LINE_BYTES_MAX: u64 = 256;
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+const CLIENTS_MAX: usize = 16;
 
 /// Where in the table to look for a key: the slot of its hash, then those after it. A slot holds
 /// `key NUL value NUL`, and a NUL at its start where it is free.
@@ -44,13 +49,32 @@ fn serve(context: &Context, pd: &Pd, cq: &Cq) -> Result<()> {
         table.write(at, format!("{key}\0{value}\0").as_bytes())?;
     }
     let listener = TcpListener::bind(("0.0.0.0", TCP_PORT))?;
-    loop {
-        let mut stream = BufReader::new(listener.accept()?.0);
+    let accept = || -> Result<()> {
+        let mut stream = limit(listener.accept()?.0)?;
         let qp = pd.create_qp(&QpOptions::new(cq))?;
         connect(context, &qp, &mut stream, &format!("{} {}", table.addr(), table.rkey().0))?;
         // From here on the device serves the client's READs; this thread waits until it hangs up.
-        while stream.read_line(&mut String::new())? > 0 {}
+        read_line(&mut stream).map(drop)
+    };
+    let worker = || loop {
+        accept().unwrap_or_else(|error| eprintln!("kv_get: a client: {error}"));
+    };
+    std::thread::scope(|scope| (0..CLIENTS_MAX).for_each(|_| drop(scope.spawn(worker))));
+    Ok(())
+}
+
+fn limit(stream: TcpStream) -> Result<BufReader<TcpStream>> {
+    stream.set_read_timeout(Some(PEER_TIMEOUT))?;
+    Ok(BufReader::new(stream))
+}
+
+/// The peer's next line, or an empty one where it has hung up.
+fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
+    let mut line = String::new();
+    if stream.take(LINE_BYTES_MAX).read_line(&mut line)? > 0 && line.pop() != Some('\n') {
+        return Err("the peer's line has no end".into());
     }
+    Ok(line)
 }
 
 /// Connects `qp` with the peer behind `stream`: each end says who it is, and `more`.
@@ -58,25 +82,24 @@ fn connect(context: &Context, qp: &Qp, stream: &mut BufReader<TcpStream>, more: 
     // The first address that the port was given, or else its link-local one.
     let gid_index = u8::from(context.gid(1).is_some());
     writeln!(stream.get_mut(), "{} {more}", qp.endpoint(gid_index))?;
-    let mut line = String::new();
-    stream.read_line(&mut line)?;
-    let (peer, more) = line.trim_end_matches('\n').split_once(' ').ok_or("the peer hung up")?;
+    let line = read_line(stream)?;
+    let (peer, more) = line.split_once(' ').ok_or("the peer did not say who it is")?;
     qp.connect(&peer.parse::<Endpoint>()?, &ConnectOptions { gid_index, ..ConnectOptions::default() })?;
     // Both ends are connected before either sends.
     writeln!(stream.get_mut(), "ready")?;
-    stream.read_line(&mut String::new())?;
+    read_line(stream)?;
     Ok(more.to_owned())
 }
 
 fn get(context: &Context, pd: &Pd, cq: &Cq, host: &str, key: &str) -> Result<()> {
-    let mut stream = BufReader::new(TcpStream::connect((host, TCP_PORT))?);
+    let mut stream = limit(TcpStream::connect((host, TCP_PORT))?)?;
     let qp = pd.create_qp(&QpOptions::new(cq))?;
     let table = connect(context, &qp, &mut stream, "")?;
     let (addr, rkey) = table.split_once(' ').ok_or("the server did not say where its table is")?;
     let (addr, rkey): (u64, _) = (addr.parse()?, RKey(rkey.parse()?));
     let local = pd.alloc(SLOT_BYTES, Access::LOCAL_WRITE)?;
     for offset in offsets(key) {
-        let op = SendOp::Read { remote_addr: addr + offset, rkey };
+        let op = SendOp::Read { remote_addr: addr.wrapping_add(offset), rkey };
         let data = SendData::Sges(&[local.sge(0, SLOT_BYTES as u32)]);
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         qp.post_send(&SendRequest { wr_id: offset, op, flags, data })?;
