@@ -6,6 +6,7 @@ mod devinfo;
 mod doctor;
 mod dump;
 mod events;
+mod exchange;
 mod lab;
 mod output;
 mod perf;

@@ -1,13 +1,16 @@
 //! The options of `roce perf`, under perftest's letters.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Args;
 use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
 
-use super::params::{Choices, MAX_SIZE_BYTES, Measure, Recovery, Test, Verb};
+use super::params::{Choices, Measure, Recovery, Test, Verb};
 use super::turns::LossTurns;
 use crate::device::{DeviceArgs, parse_path_mtu};
+use crate::exchange::ExchangeArgs;
+use crate::exchange::limits::{DEPTH, ITERS, OUTS, QPS};
 
 /// Options of every test between queue pairs.
 #[derive(Args, Clone, Debug)]
@@ -23,7 +26,7 @@ pub(crate) struct TestArgs {
     size: Option<u32>,
 
     /// Number of messages of each queue pair [default: 5000 for bandwidth, 1000 for latency]
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(ITERS))]
     iters: Option<u64>,
 
     /// Run for so long instead of a number of messages
@@ -39,11 +42,11 @@ pub(crate) struct TestArgs {
     mtu: Option<PathMtu>,
 
     /// Send queue depth [default: 128 for bandwidth, 1 for latency]
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(depth_range()))]
     tx_depth: Option<u32>,
 
     /// Receive queue depth
-    #[arg(short, long, value_name = "COUNT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
+    #[arg(short, long, value_name = "COUNT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(depth_range()))]
     pub(super) rx_depth: u32,
 
     /// Index of the GID to use [default: one of a family that both ends have]
@@ -60,7 +63,7 @@ pub(crate) struct TestArgs {
     pub(super) qp_timeout: u8,
 
     /// READs outstanding [default: the most that both ends take]
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=128))]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(i64::from(*OUTS.start())..=i64::from(*OUTS.end())))]
     outs: Option<u8>,
 
     /// How losses are repaired: go-back-n as in the standard, improved-go-back-n, or between two of ours
@@ -99,7 +102,7 @@ pub(crate) struct BwArgs {
     pub(super) test: TestArgs,
 
     /// Number of queue pairs
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(i64::from(*QPS.start())..=i64::from(*QPS.end())))]
     qp: Option<u32>,
 
     /// Both ends send at once
@@ -115,7 +118,7 @@ pub(crate) struct BwArgs {
     cq_mod: Option<u32>,
 
     /// Messages to one post
-    #[arg(short = 'l', long = "post_list", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
+    #[arg(short = 'l', long = "post_list", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(depth_range()))]
     post_list: u32,
 
     /// Place what the peer sends or writes as it comes, where packets before it are missing, and not in order:
@@ -154,10 +157,16 @@ pub(crate) struct PeerArgs {
     /// Run the measuring thread on this CPU
     #[arg(long, value_name = "CPU")]
     pub(super) cpu: Option<usize>,
+
+    #[command(flatten)]
+    pub(super) exchange: ExchangeArgs,
 }
 
-/// The deepest work queue.
-const MAX_DEPTH: u32 = 32_768;
+/// [`DEPTH`] as clap takes it.
+fn depth_range() -> RangeInclusive<i64> {
+    i64::from(*DEPTH.start())..=i64::from(*DEPTH.end())
+}
+
 /// The most inline bytes.
 const MAX_INLINE_BYTES: u32 = 1024;
 /// Messages longer than this complete one by one unless asked otherwise.
@@ -208,20 +217,12 @@ impl TestArgs {
                     .to_owned(),
             );
         }
-        if self.size.is_some_and(|size| size > MAX_SIZE_BYTES) {
-            return Err(format!("-s: a message of this test has at most {MAX_SIZE_BYTES} bytes"));
-        }
-        if self.size == Some(0) && test.measure == Measure::Lat && test.verb == Verb::Write {
-            return Err("-s 0: the peer sees a WRITE by its last byte, so it needs at least one".to_owned());
-        }
+        self.choices().check(test)?;
         if self.inline_size.is_some_and(|bytes| bytes > MAX_INLINE_BYTES) {
             return Err(format!("-I: at most {MAX_INLINE_BYTES} bytes can be inline"));
         }
         if self.inline_size.is_some_and(|bytes| bytes > 0) && test.verb == Verb::Read {
             return Err("-I: an RDMA READ carries no data that could be inline".to_owned());
-        }
-        if self.outs.is_some() && test.verb != Verb::Read {
-            return Err("-o: only read-bw and read-lat have READs outstanding".to_owned());
         }
         if self.cq_events && test.measure == Measure::Lat && test.verb == Verb::Write {
             return Err("-e: a WRITE completes nothing at the peer that it could sleep for".to_owned());

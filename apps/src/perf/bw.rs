@@ -34,7 +34,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
         Extent::Secs(secs) => u64::from(secs) * 1000,
     };
     let mut progress = Progress::of(goal, MEASURING);
-    bench.control.barrier()?;
+    bench.begin_run()?;
     let mut own: Option<BwRow> = None;
     let mut peer: Option<(Vec<u64>, Row)> = None;
     let mut looks = 0_u32;
@@ -71,7 +71,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
         }
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(CONTROL_INTERVAL) {
-            match bench.control.try_recv()? {
+            match bench.poll_control()? {
                 None => {}
                 Some(Message::Done { sent, row }) => peer = Some((sent, row)),
                 Some(other) => return Err(unexpected(&other)),
@@ -88,7 +88,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     match (own, peer) {
         (Some(own), Some((_, Row::Bw(peer)))) => Ok(Row::Bw(own.plus(peer))),
         (Some(own), None) => Ok(Row::Bw(own)),
-        (None, Some((_, row))) => Ok(row),
+        (None, Some((_, row @ Row::Bw(_)))) => Ok(row),
         _ => bail!("the peer measured something else"),
     }
 }

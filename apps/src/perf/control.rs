@@ -1,144 +1,107 @@
-//! The out-of-band channel: one TCP connection, one JSON value a line.
+//! The out-of-band channel: one TCP connection, one message a line.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use serde::{Deserialize, Serialize};
 
-use super::params::Offer;
+use super::args::PeerArgs;
+use super::message;
 use super::report::Row;
-
-/// Changes when a peer of another version could not follow.
-const PROTOCOL: u32 = 1;
-/// How long a client tries to reach its server, which may be starting just now.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest line: endpoints of thousands of queue pairs.
-const LINE_BYTES_MAX: u64 = 4 << 20;
+use crate::exchange::limits::{HELLO_BYTES_MAX, ITERS, MESSAGE_BYTES_MAX, QPS, QUEUED_MESSAGES_MAX};
+use crate::exchange::{self, Framing, Refusal};
 
 /// What one end tells the other.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Message {
-    /// Opens the conversation, both ways.
-    Hello(Box<Hello>),
-    /// The limit program's opening.
-    RawHello(RawHello),
-    /// Its queue pairs, in order.
-    Ends(Vec<End>),
-    /// At the barrier before a run.
-    Ready,
-    /// It has sent all it will in this run: how many messages, and what it measured.
-    Done {
-        /// Messages sent, by queue pair.
-        sent: Vec<u64>,
-        /// Its figures.
-        row: Row,
-    },
-    /// It gives up, and why.
-    Failed(String),
-}
-
-/// Who is there, and what it wants.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Hello {
-    pub(super) protocol: u32,
-    pub(super) version: String,
-    pub(super) offer: Offer,
-    pub(super) tx_depth: u32,
-    pub(super) rx_depth: u32,
-    /// GIDs with their indices.
-    pub(super) gids: Vec<(u8, String)>,
-    /// The index that its user chose.
-    pub(super) gid_index: Option<u8>,
-}
-
-/// The same of the limit program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RawHello {
-    pub(super) protocol: u32,
-    pub(super) mac: String,
-    /// What must be the same at both ends: payload, mode, count.
-    pub(super) job: String,
-}
-
-/// A queue pair and its memory.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct End {
-    /// `LID:QPN:PSN:GID`, as ibv_rc_pingpong writes it.
-    pub(super) endpoint: String,
-    /// Address of the area that a peer may write.
-    pub(super) rx_addr: u64,
-    /// Address of the area that a peer may read.
-    pub(super) tx_addr: u64,
-    pub(super) rkey: u32,
-}
-
-impl Hello {
-    pub(super) fn new(offer: Offer, depths: (u32, u32), gids: Vec<(u8, String)>, index: Option<u8>) -> Self {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let (tx_depth, rx_depth) = depths;
-        Hello { protocol: PROTOCOL, version, offer, tx_depth, rx_depth, gids, gid_index: index }
-    }
-}
-
-impl RawHello {
-    pub(super) fn new(mac: String, job: String) -> Self {
-        RawHello { protocol: PROTOCOL, mac, job }
-    }
-}
+pub(super) type Message = message::Message<Row>;
 
 /// The connection. A thread of its own reads it, so that a measuring loop can look without a system call.
 pub(super) struct Control {
     stream: TcpStream,
     lines: Receiver<Result<Message, String>>,
+    timeout: Duration,
 }
 
 impl Control {
-    /// Connects to the server, or waits for the client where `host` is `None`; `waiting` is called
-    /// when clients can come.
-    pub(super) fn open(host: Option<&str>, port: u16, waiting: impl FnOnce()) -> anyhow::Result<Self> {
-        let stream = match host {
-            Some(host) => connect(host, port)?,
-            None => {
-                let listener = TcpListener::bind(("::", port))
-                    .or_else(|_| TcpListener::bind(("0.0.0.0", port)))
-                    .with_context(|| format!("cannot listen on TCP port {port}; choose another with -p"))?;
-                waiting();
-                listener.accept().context("no client")?.0
-            }
+    /// Connects to the server, or waits for the client where there is no host; `waiting` is called when clients can
+    /// come. `own` is this end's hello; `settle` accepts the peer's, which is at an address of TCP.
+    pub(super) fn open<T>(
+        peer: &PeerArgs,
+        own: &Message,
+        waiting: impl FnOnce(),
+        settle: impl Fn(Message, IpAddr) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Self, T)> {
+        let timeout = peer.exchange.peer_timeout();
+        let Some(host) = &peer.host else {
+            let listener = exchange::listen(peer.tcp_port)?;
+            waiting();
+            let framing = Framing::Line(HELLO_BYTES_MAX);
+            let (stream, settled) = exchange::accept(&listener, framing, |line, ip| {
+                let message = Message::parse(line)?;
+                settle(message, ip).map_err(|reason| {
+                    let answer = line_of(&failed(&reason)).ok();
+                    Refusal { reason, answer }
+                })
+            })?;
+            let mut control = Control::over(stream, timeout)?;
+            control.send(own)?;
+            return Ok((control, settled));
         };
-        // Lines are small and each is waited for.
-        stream.set_nodelay(true)?;
-        let (sender, lines) = channel();
+        let stream = exchange::connect(host, peer.tcp_port, "the same command", timeout)?;
+        let ip = stream.peer_addr()?.ip();
+        let mut control = Control::over(stream, timeout)?;
+        control.send(own)?;
+        let settled = control.recv().and_then(|message| settle(message, ip));
+        let settled = settled.map_err(|error| control.give_up(error))?;
+        Ok((control, settled))
+    }
+
+    fn over(stream: TcpStream, timeout: Duration) -> anyhow::Result<Self> {
+        exchange::guard(&stream, timeout)?;
+        let (sender, lines) = sync_channel(QUEUED_MESSAGES_MAX);
         let mut reader = BufReader::new(stream.try_clone()?);
         thread::Builder::new().name("perf-control".into()).spawn(move || {
             loop {
-                let message = read_line(&mut reader);
+                let message = read_message(&mut reader, timeout);
                 let is_last = message.is_err();
                 if sender.send(message).is_err() || is_last {
                     return;
                 }
             }
         })?;
-        Ok(Control { stream, lines })
+        Ok(Control { stream, lines, timeout })
+    }
+
+    /// How long the peer may be silent.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Tells the peer.
     pub(super) fn send(&mut self, message: &Message) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        self.stream.write_all(&line).context("the peer is gone")
+        self.stream.write_all(&line_of(message)?).context("the peer is gone")
     }
 
-    /// What the peer says next.
+    /// Tells the peer why this side gives up.
+    pub(super) fn give_up(&mut self, error: anyhow::Error) -> anyhow::Error {
+        // It may be the peer that is gone.
+        let _ = self.send(&failed(&error));
+        error
+    }
+
+    /// What the peer says next, in time.
     pub(super) fn recv(&mut self) -> anyhow::Result<Message> {
-        let message = self.lines.recv().map_err(|_| anyhow!("the peer has closed the connection"))?;
-        understand(message)
+        match self.lines.recv_timeout(self.timeout) {
+            Ok(message) => understand(message),
+            Err(RecvTimeoutError::Timeout) => bail!(
+                "the peer has said nothing for {} s, and it was its turn: is it still running? A slower one needs a longer \
+                 --peer-timeout",
+                self.timeout.as_secs()
+            ),
+            Err(RecvTimeoutError::Disconnected) => bail!("the peer has closed the connection"),
+        }
     }
 
     /// What the peer has said, if anything. Cheap, and does not block.
@@ -162,64 +125,105 @@ impl Control {
 
 /// An answer out of turn.
 pub(super) fn unexpected(message: &Message) -> anyhow::Error {
-    anyhow!("the peer said `{message:?}` out of turn: is it of the same version?")
+    anyhow!("the peer said `{}` out of turn: is it of the same version?", message.name())
+}
+
+fn failed(error: &anyhow::Error) -> Message {
+    Message::Failed(format!("{error:#}"))
+}
+
+fn line_of(message: &Message) -> anyhow::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 fn understand(message: Result<Message, String>) -> anyhow::Result<Message> {
     match message {
         Ok(Message::Failed(reason)) => bail!("the peer gave up: {reason}"),
-        Ok(Message::Hello(hello)) if hello.protocol != PROTOCOL => bail!(
-            "the peer (version {}) speaks protocol {} and this program {PROTOCOL}: use the same version at both ends",
-            hello.version,
-            hello.protocol
-        ),
+        Ok(Message::Done { row, .. }) if !is_plausible(&row) => {
+            bail!("the peer's figures count more than a test can have sent: is it of the same version?")
+        }
         Ok(message) => Ok(message),
         Err(reason) => bail!(reason),
     }
 }
 
-fn read_line(reader: &mut impl BufRead) -> Result<Message, String> {
-    let mut line = Vec::new();
-    match std::io::Read::take(&mut *reader, LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-        Ok(0) => Err("the peer has closed the connection".to_owned()),
-        Ok(_) => serde_json::from_slice(&line).map_err(|_| {
-            "the peer does not speak the language of `roce perf`: is it another program (perftest's own \
-             tools cannot be the peer), or of another version?"
-                .to_owned()
-        }),
-        Err(error) => Err(format!("the peer is gone: {error}")),
-    }
+/// Whether its counts are such that the sums of both ends do not overflow.
+fn is_plausible(row: &Row) -> bool {
+    let counts = match row {
+        Row::Bw(row) => [row.iterations, 0],
+        Row::Lat(row) => [row.iterations, 0],
+        Row::LatSpan(row) => [row.iterations, 0],
+        Row::Raw(row) => [row.frames, row.sent],
+    };
+    counts.iter().all(|count| *count <= ITERS.end() * u64::from(*QPS.end()))
 }
 
-fn connect(host: &str, port: u16) -> anyhow::Result<TcpStream> {
-    let addresses: Vec<_> =
-        (host, port).to_socket_addrs().with_context(|| format!("{host} has no address"))?.collect();
-    let start = Instant::now();
-    loop {
-        match TcpStream::connect(&addresses[..]) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if start.elapsed() >= CONNECT_PATIENCE => {
-                return Err(error).with_context(|| {
-                    format!(
-                        "no server at {host}, TCP port {port}: start the same command there without a host"
-                    )
-                });
-            }
-            Err(_) => thread::sleep(CONNECT_INTERVAL),
+/// The next line, or why there is none.
+fn read_message(reader: &mut impl BufRead, timeout: Duration) -> Result<Message, String> {
+    let mut line = Vec::new();
+    match reader.take(MESSAGE_BYTES_MAX as u64).read_until(b'\n', &mut line) {
+        Ok(0) => Err("the peer has closed the connection".to_owned()),
+        Ok(MESSAGE_BYTES_MAX) if line.last() != Some(&b'\n') => {
+            Err(format!("the peer's message is longer than {MESSAGE_BYTES_MAX} bytes, and none is"))
         }
+        Ok(_) => Message::parse(&line).map_err(|error| error.to_string()),
+        Err(error) => Err(exchange::explain(&error, timeout)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::BwRow;
     use super::*;
 
+    fn said(mut text: &[u8]) -> Result<Message, String> {
+        read_message(&mut text, Duration::from_secs(1))
+    }
+
     #[test]
-    fn lines_are_read_and_strangers_are_told_apart() {
+    fn lines_are_read_one_by_one_to_the_end() {
         let mut text = &b"\"ready\"\n{\"ends\":[]}\n0000:stranger\n"[..];
-        assert!(matches!(read_line(&mut text), Ok(Message::Ready)));
-        assert!(matches!(read_line(&mut text), Ok(Message::Ends(ends)) if ends.is_empty()));
-        assert!(read_line(&mut text).unwrap_err().contains("language"));
-        assert!(read_line(&mut text).unwrap_err().contains("closed"));
+        let mut next = || read_message(&mut text, Duration::from_secs(1));
+        assert!(matches!(next(), Ok(Message::Ready)));
+        assert!(matches!(next(), Ok(Message::Ends(ends)) if ends.is_empty()));
+        assert!(next().unwrap_err().contains("language"));
+        assert!(next().unwrap_err().contains("closed"));
+    }
+
+    #[test]
+    fn a_line_without_end_ends_at_the_limit() {
+        let error = said(&vec![b'['; MESSAGE_BYTES_MAX + 1]).unwrap_err();
+        assert!(error.contains("longer than"), "{error}");
+    }
+
+    #[test]
+    fn figures_that_would_overflow_are_refused() {
+        let row = |iterations| {
+            let row = Row::Bw(BwRow { bytes: 1, iterations, peak_per_sec: 0.0, average_per_sec: 0.0 });
+            understand(said(&line_of(&Message::Done { sent: Vec::new(), row }).unwrap()))
+        };
+        assert!(row(5000).is_ok());
+        assert!(row(u64::MAX).unwrap_err().to_string().contains("figures"));
+    }
+
+    #[test]
+    fn what_a_peer_says_out_of_turn_is_named_and_not_repeated() {
+        let long = Message::Ends(vec![
+            message::End::new(
+                &roce::qp::Endpoint {
+                    lid: 0,
+                    qpn: roce::id::Qpn::new(2),
+                    psn: roce::psn::Psn::new(0),
+                    gid: roce::id::Gid::ZERO
+                },
+                0,
+                0,
+                0
+            );
+            4096
+        ]);
+        assert!(unexpected(&long).to_string().len() < 100);
     }
 }

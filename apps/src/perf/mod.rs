@@ -4,6 +4,7 @@ mod args;
 mod bw;
 mod control;
 mod lat;
+mod message;
 mod params;
 mod pattern;
 mod raw;
@@ -124,7 +125,7 @@ fn measure_sizes(
     }
     let mut rows = Vec::new();
     for size in bench.params.sizes.clone() {
-        let row = run(bench, size).map_err(|error| setup::tell(&mut bench.control, error))?;
+        let row = run(bench, size).map_err(|error| bench.control.give_up(error))?;
         if !json {
             println!("{}", row.line(gbits));
         }

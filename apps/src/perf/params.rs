@@ -1,12 +1,14 @@
 //! What the two ends of a test must agree on.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
+use roce::qp::PathMtu;
+use roce::recovery::{NoRecoveryScheme, RecoveryScheme};
 use serde::{Deserialize, Serialize};
-use verbs::{NoRecoveryScheme, PathMtu, RecoveryScheme};
 
-/// The longest message of a test: 2^23 bytes, where `-a` ends too, and beyond.
-pub(super) const MAX_SIZE_BYTES: u32 = 1 << 30;
+use crate::exchange::limits::{ITERS, LAT_ITERS_MAX, OUTS, QPS, SECS, SIZE_BYTES_MAX};
+
 /// The largest size of `-a`, as a power of two.
 const ALL_SIZES_LOG2: u32 = 23;
 /// What repairs losses best without the peer's consent.
@@ -66,6 +68,57 @@ pub(super) struct Choices {
     pub(super) verify: bool,
 }
 
+impl Choices {
+    /// What is wrong with them, whether they came by the command line or from the peer.
+    pub(super) fn check(&self, test: Test) -> Result<(), String> {
+        let is_lat = test.measure == Measure::Lat;
+        within("-n", self.iters, &ITERS)?;
+        within("-D", self.duration_secs, &SECS)?;
+        within("-q", self.qps, &QPS)?;
+        within("-o", self.outs, &OUTS)?;
+        if self.size.is_some_and(|size| size > SIZE_BYTES_MAX) {
+            return Err(format!("-s: a message of this test has at most {SIZE_BYTES_MAX} bytes"));
+        }
+        if self.size == Some(0) && is_lat && test.verb == Verb::Write {
+            return Err("-s 0: the peer sees a WRITE by its last byte, so it needs at least one".to_owned());
+        }
+        if self.size.is_some() && self.all {
+            return Err("-a: it runs all sizes, and -s one".to_owned());
+        }
+        if self.duration_secs.is_some() && (self.iters.is_some() || self.all) {
+            return Err("-D: a test ends by time, or by count (-n) or all sizes (-a)".to_owned());
+        }
+        if self.mtu_bytes.is_some_and(|bytes| PathMtu::from_bytes(bytes).is_none()) {
+            return Err("-m: a path MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned());
+        }
+        if self.outs.is_some() && test.verb != Verb::Read {
+            return Err("-o: only read-bw and read-lat have READs outstanding".to_owned());
+        }
+        if is_lat && self.iters.is_some_and(|iters| iters > LAT_ITERS_MAX) {
+            return Err(format!(
+                "-n: a latency test remembers each round trip, {LAT_ITERS_MAX} of them at most"
+            ));
+        }
+        if is_lat && (self.qps.is_some() || self.bidirectional) {
+            return Err("-q and -b: a latency test has one queue pair, and one message at a time".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn within<T: PartialOrd + fmt::Display>(
+    letter: &str,
+    value: Option<T>,
+    range: &RangeInclusive<T>,
+) -> Result<(), String> {
+    match value {
+        Some(value) if !range.contains(&value) => {
+            Err(format!("{letter} {value}: it is from {} to {}", range.start(), range.end()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A recovery scheme, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -122,6 +175,16 @@ pub(super) struct Offer {
     pub(super) choices: Choices,
     /// The largest path MTU of its port, in bytes.
     pub(super) active_mtu_bytes: u32,
+}
+
+impl Offer {
+    /// As [`Choices::check`].
+    pub(super) fn check(&self) -> Result<(), String> {
+        if PathMtu::from_bytes(self.active_mtu_bytes).is_none() {
+            return Err(format!("its port's path MTU of {} bytes is none", self.active_mtu_bytes));
+        }
+        self.choices.check(self.test)
+    }
 }
 
 /// Why there is no agreement.
@@ -214,7 +277,7 @@ fn agree_mtu(server: &Offer, client: &Offer) -> Result<PathMtu, Disagreement> {
             return Err(Disagreement::Mtu { wanted: bytes, side, active: offer.active_mtu_bytes });
         }
     }
-    // Both numbers were a PathMtu at their own side; a peer that says otherwise gets the smallest.
+    // All three numbers are those of a PathMtu: `Offer::check`.
     Ok(PathMtu::from_bytes(bytes).unwrap_or(PathMtu::Mtu256))
 }
 
@@ -252,6 +315,43 @@ mod tests {
         let all = offer(Choices { all: true, ..Choices::default() });
         let sizes = Params::agree(&offer(Choices::default()), &all).unwrap().sizes;
         assert_eq!((sizes.len(), sizes[0], sizes[22]), (23, 2, 1 << 23));
+    }
+
+    #[test]
+    fn values_beyond_their_limits_are_refused_by_their_letters() {
+        let none = Choices::default;
+        let check = |verb, measure, choices: Choices| choices.check(Test { verb, measure }).err();
+        for (letter, choices) in [
+            ("-n", Choices { iters: Some(0), ..none() }),
+            ("-n", Choices { iters: Some(1 << 48), ..none() }),
+            ("-n", Choices { iters: Some(u64::MAX), ..none() }),
+            ("-D", Choices { duration_secs: Some(0), ..none() }),
+            ("-q", Choices { qps: Some(0), ..none() }),
+            ("-q", Choices { qps: Some(4097), ..none() }),
+            ("-s", Choices { size: Some((1 << 30) + 1), ..none() }),
+            ("-m", Choices { mtu_bytes: Some(0), ..none() }),
+            ("-m", Choices { mtu_bytes: Some(1500), ..none() }),
+            ("-o", Choices { outs: Some(1), ..none() }),
+            ("-a", Choices { size: Some(1), all: true, ..none() }),
+            ("-D", Choices { duration_secs: Some(1), all: true, ..none() }),
+            ("-D", Choices { duration_secs: Some(1), iters: Some(1), ..none() }),
+        ] {
+            let said = check(Verb::Write, Measure::Bw, choices.clone());
+            assert!(said.as_ref().is_some_and(|said| said.starts_with(letter)), "{choices:?}: {said:?}");
+        }
+        for (letter, choices) in [
+            ("-s 0", Choices { size: Some(0), ..none() }),
+            ("-n", Choices { iters: Some(20_000_001), ..none() }),
+            ("-q", Choices { qps: Some(2), ..none() }),
+            ("-q and -b", Choices { bidirectional: true, ..none() }),
+        ] {
+            let said = check(Verb::Write, Measure::Lat, choices.clone());
+            assert!(said.as_ref().is_some_and(|said| said.starts_with(letter)), "{choices:?}: {said:?}");
+        }
+        assert!(check(Verb::Read, Measure::Bw, Choices { outs: Some(0), ..none() }).is_some());
+        let most = Choices { iters: Some((1 << 48) - 1), qps: Some(4096), size: Some(1 << 30), ..none() };
+        assert_eq!(check(Verb::Send, Measure::Bw, most.clone()), None);
+        assert_eq!(Params::agree(&offer(none()), &offer(most)).unwrap().total(), Some(((1 << 48) - 1) << 12));
     }
 
     #[test]

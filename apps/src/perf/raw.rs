@@ -17,10 +17,13 @@ use verbs::DeviceOptions;
 use verbs::port::{DpdkPort, Opened};
 
 use super::args::RawArgs;
-use super::control::{Control, Message, RawHello, unexpected};
+use super::control::{Control, Message, unexpected};
+use super::message::RawHello;
 use super::params::{Extent, Measure};
+use super::pin;
 use super::report::{LINE, LatRow, RawRow, Row};
-use super::{pin, setup};
+use crate::exchange::Stall;
+use crate::exchange::limits::quote;
 
 /// Frames sent or received between two looks at anything else.
 const BURST_FRAMES: usize = 32;
@@ -63,7 +66,7 @@ pub(super) fn run(args: &RawArgs) -> anyhow::Result<ExitCode> {
     }
     let mut raw = Raw::open(args)?;
     let result = raw.measure();
-    let row = result.map_err(|error| setup::tell(&mut raw.control, error))?;
+    let row = result.map_err(|error| raw.control.give_up(error))?;
     raw.control.barrier()?;
     raw.print(&row)?;
     Ok(ExitCode::SUCCESS)
@@ -78,12 +81,14 @@ impl<'a> Raw<'a> {
             pin(cpu)?;
         }
         let caps = opened.port.caps();
-        let mut control = Control::open(args.peer.host.as_deref(), args.peer.tcp_port, || {
+        let waiting = || {
             if !args.peer.json {
                 println!("Waiting for client to connect...");
             }
-        })?;
-        let peer = meet(&mut control, caps.mac, args)?;
+        };
+        let own = RawHello::new(caps.mac, job(args));
+        let hello = Message::RawHello(own.clone());
+        let (control, peer) = Control::open(&args.peer, &hello, waiting, |message, _| settle(&own, message))?;
         let template = HeaderTemplate::new(&HeaderSpec {
             src_mac: caps.mac,
             dst_mac: peer,
@@ -208,6 +213,7 @@ impl<'a> Raw<'a> {
     /// The server: counts what arrives, from the first frame to the last.
     fn drain(&mut self) -> anyhow::Result<Row> {
         let (mut offset, mut frames, mut looks) = (0, 0_u64, 0_u32);
+        let mut stall = Stall::new(self.control.timeout(), Instant::now());
         let mut first: Option<Instant> = None;
         let mut last = Instant::now();
         let sent = loop {
@@ -225,6 +231,7 @@ impl<'a> Raw<'a> {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(CLOCK_INTERVAL) {
                 match self.control.try_recv()? {
+                    None if stall.is_over(Instant::now(), || frames) => return Err(stall.error()),
                     None => {}
                     Some(Message::Done { sent, .. }) => break sent,
                     Some(other) => return Err(unexpected(&other)),
@@ -269,9 +276,11 @@ impl<'a> Raw<'a> {
 
     /// The server of the latency test: sends a frame for each that comes.
     fn echo(&mut self) -> anyhow::Result<Row> {
-        let mut looks = 0_u32;
+        let (mut frames, mut looks) = (0_u64, 0_u32);
+        let mut stall = Stall::new(self.control.timeout(), Instant::now());
         loop {
             if self.take_frames(&mut 0) > 0 {
+                frames += 1;
                 self.queue_frame(0);
                 self.opened.port.tx_flush();
                 continue;
@@ -279,6 +288,7 @@ impl<'a> Raw<'a> {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_PER_CLOCK) {
                 match self.control.try_recv()? {
+                    None if stall.is_over(Instant::now(), || frames) => return Err(stall.error()),
                     None => {}
                     Some(Message::Done { row, .. }) => return Ok(row),
                     Some(other) => return Err(unexpected(&other)),
@@ -313,20 +323,27 @@ impl<'a> Raw<'a> {
     }
 }
 
-fn meet(control: &mut Control, mac: Mac, args: &RawArgs) -> anyhow::Result<Mac> {
+/// What must be the same at both ends.
+fn job(args: &RawArgs) -> String {
     let bare = if args.bare { " --bare" } else { "" };
     let lat = if args.lat { " --lat" } else { "" };
-    let own = RawHello::new(mac.to_string(), format!("-s {}{bare}{lat}", args.size));
-    control.send(&Message::RawHello(own.clone()))?;
-    let peer = match control.recv()? {
+    format!("-s {}{bare}{lat}", args.size)
+}
+
+/// The Ethernet address of a peer that says this.
+fn settle(own: &RawHello, message: Message) -> anyhow::Result<Mac> {
+    let peer = match message {
         Message::RawHello(peer) => peer,
         Message::Hello(hello) => bail!("the peer runs `roce perf {}`, and this end raw", hello.offer.test),
         other => return Err(unexpected(&other)),
     };
     if peer.job != own.job {
-        bail!("this end was started with `{}` and the peer with `{}`: give both the same", own.job, peer.job);
+        let theirs = quote(&peer.job);
+        bail!("this end was started with `{}` and the peer with `{theirs}`: give both the same", own.job);
     }
-    peer.mac.parse().context("the peer's Ethernet address")
+    peer.mac()
+        .filter(|mac| Some(*mac) != own.mac())
+        .ok_or_else(|| anyhow!("the peer has no Ethernet address of its own"))
 }
 
 fn wait_link(port: &mut DpdkPort) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! From options to connected queue pairs with memory behind them.
 
-use std::time::Duration;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use verbs::{
@@ -9,10 +10,14 @@ use verbs::{
 };
 
 use super::args::{Local, PeerArgs};
-use super::control::{Control, End, Hello, Message, unexpected};
+use super::control::{Control, Message, unexpected};
+use super::message::{End, Hello, check_ends};
 use super::params::{Choices, Measure, Offer, Params, Test, Verb};
 use super::turns::TurnRow;
 use crate::device::DeviceArgs;
+use crate::exchange::gid::{self, Reach};
+use crate::exchange::limits::PEER_MEMORY_BYTES_MAX;
+use crate::exchange::{DeviceReach, Stall};
 
 /// How long an end waits for the link, once its peer has been heard of.
 const LINK_PATIENCE: Duration = Duration::from_secs(10);
@@ -49,6 +54,11 @@ impl Layout {
     /// Bytes of an area.
     fn area_bytes(&self) -> usize {
         self.stride_bytes * self.slots as usize
+    }
+
+    /// Bytes of both areas of so many queue pairs.
+    fn memory_bytes(&self, qps: u32) -> u64 {
+        self.area_bytes() as u64 * 2 * u64::from(qps)
     }
 
     /// Where the slot of message `n` begins.
@@ -145,6 +155,7 @@ pub(super) struct Bench {
     receives_posted: bool,
     pub(super) context: Context,
     pub(super) control: Control,
+    stall: Stall,
     pub(super) params: Params,
     pub(super) local: Local,
     pub(super) layout: Layout,
@@ -175,41 +186,38 @@ impl Bench {
         })?;
         let gids: Vec<(u8, Gid)> =
             attr.gids.iter().filter_map(|(index, gid)| Some((u8::try_from(*index).ok()?, *gid))).collect();
+        if let Some(wanted) = local.gid_index {
+            // Before any client comes, which could not help it.
+            find_gid(&gids, wanted)?;
+        }
         let offer = Offer { test, choices, active_mtu_bytes: active.bytes() };
-        let named = gids.iter().map(|(index, gid)| (*index, gid.ip().to_string())).collect();
-        let own = Hello::new(offer, (local.tx_depth, local.rx_depth), named, local.gid_index);
-        let is_client = peer.host.is_some();
-        let mut control = Control::open(peer.host.as_deref(), peer.tcp_port, || announce(peer.json))?;
-        let hello = exchange(&mut control, &own)?;
-        let result = (|| {
-            let (server, client) = if is_client { (&hello, &own) } else { (&own, &hello) };
-            let params = Params::agree(&server.offer, &client.offer)?;
-            let gid_index = choose_gid(&gids, local.gid_index, &peer_gids(&hello)?, hello.gid_index)?;
-            let depth = own.tx_depth.max(own.rx_depth).max(hello.tx_depth).max(hello.rx_depth);
-            let layout = Layout::new(params.size_max(), depth, params.verify);
-            if params.verify {
-                // A message must stay in its slot until it has been compared.
-                let slots = layout.slots as u32;
-                (local.tx_depth, local.rx_depth) = (local.tx_depth.min(slots), local.rx_depth.min(slots));
-            }
-            Ok((params, gid_index, layout))
-        })();
-        let (params, gid_index, layout) = match result {
-            Ok(agreed) => agreed,
-            Err(error) => return Err(tell(&mut control, error)),
+        let own = Hello::new(offer, (local.tx_depth, local.rx_depth), &gids, local.gid_index);
+        let hello = Message::Hello(Box::new(own.clone()));
+        let meeting = Meeting {
+            own,
+            gids,
+            is_client: peer.host.is_some(),
+            any_gid: peer.exchange.any_gid,
+            reach: DeviceReach::new(&context, &device.port),
         };
-        Bench::connect(context, control, params, local, layout, is_client, gid_index)
+        let settle = |message, ip| meeting.settle(message, ip);
+        let (control, agreed) = Control::open(peer, &hello, || announce(peer.json), settle)?;
+        if agreed.params.verify {
+            // A message must stay in its slot until it has been compared.
+            let slots = agreed.layout.slots as u32;
+            (local.tx_depth, local.rx_depth) = (local.tx_depth.min(slots), local.rx_depth.min(slots));
+        }
+        Bench::connect(context.clone(), control, agreed, local, meeting.is_client)
     }
 
     fn connect(
         context: Context,
         mut control: Control,
-        params: Params,
+        agreed: Agreed,
         local: Local,
-        layout: Layout,
         is_client: bool,
-        gid_index: u8,
     ) -> anyhow::Result<Bench> {
+        let Agreed { params, layout, gid_index, peer_gid } = agreed;
         let send_depth = match params.test.measure {
             Measure::Bw => local.tx_depth,
             Measure::Lat => local.tx_depth.max(LAT_SEND_DEPTH),
@@ -234,19 +242,18 @@ impl Bench {
             let mr = pd.alloc(layout.area_bytes() * 2, access)?;
             let endpoint = qp.endpoint(gid_index);
             let tx_addr = mr.addr().wrapping_add(layout.area_bytes() as u64);
-            let end = End { endpoint: endpoint.to_string(), rx_addr: mr.addr(), tx_addr, rkey: mr.rkey().0 };
-            own.push((endpoint, end));
+            own.push((endpoint, End::new(&endpoint, mr.addr(), tx_addr, mr.rkey().0)));
             queue_pairs.push((qp, mr));
         }
         control.send(&Message::Ends(own.iter().map(|(_, end)| end.clone()).collect()))?;
         let peers = match control.recv()? {
-            Message::Ends(ends) if ends.len() == queue_pairs.len() => ends,
-            other => return Err(unexpected(&other)),
+            Message::Ends(ends) => check_ends(ends, queue_pairs.len(), peer_gid).map_err(anyhow::Error::msg),
+            other => Err(unexpected(&other)),
         };
-        let peers: Vec<(Endpoint, End)> =
-            peers.into_iter().map(|end| Ok((end.endpoint.parse()?, end))).collect::<anyhow::Result<_>>()?;
+        let peers = peers.map_err(|error| control.give_up(error))?;
         let connected = connect_all(&context, queue_pairs, &peers, &params, &local, gid_index, &layout);
-        let lanes = connected.map_err(|error| tell(&mut control, error))?;
+        let lanes = connected.map_err(|error| control.give_up(error))?;
+        let stall = Stall::new(control.timeout(), Instant::now());
         Ok(Bench {
             lanes,
             send_cq,
@@ -256,6 +263,7 @@ impl Bench {
             receives_posted: false,
             context,
             control,
+            stall,
             params,
             local,
             layout,
@@ -264,6 +272,31 @@ impl Bench {
             ends: [own, peers],
             turns: Vec::new(),
         })
+    }
+
+    /// Waits until both ends are ready for a run.
+    pub(super) fn begin_run(&mut self) -> anyhow::Result<()> {
+        self.control.barrier()?;
+        self.stall = Stall::new(self.control.timeout(), Instant::now());
+        Ok(())
+    }
+
+    /// What the peer has said during a run, if anything. Fails where no packet of it has come for too long either.
+    pub(super) fn poll_control(&mut self) -> anyhow::Result<Option<Message>> {
+        let message = self.control.try_recv()?;
+        match &message {
+            None => {
+                let rcvd_pkts = || self.context.counters().0.rcvd_pkts;
+                if self.stall.is_over(Instant::now(), rcvd_pkts) {
+                    return Err(self.stall.error());
+                }
+            }
+            Some(Message::Done { sent, .. }) if sent.len() != self.lanes.len() => {
+                bail!("the peer counts {} queue pairs, and there are {}", sent.len(), self.lanes.len())
+            }
+            Some(_) => {}
+        }
+        Ok(message)
     }
 
     /// Whether this side sends requests.
@@ -361,13 +394,6 @@ fn connect_all(
     Ok(lanes)
 }
 
-/// Tells the peer why this side gives up.
-pub(super) fn tell(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
-    // It may be the peer that is gone.
-    let _ = control.send(&Message::Failed(format!("{error:#}")));
-    error
-}
-
 fn announce(json: bool) {
     if !json {
         let line = "*".repeat(36);
@@ -375,17 +401,64 @@ fn announce(json: bool) {
     }
 }
 
-fn exchange(control: &mut Control, own: &Hello) -> anyhow::Result<Hello> {
-    control.send(&Message::Hello(Box::new(own.clone())))?;
-    match control.recv()? {
-        Message::Hello(hello) => Ok(*hello),
-        Message::RawHello(_) => bail!("the peer runs `roce perf raw`, and this end {}", own.offer.test),
-        other => Err(unexpected(&other)),
+/// What is needed to accept the hello of a peer.
+struct Meeting<R> {
+    own: Hello,
+    gids: Vec<(u8, Gid)>,
+    is_client: bool,
+    any_gid: bool,
+    reach: R,
+}
+
+/// What both ends do, and from where to where.
+struct Agreed {
+    params: Params,
+    layout: Layout,
+    gid_index: u8,
+    /// The GID that the peer chooses by its hello and this end's.
+    peer_gid: Gid,
+}
+
+impl<R: Reach> Meeting<R> {
+    /// What comes of the first message of a peer, which is at `tcp_peer`.
+    fn settle(&self, message: Message, tcp_peer: IpAddr) -> anyhow::Result<Agreed> {
+        let own = &self.own;
+        let hello = match message {
+            Message::Hello(hello) => *hello,
+            Message::RawHello(_) => bail!("the peer runs `roce perf raw`, and this end {}", own.offer.test),
+            other => return Err(unexpected(&other)),
+        };
+        let (server, client) = if self.is_client { (&hello, own) } else { (own, &hello) };
+        let params = Params::agree(&server.offer, &client.offer)?;
+        let (gids, peer_gids) = (&self.gids, &hello.gids());
+        let gid_index = choose_gid(gids, own.gid_index, peer_gids, hello.gid_index)?;
+        let peer_index = choose_gid(peer_gids, hello.gid_index, gids, own.gid_index)?;
+        let peer_gid = find_gid(peer_gids, peer_index)?;
+        gid::check(peer_gid, tcp_peer, self.any_gid, &self.reach)?;
+        let depth = own.tx_depth.max(own.rx_depth);
+        let layout =
+            Layout::new(params.size_max(), depth.max(hello.tx_depth).max(hello.rx_depth), params.verify);
+        let alone = Params::agree(&own.offer, &own.offer)?;
+        let wanted = Layout::new(alone.size_max(), depth, alone.verify).memory_bytes(alone.qps);
+        check_memory(&params, layout.memory_bytes(params.qps), wanted)?;
+        Ok(Agreed { params, layout, gid_index, peer_gid })
     }
 }
 
-fn peer_gids(hello: &Hello) -> anyhow::Result<Vec<(u8, Gid)>> {
-    hello.gids.iter().map(|(index, ip)| Ok((*index, Gid::from(ip.parse::<std::net::IpAddr>()?)))).collect()
+/// Refuses what the peer's choices would cost this end, where its own alone cost `wanted_bytes`.
+fn check_memory(params: &Params, bytes: u64, wanted_bytes: u64) -> anyhow::Result<()> {
+    let most = PEER_MEMORY_BYTES_MAX.max(wanted_bytes);
+    if bytes <= most {
+        return Ok(());
+    }
+    bail!(
+        "-q {} and -s {} take {} MiB of memory, and at the other end's word alone {} at most: start this end with the \
+         same options",
+        params.qps,
+        params.size_max(),
+        bytes >> 20,
+        most >> 20
+    )
 }
 
 /// Kinds of GID, the one to be preferred first.
@@ -397,6 +470,16 @@ fn rank(gid: Gid) -> u8 {
     }
 }
 
+fn list(gids: &[(u8, Gid)]) -> String {
+    gids.iter().map(|(index, gid)| format!("{index}: {gid}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The GID of an index that a user asked for.
+fn find_gid(gids: &[(u8, Gid)], wanted: u8) -> anyhow::Result<Gid> {
+    let found = gids.iter().find(|(index, _)| *index == wanted).map(|(_, gid)| *gid);
+    found.ok_or_else(|| anyhow!("-x {wanted}: there is no such GID; there are {}", list(gids)))
+}
+
 /// The index of this side's GID: the user's choice, or one of the kind that the peer's user chose,
 /// or of the first kind that both have.
 fn choose_gid(
@@ -405,23 +488,18 @@ fn choose_gid(
     peer: &[(u8, Gid)],
     peer_choice: Option<u8>,
 ) -> anyhow::Result<u8> {
-    let list = || own.iter().map(|(index, gid)| format!("{index}: {gid}")).collect::<Vec<_>>().join(", ");
-    let find = |gids: &[(u8, Gid)], wanted| gids.iter().find(|(index, _)| *index == wanted).copied();
     if let Some(wanted) = choice {
-        let found = find(own, wanted);
-        return found
-            .map(|(index, _)| index)
-            .ok_or_else(|| anyhow!("-x {wanted}: there is no such GID; there are {}", list()));
+        return find_gid(own, wanted).map(|_| wanted);
     }
     let of_rank = |gids: &[(u8, Gid)], wanted| gids.iter().find(|(_, gid)| rank(*gid) == wanted).copied();
-    let found = match peer_choice.and_then(|wanted| find(peer, wanted)) {
-        Some((_, gid)) => of_rank(own, rank(gid)),
+    let found = match peer_choice.and_then(|wanted| find_gid(peer, wanted).ok()) {
+        Some(gid) => of_rank(own, rank(gid)),
         None => (0..3).find_map(|rank| of_rank(peer, rank).and(of_rank(own, rank))),
     };
     found.map(|(index, _)| index).ok_or_else(|| {
         anyhow!(
             "the peer has no GID of the kinds that this end has ({}): give both ports ip= of one family",
-            list()
+            list(own)
         )
     })
 }
@@ -448,6 +526,70 @@ mod tests {
         assert!(error.contains("-x 7") && error.contains("10.0.0.1"), "{error}");
         let four = gids(&[(3, "10.0.0.2")]);
         assert!(choose_gid(&plain, None, &four, None).is_err());
+    }
+
+    /// A dedicated port with 10.0.0.1/24 and fe80::1.
+    struct Port;
+
+    impl Reach for Port {
+        fn has_kernel_addresses(&self) -> bool {
+            false
+        }
+        fn is_own(&self, gid: Gid) -> bool {
+            ["10.0.0.1", "fe80::1"].contains(&gid.ip().to_string().as_str())
+        }
+        fn is_on_link(&self, gid: Gid) -> bool {
+            ["10.0.0.", "fe80::"].iter().any(|prefix| gid.ip().to_string().starts_with(prefix))
+        }
+        fn is_of_this_host(&self, _: IpAddr) -> bool {
+            false
+        }
+        fn is_same_station(&self, _: Gid, _: Gid) -> bool {
+            false
+        }
+    }
+
+    fn hello(choices: Choices, list: &[(u8, &str)]) -> Hello {
+        let test = Test { verb: Verb::Write, measure: Measure::Bw };
+        Hello::new(Offer { test, choices, active_mtu_bytes: 4096 }, (128, 512), &gids(list), None)
+    }
+
+    /// What a server that was started with `own` says to a client that was started with `other`.
+    fn settle(own: Choices, other: Choices, list: &[(u8, &str)]) -> anyhow::Result<Agreed> {
+        let ports = [(0, "fe80::1"), (1, "10.0.0.1")];
+        let meeting = Meeting {
+            own: hello(own, &ports),
+            gids: gids(&ports),
+            is_client: false,
+            any_gid: false,
+            reach: Port,
+        };
+        let message = Message::Hello(Box::new(hello(other, list)));
+        meeting.settle(message, "127.0.0.1".parse().unwrap())
+    }
+
+    #[test]
+    fn a_hello_leads_to_the_gid_that_its_sender_will_choose() {
+        let near =
+            settle(Choices::default(), Choices::default(), &[(0, "fe80::2"), (3, "10.0.0.2")]).unwrap();
+        assert_eq!((near.gid_index, near.peer_gid.ip().to_string()), (1, "10.0.0.2".to_owned()));
+        for (far, said) in [("10.9.0.2", "no subnet"), ("10.0.0.1", "one of this end")] {
+            let error =
+                settle(Choices::default(), Choices::default(), &[(0, "fe80::2"), (1, far)]).err().unwrap();
+            assert!(error.to_string().contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_is_not_taken_at_the_other_ends_word_alone() {
+        let list = [(0, "fe80::2")];
+        let many = |size, qps| Choices { size: Some(size), qps: Some(qps), ..Choices::default() };
+        for (size, qps) in [((1 << 29) + 1, 1), (1 << 20, 4096)] {
+            let error = settle(Choices::default(), many(size, qps), &list).err().unwrap().to_string();
+            assert!(error.contains(&format!("-q {qps} and -s {size}")), "{error}");
+            assert!(settle(many(size, qps), Choices::default(), &list).is_ok());
+        }
+        assert!(settle(Choices::default(), many(1 << 29, 1), &list).is_ok());
     }
 
     #[test]

@@ -21,8 +21,6 @@ const FILL: u8 = 0x7B;
 const PAGE_MARK: u8 = 0;
 const PAGE_BYTES: usize = 4096;
 
-/// Without a completion for this long, the peer is taken for dead.
-const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polls without a completion between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 4096;
 /// Exchanges between two reports of progress.
@@ -38,6 +36,8 @@ pub(super) struct Game {
     size_bytes: u32,
     rx_depth: u32,
     receives_posted: u32,
+    /// Without a completion for this long, the peer is taken for dead.
+    stall_timeout: Duration,
 }
 
 /// How far the game is.
@@ -69,7 +69,16 @@ impl Game {
             ..QpOptions::new(&cq)
         };
         let qp = pd.create_qp(&options)?;
-        Ok(Game { qp, mr, cq, channel, size_bytes: args.size, rx_depth: args.rx_depth, receives_posted: 0 })
+        Ok(Game {
+            qp,
+            mr,
+            cq,
+            channel,
+            size_bytes: args.size,
+            rx_depth: args.rx_depth,
+            receives_posted: 0,
+            stall_timeout: args.exchange.peer_timeout(),
+        })
     }
 
     /// The queue pair.
@@ -119,8 +128,8 @@ impl Game {
     /// Waits for completions, asleep or polling.
     fn wait(&self, completions: &mut Vec<Cqe>, score: &Score) -> anyhow::Result<()> {
         if let Some(channel) = &self.channel {
-            if channel.wait(STALL_TIMEOUT)?.is_none() {
-                return Err(stalled(score));
+            if channel.wait(self.stall_timeout)?.is_none() {
+                return Err(stalled(score, self.stall_timeout));
             }
             self.cq.request_notify(Notify::Any)?;
             while self.cq.poll(completions, 2)? > 0 {}
@@ -132,8 +141,8 @@ impl Game {
             idle_polls += 1;
             if idle_polls == POLLS_PER_LOOK {
                 idle_polls = 0;
-                if idle_since.get_or_insert_with(Instant::now).elapsed() >= STALL_TIMEOUT {
-                    return Err(stalled(score));
+                if idle_since.get_or_insert_with(Instant::now).elapsed() >= self.stall_timeout {
+                    return Err(stalled(score, self.stall_timeout));
                 }
             }
         }
@@ -200,11 +209,11 @@ fn advice(status: WcStatus) -> &'static str {
     }
 }
 
-fn stalled(score: &Score) -> anyhow::Error {
+fn stalled(score: &Score, timeout: Duration) -> anyhow::Error {
     anyhow::anyhow!(
         "after {} exchanges nothing has completed for {} s: is the peer still running, with the same -n?",
         score.received,
-        STALL_TIMEOUT.as_secs()
+        timeout.as_secs()
     )
 }
 

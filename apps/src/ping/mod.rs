@@ -14,6 +14,8 @@ use verbs::stat::DeviceCounters;
 use verbs::{Access, ConnectOptions, Context, Endpoint, PathMtu, RecoveryScheme};
 
 use crate::device::{DeviceArgs, parse_path_mtu};
+use crate::exchange::gid;
+use crate::exchange::{DeviceReach, ExchangeArgs};
 use crate::progress::Progress;
 use crate::{counters, events};
 use game::Game;
@@ -106,6 +108,9 @@ pub(crate) struct PingArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    exchange: ExchangeArgs,
 }
 
 /// An end, as it is printed.
@@ -203,33 +208,45 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
 
 type Connected = (Endpoint, Endpoint, std::net::TcpStream);
 
-/// The server: hears the client's address, connects, answers with its own.
+/// The server: receives the client's address, connects, answers with its own.
 fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<Connected> {
+    if let Some(index) = args.gid_idx {
+        // Before any client comes, which could not help it.
+        local_endpoint(context, args, game, index)?;
+    }
     let waiting = Progress::waiting(format!("waiting for a client on TCP port {}", args.tcp_port));
-    let mut stream = oob::accept(args.tcp_port)?;
-    drop(waiting);
-    let remote = oob::receive_line(&mut stream)?;
-    let gid_index = match args.gid_idx {
-        Some(index) => index,
-        None => context.gid_index_for(remote.gid)?,
+    let reach = DeviceReach::new(context, &args.device.port);
+    let judge = |remote: Endpoint, ip| {
+        gid::check(remote.gid, ip, args.exchange.any_gid, &reach)?;
+        let gid_index = match args.gid_idx {
+            Some(index) => index,
+            None => context.gid_index_for(remote.gid)?,
+        };
+        let local = local_endpoint(context, args, game, gid_index)?;
+        check_family(&local, &remote, gid_index)?;
+        Ok((local, remote, gid_index))
     };
-    let local = local_endpoint(context, args, game, gid_index)?;
+    let (mut stream, (local, remote, gid_index)) = oob::accept(args.tcp_port, &args.exchange, judge)?;
+    drop(waiting);
     print_address(args, "  local address: ", &local);
     connect(context, args, game, (&local, &remote), gid_index)?;
     oob::send_line(&mut stream, &local)?;
-    oob::receive_done(&mut stream)?;
+    oob::receive_done(&mut stream, args.exchange.peer_timeout())?;
     print_address(args, "  remote address:", &remote);
     Ok((local, remote, stream))
 }
 
-/// The client: tells its address, hears the server's, connects.
+/// The client: sends its address, receives the server's, connects.
 fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyhow::Result<Connected> {
     let gid_index = args.gid_idx.unwrap_or_else(|| default_gid_index(context));
     let local = local_endpoint(context, args, game, gid_index)?;
     print_address(args, "  local address: ", &local);
-    let mut stream = oob::connect(host, args.tcp_port)?;
+    let mut stream = oob::connect(host, args.tcp_port, &args.exchange)?;
     oob::send_line(&mut stream, &local)?;
-    let remote = oob::receive_line(&mut stream)?;
+    let remote = oob::receive_line(&mut stream, args.exchange.peer_timeout())?;
+    let reach = DeviceReach::new(context, &args.device.port);
+    gid::check(remote.gid, stream.peer_addr()?.ip(), args.exchange.any_gid, &reach)?;
+    check_family(&local, &remote, gid_index)?;
     connect(context, args, game, (&local, &remote), gid_index)?;
     oob::send_done(&mut stream)?;
     print_address(args, "  remote address:", &remote);
@@ -257,13 +274,8 @@ fn local_endpoint(
     Ok(Endpoint { lid: agree::offer(args.recovery), ..game.qp().endpoint(gid_index) })
 }
 
-fn connect(
-    context: &Context,
-    args: &PingArgs,
-    game: &mut Game,
-    (local, remote): (&Endpoint, &Endpoint),
-    gid_index: u8,
-) -> anyhow::Result<()> {
+/// Refuses a peer whose GID this end's cannot reach.
+fn check_family(local: &Endpoint, remote: &Endpoint, gid_index: u8) -> anyhow::Result<()> {
     if local.gid.is_ipv4() != remote.gid.is_ipv4() {
         bail!(
             "this end's GID {} (index {gid_index}) and the peer's {} are of different families: choose with -g on either end",
@@ -271,6 +283,16 @@ fn connect(
             remote.gid
         );
     }
+    Ok(())
+}
+
+fn connect(
+    context: &Context,
+    args: &PingArgs,
+    game: &mut Game,
+    (local, remote): (&Endpoint, &Endpoint),
+    gid_index: u8,
+) -> anyhow::Result<()> {
     if let Some(note) = agree::note(local.lid, remote.lid) {
         eprintln!("roce: {note}");
     }

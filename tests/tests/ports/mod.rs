@@ -1,6 +1,7 @@
 //! Real processes over real ports: `cargo test -p tests ports`.
 
 mod command;
+mod exchange;
 mod links;
 mod pairs;
 mod stat;

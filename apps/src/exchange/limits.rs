@@ -1,0 +1,69 @@
+//! Every bound on what a peer says over TCP, with its unit.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// A hello of `roce perf`: options, and a GID table of 128 entries.
+pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
+/// Any other message: an end of each of [`QPS`].
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// An end in such a message, in decimal and with its names.
+pub(crate) const END_BYTES_MAX: usize = 192;
+/// Messages received that the measuring thread has not taken yet.
+pub(crate) const QUEUED_MESSAGES_MAX: usize = 8;
+/// GIDs of a hello: the size of a GID table.
+pub(crate) const GIDS_MAX: usize = 128;
+/// Characters of a peer's text that are shown.
+pub(crate) const QUOTED_CHARS_MAX: usize = 300;
+
+/// Connections that may be in the lobby at a time; the oldest gives way to the next.
+pub(crate) const CANDIDATES_MAX: usize = 64;
+/// How long a connection may take to say its hello.
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two lines on standard error about connections that were closed.
+pub(crate) const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest `--peer-timeout`: an hour.
+pub(crate) const PEER_TIMEOUT_SECS_MAX: i64 = 3600;
+
+/// Queue pairs of a test.
+pub(crate) const QPS: RangeInclusive<u32> = 1..=4096;
+/// Work requests of a queue.
+pub(crate) const DEPTH: RangeInclusive<u32> = 1..=32_768;
+/// Messages of a queue pair: what a work request's number holds beside the queue pair's.
+pub(crate) const ITERS: RangeInclusive<u64> = 1..=(1 << 48) - 1;
+/// Round trips of a latency test, each of which is remembered.
+pub(crate) const LAT_ITERS_MAX: u64 = 20_000_000;
+/// Seconds of a test.
+pub(crate) const SECS: RangeInclusive<u32> = 1..=u32::MAX;
+/// READs outstanding.
+pub(crate) const OUTS: RangeInclusive<u8> = 1..=128;
+/// The longest message of a test, in bytes: 2^23, where `-a` ends, and beyond.
+pub(crate) const SIZE_BYTES_MAX: u32 = 1 << 30;
+/// Registered memory that a peer's choices may cost this end, unless its own ask for as much.
+pub(crate) const PEER_MEMORY_BYTES_MAX: u64 = 1 << 30;
+
+const _: () = assert!(*QPS.end() as usize * END_BYTES_MAX < MESSAGE_BYTES_MAX);
+// The sum over all queue pairs is counted in a u64.
+const _: () = assert!(*ITERS.end() < u64::MAX / *QPS.end() as u64);
+
+/// A peer's text as it can be shown: in part, and without control characters.
+pub(crate) fn quote(text: &str) -> String {
+    let mut shown: String = text.escape_debug().take(QUOTED_CHARS_MAX).collect();
+    if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_is_shown_in_part_and_cannot_control_the_terminal() {
+        assert_eq!(quote("-s 64"), "-s 64");
+        let shown = quote(&format!("\u{1b}[2J\r\n{}", "x".repeat(1 << 20)));
+        assert!(shown.starts_with("\\u{1b}[2J\\r\\nxx") && shown.ends_with("x..."), "{shown}");
+        assert!(shown.len() < 400);
+    }
+}

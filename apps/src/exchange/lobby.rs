@@ -1,0 +1,247 @@
+//! Where a server's connections wait until one of them says the right hello. The others, which may be port scanners,
+//! health checks, or hosts that have died since, are closed; none of them holds up another.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::framing::Framing;
+use super::limits::{CANDIDATES_MAX, HELLO_TIMEOUT, NOTE_INTERVAL};
+
+/// How long to wait where the system has no room for another connection.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why a hello is not the right one.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// Why, for both users.
+    pub(crate) reason: anyhow::Error,
+    /// What to answer, where the peer understands.
+    pub(crate) answer: Option<Vec<u8>>,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Refusal { reason: error.into(), answer: None }
+    }
+}
+
+/// Listens on `tcp_port` of all addresses.
+pub(crate) fn listen(tcp_port: u16) -> anyhow::Result<TcpListener> {
+    // A socket on [::] takes IPv4 too; a machine without IPv6 has the other.
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, tcp_port))
+        .or_else(|error| match error.kind() {
+            ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
+            _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, tcp_port)),
+        })
+        .with_context(|| {
+            format!("cannot listen on TCP port {tcp_port}; another one can be chosen with -p on both sides")
+        })
+}
+
+/// Waits, for as long as it takes, for a connection whose first message `judge` takes for the right hello. Says of the
+/// others on standard error why they were closed.
+pub(crate) fn accept<T>(
+    listener: &TcpListener,
+    framing: Framing,
+    mut judge: impl FnMut(&[u8], IpAddr) -> Result<T, Refusal>,
+) -> anyhow::Result<(TcpStream, T)> {
+    listener.set_nonblocking(true)?;
+    let mut notes = Notes::default();
+    let mut candidates: Vec<Candidate> = Vec::new();
+    loop {
+        wait(listener, &candidates)?;
+        let now = Instant::now();
+        let mut waiting = Vec::with_capacity(candidates.len() + 1);
+        for mut candidate in candidates {
+            let peer = candidate.peer;
+            match candidate.look(framing, now, &mut judge) {
+                Ok(None) => waiting.push(candidate),
+                Ok(Some(hello)) => {
+                    candidate.stream.set_nonblocking(false)?;
+                    notes.finish();
+                    return Ok((candidate.stream, hello));
+                }
+                Err(reason) => notes.closed(peer, &reason, now),
+            }
+        }
+        candidates = waiting;
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                if candidates.len() == CANDIDATES_MAX {
+                    let oldest = candidates.remove(0);
+                    notes.closed(oldest.peer, &anyhow::anyhow!("gave way to the next of too many"), now);
+                }
+                stream.set_nonblocking(true)?;
+                candidates.push(Candidate { stream, peer, bytes: Vec::new(), until: now + HELLO_TIMEOUT });
+            }
+            // Nobody was waiting, or has left meanwhile.
+            Err(error) if is_passing(&error) => {}
+            Err(_) => std::thread::sleep(ACCEPT_RETRY_INTERVAL),
+        }
+    }
+}
+
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
+}
+
+/// Waits until there is another connection, or something of one of them, or the time of the oldest is over.
+fn wait(listener: &TcpListener, candidates: &[Candidate]) -> anyhow::Result<()> {
+    let sockets = candidates.iter().map(|candidate| PollFd::new(&candidate.stream, PollFlags::IN));
+    let mut fds: Vec<PollFd<'_>> = sockets.chain([PollFd::new(listener, PollFlags::IN)]).collect();
+    let left = candidates.iter().map(|candidate| candidate.until).min();
+    let left = left.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error).context("cannot wait for a client"),
+    }
+}
+
+/// A connection that has not said its hello yet.
+struct Candidate {
+    stream: TcpStream,
+    peer: SocketAddr,
+    bytes: Vec<u8>,
+    until: Instant,
+}
+
+impl Candidate {
+    /// Takes in what has come. The hello, once it is whole and right, or why the connection is to be closed.
+    fn look<T>(
+        &mut self,
+        framing: Framing,
+        now: Instant,
+        judge: &mut impl FnMut(&[u8], IpAddr) -> Result<T, Refusal>,
+    ) -> anyhow::Result<Option<T>> {
+        self.read(framing)?;
+        let Some(message) = framing.message(&self.bytes)? else {
+            let secs = HELLO_TIMEOUT.as_secs();
+            anyhow::ensure!(now < self.until, "it did not say within {secs} s what it wants");
+            return Ok(None);
+        };
+        match judge(message, self.peer.ip().to_canonical()) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(refusal) => {
+                // It may not wait for an answer; one that it waits for fits into the socket's buffer.
+                let _ = refusal.answer.map(|answer| self.stream.write_all(&answer));
+                Err(refusal.reason)
+            }
+        }
+    }
+
+    /// Takes in as much as a first message may have, and one byte more, by which it is known to be too long.
+    fn read(&mut self, framing: Framing) -> anyhow::Result<()> {
+        let room = (framing.bytes_max() + 1).saturating_sub(self.bytes.len());
+        match (&self.stream).take(room as u64).read_to_end(&mut self.bytes) {
+            // The end of the stream, unless it was the room's.
+            Ok(count) if count < room && framing.message(&self.bytes).is_ok_and(|found| found.is_none()) => {
+                anyhow::bail!("it hung up before it said what it wants")
+            }
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
+            Err(error) => Err(error).context("it is gone"),
+        }
+    }
+}
+
+/// Lines on standard error about connections that were closed, a few at a time.
+#[derive(Default)]
+struct Notes {
+    last_at: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Notes {
+    fn closed(&mut self, peer: SocketAddr, reason: &anyhow::Error, now: Instant) {
+        if self.last_at.is_some_and(|last| now.saturating_duration_since(last) < NOTE_INTERVAL) {
+            self.unsaid += 1;
+            return;
+        }
+        self.last_at = Some(now);
+        let others = match std::mem::take(&mut self.unsaid) {
+            0 => String::new(),
+            unsaid => format!(" ({unsaid} others since the last such line)"),
+        };
+        let ip = peer.ip().to_canonical();
+        eprintln!("roce: closed a connection from {ip}, and still waiting for a client: {reason:#}{others}");
+    }
+
+    fn finish(&self) {
+        if self.unsaid > 0 {
+            eprintln!("roce: closed {} other connections before the client's", self.unsaid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAMING: Framing = Framing::Line(8);
+
+    /// A lobby that waits for the hello "right"; what it returns is the other end of the connection that said it.
+    fn lobby() -> (SocketAddr, std::thread::JoinHandle<(SocketAddr, usize)>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let mut wrong = 0;
+            let (stream, ()) = accept(&listener, FRAMING, |hello, ip| {
+                assert_eq!(ip, IpAddr::from(Ipv4Addr::LOCALHOST));
+                if hello == b"right" {
+                    return Ok(());
+                }
+                wrong += 1;
+                let answer = Some(b"no\n".to_vec());
+                Err(Refusal { reason: anyhow::anyhow!("it is another"), answer })
+            })
+            .unwrap();
+            (stream.peer_addr().unwrap(), wrong)
+        });
+        (address, server)
+    }
+
+    fn connection(address: SocketAddr, said: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(said).unwrap();
+        stream
+    }
+
+    fn is_closed(mut stream: &TcpStream) -> bool {
+        // A reset is as good: what was sent has not all been read.
+        stream.read(&mut [0; 1]).is_ok_and(|count| count == 0) || stream.take_error().is_ok()
+    }
+
+    #[test]
+    fn junk_is_closed_and_a_silent_connection_holds_up_nobody() {
+        let (address, server) = lobby();
+        let silent = connection(address, b"");
+        let half = connection(address, b"rig");
+        drop(connection(address, b""));
+        drop(connection(address, b"ri"));
+        assert!(is_closed(&connection(address, b"endless, without an end")));
+        assert!(is_closed(&connection(address, b"right\nright\n")));
+        let mut wrong = connection(address, b"wrong\n");
+        let mut answer = String::new();
+        wrong.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "no\n");
+        let mut slow = connection(address, b"ri");
+        slow.write_all(b"ght\n").unwrap();
+        assert_eq!(server.join().unwrap(), (slow.local_addr().unwrap(), 1));
+        assert!(is_closed(&silent) && is_closed(&half));
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_gives_way() {
+        let (address, server) = lobby();
+        let silent: Vec<_> = (0..CANDIDATES_MAX + 3).map(|_| connection(address, b"")).collect();
+        assert!(silent[..3].iter().all(is_closed));
+        let right = connection(address, b"right\n");
+        assert_eq!(server.join().unwrap(), (right.local_addr().unwrap(), 0));
+    }
+}

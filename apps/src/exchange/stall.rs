@@ -1,0 +1,64 @@
+//! Whether a peer that should be doing something still is.
+
+use std::time::{Duration, Instant};
+
+/// Looks at the count of what came, in a time limit.
+const LOOKS_PER_LIMIT: u32 = 8;
+
+/// Watches a count that grows while the peer does its part.
+#[derive(Debug)]
+pub(crate) struct Stall {
+    limit: Duration,
+    /// When the count was last looked at, and when it was last found to have grown.
+    looked_at: Instant,
+    grown_at: Instant,
+    count: u64,
+}
+
+impl Stall {
+    /// Begins to watch, as of `now`.
+    pub(crate) fn new(limit: Duration, now: Instant) -> Self {
+        Stall { limit, looked_at: now, grown_at: now, count: 0 }
+    }
+
+    /// Whether the count has not grown for the limit. Asks for it a few times in that time, as that may be costly.
+    pub(crate) fn is_over(&mut self, now: Instant, count: impl FnOnce() -> u64) -> bool {
+        if now.saturating_duration_since(self.looked_at) < self.limit / LOOKS_PER_LIMIT {
+            return false;
+        }
+        self.looked_at = now;
+        let count = count();
+        if count != self.count {
+            (self.count, self.grown_at) = (count, now);
+        }
+        now.saturating_duration_since(self.grown_at) >= self.limit
+    }
+
+    /// What to say of a peer for which it is.
+    pub(crate) fn error(&self) -> anyhow::Error {
+        anyhow::anyhow!(
+            "nothing has come from the peer for {} s: is it still running, and the path to it up? A slower peer needs a \
+             longer --peer-timeout",
+            self.limit.as_secs()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_grows_is_no_stall() {
+        let start = Instant::now();
+        let mut stall = Stall::new(Duration::from_secs(8), start);
+        let at = |secs| start + Duration::from_secs(secs);
+        assert!(!stall.is_over(at(0), || panic!("too early to look")));
+        assert!(!stall.is_over(at(7), || 1));
+        assert!(!stall.is_over(at(14), || 1));
+        assert!(stall.is_over(at(15), || 1));
+        assert!(!stall.is_over(at(16), || 2));
+        assert!(!stall.is_over(at(23), || 2));
+        assert!(stall.is_over(at(24), || 2));
+    }
+}
