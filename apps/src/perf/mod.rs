@@ -12,6 +12,12 @@ mod report;
 mod setup;
 mod turns;
 
+#[cfg(test)]
+mod corpus;
+#[cfg(test)]
+#[path = "../../../fuzz/oracle/exchange.rs"]
+mod oracle;
+
 use std::process::ExitCode;
 
 use anyhow::Context as _;

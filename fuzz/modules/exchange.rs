@@ -1,0 +1,10 @@
+//! The pure half of the module of this name in `apps`.
+
+#[path = "../../apps/src/exchange/framing.rs"]
+pub(crate) mod framing;
+#[path = "../../apps/src/exchange/gid.rs"]
+pub(crate) mod gid;
+#[path = "../../apps/src/exchange/limits.rs"]
+pub(crate) mod limits;
+#[path = "../../apps/src/exchange/pingpong.rs"]
+pub(crate) mod pingpong;
