@@ -544,8 +544,7 @@ impl Context {
 
     /// Whether `gid` lies in the subnet of an address of this device.
     pub fn is_on_link(&self, gid: Gid) -> bool {
-        let driven = self.inner.shared.lock();
-        driven.engine.neighbour().gids().iter().any(|(_, entry)| entry.is_on_link(gid.ip()))
+        self.inner.shared.inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
     /// Finds the Ethernet address of `dgid`.
