@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{pair, settle};
+use common::{DEPTH, pair, settle};
 use roce::engine::Event;
 use roce::qp::{PathMtu, QpState};
 use roce::queue::{SendData, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus};
@@ -11,6 +11,26 @@ const LENGTHS: [u32; 10] = [0, 1, 3, 4, 255, 256, 257, 1024, 5000, 100_000];
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn inline_requests_in_flight_keep_their_own_bytes() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 1 << 16, true);
+    for n in 0..u64::from(DEPTH) {
+        let op = SendOp::Write { remote_addr: b.memory.addr() + 8 * n, rkey: b.rkey };
+        let data = SendData::Inline(&n.to_be_bytes());
+        a.send.post(&SendRequest { wr_id: n, op, flags: SendFlags::default(), data }).unwrap();
+    }
+    settle(&mut a, &mut b);
+    assert!(a.completions().iter().all(|cqe| cqe.status == WcStatus::Success));
+    let written: Vec<u64> = (0..u64::from(DEPTH))
+        .map(|n| {
+            let mut bytes = [0; 8];
+            b.memory.read(8 * n as usize, &mut bytes).unwrap();
+            u64::from_be_bytes(bytes)
+        })
+        .collect();
+    assert_eq!(written, Vec::from_iter(0..u64::from(DEPTH)));
 }
 
 #[test]

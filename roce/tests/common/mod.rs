@@ -31,8 +31,8 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) gid: Gid,
 }
 
-/// Depth of each end's queues.
-pub(crate) const DEPTH: u32 = 512;
+/// Depth of each end's queues: no power of two, as that of their rings is.
+pub(crate) const DEPTH: u32 = 600;
 
 fn end<P: Port>(
     index: u8,
