@@ -130,7 +130,7 @@ counters! {
     DropCounters {
         /// Frames of other protocols (for the neighbour code).
         not_roce,
-        /// Ethernet destination of another station, or of a group that the packet may not go to.
+        /// Frames to another station, and RoCE packets to a group.
         wrong_mac,
         /// Another VLAN than that of the queue pair's own address.
         wrong_vlan,

@@ -75,17 +75,18 @@ impl<P: Port> Engine<P> {
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {
-        let Some(destination) = frame.first_chunk() else {
+        let Some(destination) = frame.first_chunk().map(|bytes| Mac(*bytes)) else {
             self.drops.truncated += 1;
             return;
         };
-        let is_member = self.neighbour.is_member(Mac(*destination));
-        if !is_member || !matches!(Packet::parse(frame), Err(ParseError::NotRoce)) {
+        if !destination.is_group() || !matches!(Packet::parse(frame), Err(ParseError::NotRoce)) {
             self.drops.wrong_mac += 1;
             return;
         }
         self.drops.not_roce += 1;
-        self.neighbour.handle_frame(frame, self.now);
+        if self.neighbour.is_member(destination) {
+            self.neighbour.handle_frame(frame, self.now);
+        }
     }
 
     #[inline(always)]
