@@ -101,7 +101,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if !matches!(transport, Transport::Rc | Transport::Cnp) {
         return Admission::Drop(|drops| &mut drops.wrong_transport);
     }
-    if packet.vlan_id() != connection.vlan {
+    if !packet.is_of_vlan(connection.vlan) {
         return Admission::Drop(|drops| &mut drops.wrong_vlan);
     }
     if !PKey::DEFAULT.accepts(packet.bth.pkey) {

@@ -238,17 +238,26 @@ impl Neighbour {
     }
 
     /// The next frame to send, or `None` where there is none at `now`. Call it until then at each poll.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
+        // Inlined, because nearly every poll ends here.
+        if self.next_deadline().is_none_or(|due| due > now) { None } else { self.next_frame(now) }
+    }
+
+    #[inline(never)]
+    fn next_frame(&mut self, now: Instant) -> Option<&[u8]> {
         self.announce();
         if self.questions.is_empty() {
             self.ask(now);
         }
         // Questions first: others that ask without end must not keep this port from asking.
-        self.sending = self.questions.pop_front().or_else(|| self.answers.pop_front())?;
+        let waiting = if self.questions.is_empty() { &mut self.answers } else { &mut self.questions };
+        self.sending = waiting.pop_front()?;
         Some(&self.sending)
     }
 
     /// When `poll_transmit` has something to do of its own accord; the origin of time means at once.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announcing = self.mode == Mode::Dedicated && self.announced != Some(self.gids.generation());
         let waiting = !self.questions.is_empty() || !self.answers.is_empty();

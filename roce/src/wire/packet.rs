@@ -180,10 +180,10 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// The VLAN of the packet; VLAN identifier 0 is a priority and no VLAN (IEEE 802.1Q 9.6).
+    /// Whether the packet is of `vlan`, `None` for no VLAN, which VLAN identifier 0 is too (IEEE 802.1Q 9.6).
     #[inline]
-    pub fn vlan_id(&self) -> Option<u16> {
-        self.vlan.map(|tci| tci & VLAN_ID_MASK).filter(|&id| id != 0)
+    pub fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
+        self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
     }
 
     /// The ICRC that came with the packet.
