@@ -1,5 +1,6 @@
 //! The integration tests, in one binary.
 
+mod attack;
 mod guest;
 mod live;
 mod ports;

@@ -54,8 +54,13 @@ impl End {
         End { peer, mr, gid_index, qp: None }
     }
 
+    /// Its queue pair.
+    pub(crate) fn qp_reply(&self) -> &QpReply {
+        self.qp.as_ref().expect("connected")
+    }
+
     fn qp(&self) -> usize {
-        self.qp.as_ref().expect("connected").qp
+        self.qp_reply().qp
     }
 
     /// A stretch of its memory.

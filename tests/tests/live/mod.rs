@@ -8,7 +8,7 @@ mod process;
 pub(crate) mod scenarios;
 mod turn;
 
-pub(crate) use link::{End, Settings};
+pub(crate) use link::{End, Settings, TARGET, connect};
 pub(crate) use namespace::{Namespace, wait_listen};
 pub(crate) use peer::{Peer, TIMEOUT};
 pub(crate) use process::{Output, Process, capture_file, is_root, ordinary_user, roce, run, shared_dir};

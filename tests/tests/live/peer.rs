@@ -36,6 +36,11 @@ impl Peer {
         self.process.stderr()
     }
 
+    /// Ends the program; no command may follow.
+    pub(crate) fn end(&mut self) {
+        self.process.end();
+    }
+
     /// Gives a command; the answer may be a refusal.
     pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,
@@ -111,9 +116,13 @@ impl Peer {
         self.tell::<State>(&Command::State { qp }).state
     }
 
+    /// The counters of the device.
+    pub(crate) fn counters(&mut self) -> BTreeMap<String, u64> {
+        self.tell(&Command::Counters)
+    }
+
     /// A counter of the device, 0 where the peer has none of that name.
     pub(crate) fn counter(&mut self, name: &str) -> u64 {
-        let counters: BTreeMap<String, u64> = self.tell(&Command::Counters);
-        counters.get(name).copied().unwrap_or_default()
+        self.counters().get(name).copied().unwrap_or_default()
     }
 }

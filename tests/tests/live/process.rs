@@ -123,8 +123,9 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
+impl Process {
+    /// Takes its stdin, by which it ends, and kills it where it does not.
+    pub(crate) fn end(&mut self) {
         drop(self.stdin.take());
         let end = Instant::now() + FAREWELL;
         while Instant::now() < end {
@@ -137,6 +138,12 @@ impl Drop for Process {
         // It may have ended just now.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
