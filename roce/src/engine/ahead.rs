@@ -108,7 +108,8 @@ impl<P: Port> Engine<P> {
                 Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
             };
             if let Ok(packet) = &Packet::parse(frame) {
-                self.on_request(slot, packet);
+                // A closure of its own: one that `on_packet` shared would be inlined in neither.
+                self.with_responder(slot, |responder, inlet| responder.on_request(packet, inlet));
             }
         }
     }

@@ -119,7 +119,11 @@ impl<W: Wqe> WorkQueue<W> {
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
-        self.sges.release(wqe.list().rest_count());
+        let rest = wqe.list().rest_count();
+        // Mostly there are none, and a release writes to a cache line that both ends share.
+        if rest > 0 {
+            self.sges.release(rest);
+        }
         self.wqes.release(1);
         Some(wqe)
     }

@@ -234,7 +234,7 @@ impl Responder {
     }
 
     /// Takes in a request packet whose addresses, keys and ICRC are right.
-    #[inline]
+    #[inline(always)]
     pub fn on_request(&mut self, packet: &Packet<'_>, inlet: &mut Inlet<'_>) -> Aftermath {
         match self.recovery.on_packet(packet.bth.psn) {
             Verdict::InOrder => self.on_expected(packet, inlet),
