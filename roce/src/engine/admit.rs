@@ -11,9 +11,9 @@
 
 use super::qp_object::Qp;
 use crate::counters::DropCounters;
-use crate::id::{Mac, PKey};
+use crate::id::{Gid, Mac, PKey};
 use crate::psn::Psn;
-use crate::wire::{Packet, Transport};
+use crate::wire::{AddressPair, Packet, Transport};
 
 /// PSNs on either side of the one expected in which a "congestion experienced" mark counts: the longest window of
 /// selective repeat, so that repetitions of what is in flight count too.
@@ -53,28 +53,23 @@ pub(super) struct Source {
     /// The peer's MAC, where it is on the link and MACs are compared. A routed packet has a gateway's, and of several
     /// gateways (VRRP, asymmetric routes) it may not be the one that packets to the peer take.
     pub mac: Option<Mac>,
-    /// Of its requests.
-    requests: SourcePort,
-    /// Of its responses: an RNIC may send them as another flow.
-    responses: SourcePort,
+    /// Its address, and the queue pair's own.
+    addresses: AddressPair,
+    /// Of its responses and of its requests: an RNIC may send them as two flows.
+    ports: [SourcePort; 2],
 }
 
 impl Source {
     /// Of a peer of which no packet was received.
-    pub(super) fn new(checks: SourceChecks, mac: Option<Mac>) -> Self {
+    pub(super) fn new(checks: SourceChecks, mac: Option<Mac>, addresses: AddressPair) -> Self {
         let port = if checks.udp_port { SourcePort::Unbound } else { SourcePort::Any };
-        Source { mac: mac.filter(|_| checks.mac), requests: port, responses: port }
-    }
-
-    #[inline]
-    fn port(&self, is_request: bool) -> SourcePort {
-        if is_request { self.requests } else { self.responses }
+        Source { mac: mac.filter(|_| checks.mac), addresses, ports: [port; 2] }
     }
 
     /// Whether the next packet in order names the port of its direction.
     #[inline]
     pub(super) fn is_unbound(&self, is_request: bool) -> bool {
-        self.port(is_request) == SourcePort::Unbound
+        self.ports[usize::from(is_request)] == SourcePort::Unbound
     }
 }
 
@@ -107,13 +102,10 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if !PKey::DEFAULT.accepts(packet.bth.pkey) {
         return Admission::Drop(|drops| &mut drops.wrong_pkey);
     }
-    if !packet.is_from(&connection.peer) {
-        return Admission::Drop(|drops| &mut drops.wrong_source);
-    }
-    if !packet.is_to(&connection.own) {
-        return Admission::Drop(|drops| &mut drops.wrong_destination);
-    }
     let source = &connection.source;
+    if !packet.is_between(&source.addresses) {
+        return Admission::Drop(wrong_address(packet, connection.peer));
+    }
     if source.mac.is_some_and(|mac| mac != packet.src_mac) {
         return Admission::Drop(|drops| &mut drops.wrong_source_mac);
     }
@@ -122,7 +114,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Pass;
     }
     let is_request = packet.info.is_request;
-    if let SourcePort::Bound(port) = source.port(is_request)
+    if let SourcePort::Bound(port) = source.ports[usize::from(is_request)]
         && port != packet.udp_source_port
     {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
@@ -136,6 +128,12 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         }
     }
     Admission::Pass
+}
+
+/// The counter of a packet that is not from `peer` to the queue pair's own address.
+#[cold]
+fn wrong_address(packet: &Packet<'_>, peer: Gid) -> DropCounter {
+    if packet.is_from(&peer) { |drops| &mut drops.wrong_destination } else { |drops| &mut drops.wrong_source }
 }
 
 /// Whether a packet that passed is the next of its direction, or answers what is in flight.
@@ -155,9 +153,7 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
         return;
     }
     let Some(connection) = &mut qp.connection else { return };
-    let source = &mut connection.source;
-    let port = if packet.info.is_request { &mut source.requests } else { &mut source.responses };
-    *port = SourcePort::Bound(packet.udp_source_port);
+    connection.source.ports[usize::from(packet.info.is_request)] = SourcePort::Bound(packet.udp_source_port);
 }
 
 /// Whether a mark on a packet that passed is taken for congestion: a PSN drawn at random would mostly not be.

@@ -18,7 +18,7 @@ use crate::recovery::RecoveryScheme;
 use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 use crate::start;
 use crate::time::Instant;
-use crate::wire::{HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
+use crate::wire::{AddressPair, HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
 
 /// Time to live where the path does not say.
 const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -165,7 +165,8 @@ impl<P: Port> Engine<P> {
             template_for(qpn, attributes, path, ends).map_err(|families| no_path(families.to_string()))?;
         let ip_id = start::ip_id(self.random.below(1 << 16) as u16); // below 2^16
         let on_link = self.neighbour.is_on_link(path.dgid.ip());
-        let source = Source::new(self.source_checks, on_link.then_some(peer_mac));
+        let source =
+            Source::new(self.source_checks, on_link.then_some(peer_mac), AddressPair::new(path.dgid, own));
         Ok(Route { path: Path { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
     }
 

@@ -73,6 +73,9 @@ impl<W: Wqe> WorkPoster<W> {
         }
         let list =
             SgList::new(sges, self.sges.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
+        if list.rest_count() == 0 {
+            return Ok(list);
+        }
         if !self.sges.has_room(list.rest_count()) {
             return Err(self.full());
         }

@@ -40,7 +40,7 @@ pub use immdt::ImmDt;
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use opcode::{ExtHeader, Opcode, OpcodeInfo, Operation, Position, Transport};
-pub use packet::{Fingerprint, IpInfo, Packet, ParseError};
+pub use packet::{AddressPair, Fingerprint, IpInfo, Packet, ParseError};
 pub use recveth::RecvEth;
 pub use reth::Reth;
 pub use sacketh::SackEth;

@@ -125,7 +125,27 @@ pub struct Packet<'a> {
     icrc: u32,
 }
 
-/// The ICRC of a packet, and the fields under it that differ where the packet is sent again.
+/// The source and the destination address of packets, of one family.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressPair {
+    is_ipv6: bool,
+    /// As in an IP header: two addresses of IPv4 in the first 8 bytes, or two of IPv6.
+    bytes: [u8; 32],
+}
+
+impl AddressPair {
+    /// The addresses of packets from `src` to `dst`.
+    pub fn new(src: Gid, dst: Gid) -> Self {
+        let is_ipv6 = !src.is_ipv4();
+        let (skipped, len) = if is_ipv6 { (0, 16) } else { (12, 4) };
+        let mut bytes = [0; 32];
+        bytes[..len].copy_from_slice(&src.0[skipped..]);
+        bytes[len..2 * len].copy_from_slice(&dst.0[skipped..]);
+        AddressPair { is_ipv6, bytes }
+    }
+}
+
+/// The ICRC of a packet, and the fields under it that differ in a retransmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     icrc: u32,
@@ -191,8 +211,8 @@ impl<'a> Packet<'a> {
         self.icrc
     }
 
-    /// Whether this packet asks for what `other` asks for: sent again, a packet differs in its IP
-    /// identification, its ECN bits and AckReq at most.
+    /// Whether this packet asks for what `other` asks for: a retransmission differs in its IP identification,
+    /// its ECN bits and AckReq at most.
     pub fn has_content_of(&self, other: &Packet<'_>) -> bool {
         let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
         content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
@@ -221,6 +241,18 @@ impl<'a> Packet<'a> {
     /// Destination address.
     pub fn dst_gid(&self) -> Gid {
         self.gid(16, 24)
+    }
+
+    /// Whether the packet comes from and goes to these addresses.
+    #[inline]
+    pub fn is_between(&self, pair: &AddressPair) -> bool {
+        // Source and destination lie side by side, so they are compared at once.
+        if self.ip.is_ipv6 {
+            pair.is_ipv6 && self.l3.get(8..).and_then(|b| b.first_chunk()) == Some(&pair.bytes)
+        } else {
+            let v4: Option<&[u8; 8]> = self.l3.get(12..).and_then(|b| b.first_chunk());
+            !pair.is_ipv6 && v4 == pair.bytes.first_chunk()
+        }
     }
 
     /// Whether the packet comes from `gid`, and is of its family.
