@@ -109,7 +109,10 @@ fn what_waits_too_long_is_dropped_and_counted() {
         let more = several.writes(0, 1, FULL);
         several.put_all(more);
         several.run();
-        assert!(recovery != SELECTIVE || several.told == 1, "what is gone is told of no more");
+        assert!(
+            recovery != SELECTIVE || several.told == 1,
+            "what was discarded is not acknowledged any more"
+        );
         several.put(missing);
         several.run();
         assert_eq!(several.counter(0, "rx_write_requests"), 1, "{recovery}");

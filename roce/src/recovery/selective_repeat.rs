@@ -456,7 +456,7 @@ impl SelectiveRepeat {
         newly
     }
 
-    /// The packets `first` to `first + count` go again, although the peer may have told of their arrival.
+    /// Marks the packets `first` to `first + count` for retransmission, although the peer may have acknowledged them.
     pub fn send_again(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {

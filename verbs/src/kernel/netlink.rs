@@ -32,9 +32,9 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// A connection that is told of changes by these multicast groups.
+    /// A connection that receives the changes of these multicast groups.
     pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
-        let failed = KernelError::system("be told of changes by the kernel");
+        let failed = KernelError::system("follow changes in the kernel");
         let netlink = Netlink::open()?;
         groups.iter().try_for_each(|&group| netlink.socket.add_membership(group)).map_err(&failed)?;
         netlink.socket.set_non_blocking(true).map_err(&failed)?;
@@ -47,7 +47,7 @@ impl Netlink {
         &mut self,
         datagrams_max: usize,
     ) -> Result<Option<Vec<RouteNetlinkMessage>>, KernelError> {
-        let doing = "be told of changes by the kernel";
+        let doing = "follow changes in the kernel";
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {

@@ -82,7 +82,7 @@ pub enum Aftermath {
     Nothing,
     /// An answer is due.
     Answer,
-    /// Nothing yet: it is ahead of the packet expected, and [`Responder::on_ahead`] is to be told of it.
+    /// Nothing yet: the packet is ahead of the one expected, and must be given to [`Responder::on_ahead`].
     Ahead {
         /// The first sign of a gap.
         first: bool,
@@ -346,8 +346,8 @@ impl Responder {
         true
     }
 
-    /// A packet that is ahead is kept, where there is room, and told of where it opens a gap; under selective repeat
-    /// also where it closes one, was there already, or asks for it.
+    /// Keeps a packet that is ahead, where there is room. A packet that opens a gap is answered; under selective repeat
+    /// also a packet that closes one, is a duplicate, or has AckReq set.
     #[cold]
     pub fn on_ahead(&mut self, packet: &Packet<'_>, found: OutOfOrder, inlet: &mut Inlet<'_>) -> Aftermath {
         inlet.counters.out_of_seq_request += 1;

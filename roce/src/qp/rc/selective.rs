@@ -265,7 +265,7 @@ fn is_told(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
 }
 
 /// The peer had `next` and misses it now: it ran out of room, or two versions of a packet came (compare RFC 2018,
-/// section 8). Requests that it told of and tells of no more go again.
+/// section 8). Requests acknowledged before that the bitmap no longer has are retransmitted.
 #[cold]
 fn find_thrown_away(scheme: &mut SelectiveRepeat, next: Psn, bitmap: &[u8], outstanding: &mut Outstanding) {
     for psn in (0..scheme.window_pkts()).map(|i| next.plus(i)) {
