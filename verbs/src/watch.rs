@@ -22,8 +22,14 @@ const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Counters, and the meaning of their growth.
-const CONCERNS: [(&str, &str); 9] = [
+const CONCERNS: [(&str, &str); 12] = [
     ("address_conflicts", "another station claims an address of this port"),
+    ("moves_refuted", "a station claims a neighbour's address, which the neighbour still answers for"),
+    (
+        "reorder_conflicts",
+        "two versions of one packet came: forged packets, or a peer that changed its memory",
+    ),
+    ("reorder_no_room", "packets out of order found no room, and must be retransmitted"),
     ("wrong_pkey", "packets of another partition (P_Key) were dropped"),
     (
         "resp_remote_access_errors",

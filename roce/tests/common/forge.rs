@@ -13,6 +13,7 @@ use roce::wire::{
 #[derive(Clone, Copy)]
 pub(crate) struct Forged {
     pub(crate) src_mac: Mac,
+    pub(crate) dst_mac: Mac,
     pub(crate) src: Gid,
     pub(crate) dst: Gid,
     pub(crate) udp_source_port: u16,
@@ -37,6 +38,7 @@ impl Forged {
         let payload_len = if opcode.info().is_some_and(|info| info.has_payload) { 64 } else { 0 };
         Forged {
             src_mac: peer.engine.port().caps().mac,
+            dst_mac: victim.engine.port().caps().mac,
             src: peer.gid,
             dst: victim.gid,
             udp_source_port: udp_source_port(flow_label_from_qpns(peer.qpn, victim.qpn)),
@@ -59,7 +61,7 @@ impl Forged {
     pub(crate) fn frame(&self) -> Vec<u8> {
         let template = HeaderTemplate::new(&HeaderSpec {
             src_mac: self.src_mac,
-            dst_mac: Mac([2, 0, 0, 0, 0, if self.src_mac.0[5] == 1 { 2 } else { 1 }]),
+            dst_mac: self.dst_mac,
             vlan: None,
             src: self.src,
             dst: self.dst,
