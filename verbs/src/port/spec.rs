@@ -251,10 +251,10 @@ mod tests {
         assert_eq!((spec.vlan, spec.mtu_bytes, spec.queues), (Some(7), Some(4200), 2));
         assert_eq!(spec.driver_args, ["a=b"]);
         assert_eq!(spec.source_checks, SourceChecks { mac: true, udp_port: true });
+        assert_eq!(spec.to_string(), "pci:0000:3b:00.0");
         let spec: PortSpec = "tap:r,source-port=any".parse().unwrap();
         assert_eq!(spec.source_checks, SourceChecks { mac: true, udp_port: false });
         assert!("tap:r,source-mac=none".parse::<PortSpec>().is_err());
-        assert_eq!(spec.to_string(), "pci:0000:3b:00.0");
         for (kind, _, _, example) in KINDS {
             assert_eq!(example.parse::<PortSpec>().unwrap().kind, kind);
         }
