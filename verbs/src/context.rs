@@ -240,21 +240,24 @@ impl Driven {
         let mut asked = neighbours.due()?;
         let neighbour = self.engine.neighbour_mut();
         asked.extend(neighbour.wanted().take(WANTED_PER_TURN));
+        let mut result = Ok(());
         for ip in asked {
             if !neighbour.is_followed(ip) {
                 neighbours.forget(ip);
                 continue;
             }
-            match neighbours.resolve(ip)? {
-                Resolution::Known(mac) => {
+            match neighbours.resolve(ip) {
+                Ok(Resolution::Known(mac)) => {
                     neighbour.set_neighbour(ip, mac);
                 }
                 // What was known stays in use.
-                Resolution::Pending => {}
-                Resolution::Unreachable => neighbour.set_unreachable(ip, now),
+                Ok(Resolution::Pending) => {}
+                Ok(Resolution::Unreachable) => neighbour.set_unreachable(ip, now),
+                // The others are followed all the same.
+                Err(error) => result = Err(error),
             }
         }
-        Ok(())
+        result
     }
 
     /// Refuses a peer that the kernel has no route to over the interface.

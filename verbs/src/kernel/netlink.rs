@@ -51,8 +51,12 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // Changes answer no question: their sequence number is 0, as this connection's is.
-                Ok((datagram, _)) => drop(self.take(doing, &datagram, &mut changes)?),
+                // A change has the sequence number of the program that made it, or 0. Where one cannot be read, all
+                // may have changed.
+                Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
+                    Ok(_) => {}
+                    Err(_) => return Ok(None),
+                },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(None),
                 Err(error) => return Err(KernelError::system(doing)(error)),
@@ -85,37 +89,37 @@ impl Netlink {
         let mut answers = Vec::new();
         loop {
             let (datagram, _) = self.socket.recv_from_full().map_err(KernelError::system(doing))?;
-            if self.take(doing, &datagram, &mut answers)? {
+            if take(doing, &datagram, Some(self.sequence), &mut answers)? {
                 return Ok(answers);
             }
         }
     }
+}
 
-    /// Takes the messages of one datagram; true where the last of them ended the answer.
-    fn take(
-        &self,
-        doing: &'static str,
-        datagram: &[u8],
-        answers: &mut Vec<RouteNetlinkMessage>,
-    ) -> Result<bool, KernelError> {
-        let mut rest = datagram;
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(|error| KernelError::Answer { doing, detail: error.to_string() })?;
-            // Messages start at multiples of four bytes.
-            let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
-            rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
-            if message.header.sequence_number != self.sequence {
-                continue; // the rest of an answer that was given up
-            }
-            match message.payload {
-                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                NetlinkPayload::Done(_) => return Ok(true),
-                NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
-                NetlinkPayload::Error(error) => return Err(KernelError::system(doing)(error.to_io())),
-                _ => {}
-            }
+/// Takes the messages of one datagram that have this sequence number, where one is given; true where the last of them ended the answer.
+fn take(
+    doing: &'static str,
+    datagram: &[u8],
+    sequence: Option<u32>,
+    answers: &mut Vec<RouteNetlinkMessage>,
+) -> Result<bool, KernelError> {
+    let mut rest = datagram;
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+            .map_err(|error| KernelError::Answer { doing, detail: error.to_string() })?;
+        // Messages start at multiples of four bytes.
+        let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+        rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
+        if sequence.is_some_and(|sequence| message.header.sequence_number != sequence) {
+            continue; // the rest of an answer that was given up
         }
-        Ok(false)
+        match message.payload {
+            NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+            NetlinkPayload::Error(error) => return Err(KernelError::system(doing)(error.to_io())),
+            _ => {}
+        }
     }
+    Ok(false)
 }
