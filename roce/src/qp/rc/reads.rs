@@ -26,7 +26,7 @@ pub const REPEAT_PKTS_MIN: u32 = 64;
 pub const REPEAT_PKTS_PER_SEC: u64 = 50_000;
 
 /// Of these, the burst.
-const ALLOWANCE_PKTS_MAX: u64 = 256;
+pub const REPEAT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / REPEAT_PKTS_PER_SEC;
 
@@ -127,7 +127,7 @@ struct Allowance {
 impl Allowance {
     /// Takes at most `wanted` packets; returns how many.
     fn take(&mut self, now: Instant, wanted: u32) -> u32 {
-        let full = Instant::from_nanos(now.as_nanos().saturating_sub(ALLOWANCE_PKTS_MAX * NANOS_PER_PKT));
+        let full = Instant::from_nanos(now.as_nanos().saturating_sub(REPEAT_BURST_PKTS * NANOS_PER_PKT));
         self.since = self.since.max(full);
         let grown = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_PKT;
         let taken = grown.min(u64::from(wanted));
