@@ -140,7 +140,7 @@ impl<P: Port> Engine<P> {
     }
 
     #[inline(always)]
-    pub(super) fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
+    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
         self.with_responder(slot, |responder, inlet| responder.on_request(packet, inlet))
     }
 

@@ -7,8 +7,8 @@ use super::frames::{FORGED, FORGED_OFFSET, Forged};
 use super::network::{ATTACKER_MAC, MESSAGE_BYTES, Ports, Stage};
 use crate::live::{TIMEOUT, turn};
 
-/// Sends `forged` to host b in the place of host a's next packet; it must change nothing.
-fn is_refused(ports: Ports, change: impl Fn(&mut Forged)) {
+/// Sends host b the next packet of host a, but for one `change`; it must change nothing.
+pub(super) fn is_refused(ports: Ports, change: impl Fn(&mut Forged)) {
     let _turn = turn();
     let mut stage = Stage::new(ports);
     let mut forged = Forged::write(&stage, 1);
