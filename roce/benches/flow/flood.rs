@@ -40,7 +40,7 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    pub(crate) fn new(junk: LinkJunk) -> Self {
+    pub(crate) fn new(junk: LinkJunk) -> Box<Self> {
         let caps = |mac| PortCaps { mac, mtu_bytes: 4200 };
         let (port, wire) = Loopback::pair(caps(OWN), caps(STRANGER), 4 * BATCH_PKTS as usize);
         let neighbour = NeighbourConfig {
@@ -53,7 +53,7 @@ impl Flood {
         };
         let mut engine = Engine::new(port, EngineConfig::new([1; 32], neighbour)).expect("an address");
         engine.neighbour_mut().set_neighbour([10, 0, 0, 2].into(), Mac([2, 0, 0, 0, 0, 2]));
-        let mut flood = Flood { engine, wire };
+        let mut flood = Box::new(Flood { engine, wire });
         for _ in 0..3 {
             flood.put(junk);
             flood.receive();

@@ -79,22 +79,22 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// A connection that has moved some batches already.
-    pub(crate) fn new(case: Case) -> Self {
+    pub(crate) fn new(case: Case) -> Box<Self> {
         Flow::with(case, &QpAttr::default())
     }
 
     /// The same, of a connection under selective repeat whose receiver may place payload before its turn.
-    pub(crate) fn selective(case: Case) -> Self {
+    pub(crate) fn selective(case: Case) -> Box<Self> {
         let recovery = Some(RecoveryScheme::SelectiveRepeat { window_pkts: 256 });
         Flow::with(case, &QpAttr { recovery, placement: Some(Placement::Relaxed), ..QpAttr::default() })
     }
 
-    fn with(case: Case, schemes: &QpAttr) -> Self {
+    fn with(case: Case, schemes: &QpAttr) -> Box<Self> {
         let (port_a, port_b) = ports_of(PORT_FRAMES);
         let (a, mut b) = pair_over(port_a, port_b, MTU, MEMORY_BYTES, true, schemes);
         let messages = u64::from(BATCH_PKTS / case.len_bytes().div_ceil(MTU.bytes()));
         (0..messages).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, MTU.bytes())));
-        let mut flow = Flow { a, b, case, messages, nanos: 0 };
+        let mut flow = Box::new(Flow { a, b, case, messages, nanos: 0 });
         (0..20).for_each(|_| flow.batch());
         flow
     }
@@ -190,7 +190,7 @@ const WARM_UP_PKTS: u32 = 20 * BATCH_PKTS;
 
 impl Flow {
     /// A connection with a burst of junk under way to the responder.
-    pub(crate) fn under(junk: Junk) -> Self {
+    pub(crate) fn under(junk: Junk) -> Box<Self> {
         let mut flow = Flow::new(Case::Read64K);
         if junk == Junk::DuplicateReadLimited {
             for _ in 0..100 {
