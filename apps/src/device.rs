@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use roce::port::fault::{Chance, FaultConfig, FaultDirection};
+use roce::port::fault::{FaultConfig, FaultDirection, Probability};
 use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
 use crate::events;
@@ -22,15 +22,15 @@ pub(crate) struct DeviceArgs {
 
     /// Lose frames sent, with this probability.
     #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
-    pub(crate) drop_chance: Chance,
+    pub(crate) drop_chance: Probability,
 
     /// Hold frames sent back behind later ones, with this probability.
     #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
-    pub(crate) reorder_chance: Chance,
+    pub(crate) reorder_chance: Probability,
 
     /// Flip a bit of frames sent, with this probability.
     #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
-    pub(crate) corrupt_chance: Chance,
+    pub(crate) corrupt_chance: Probability,
 
     /// What happens to single packets sent: a TOML file of events, each with qpn, psn, iter and action.
     #[arg(long, value_name = "FILE", help_heading = "Faults and capture")]
@@ -48,7 +48,7 @@ impl DeviceArgs {
             drop_chance: self.drop_chance,
             reorder_chance: self.reorder_chance,
             corrupt_chance: self.corrupt_chance,
-            duplicate_chance: Chance::NEVER,
+            duplicate_chance: Probability::NEVER,
             seed: self.seed,
             direction: FaultDirection::Tx,
         }

@@ -5,10 +5,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use roce::id::Qpn;
-use roce::port::events::{
-    EventAction, EventOutcome, EventPlan, EventPsn, EventQp, Firing, Lane, PacketEvent,
-};
-use roce::psn::Psn;
+use roce::port::events::{EventAction, EventOutcome, EventPlan, EventPsn, EventQp, Firing, PacketEvent};
+use roce::psn::{Psn, PsnSpace};
 use roce::wire::Opcode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -122,18 +120,18 @@ impl Entry {
             })?)),
         };
         let opcode = self.opcode.as_deref().map(opcode).transpose()?;
-        Ok(PacketEvent { qp, lane: self.lane(opcode)?, psn, opcode, pass: self.iter, action: self.fate()? })
+        Ok(PacketEvent { qp, space: self.space(opcode)?, psn, opcode, pass: self.iter, action: self.fate()? })
     }
 
     /// The lane asked for, or else that of the opcode.
-    fn lane(&self, opcode: Option<Opcode>) -> Result<Lane, String> {
+    fn space(&self, opcode: Option<Opcode>) -> Result<PsnSpace, String> {
         let is_response = opcode.and_then(Opcode::info).map(|info| info.is_response);
         match (self.direction, is_response) {
             (Some(Direction::Request), Some(true)) | (Some(Direction::Response), Some(false)) => {
                 Err("direction and opcode contradict each other: leave direction out".to_owned())
             }
-            (Some(Direction::Response), _) | (None, Some(true)) => Ok(Lane::Responses),
-            _ => Ok(Lane::Requests),
+            (Some(Direction::Response), _) | (None, Some(true)) => Ok(PsnSpace::Response),
+            _ => Ok(PsnSpace::Request),
         }
     }
 
@@ -192,9 +190,9 @@ impl Named<'_> {
     }
 
     fn direction(&self) -> &'static str {
-        match self.0.lane {
-            Lane::Requests => "request",
-            Lane::Responses => "response",
+        match self.0.space {
+            PsnSpace::Request => "request",
+            PsnSpace::Response => "response",
         }
     }
 }
@@ -285,7 +283,7 @@ mod tests {
     fn a_file_is_read_with_its_defaults_and_luminas_names() {
         let drop = PacketEvent {
             qp: EventQp::Number(1),
-            lane: Lane::Requests,
+            space: PsnSpace::Request,
             psn: EventPsn::Relative(5),
             opcode: None,
             pass: 1,
@@ -308,14 +306,14 @@ mod tests {
         let expected = [
             PacketEvent {
                 qp: EventQp::Dest(Qpn::new(0x1F)),
-                lane: Lane::Responses,
+                space: PsnSpace::Response,
                 psn: EventPsn::Absolute(Psn::new(0x9C2D3F)),
                 pass: 2,
                 action: EventAction::Corrupt,
                 ..drop
             },
             PacketEvent {
-                lane: Lane::Responses,
+                space: PsnSpace::Response,
                 psn: EventPsn::Any,
                 opcode: Some(Opcode::RC_ACKNOWLEDGE),
                 pass: 3,
@@ -391,6 +389,6 @@ mod tests {
     fn parse_one() -> PacketEvent {
         let action = EventAction::Drop;
         let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(5));
-        PacketEvent { qp, lane: Lane::Requests, psn, opcode: None, pass: 2, action }
+        PacketEvent { qp, space: PsnSpace::Request, psn, opcode: None, pass: 2, action }
     }
 }

@@ -56,7 +56,7 @@ pub enum Neighbours {
     /// They ask, by ARP and neighbour discovery: the network must carry broadcasts.
     Ask,
     /// [`World::connect`] tells them.
-    Told,
+    Static,
 }
 
 /// What each host of a world is like.
@@ -394,7 +394,7 @@ impl World {
         for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
             let address = addresses_of(peer.host)[usize::from(conn.ipv6)];
             let dgid = Gid::from(address);
-            if self.neighbours == Neighbours::Told {
+            if self.neighbours == Neighbours::Static {
                 let known =
                     self.hosts[end.host].engine.neighbour_mut().set_neighbour(address, mac_of(peer.host));
                 assert!(known, "host {} knows too many neighbours", end.host);
@@ -442,7 +442,7 @@ fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> 
         mac: mac_of(number),
         mode: match config.neighbours {
             Neighbours::Ask => Mode::Dedicated,
-            Neighbours::Told => Mode::Shared,
+            Neighbours::Static => Mode::Shared,
         },
         gids: addresses_of(number).into_iter().zip([16, 64]).collect(),
         gateway_v4: None,

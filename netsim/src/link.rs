@@ -86,7 +86,7 @@ pub struct LinkCounters {
 }
 
 /// A frame that waits for others to pass it.
-pub(crate) struct Held {
+pub(crate) struct DelayedFrame {
     pub(crate) number: u32,
     pub(crate) frame: FrameId,
     pub(crate) passes_left: u32,
@@ -128,7 +128,7 @@ pub(crate) struct Link {
     faults: VecDeque<Fault>,
     /// Frames that left since the tape was put in.
     pub(crate) left_on_tape: u64,
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<DelayedFrame>,
     pub(crate) held_count: u32,
     pub(crate) counters: LinkCounters,
 }

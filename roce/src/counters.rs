@@ -48,7 +48,7 @@ counters! {
         /// Request packets ahead of the one expected.
         out_of_seq_request,
         /// Of these, SENDs and WRITEs whose payload was put in its place at once.
-        placed_ahead,
+        placed_out_of_order,
         /// Packets ahead of the one expected that were dropped because the device, or this queue pair's share of
         /// it, had no room to keep them, or that made room for one less far ahead.
         reorder_no_room,
@@ -78,7 +78,7 @@ counters! {
         /// Silences in which a packet was sent again, to hear what became of the others.
         tail_probes,
         /// Silences as long as the timeout that follows the round trip, in which a packet was sent again.
-        adaptive_retrans,
+        roce_adp_retrans_to,
         /// Packets sent again.
         retransmitted_pkts,
         /// Work requests that failed for want of an answer.

@@ -12,6 +12,16 @@
 
 use std::fmt;
 
+/// A sequence of PSNs that one end of a connection sends. The order of one says nothing of the order of the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PsnSpace {
+    /// Of its requester.
+    #[default]
+    Request,
+    /// Of its responder: READ responses and acknowledgements, whose PSNs are those of the requests.
+    Response,
+}
+
 /// A packet sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);

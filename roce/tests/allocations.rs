@@ -5,8 +5,9 @@ mod common;
 
 use common::{End, connect, pair_over, ports};
 use roce::port::Port;
-use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, Lane, PacketEvent};
+use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
+use roce::psn::PsnSpace;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
 use roce::start;
@@ -165,14 +166,14 @@ fn nothing_is_allocated_while_congestion_is_controlled() {
 
 #[test]
 fn nothing_is_allocated_while_events_are_waited_for() {
-    let plan = |lane| {
+    let plan = |space| {
         let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(1 << 23));
-        let event = PacketEvent { qp, lane, psn, opcode: None, pass: 1, action: EventAction::Drop };
+        let event = PacketEvent { qp, space, psn, opcode: None, pass: 1, action: EventAction::Drop };
         EventPlan::new(vec![event]).unwrap()
     };
     let resent_pkts = assert_no_allocations(|| {
         let (a, b) = ports();
-        (Events::new(a, plan(Lane::Requests)), Events::new(b, plan(Lane::Responses)))
+        (Events::new(a, plan(PsnSpace::Request)), Events::new(b, plan(PsnSpace::Response)))
     });
     assert_eq!(resent_pkts, 0);
 }

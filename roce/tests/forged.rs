@@ -9,7 +9,7 @@ mod common;
 use common::forge::Forged;
 use common::{End, pair, pair_of, settle};
 use roce::engine::SourceChecks;
-use roce::engine::limits::{REPEAT_BURST_PKTS, REPEAT_PKTS_MIN, REPEATS_PER_READ};
+use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::psn::Psn;
 use roce::qp::{PathMtu, QpAttr, QpState};
@@ -218,6 +218,7 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     let read_pkts = u64::from(READ_BYTES / 1024);
     assert!(sent >= read_pkts, "the first duplicate is served: {sent}");
     // The burst is there where the clock does not begin at 0, and the 2 us of this test add nothing to it.
-    let most = u64::from(REPEATS_PER_READ) * read_pkts + u64::from(REPEAT_PKTS_MIN) + REPEAT_BURST_PKTS;
+    let most =
+        u64::from(RETRANSMITS_PER_READ) * read_pkts + u64::from(RETRANSMIT_PKTS_MIN) + RETRANSMIT_BURST_PKTS;
     assert!(sent <= most, "2,000 duplicates of a READ of {read_pkts} packets had {sent} sent");
 }

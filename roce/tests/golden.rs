@@ -24,7 +24,7 @@ const WORDS: [(&str, &str); 8] = [
 ];
 
 /// A capture as the summary tells it.
-struct Told {
+struct Expected {
     file: String,
     packets: usize,
     lines: Vec<String>,
@@ -34,7 +34,7 @@ fn pcap_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/pcap")
 }
 
-fn summary() -> Vec<Told> {
+fn summary() -> Vec<Expected> {
     let text = std::fs::read_to_string(pcap_dir().join("SUMMARY.txt")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let mut told = Vec::new();
@@ -42,7 +42,7 @@ fn summary() -> Vec<Told> {
         let [head, list] = pair else { continue };
         let words: Vec<&str> = head.split_whitespace().collect();
         let good = |word: &str| word.split_once('/').unwrap().0.parse::<usize>().unwrap();
-        told.push(Told {
+        told.push(Expected {
             file: words[0].to_owned(),
             packets: good(words[3]) + good(words[6]),
             lines: list.trim().split("; ").map(str::to_owned).collect(),

@@ -4,8 +4,8 @@ mod common;
 
 use common::{pair, pair_of};
 use roce::engine::limits::{
-    DEFAULT_WINDOW_PKTS, MARKED_PSNS, QUARANTINE_NUMBERS, REPEAT_PKTS_MIN, REPEAT_PKTS_PER_SEC,
-    REPEATS_PER_READ,
+    DEFAULT_WINDOW_PKTS, MARKED_PSNS, QUARANTINE_NUMBERS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC,
+    RETRANSMITS_PER_READ,
 };
 use roce::id::Qpn;
 use roce::mem::Access;
@@ -73,7 +73,7 @@ fn row(attack: &str, guess: Guess) -> String {
 fn the_page_says_what_an_attack_costs() {
     let (qpn, key) = number_bits();
     let [qpn, port, key] = [qpn, port_bits(), key].map(Some);
-    let kept = |scheme: RecoveryScheme| Some(psn_bits(scheme.kept_pkts().unwrap_or(1)));
+    let kept = |scheme: RecoveryScheme| Some(psn_bits(scheme.buffered_pkts_max().unwrap_or(1)));
     let exact = kept(RecoveryScheme::GoBackN);
     let improved = kept(RecoveryScheme::ImprovedGoBackN);
     let selective = kept(RecoveryScheme::SelectiveRepeat { window_pkts: 4096 });
@@ -104,8 +104,8 @@ fn the_page_says_what_an_attack_costs() {
     assert_eq!(written, computed);
     let quarantine = format!("not again until {} others were", thousands(QUARANTINE_NUMBERS));
     let marks = format!("within {} PSNs of the one expected", thousands(MARKED_PSNS as usize));
-    let [repeats, rest] = [REPEATS_PER_READ, REPEAT_PKTS_MIN];
-    let rate = thousands(REPEAT_PKTS_PER_SEC as usize);
+    let [repeats, rest] = [RETRANSMITS_PER_READ, RETRANSMIT_PKTS_MIN];
+    let rate = thousands(RETRANSMIT_PKTS_PER_SEC as usize);
     let reads = format!("is served {repeats} times and {rest} packets, then at {rate} packets a second");
     for said in [quarantine, marks, reads] {
         assert!(

@@ -17,7 +17,7 @@ use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 use roce::port::Port;
 use roce::port::events::{EventOutcome, EventPlan, Events};
-use roce::port::fault::{Chance, Fault, FaultConfig, FaultCounters};
+use roce::port::fault::{Fault, FaultConfig, FaultCounters, Probability};
 use roce::port::pcap::Pcap;
 use roce::qp::PathMtu;
 use roce::queue::CqId;
@@ -107,7 +107,7 @@ impl EngineClock {
 }
 
 /// What one thread at a time may touch.
-pub(crate) struct Driven {
+pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
@@ -122,7 +122,7 @@ pub(crate) struct Driven {
 
 /// What all objects of a device share.
 pub(crate) struct Shared {
-    driven: DriveLock<Driven>,
+    driven: DriveLock<DeviceCore>,
     pub(crate) fatal: Arc<Fatal>,
     clock: EngineClock,
     pub(crate) port: PortSpec,
@@ -156,7 +156,7 @@ const ASYNC_EVENTS_MAX: usize = 1024;
 /// Neighbours that the kernel is asked for in one turn of the chores, besides those whose way may have changed.
 const WANTED_PER_TURN: usize = 32;
 
-impl Drive for Driven {
+impl Drive for DeviceCore {
     #[inline]
     fn send_posted(&mut self) {
         // A thread that answers for others has not looked.
@@ -177,7 +177,7 @@ impl Drive for Driven {
     }
 }
 
-impl Driven {
+impl DeviceCore {
     /// One poll of the engine, and its events to those who wait for them.
     #[inline]
     pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
@@ -222,7 +222,7 @@ impl Driven {
 
     /// Slow chores: a link that must be knocked for, neighbours that the kernel knows.
     pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
-        if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().knock() {
+        if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
@@ -317,7 +317,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
-    pub(crate) fn lock(&self) -> Result<DriveGuard<'_, Driven>, Error> {
+    pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
         // Only now: whoever held it until now may have panicked.
         self.check()?;
@@ -325,13 +325,13 @@ impl Shared {
     }
 
     /// The engine, to look at it, in order or not.
-    pub(crate) fn inspect(&self) -> DriveGuard<'_, Driven> {
+    pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
         self.driven.lock()
     }
 
     /// The engine, if it is in order and nobody drives it just now.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, Driven>> {
+    pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, DeviceCore>> {
         let driven = self.driven.try_lock()?;
         self.fatal.reason().is_none().then_some(driven)
     }
@@ -443,7 +443,7 @@ impl Context {
         let engine =
             Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
         let fatal = Arc::new(Fatal::default());
-        let driven = Driven {
+        let driven = DeviceCore {
             engine,
             fatal: fatal.clone(),
             clock: clock.clone(),
@@ -623,7 +623,7 @@ impl Context {
 
     /// From now on frames are lost with this chance, the ways that [`DeviceOptions::faults`] says. A device that
     /// was opened without any faults stays without.
-    pub fn set_drop_chance(&self, chance: Chance) {
+    pub fn set_drop_chance(&self, chance: Probability) {
         self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_chance(chance);
     }
 

@@ -36,20 +36,20 @@ pub(crate) struct DriveLock<T: Drive> {
 }
 
 /// The lock, taken.
-struct Held<'a, T: Drive> {
+struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
     /// A lock that a `Drop` takes and releases while its thread unwinds has nothing to do with the panic.
     was_panicking: bool,
 }
 
-impl<'a, T: Drive> Held<'a, T> {
+impl<'a, T: Drive> PoisonGuard<'a, T> {
     #[inline]
     fn new(driven: LockGuard<'a, T>) -> Self {
-        Held { driven, was_panicking: thread::panicking() }
+        PoisonGuard { driven, was_panicking: thread::panicking() }
     }
 }
 
-impl<T: Drive> Drop for Held<'_, T> {
+impl<T: Drive> Drop for PoisonGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if thread::panicking() && !self.was_panicking {
@@ -61,7 +61,7 @@ impl<T: Drive> Drop for Held<'_, T> {
 /// The right to drive, until it is dropped.
 pub(crate) struct DriveGuard<'a, T: Drive> {
     // Dropped in this order: who answers has released the lock.
-    held: Held<'a, T>,
+    poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
 }
 
@@ -73,7 +73,7 @@ impl<T: Drive> DriveLock<T> {
 
     #[inline]
     fn guard<'a>(&'a self, driven: LockGuard<'a, T>) -> DriveGuard<'a, T> {
-        DriveGuard { held: Held::new(driven), _answer: Answer(self) }
+        DriveGuard { poison_guard: PoisonGuard::new(driven), _answer: Answer(self) }
     }
 
     /// Waits until nobody else drives.
@@ -84,13 +84,13 @@ impl<T: Drive> DriveLock<T> {
     /// The right to drive, if nobody has it just now.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, T>> {
-        self.driven.try_lock().map(|held| self.guard(held))
+        self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
     }
 
     /// The right to drive for a thread that has posted. Who has it now, if anyone, will send what was posted.
     #[inline]
     pub(crate) fn try_lock_to_send(&self) -> Option<DriveGuard<'_, T>> {
-        self.driven.try_lock().or_else(|| self.ask()).map(|held| self.guard(held))
+        self.driven.try_lock().or_else(|| self.ask()).map(|poison_guard| self.guard(poison_guard))
     }
 
     #[cold]
@@ -106,9 +106,9 @@ impl<T: Drive> DriveLock<T> {
         // A thread whose engine has panicked must not use it again.
         while !thread::panicking() {
             let Some(driven) = self.driven.try_lock().or_else(|| self.ask()) else { return };
-            let mut held = Held::new(driven);
-            held.driven.send_posted();
-            drop(held);
+            let mut poison_guard = PoisonGuard::new(driven);
+            poison_guard.driven.send_posted();
+            drop(poison_guard);
             if !self.asked.swap(false, Ordering::AcqRel) {
                 return;
             }
@@ -133,14 +133,14 @@ impl<T: Drive> Deref for DriveGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.held.driven
+        &self.poison_guard.driven
     }
 }
 
 impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.held.driven
+        &mut self.poison_guard.driven
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use crate::context::Driven;
+use crate::context::DeviceCore;
 
 /// Why the device is out of order, once it is.
 #[derive(Default)]
@@ -20,7 +20,7 @@ impl Fatal {
     }
 
     /// Puts the device out of order, with an event and an end to all waiting. Later calls change nothing.
-    pub(crate) fn raise(&self, driven: &mut Driven, reason: String) {
+    pub(crate) fn raise(&self, driven: &mut DeviceCore, reason: String) {
         if self.0.set(reason).is_ok() {
             driven.on_fatal();
         }

@@ -30,12 +30,12 @@ mod double {
     pub(crate) struct LockGuard<'a, T> {
         // Dropped in this order.
         value: MutexGuard<'a, T>,
-        _held: Held<'a>,
+        _held: LockedFlag<'a>,
     }
 
-    struct Held<'a>(&'a AtomicBool);
+    struct LockedFlag<'a>(&'a AtomicBool);
 
-    impl Drop for Held<'_> {
+    impl Drop for LockedFlag<'_> {
         fn drop(&mut self) {
             self.0.store(false, Ordering::Release);
         }
@@ -57,7 +57,7 @@ mod double {
 
         pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
             let taken = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-            taken.ok().map(|_| LockGuard { value: self.value.lock().unwrap(), _held: Held(&self.held) })
+            taken.ok().map(|_| LockGuard { value: self.value.lock().unwrap(), _held: LockedFlag(&self.held) })
         }
     }
 

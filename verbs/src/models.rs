@@ -13,12 +13,12 @@ use crate::channel::{Inbox, Semaphore};
 use crate::drive::{Activity, Drive, DriveLock, Duty, Watch};
 
 /// An engine that knows of nothing but doorbells.
-struct Driven {
+struct DoorbellCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,
 }
 
-impl Drive for Driven {
+impl Drive for DoorbellCore {
     fn send_posted(&mut self) {
         let sent = &mut self.sent;
         self.bells.drain(|slot| sent.push(slot));
@@ -27,12 +27,12 @@ impl Drive for Driven {
     fn on_panic(&mut self) {}
 }
 
-fn device() -> (Arc<Doorbells>, Arc<DriveLock<Driven>>) {
+fn device() -> (Arc<Doorbells>, Arc<DriveLock<DoorbellCore>>) {
     let bells = Arc::new(Doorbells::new(2));
-    (bells.clone(), Arc::new(DriveLock::new(Driven { bells, sent: Vec::new() })))
+    (bells.clone(), Arc::new(DriveLock::new(DoorbellCore { bells, sent: Vec::new() })))
 }
 
-fn post(bells: &Doorbells, lock: &DriveLock<Driven>, slot: usize) {
+fn post(bells: &Doorbells, lock: &DriveLock<DoorbellCore>, slot: usize) {
     bells.ring(slot);
     if let Some(mut driven) = lock.try_lock_to_send() {
         driven.send_posted();
@@ -40,7 +40,7 @@ fn post(bells: &Doorbells, lock: &DriveLock<Driven>, slot: usize) {
 }
 
 /// Polls once, as does who then goes away: an application that has what it waited for, a background thread that naps.
-fn poll(lock: &DriveLock<Driven>) {
+fn poll(lock: &DriveLock<DoorbellCore>) {
     if let Some(mut driven) = lock.try_lock() {
         driven.send_posted();
     }

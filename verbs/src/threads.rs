@@ -15,13 +15,13 @@ use crate::drive::{Drive, DriveLock};
 const ROUNDS: u64 = 100_000;
 
 /// An engine that knows of nothing but doorbells, and what it has sent for each.
-struct Driven {
+struct DoorbellCore {
     bells: Arc<Doorbells>,
     posted: Arc<[AtomicU64; 2]>,
     sent: [u64; 2],
 }
 
-impl Drive for Driven {
+impl Drive for DoorbellCore {
     fn send_posted(&mut self) {
         let (posted, sent) = (&self.posted, &mut self.sent);
         self.bells.drain(|slot| sent[slot] = posted[slot].load(Ordering::Relaxed));
@@ -34,7 +34,7 @@ impl Drive for Driven {
 fn two_threads_post_while_one_polls() {
     let posted = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     let bells = Arc::new(Doorbells::new(2));
-    let driven = Driven { bells: bells.clone(), posted: posted.clone(), sent: [0; 2] };
+    let driven = DoorbellCore { bells: bells.clone(), posted: posted.clone(), sent: [0; 2] };
     let lock = Arc::new(DriveLock::new(driven));
     let posters: Vec<_> = (0..2)
         .map(|slot| {

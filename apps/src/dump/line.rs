@@ -105,7 +105,7 @@ fn add_extensions(line: &mut String, packet: &Packet<'_>) {
         let _ = write!(line, " {mark} {} arrived ahead {arrived}", sacketh.trigger);
     }
     if let Some(recveth) = packet.recveth() {
-        let _ = write!(line, " receive {} packet {}", recveth.receive, recveth.packet);
+        let _ = write!(line, " receive {} packet {}", recveth.recv_seq, recveth.packet);
     }
     if let Some(atomic) = packet.atomicacketh() {
         let _ = write!(line, " original {}", atomic.original);

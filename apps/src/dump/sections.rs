@@ -181,7 +181,7 @@ fn extension(packet: &Packet<'_>, header: ExtHeader) -> Option<Section> {
         }
         ExtHeader::RecvEth => {
             let recveth = packet.recveth()?;
-            let receive = ("receive", Value::Number(recveth.receive.into()));
+            let receive = ("receive", Value::Number(recveth.recv_seq.into()));
             ("recveth", vec![receive, ("packet", Value::Number(recveth.packet.into()))])
         }
         ExtHeader::Rdeth | ExtHeader::CnpReserved => return None,

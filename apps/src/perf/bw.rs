@@ -10,7 +10,7 @@ use super::control::{Message, unexpected};
 use super::params::{Extent, Verb};
 use super::pattern;
 use super::report::{BwRow, Row, peak_nanos_per_message};
-use super::setup::{Area, Bench, Lane, check, send_id, split_id};
+use super::setup::{Area, Bench, PerfQp, check, send_id, split_id};
 use super::turns::Turns;
 use crate::progress::Progress;
 
@@ -250,7 +250,7 @@ impl Sender {
     }
 
     /// Posts `count` messages of a lane.
-    fn post(&mut self, bench: &Bench, index: usize, lane: &Lane, count: u64) -> anyhow::Result<()> {
+    fn post(&mut self, bench: &Bench, index: usize, lane: &PerfQp, count: u64) -> anyhow::Result<()> {
         if let Some(times) = &mut self.times {
             let now = self.start.elapsed().as_nanos() as u64;
             times.posted.extend(std::iter::repeat_n(now, count as usize));
@@ -280,7 +280,7 @@ impl Sender {
     }
 
     /// Where message `n` comes from, or goes to in a READ.
-    fn sge(&self, bench: &Bench, lane: &Lane, n: u64) -> Sge {
+    fn sge(&self, bench: &Bench, lane: &PerfQp, n: u64) -> Sge {
         let area = if self.verb == Verb::Read { Area::Rx } else { Area::Tx };
         lane.sge(area, bench.layout.offset(n), self.size)
     }
@@ -289,7 +289,7 @@ impl Sender {
         &'a self,
         bench: &Bench,
         index: usize,
-        lane: &Lane,
+        lane: &PerfQp,
         n: u64,
         sges: &'a [Sge],
     ) -> SendRequest<'a> {
@@ -312,7 +312,7 @@ impl Sender {
     }
 
     /// Writes the contents of message `n`, or clears what it will be read into.
-    fn prepare(&mut self, bench: &Bench, index: usize, lane: &Lane, n: u64) -> anyhow::Result<()> {
+    fn prepare(&mut self, bench: &Bench, index: usize, lane: &PerfQp, n: u64) -> anyhow::Result<()> {
         let offset = bench.layout.offset(n);
         if self.verb == Verb::Read {
             self.scratch.fill(0);
@@ -389,7 +389,7 @@ impl Receiver {
 }
 
 /// Compares what lies at `offset` with the contents of message `n`.
-fn verify(lane: &Lane, offset: usize, scratch: &mut [u8], index: usize, n: u64) -> anyhow::Result<()> {
+fn verify(lane: &PerfQp, offset: usize, scratch: &mut [u8], index: usize, n: u64) -> anyhow::Result<()> {
     lane.read(Area::Rx, offset, scratch)?;
     match pattern::first_difference(scratch, index, n) {
         None => Ok(()),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::mem::Memory;
 use roce::port::Port;
-use roce::port::fault::Chance;
+use roce::port::fault::Probability;
 use roce::psn::Psn;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec};
 use serde_json::json;
@@ -58,7 +58,7 @@ struct Raw<'a> {
 pub(super) fn run(args: &RawArgs) -> anyhow::Result<ExitCode> {
     let device = &args.device;
     let chances = [device.drop_chance, device.reorder_chance, device.corrupt_chance];
-    if device.pcap.is_some() || device.events.is_some() || chances != [Chance::NEVER; 3] {
+    if device.pcap.is_some() || device.events.is_some() || chances != [Probability::NEVER; 3] {
         eprintln!(
             "roce perf raw: the limit program takes no faults, no --events and no --pcap: it is for speed alone"
         );
@@ -349,8 +349,8 @@ fn settle(own: &RawHello, message: Message) -> anyhow::Result<Mac> {
 fn wait_link(port: &mut DpdkPort) -> anyhow::Result<()> {
     const KNOCK_INTERVAL: Duration = Duration::from_millis(5);
     let start = Instant::now();
-    // A knock may be refused until the other end listens.
-    while !port.knock().unwrap_or(false) {
+    // A poll_link may be refused until the other end listens.
+    while !port.poll_link().unwrap_or(false) {
         if start.elapsed() >= PATIENCE {
             bail!("the link is not up after {} s: is the other end of the port running?", PATIENCE.as_secs());
         }

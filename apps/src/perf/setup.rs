@@ -68,7 +68,7 @@ impl Layout {
 }
 
 /// A connected queue pair, its memory, and the peer's.
-pub(super) struct Lane {
+pub(super) struct PerfQp {
     pub(super) qp: Qp,
     mr: Mr,
     area_bytes: usize,
@@ -86,7 +86,7 @@ pub(super) enum Area {
     Tx,
 }
 
-impl Lane {
+impl PerfQp {
     fn place(&self, area: Area, offset: usize) -> usize {
         offset + if area == Area::Tx { self.area_bytes } else { 0 }
     }
@@ -147,7 +147,7 @@ pub(super) fn check(cqe: &Cqe) -> anyhow::Result<()> {
 /// Both ends, ready to measure.
 pub(super) struct Bench {
     // Queue pairs go before what they use.
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<PerfQp>,
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
     channel: Option<CompChannel>,
@@ -367,7 +367,7 @@ fn connect_all(
     local: &Local,
     gid_index: u8,
     layout: &Layout,
-) -> anyhow::Result<Vec<Lane>> {
+) -> anyhow::Result<Vec<PerfQp>> {
     context.wait_link(LINK_PATIENCE)?;
     let options = ConnectOptions {
         gid_index,
@@ -382,7 +382,7 @@ fn connect_all(
     let mut lanes = Vec::new();
     for ((qp, mr), (endpoint, end)) in queue_pairs.into_iter().zip(peers) {
         qp.connect(endpoint, &options).with_context(|| format!("cannot connect to {}", endpoint.gid))?;
-        lanes.push(Lane {
+        lanes.push(PerfQp {
             qp,
             mr,
             area_bytes: layout.area_bytes(),

@@ -14,7 +14,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use roce::port::fault::{Chance, FaultConfig, FaultDirection};
+use roce::port::fault::{FaultConfig, FaultDirection, Probability};
 use serde::Serialize;
 
 /// How much of a turn counts: many round trips, and short beside what a machine's load changes in.
@@ -39,8 +39,8 @@ impl FromStr for LossTurns {
         let chances = text
             .split(',')
             .map(|part| {
-                let chance: Chance = part.parse().map_err(|error| format!("{error}"))?;
-                if chance == Chance::ALWAYS {
+                let chance: Probability = part.parse().map_err(|error| format!("{error}"))?;
+                if chance == Probability::ALWAYS {
                     return Err("where every frame is lost there is nothing to compare".to_owned());
                 }
                 part.trim().parse().map_err(|_| format!("`{part}` is no number"))
@@ -65,8 +65,8 @@ impl LossTurns {
 }
 
 /// Of a number that [`LossTurns::from_str`] has looked at.
-fn chance(probability: f64) -> Chance {
-    Chance::from_probability(probability).unwrap_or(Chance::NEVER)
+fn chance(probability: f64) -> Probability {
+    Probability::from_probability(probability).unwrap_or(Probability::NEVER)
 }
 
 /// What one turn carried.
@@ -100,7 +100,7 @@ impl Turns {
     }
 
     /// The chance of the present turn.
-    pub(super) fn chance(&self) -> Chance {
+    pub(super) fn chance(&self) -> Probability {
         chance(self.chances[self.done.len() % self.chances.len()])
     }
 

@@ -59,7 +59,7 @@ pub(super) fn build(setup: &Setup, seed: u64) -> Result<Hosts, String> {
         congestion: setup.transport.congestion(),
         seed,
         limits: LIMITS,
-        neighbours: Neighbours::Told,
+        neighbours: Neighbours::Static,
         payload: Payload::Phantom,
     };
     let world = World::on(topology.network, &topology.hosts, &hosts);

@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
             (results::RESENT, all.retransmitted_pkts),
             (results::NEEDLESS, all.retransmitted_pkts.saturating_sub(lost)),
             (results::NAKS, all.packet_seq_err + all.implied_nak_seq_err + all.sacks_received),
-            (results::TIMEOUTS, all.local_ack_timeout_err + all.adaptive_retrans),
+            (results::TIMEOUTS, all.local_ack_timeout_err + all.roce_adp_retrans_to),
             (results::PROBES, all.tail_probes),
             (results::MARKED, sum(|link| link.marked)),
             (results::PAUSES, sum(|link| link.pauses)),

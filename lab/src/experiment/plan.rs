@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::results;
-use super::spec::{Chance, Setup};
+use super::spec::{Probability, Setup};
 
 /// A document that cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -287,7 +287,7 @@ impl Sweep {
     /// Whether its values are numbers, in an order.
     pub fn is_numeric(&self) -> bool {
         self.values.iter().all(|value| match value {
-            Value::String(text) => text.parse::<Chance>().is_ok() || text.parse::<f64>().is_ok(),
+            Value::String(text) => text.parse::<Probability>().is_ok() || text.parse::<f64>().is_ok(),
             value => value.is_integer() || value.is_float(),
         })
     }

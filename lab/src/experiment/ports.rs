@@ -142,7 +142,7 @@ fn collect(point: &Point, report: &Value) -> Result<PointResult, String> {
         (results::SENT, &["sent_pkts"][..]),
         (results::RESENT, &["retransmitted_pkts"]),
         (results::NAKS, &["packet_seq_err", "implied_nak_seq_err", "sacks_received"]),
-        (results::TIMEOUTS, &["local_ack_timeout_err", "adaptive_retrans"]),
+        (results::TIMEOUTS, &["local_ack_timeout_err", "roce_adp_retrans_to"]),
         (results::PROBES, &["tail_probes"]),
     ] {
         result.set(figure, sum(names)?);

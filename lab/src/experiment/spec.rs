@@ -161,15 +161,15 @@ pub struct Ecn {
     /// Where it becomes certain.
     pub kmax_kbytes: f64,
     /// The probability just below that.
-    pub pmax: Chance,
+    pub pmax: Probability,
 }
 
 /// What the network loses besides what finds no room.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loss {
-    /// Chance of each packet, acknowledgements included, to be lost on a link.
-    pub chance: Chance,
+    /// Probability of each packet, acknowledgements included, to be lost on a link.
+    pub chance: Probability,
 }
 
 /// The queue pairs of both ends.
@@ -352,14 +352,14 @@ pub enum Action {
 
 /// A probability: a number from 0 to 1, or as text `"1/4096"` or `"2 %"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Chance(pub f64);
+pub struct Probability(pub f64);
 
 /// Not a probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("needed a chance from 0 to 1: a number such as 0.01, or text such as \"1/4096\" or \"2 %\"")]
 pub struct NoChance;
 
-impl FromStr for Chance {
+impl FromStr for Probability {
     type Err = NoChance;
 
     fn from_str(text: &str) -> Result<Self, NoChance> {
@@ -369,29 +369,29 @@ impl FromStr for Chance {
             (None, Some((part, whole))) => number(part)? / number(whole)?,
             (None, None) => number(text)?,
         };
-        if (0.0..=1.0).contains(&chance) { Ok(Chance(chance)) } else { Err(NoChance) }
+        if (0.0..=1.0).contains(&chance) { Ok(Probability(chance)) } else { Err(NoChance) }
     }
 }
 
-impl<'de> Deserialize<'de> for Chance {
+impl<'de> Deserialize<'de> for Probability {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
-            type Value = Chance;
+            type Value = Probability;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{NoChance}")
             }
 
-            fn visit_f64<E: de::Error>(self, chance: f64) -> Result<Chance, E> {
+            fn visit_f64<E: de::Error>(self, chance: f64) -> Result<Probability, E> {
                 chance.to_string().parse().map_err(E::custom)
             }
 
-            fn visit_i64<E: de::Error>(self, chance: i64) -> Result<Chance, E> {
+            fn visit_i64<E: de::Error>(self, chance: i64) -> Result<Probability, E> {
                 chance.to_string().parse().map_err(E::custom)
             }
 
-            fn visit_str<E: de::Error>(self, chance: &str) -> Result<Chance, E> {
+            fn visit_str<E: de::Error>(self, chance: &str) -> Result<Probability, E> {
                 chance.parse().map_err(E::custom)
             }
         }
@@ -630,10 +630,10 @@ mod tests {
         for (text, chance) in
             [("0", 0.0), ("1/4096", 1.0 / 4096.0), ("2%", 0.02), ("2 %", 0.02), ("0.5", 0.5)]
         {
-            assert_eq!(text.parse(), Ok(Chance(chance)), "{text}");
+            assert_eq!(text.parse(), Ok(Probability(chance)), "{text}");
         }
         for wrong in ["", "x", "1/0", "0/0", "101 %", "-0.1", "2", "%", "1/"] {
-            assert_eq!(wrong.parse::<Chance>(), Err(NoChance), "{wrong}");
+            assert_eq!(wrong.parse::<Probability>(), Err(NoChance), "{wrong}");
         }
     }
 }

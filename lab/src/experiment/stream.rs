@@ -57,7 +57,7 @@ impl Pair {
                 congestion: transport.congestion(),
                 seed,
                 limits: LIMITS,
-                neighbours: Neighbours::Told,
+                neighbours: Neighbours::Static,
                 payload: Payload::Carried,
             },
         );
@@ -139,7 +139,7 @@ impl Pair {
         let lost = if is_read { lost_on(0) + lost_on(1) } else { lost_on(0) };
         let resent = requester.retransmitted_pkts + if is_read { responder.retransmitted_pkts } else { 0 };
         let reports = requester.packet_seq_err + requester.implied_nak_seq_err + requester.sacks_received;
-        let timeouts = requester.local_ack_timeout_err + requester.adaptive_retrans;
+        let timeouts = requester.local_ack_timeout_err + requester.roce_adp_retrans_to;
         for (figure, count) in [
             (results::SENT, requester.sent_pkts),
             (results::LOST, lost),

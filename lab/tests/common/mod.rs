@@ -112,7 +112,7 @@ impl Mesh {
             congestion: config.congestion,
             seed: config.seed,
             limits: DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 1, max_qps },
-            neighbours: Neighbours::Told,
+            neighbours: Neighbours::Static,
             payload: config.payload,
         };
         let mut world = World::on(fabric.network, &fabric.hosts, &host_config);

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::event::EventQueue;
 use crate::frame::{Frame, FrameId, Frames, NONE, UnderWay, flow_hash};
-use crate::link::{Held, Link, LinkConfig, LinkCounters, Queued};
+use crate::link::{DelayedFrame, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
 use crate::switch::{Forwarding, Switch, SwitchConfig};
@@ -462,7 +462,7 @@ impl Network {
         let link = &mut self.links[id.0];
         let number = link.held_count;
         link.held_count += 1;
-        link.held.push(Held { number, frame, passes_left });
+        link.held.push(DelayedFrame { number, frame, passes_left });
         let too_long_nanos = self.now_nanos + Tape::HOLD_NANOS_MAX;
         self.events.schedule(too_long_nanos, Event::HeldTooLong { link: id.0 as u32, held: number });
     }

@@ -5,7 +5,7 @@ use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event};
 use crate::port::Port;
 use crate::qp::QpState;
-use crate::qp::rc::requester::{Outlet, Turn};
+use crate::qp::rc::requester::{TxContext, TxOutcome};
 
 /// What queue pairs may send in their turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,80 +21,82 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
-            let Some(slot) = self.turns.pop_front() else { break };
+            let Some(slot) = self.tx_ready.pop_front() else { break };
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
             let before = quantum;
-            let turn = self.take_turn(slot as usize, outgoing, &mut quantum);
+            let outcome = self.transmit_qp(slot as usize, outgoing, &mut quantum);
             budget -= before - quantum;
-            match turn {
-                Turn::Done | Turn::Paced => {}
-                Turn::MoreToSend => self.turns.push_back(slot),
-                Turn::Later => self.later.push(slot),
-                Turn::PortFull => {
-                    self.turns.push_front(slot);
+            match outcome {
+                TxOutcome::Done | TxOutcome::Paced => {}
+                TxOutcome::MoreToSend => self.tx_ready.push_back(slot),
+                TxOutcome::AckDelayed => self.tx_deferred.push(slot),
+                TxOutcome::TxRingFull => {
+                    self.tx_ready.push_front(slot);
                     break;
                 }
-                Turn::MemoryGone => {
+                TxOutcome::MrInvalidated => {
                     let gone = self.qps.at_mut(slot as usize).map(|qp| Event::QpAccessError(qp.qpn));
                     self.enter_error(slot as usize, gone);
                 }
             }
         }
-        self.turns.extend(self.later.drain(..));
+        self.tx_ready.extend(self.tx_deferred.drain(..));
         TX_BUDGET_PKTS - budget
     }
 
     #[inline]
-    fn take_turn(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> Turn {
-        let Some(qp) = self.qps.at_mut(slot) else { return Turn::Done };
+    fn transmit_qp(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> TxOutcome {
+        let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
         qp.scheduled = false;
-        let Some(connection) = &mut qp.connection else { return Turn::Done };
-        let mut outlet = Outlet {
+        let Some(connection) = &mut qp.connection else { return TxOutcome::Done };
+        let mut tx = TxContext {
             now: self.now,
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
             pd: qp.init.pd,
-            path: &mut connection.path,
+            builder: &mut connection.builder,
             counters: &mut qp.counters,
         };
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd);
         if connection.requester.in_flight().1 == 0 {
-            connection.requester.share_reordering(&mut self.reorder_pkts);
+            connection.requester.share_reordering_threshold(&mut self.reorder_pkts);
         }
-        let requests_first = std::mem::take(&mut connection.requests_owed) && may_request;
-        let mut turn = Turn::Done;
+        let requests_first = std::mem::take(&mut connection.requests_first) && may_request;
+        let mut outcome = TxOutcome::Done;
         if requests_first {
-            turn = connection.requester.transmit(&mut qp.outstanding, &mut outlet);
+            outcome = connection.requester.transmit(&mut qp.outstanding, &mut tx);
         }
-        if matches!(turn, Turn::Done | Turn::Paced) {
+        if matches!(outcome, TxOutcome::Done | TxOutcome::Paced) {
             let answers = match outgoing {
                 Outgoing::All => {
-                    connection.responder.transmit(connection.requester.congestion_mut(), &mut outlet)
+                    connection.responder.transmit(connection.requester.congestion_mut(), &mut tx)
                 }
-                Outgoing::Requests if connection.responder.has_answers() => Turn::Later,
-                Outgoing::Requests => Turn::Done,
+                Outgoing::Requests if connection.responder.has_answers() => TxOutcome::AckDelayed,
+                Outgoing::Requests => TxOutcome::Done,
             };
-            turn = turn.and_then(answers);
-            connection.requests_owed = !requests_first && !matches!(answers, Turn::Done | Turn::Later);
+            outcome = outcome.and_then(answers);
+            connection.requests_first =
+                !requests_first && !matches!(answers, TxOutcome::Done | TxOutcome::AckDelayed);
         }
-        if matches!(turn, Turn::Done | Turn::Later) && may_request && !requests_first {
-            turn = turn.and_then(connection.requester.transmit(&mut qp.outstanding, &mut outlet));
+        if matches!(outcome, TxOutcome::Done | TxOutcome::AckDelayed) && may_request && !requests_first {
+            outcome = outcome.and_then(connection.requester.transmit(&mut qp.outstanding, &mut tx));
         }
         if let Some(deadline) = connection.requester.deadline().filter(|_| may_request) {
             self.timers.no_later_than(slot, deadline);
         }
-        if turn == Turn::Paced
+        if outcome == TxOutcome::Paced
             && let Some(at) = connection.requester.congestion().next_permit_at()
         {
             self.timers.no_later_than(slot, at);
         }
         // Still in line, unless it is done.
-        qp.scheduled = matches!(turn, Turn::MoreToSend | Turn::Later | Turn::PortFull);
+        qp.scheduled =
+            matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
         if connection.requester.local_fault(&qp.outstanding).is_some() {
             self.after_requester(slot, None);
         }
-        turn
+        outcome
     }
 
     pub(super) fn transmit_neighbour(&mut self) {

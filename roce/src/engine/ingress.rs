@@ -10,9 +10,9 @@ use crate::id::Mac;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::qp::QpState;
-use crate::qp::rc::completer::{Completer, Outcome};
-use crate::qp::rc::responder::{Aftermath, Inlet, Responder};
-use crate::qp::rc::selective::News;
+use crate::qp::rc::completer::{Completer, ResponseEvent};
+use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
+use crate::qp::rc::selective::SelectiveEvent;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
@@ -20,11 +20,11 @@ use crate::wire::{NakCode, Packet, ParseError, Transport};
 pub(super) enum Next {
     Nothing,
     /// It is ahead of the one expected.
-    Ahead {
+    OutOfOrder {
         first: bool,
     },
     /// Its frame is to be kept.
-    Keep,
+    Buffer,
     /// The next in order is kept.
     Replay,
 }
@@ -39,7 +39,7 @@ impl<P: Port> Engine<P> {
         while at < frames.len() {
             match self.on_frame(frames[at].as_ref()) {
                 None => at += 1,
-                Some((slot, psn)) => at = self.keep(slot, psn, &mut frames, at),
+                Some((slot, psn)) => at = self.buffer(slot, psn, &mut frames, at),
             }
         }
         self.port.free_frames(&mut frames);
@@ -130,8 +130,8 @@ impl<P: Port> Engine<P> {
         }
         match self.on_request(slot, packet) {
             // What is kept was ahead before.
-            Next::Nothing | Next::Keep => None,
-            Next::Ahead { first } => self.on_ahead(slot, packet, frame_bytes, first),
+            Next::Nothing | Next::Buffer => None,
+            Next::OutOfOrder { first } => self.on_out_of_order(slot, packet, frame_bytes, first),
             Next::Replay => {
                 self.replay(slot);
                 None
@@ -141,7 +141,7 @@ impl<P: Port> Engine<P> {
 
     #[inline(always)]
     fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
-        self.with_responder(slot, |responder, inlet| responder.on_request(packet, inlet))
+        self.with_responder(slot, |responder, rx| responder.on_request(packet, rx))
     }
 
     /// Gives the responder of the queue pair in `slot` what it is to `take` in, and does what comes after.
@@ -149,14 +149,14 @@ impl<P: Port> Engine<P> {
     pub(super) fn with_responder(
         &mut self,
         slot: usize,
-        take: impl FnOnce(&mut Responder, &mut Inlet<'_>) -> Aftermath,
+        take: impl FnOnce(&mut Responder, &mut RxContext<'_>) -> ResponderAction,
     ) -> Next {
         let Some(qp) = self.qps.at_mut(slot) else { return Next::Nothing };
         let Some(connection) = &mut qp.connection else { return Next::Nothing };
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
-        let mut inlet = Inlet {
+        let mut rx = RxContext {
             memory: &self.memory,
             pd: qp.init.pd,
             access: qp.attributes.access,
@@ -168,15 +168,15 @@ impl<P: Port> Engine<P> {
             counters: &mut qp.counters,
             now: self.now,
         };
-        let aftermath = take(&mut connection.responder, &mut inlet);
+        let action = take(&mut connection.responder, &mut rx);
         let qpn = qp.qpn;
-        let mut next = if connection.responder.has_next() { Next::Replay } else { Next::Nothing };
-        match aftermath {
-            Aftermath::Nothing => return next,
-            Aftermath::Answer => {}
-            Aftermath::Ahead { first } => return Next::Ahead { first },
-            Aftermath::Keep => next = Next::Keep,
-            Aftermath::Fatal(code) => {
+        let mut next = if connection.responder.has_buffered_next() { Next::Replay } else { Next::Nothing };
+        match action {
+            ResponderAction::Nothing => return next,
+            ResponderAction::Answer => {}
+            ResponderAction::OutOfOrder { first } => return Next::OutOfOrder { first },
+            ResponderAction::Buffer => next = Next::Buffer,
+            ResponderAction::Fatal(code) => {
                 let event = match code {
                     NakCode::RemoteAccessError => Event::QpAccessError(qpn),
                     NakCode::RemoteOperationalError => Event::QpFatal(qpn),
@@ -185,7 +185,7 @@ impl<P: Port> Engine<P> {
                 self.enter_error(slot, Some(event));
             }
         }
-        schedule(&mut self.qps, &mut self.turns, slot);
+        schedule(&mut self.qps, &mut self.tx_ready, slot);
         next
     }
 
@@ -205,14 +205,17 @@ impl<P: Port> Engine<P> {
             counters: &mut qp.counters,
         };
         let outcome = completer.on_response(packet);
-        if outcome == Outcome::Ignored {
+        if outcome == ResponseEvent::Ignored {
             return;
         }
-        let may_teach = matches!(outcome, Outcome::Selective(News::Sack { .. } | News::Repetition { .. }));
+        let may_teach = matches!(
+            outcome,
+            ResponseEvent::Selective(SelectiveEvent::Sack { .. } | SelectiveEvent::Duplicate { .. })
+        );
         let failed =
-            connection.requester.on_outcome(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
+            connection.requester.on_response_event(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
         if may_teach {
-            connection.requester.share_reordering(&mut self.reorder_pkts);
+            connection.requester.share_reordering_threshold(&mut self.reorder_pkts);
         }
         self.after_requester(slot, failed);
     }
@@ -237,7 +240,7 @@ impl<P: Port> Engine<P> {
         if drained && !std::mem::replace(&mut qp.drained, true) {
             self.events.push_back(Event::SendQueueDrained(qp.qpn));
         }
-        schedule(&mut self.qps, &mut self.turns, slot);
+        schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
     /// Puts a queue pair into error: its work requests are flushed from the next poll on.

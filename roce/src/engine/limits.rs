@@ -31,7 +31,9 @@ pub use crate::neighbour::{
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
 
 pub use super::admit::MARKED_PSNS;
-pub use crate::qp::rc::reads::{REPEAT_BURST_PKTS, REPEAT_PKTS_MIN, REPEAT_PKTS_PER_SEC, REPEATS_PER_READ};
+pub use crate::qp::rc::read_queue::{
+    RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC, RETRANSMITS_PER_READ,
+};
 pub use crate::table::QUARANTINE_NUMBERS;
 
 /// Speed of a link that does not tell, in bits per second.

@@ -13,7 +13,6 @@
 //! ```
 
 mod admit;
-mod ahead;
 mod egress;
 pub mod event;
 mod ingress;
@@ -21,6 +20,7 @@ pub mod limits;
 mod modify;
 mod notify;
 mod objects;
+mod out_of_order;
 mod qp_object;
 mod reorder;
 mod timers;
@@ -51,7 +51,7 @@ use limits::{
 };
 use notify::Notifier;
 use qp_object::Qp;
-use reorder::Reorder;
+use reorder::ReorderBuffer;
 use timers::Timers;
 
 /// Bits of a queue pair number, all of them random.
@@ -133,9 +133,9 @@ pub struct Engine<P: Port> {
     qps: Table<Box<Qp>>,
     doorbells: Arc<Doorbells>,
     /// Slots of queue pairs that have something to send, in turn.
-    turns: VecDeque<u32>,
+    tx_ready: VecDeque<u32>,
     /// Slots whose turn comes again at the next poll; empty between polls.
-    later: Vec<u32>,
+    tx_deferred: Vec<u32>,
     /// Slots of queue pairs in error.
     errors: VecDeque<u32>,
     /// Of these, how many were seen in a row with nothing left to flush: when all were, there is rest.
@@ -148,7 +148,7 @@ pub struct Engine<P: Port> {
     past: QpCounters,
     qp_errors: u64,
     frames: Vec<P::Frame>,
-    reorder: Reorder<P::Frame>,
+    reorder: ReorderBuffer<P::Frame>,
     /// How many packets the network lets overtake one, as queue pairs have seen under selective repeat.
     reorder_pkts: u32,
     now: Instant,
@@ -174,8 +174,8 @@ impl<P: Port> Engine<P> {
             pds: Table::new(PD_BITS, limits.max_pds),
             cqs: CqTable::new(limits.max_cqs),
             doorbells: Arc::new(Doorbells::new(slots)),
-            turns: VecDeque::new(),
-            later: Vec::new(),
+            tx_ready: VecDeque::new(),
+            tx_deferred: Vec::new(),
             errors: VecDeque::new(),
             flushed_in_a_row: 0,
             timers: Timers::new(slots),
@@ -186,7 +186,7 @@ impl<P: Port> Engine<P> {
             past: QpCounters::default(),
             qp_errors: 0,
             frames: Vec::with_capacity(RX_BURST_FRAMES),
-            reorder: Reorder::new(),
+            reorder: ReorderBuffer::new(),
             reorder_pkts: 0,
             now: Instant::ZERO,
         })
@@ -199,7 +199,7 @@ impl<P: Port> Engine<P> {
         let rx_frames = self.receive();
         self.answer_doorbells();
         self.expire_timers();
-        let more_to_expire = self.expire_kept();
+        let more_to_expire = self.expire_buffered();
         let more_to_flush = self.flush_errors();
         self.follow_neighbours();
         let notifications = if self.notifier.is_idle() { 0 } else { self.transmit_notifications() };
@@ -207,7 +207,7 @@ impl<P: Port> Engine<P> {
         self.transmit_neighbour();
         self.port.tx_flush();
         self.collect_events();
-        let more_to_send = !self.turns.is_empty() || !self.notifier.is_idle();
+        let more_to_send = !self.tx_ready.is_empty() || !self.notifier.is_idle();
         let more = rx_frames == RX_BURST_FRAMES || more_to_send || more_to_flush || more_to_expire;
         Progress { rx_frames, tx_pkts, more }
     }
@@ -225,19 +225,22 @@ impl<P: Port> Engine<P> {
     /// Puts queue pairs with posts in line.
     #[inline]
     fn answer_doorbells(&mut self) {
-        let (qps, turns, flushed) = (&mut self.qps, &mut self.turns, &mut self.flushed_in_a_row);
+        let (qps, tx_ready, flushed) = (&mut self.qps, &mut self.tx_ready, &mut self.flushed_in_a_row);
         self.doorbells.drain(|slot| {
-            schedule(qps, turns, slot);
+            schedule(qps, tx_ready, slot);
             *flushed = 0; // it may be one in error
         });
     }
 
     /// The latest time at which the engine wants to be polled, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let has_more = !self.turns.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
+        let has_more = !self.tx_ready.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
         let immediate = has_more.then_some(self.now);
-        let kept = self.reorder.next_expiry();
-        [immediate, self.timers.earliest(), kept, self.neighbour.next_deadline()].into_iter().flatten().min()
+        let buffered = self.reorder.next_expiry();
+        [immediate, self.timers.earliest(), buffered, self.neighbour.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The port.
@@ -332,10 +335,10 @@ impl<P: Port> Engine<P> {
 }
 
 /// Puts a queue pair in the line of those that send.
-fn schedule(qps: &mut Table<Box<Qp>>, turns: &mut VecDeque<u32>, slot: usize) {
+fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<u32>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.scheduled, true)
     {
-        turns.push_back(slot as u32);
+        tx_ready.push_back(slot as u32);
     }
 }

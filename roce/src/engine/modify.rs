@@ -9,7 +9,7 @@ use crate::congestion::scheme;
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::neighbour::Resolution;
 use crate::port::Port;
-use crate::qp::rc::emit::Path;
+use crate::qp::rc::emit::PacketBuilder;
 use crate::qp::rc::requester::{Requester, RequesterConfig};
 use crate::qp::rc::responder::{Responder, ResponderConfig};
 use crate::qp::state::check_transition;
@@ -62,7 +62,7 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
         qp.attributes = attributes;
         if let (Some(connection), Some((_, route))) = (&mut qp.connection, &path) {
-            (connection.path, connection.peer_mac) = (route.path, route.peer_mac);
+            (connection.builder, connection.peer_mac) = (route.path, route.peer_mac);
             (connection.source, connection.peer, connection.own) = (route.source, route.peer, route.own);
             connection.vlan = route.vlan;
         }
@@ -84,14 +84,14 @@ impl<P: Port> Engine<P> {
             (QpState::Init, QpState::Rtr) => {
                 let requester = Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
                 let responder = Responder::new(responder_config(&qp.attributes));
-                if let Some(kept_pkts) = qp.attributes.recovery.kept_pkts() {
-                    self.reorder.open(slot, kept_pkts);
+                if let Some(buffered_pkts_max) = qp.attributes.recovery.buffered_pkts_max() {
+                    self.reorder.open(slot, buffered_pkts_max);
                 }
                 qp.connection = route.map(|route| Connection {
                     requester,
                     responder,
-                    requests_owed: false,
-                    path: route.path,
+                    requests_first: false,
+                    builder: route.path,
                     peer_mac: route.peer_mac,
                     source: route.source,
                     peer: route.peer,
@@ -105,7 +105,7 @@ impl<P: Port> Engine<P> {
                     connection.requester =
                         Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
                     // Congestion control may have come with this change.
-                    connection.path.template.set_tclass(traffic_class(&qp.attributes));
+                    connection.builder.template.set_tclass(traffic_class(&qp.attributes));
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
@@ -124,7 +124,7 @@ impl<P: Port> Engine<P> {
         if to == QpState::Sqd {
             self.after_requester(slot, None);
         }
-        schedule(&mut self.qps, &mut self.turns, slot);
+        schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
     /// The headers of packets from `qpn` along `path`.
@@ -167,7 +167,7 @@ impl<P: Port> Engine<P> {
         let on_link = self.neighbour.is_on_link(path.dgid.ip());
         let source =
             Source::new(self.source_checks, on_link.then_some(peer_mac), AddressPair::new(path.dgid, own));
-        Ok(Route { path: Path { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
+        Ok(Route { path: PacketBuilder { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
     }
 
     /// Points the headers of queue pairs whose neighbour has moved to its new Ethernet address.
@@ -193,7 +193,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     let ends = Ends { src_mac, dst_mac: mac, src: connection.own, vlan: connection.vlan };
     let template = template_for(qp.qpn, &qp.attributes, &path, ends);
     if let Ok(template) = template {
-        connection.path.template = template;
+        connection.builder.template = template;
         connection.peer_mac = mac;
         connection.source.mac = connection.source.mac.map(|_| mac);
     }
@@ -201,7 +201,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
 
 /// A path made ready.
 struct Route {
-    path: Path,
+    path: PacketBuilder,
     peer_mac: Mac,
     source: Source,
     peer: Gid,

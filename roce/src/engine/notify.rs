@@ -73,7 +73,7 @@ impl<P: Port> Engine<P> {
             if let Some(qp) = self.qps.at_mut(slot as usize).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
             {
-                if connection.path.emit_notification(&mut self.port, traffic_class).is_err() {
+                if connection.builder.emit_notification(&mut self.port, traffic_class).is_err() {
                     return sent;
                 }
                 qp.counters.np_cnp_sent += 1;

@@ -152,8 +152,8 @@ impl<P: Port> Engine<P> {
         });
         let full = CreateError::TooMany { what: "queue pairs", max };
         let (Some(number), Some((send, recv))) = (number, ends) else { return Err(full) };
-        self.turns.reserve(self.qps.len());
-        self.later.reserve(self.qps.len());
+        self.tx_ready.reserve(self.qps.len());
+        self.tx_deferred.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
         self.notifier.reserve(self.qps.len());
         Ok(QpHandles { qpn: Qpn::new(number), send, recv })
@@ -179,7 +179,7 @@ impl<P: Port> Engine<P> {
         self.past.add(&qp.counters);
         self.timers.remove(slot);
         self.reorder.close(slot);
-        self.turns.retain(|other| *other as usize != slot);
+        self.tx_ready.retain(|other| *other as usize != slot);
         self.errors.retain(|other| *other as usize != slot);
         Ok(())
     }

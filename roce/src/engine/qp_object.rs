@@ -7,7 +7,7 @@ use crate::id::{Gid, Mac, Qpn};
 use crate::mem::Access;
 use crate::psn::Psn;
 use crate::qp::rc::completer::SendCompletions;
-use crate::qp::rc::emit::Path;
+use crate::qp::rc::emit::PacketBuilder;
 use crate::qp::rc::outstanding::Outstanding;
 use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
@@ -79,9 +79,9 @@ pub(super) struct Connection {
     /// Requests in.
     pub responder: Responder,
     /// Answers left no room for requests in the last turn.
-    pub requests_owed: bool,
+    pub requests_first: bool,
     /// Headers to the peer.
-    pub path: Path,
+    pub builder: PacketBuilder,
     /// Ethernet address they go to.
     pub peer_mac: Mac,
     /// The source of the peer's packets.

@@ -28,18 +28,18 @@ const HELD_FRAMES_MAX: usize = 64;
 
 /// A probability, kept as the number of 32-bit draws out of 2^32 that hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chance(u32);
+pub struct Probability(u32);
 
 /// What is wrong with a probability.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("a chance of `{0}` cannot be; give a number from 0 (never) to 1 (always), as in 0.05 for 5 %")]
 pub struct ChanceError(String);
 
-impl Chance {
+impl Probability {
     /// Never.
-    pub const NEVER: Chance = Chance(0);
+    pub const NEVER: Probability = Probability(0);
     /// Always.
-    pub const ALWAYS: Chance = Chance(u32::MAX);
+    pub const ALWAYS: Probability = Probability(u32::MAX);
 
     /// The chance of `probability`, from 0 to 1; other numbers are refused.
     pub fn from_probability(probability: f64) -> Result<Self, ChanceError> {
@@ -47,20 +47,20 @@ impl Chance {
             return Err(ChanceError(probability.to_string()));
         }
         // A float-to-integer cast saturates: a probability of 1 becomes ALWAYS.
-        Ok(Chance((probability * (f64::from(u32::MAX) + 1.0)) as u32))
+        Ok(Probability((probability * (f64::from(u32::MAX) + 1.0)) as u32))
     }
 
     fn hits(self, rng: &mut ChaCha8Rng) -> bool {
-        self != Chance::NEVER && (self == Chance::ALWAYS || rng.next_u32() < self.0)
+        self != Probability::NEVER && (self == Probability::ALWAYS || rng.next_u32() < self.0)
     }
 }
 
-impl std::str::FromStr for Chance {
+impl std::str::FromStr for Probability {
     type Err = ChanceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let probability = text.trim().parse::<f64>().map_err(|_| ChanceError(text.to_owned()))?;
-        Chance::from_probability(probability)
+        Probability::from_probability(probability)
     }
 }
 
@@ -80,13 +80,13 @@ pub enum FaultDirection {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultConfig {
     /// A frame vanishes.
-    pub drop_chance: Chance,
+    pub drop_chance: Probability,
     /// A frame is held back while up to eight later ones pass it.
-    pub reorder_chance: Chance,
+    pub reorder_chance: Probability,
     /// One random bit of a frame is flipped.
-    pub corrupt_chance: Chance,
+    pub corrupt_chance: Probability,
     /// A frame arrives twice.
-    pub duplicate_chance: Chance,
+    pub duplicate_chance: Probability,
     /// The same seed over the same frames does the same things.
     pub seed: u64,
     /// Which frames are meddled with.
@@ -98,7 +98,7 @@ impl FaultConfig {
     pub fn is_active(&self) -> bool {
         [self.drop_chance, self.reorder_chance, self.corrupt_chance, self.duplicate_chance]
             .iter()
-            .any(|&chance| chance != Chance::NEVER)
+            .any(|&chance| chance != Probability::NEVER)
     }
 }
 
@@ -143,28 +143,28 @@ impl<F: AsRef<[u8]>> AsRef<[u8]> for FaultFrame<F> {
     }
 }
 
-struct Held<F> {
+struct DelayedFrame<F> {
     frame: FaultFrame<F>,
     frames_left: u32,
     polls_left: u32,
 }
 
 /// The faults of one direction.
-struct Lane<F> {
+struct Direction<F> {
     config: FaultConfig,
     active: bool,
     rng: ChaCha8Rng,
-    held: VecDeque<Held<F>>,
+    held: VecDeque<DelayedFrame<F>>,
     /// Frames that are through, in the order in which they go on.
     passed: VecDeque<FaultFrame<F>>,
     tally: FaultTally,
 }
 
-impl<F: AsRef<[u8]>> Lane<F> {
+impl<F: AsRef<[u8]>> Direction<F> {
     fn new(config: FaultConfig, active: bool, stream: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(stream);
-        Lane {
+        Direction {
             config,
             active: active && config.is_active(),
             rng,
@@ -193,7 +193,7 @@ impl<F: AsRef<[u8]>> Lane<F> {
         if self.held.len() < HELD_FRAMES_MAX && self.config.reorder_chance.hits(&mut self.rng) {
             self.tally.reordered += 1;
             let frames_left = 1 + self.rng.next_u32() % REORDER_FRAMES_MAX;
-            self.held.push_back(Held { frame, frames_left, polls_left: REORDER_POLLS_MAX });
+            self.held.push_back(DelayedFrame { frame, frames_left, polls_left: REORDER_POLLS_MAX });
         } else {
             self.pass(frame);
         }
@@ -217,7 +217,7 @@ impl<F: AsRef<[u8]>> Lane<F> {
     }
 
     fn release(&mut self) {
-        let due = |held: &Held<F>| held.frames_left == 0 || held.polls_left == 0;
+        let due = |held: &DelayedFrame<F>| held.frames_left == 0 || held.polls_left == 0;
         while let Some(at) = self.held.iter().position(due) {
             self.passed.extend(self.held.remove(at).map(|held| held.frame));
         }
@@ -239,8 +239,8 @@ fn flip_one_bit(frame: &[u8], draw: u64) -> Vec<u8> {
 /// per call on the way out and one per frame on the way in.
 pub struct Fault<P: Port> {
     port: P,
-    rx: Lane<P::Frame>,
-    tx: Lane<Vec<u8>>,
+    rx: Direction<P::Frame>,
+    tx: Direction<Vec<u8>>,
     /// Frames from the port beneath, on their way through a call of `rx_burst`.
     arrived: Vec<P::Frame>,
     /// Frames the caller reserved since its last flush.
@@ -259,8 +259,8 @@ impl<P: Port> Fault<P> {
         };
         Fault {
             port,
-            rx: Lane::new(config, rx, 0),
-            tx: Lane::new(config, tx, 1),
+            rx: Direction::new(config, rx, 0),
+            tx: Direction::new(config, tx, 1),
             arrived: Vec::new(),
             reserved: Staging::default(),
             outgoing: Staging::default(),
@@ -269,7 +269,7 @@ impl<P: Port> Fault<P> {
 
     /// From now on frames vanish with this chance, whichever way frames are meddled with. A port that was made
     /// to do nothing at all stays out of the way for good.
-    pub fn set_drop_chance(&mut self, chance: Chance) {
+    pub fn set_drop_chance(&mut self, chance: Probability) {
         self.rx.config.drop_chance = chance;
         self.tx.config.drop_chance = chance;
     }
@@ -373,7 +373,7 @@ mod tests {
     use crate::port::loopback::{Loopback, LoopbackPort};
 
     const CAPS: PortCaps = PortCaps { mac: Mac([2, 0, 0, 0, 0, 1]), mtu_bytes: 1500 };
-    const SOME: Chance = Chance(1 << 30);
+    const SOME: Probability = Probability(1 << 30);
 
     fn tx_fault(config: FaultConfig, depth_frames: usize) -> (Fault<LoopbackPort>, LoopbackPort) {
         let (a, b) = Loopback::pair(CAPS, CAPS, depth_frames);
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_frame_goes_on_when_the_next_is_begun() {
-        let config = FaultConfig { corrupt_chance: Chance(1), ..FaultConfig::default() };
+        let config = FaultConfig { corrupt_chance: Probability(1), ..FaultConfig::default() };
         let (mut a, mut b) = tx_fault(config, 8);
         a.tx_reserve(4).unwrap().copy_from_slice(&7_u32.to_be_bytes());
         a.port.tx_flush();
@@ -439,7 +439,7 @@ mod tests {
             assert_eq!(got.len() as u64 + tally.dropped, tally.frames);
             assert!((150..350).contains(&tally.dropped), "{tally:?}");
             assert!(got.is_sorted());
-            let (got, _) = run(FaultConfig { drop_chance: Chance::ALWAYS, ..FaultConfig::default() });
+            let (got, _) = run(FaultConfig { drop_chance: Probability::ALWAYS, ..FaultConfig::default() });
             assert!(got.is_empty());
         }
     }
@@ -448,7 +448,9 @@ mod tests {
     fn the_chance_of_a_drop_changes_from_one_frame_to_the_next() {
         let config = FaultConfig { drop_chance: SOME, ..FaultConfig::default() };
         let (mut a, mut b) = tx_fault(config, 4096);
-        for (chance, frames) in [(Chance::ALWAYS, 0), (Chance::NEVER, 100), (Chance::ALWAYS, 0)] {
+        for (chance, frames) in
+            [(Probability::ALWAYS, 0), (Probability::NEVER, 100), (Probability::ALWAYS, 0)]
+        {
             a.set_drop_chance(chance);
             (0..100).for_each(|n| assert!(send(&mut a, n)));
             assert_eq!(receive(&mut b).len(), frames);
@@ -495,7 +497,7 @@ mod tests {
     #[test]
     fn a_held_last_frame_goes_after_some_polls() {
         let (mut a, mut b) =
-            tx_fault(FaultConfig { reorder_chance: Chance::ALWAYS, ..FaultConfig::default() }, 8);
+            tx_fault(FaultConfig { reorder_chance: Probability::ALWAYS, ..FaultConfig::default() }, 8);
         assert!(send(&mut a, 7));
         (1..REORDER_POLLS_MAX).for_each(|_| a.tx_flush());
         assert!(receive(&mut b).is_empty());
@@ -520,7 +522,7 @@ mod tests {
 
     #[test]
     fn a_full_port_beneath_loses_nothing_and_refuses_new_frames() {
-        let config = FaultConfig { duplicate_chance: Chance::ALWAYS, ..FaultConfig::default() };
+        let config = FaultConfig { duplicate_chance: Probability::ALWAYS, ..FaultConfig::default() };
         let (mut a, mut b) = tx_fault(config, 3);
         assert!(send(&mut a, 1));
         assert!(send(&mut a, 2));
@@ -535,7 +537,7 @@ mod tests {
     fn a_receive_burst_keeps_to_its_maximum() {
         let (mut a, b) = Loopback::pair(CAPS, CAPS, 64);
         let config = FaultConfig {
-            duplicate_chance: Chance::ALWAYS,
+            duplicate_chance: Probability::ALWAYS,
             direction: FaultDirection::Both,
             ..FaultConfig::default()
         };
@@ -554,11 +556,11 @@ mod tests {
 
     #[test]
     fn chances_are_read_from_text() {
-        assert_eq!("0".parse(), Ok(Chance::NEVER));
-        assert_eq!("1".parse(), Ok(Chance::ALWAYS));
-        assert_eq!("0.5".parse(), Ok(Chance(1 << 31)));
+        assert_eq!("0".parse(), Ok(Probability::NEVER));
+        assert_eq!("1".parse(), Ok(Probability::ALWAYS));
+        assert_eq!("0.5".parse(), Ok(Probability(1 << 31)));
         for text in ["", "-0.1", "1.5", "NaN", "5%"] {
-            let refused = text.parse::<Chance>().unwrap_err().to_string();
+            let refused = text.parse::<Probability>().unwrap_err().to_string();
             assert!(refused.contains(text) && refused.contains("0.05"), "{refused}");
         }
     }

@@ -74,15 +74,15 @@ mod tests {
         for slot in [0, 63, 64, 4999, 63] {
             bells.ring(slot);
         }
-        let mut heard = Vec::new();
-        bells.drain(|slot| heard.push(slot));
-        assert_eq!(heard, [0, 63, 64, 4999]);
+        let mut on_progress = Vec::new();
+        bells.drain(|slot| on_progress.push(slot));
+        assert_eq!(on_progress, [0, 63, 64, 4999]);
         assert!(!bells.any());
         bells.ring(64);
         assert!(bells.any());
-        heard.clear();
-        bells.drain(|slot| heard.push(slot));
-        assert_eq!(heard, [64]);
+        on_progress.clear();
+        bells.drain(|slot| on_progress.push(slot));
+        assert_eq!(on_progress, [64]);
     }
 
     #[test]

@@ -7,36 +7,36 @@
 //!   Lost, timeout: send = una       (send == high: nothing to repeat)
 //! ```
 
-use super::{Effect, Feedback, Verdict};
+use super::{AckEvent, AckResult, Verdict};
 use crate::psn::Psn;
 
 /// The requester side.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
     una: Psn,
-    send: Psn,
-    high: Psn,
+    next: Psn,
+    max_sent: Psn,
     /// Sending resumed at `una` and nothing was acknowledged since: the same loss, told again,
     /// changes nothing. One lost READ response makes every later one tell of it.
-    resumed: bool,
+    has_gone_back: bool,
 }
 
 impl GoBackN {
     /// Starts at the first PSN of the connection.
     pub fn new(first: Psn) -> Self {
-        GoBackN { una: first, send: first, high: first, resumed: false }
+        GoBackN { una: first, next: first, max_sent: first, has_gone_back: false }
     }
 
     /// The packet to send next.
     #[inline]
     pub fn next_psn(&self) -> Psn {
-        self.send
+        self.next
     }
 
     /// Whether the packet to send next was sent before.
     #[inline]
-    pub fn is_resend(&self) -> bool {
-        self.send != self.high
+    pub fn is_retransmission(&self) -> bool {
+        self.next != self.max_sent
     }
 
     /// The first PSN not acknowledged.
@@ -48,56 +48,56 @@ impl GoBackN {
     /// PSNs sent and not acknowledged, counted from [`GoBackN::una`]: an answer to any other is stale.
     #[inline]
     pub fn sent(&self) -> u32 {
-        self.high.distance_from(self.una)
+        self.max_sent.distance_from(self.una)
     }
 
     /// PSNs in flight.
     #[inline]
     pub fn unacked(&self) -> u32 {
-        self.send.distance_from(self.una)
+        self.next.distance_from(self.una)
     }
 
     /// The packet at [`GoBackN::next_psn`] was sent; it stands for `span` PSNs (a READ request for
     /// all of its responses).
     #[inline]
     pub fn on_sent(&mut self, span: u32) {
-        let resend = self.sent() - self.unacked();
-        self.send = self.send.plus(span);
-        if span > resend {
-            self.high = self.send;
+        let retransmitted_pkts = self.sent() - self.unacked();
+        self.next = self.next.plus(span);
+        if span > retransmitted_pkts {
+            self.max_sent = self.next;
         }
     }
 
     /// Takes in feedback. `next` must lie in `una..=high`; anything else is ignored.
-    pub fn on_feedback(&mut self, feedback: Feedback) -> Effect {
-        let (Feedback::Cumulative { next } | Feedback::Lost { next }) = feedback;
-        let Some(acknowledged) = next.index_in(self.una, self.sent() + 1) else {
-            return Effect { acknowledged: 0, resumes: false };
+    pub fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
+        let (AckEvent::Cumulative { next } | AckEvent::Lost { next }) = event;
+        let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
+            return AckResult { newly_acked_pkts: 0, lost: false };
         };
-        if acknowledged > 0 {
-            if acknowledged > self.unacked() {
-                self.send = next;
+        if newly_acked_pkts > 0 {
+            if newly_acked_pkts > self.unacked() {
+                self.next = next;
             }
             self.una = next;
-            self.resumed = false;
+            self.has_gone_back = false;
         }
-        let resumes = matches!(feedback, Feedback::Lost { .. }) && !self.resumed && self.unacked() > 0;
-        if resumes {
-            self.send = self.una;
-            self.resumed = true;
+        let lost = matches!(event, AckEvent::Lost { .. }) && !self.has_gone_back && self.unacked() > 0;
+        if lost {
+            self.next = self.una;
+            self.has_gone_back = true;
         }
-        Effect { acknowledged, resumes }
+        AckResult { newly_acked_pkts, lost }
     }
 
     /// What was taken back after a timeout was not lost after all.
     pub fn undo_timeout(&mut self) {
-        self.send = self.high;
+        self.next = self.max_sent;
     }
 
     /// Nothing was heard for the whole timeout: whatever is told from now on is news.
     pub fn on_timeout(&mut self) {
-        self.send = self.una;
-        self.resumed = false;
+        self.next = self.una;
+        self.has_gone_back = false;
     }
 }
 
@@ -110,25 +110,25 @@ impl GoBackN {
 ///   at rest where 29 % of the windows see a loss:    34 packets at 1 %
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Affordable {
+pub struct LossWindow {
     window_pkts: u32,
     /// Since the window last changed.
     acked_pkts: u32,
 }
 
 /// The smallest window to which losses lead, in packets.
-const AFFORDABLE_PKTS_MIN: u32 = 16;
+const LOSS_WINDOW_PKTS_MIN: u32 = 16;
 
 /// The window that no loss has bounded, in packets: beyond it none is of use.
-const AFFORDABLE_PKTS_MAX: u32 = 1024;
+const LOSS_WINDOW_PKTS_MAX: u32 = 1024;
 
-impl Default for Affordable {
+impl Default for LossWindow {
     fn default() -> Self {
-        Affordable { window_pkts: u32::MAX, acked_pkts: 0 }
+        LossWindow { window_pkts: u32::MAX, acked_pkts: 0 }
     }
 }
 
-impl Affordable {
+impl LossWindow {
     /// Packets in flight at most.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
@@ -137,17 +137,17 @@ impl Affordable {
 
     /// Packets were acknowledged, and sending `resumes` where one of `sent_pkts` was lost.
     #[inline]
-    pub fn on_feedback(&mut self, acked_pkts: u32, sent_pkts: u32, resumes: bool) {
+    pub fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
-        if resumes {
+        if lost {
             let likely_pkts = if self.window_pkts == u32::MAX { self.acked_pkts / 3 } else { u32::MAX };
             let window_pkts =
-                (self.window_pkts.min(sent_pkts).min(AFFORDABLE_PKTS_MAX) * 3 / 4).min(likely_pkts);
-            *self = Affordable { window_pkts: window_pkts.max(AFFORDABLE_PKTS_MIN), acked_pkts: 0 };
+                (self.window_pkts.min(sent_pkts).min(LOSS_WINDOW_PKTS_MAX) * 3 / 4).min(likely_pkts);
+            *self = LossWindow { window_pkts: window_pkts.max(LOSS_WINDOW_PKTS_MIN), acked_pkts: 0 };
         } else if self.acked_pkts >= self.window_pkts && self.window_pkts != u32::MAX {
             self.acked_pkts = 0;
             self.window_pkts += self.window_pkts.div_ceil(8);
-            if self.window_pkts > AFFORDABLE_PKTS_MAX {
+            if self.window_pkts > LOSS_WINDOW_PKTS_MAX {
                 self.window_pkts = u32::MAX;
             }
         }
@@ -181,7 +181,7 @@ impl ExpectedPsn {
         match psn.offset_from(self.expected) {
             Some(0) => Verdict::InOrder,
             Some(offset) if offset < 0 => Verdict::Duplicate,
-            _ => Verdict::Ahead { first: !std::mem::replace(&mut self.nak_sent, true) },
+            _ => Verdict::OutOfOrder { first: !std::mem::replace(&mut self.nak_sent, true) },
         }
     }
 
@@ -213,19 +213,23 @@ mod tests {
     #[test]
     fn a_loss_resumes_once_until_something_is_acknowledged() {
         let mut scheme = sent(5);
-        let lost = Feedback::Lost { next: FIRST.plus(2) };
-        assert_eq!(scheme.on_feedback(lost), Effect { acknowledged: 2, resumes: true });
+        let lost = AckEvent::Lost { next: FIRST.plus(2) };
+        assert_eq!(scheme.on_ack_event(lost), AckResult { newly_acked_pkts: 2, lost: true });
         assert_eq!((scheme.next_psn(), scheme.unacked(), scheme.sent()), (FIRST.plus(2), 0, 3));
         scheme.on_sent(1);
-        assert!(scheme.is_resend());
-        assert_eq!(scheme.on_feedback(lost), Effect { acknowledged: 0, resumes: false });
+        assert!(scheme.is_retransmission());
+        assert_eq!(scheme.on_ack_event(lost), AckResult { newly_acked_pkts: 0, lost: false });
         scheme.on_timeout();
         assert_eq!(scheme.next_psn(), FIRST.plus(2));
         scheme.on_sent(1);
-        let more = Feedback::Lost { next: FIRST.plus(3) };
-        assert_eq!(scheme.on_feedback(more), Effect { acknowledged: 1, resumes: false }, "nothing in flight");
+        let more = AckEvent::Lost { next: FIRST.plus(3) };
+        assert_eq!(
+            scheme.on_ack_event(more),
+            AckResult { newly_acked_pkts: 1, lost: false },
+            "nothing in flight"
+        );
         scheme.on_sent(2);
-        assert!(!scheme.is_resend());
+        assert!(!scheme.is_retransmission());
     }
 
     #[test]
@@ -233,11 +237,11 @@ mod tests {
         let mut scheme = sent(5);
         scheme.on_timeout();
         scheme.on_sent(1);
-        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(4) }).acknowledged, 4);
+        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(4) }).newly_acked_pkts, 4);
         assert_eq!(scheme.next_psn(), FIRST.plus(4));
-        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(6) }).acknowledged, 0);
-        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST }).acknowledged, 0);
-        assert_eq!(scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(5) }).acknowledged, 1);
+        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(6) }).newly_acked_pkts, 0);
+        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST }).newly_acked_pkts, 0);
+        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(5) }).newly_acked_pkts, 1);
         assert_eq!(scheme.sent(), 0);
     }
 
@@ -246,55 +250,61 @@ mod tests {
         let mut scheme = sent(5);
         scheme.on_timeout();
         scheme.on_sent(1);
-        assert_eq!((scheme.next_psn(), scheme.is_resend()), (FIRST.plus(1), true));
-        scheme.on_feedback(Feedback::Cumulative { next: FIRST.plus(3) });
+        assert_eq!((scheme.next_psn(), scheme.is_retransmission()), (FIRST.plus(1), true));
+        scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(3) });
         scheme.undo_timeout();
-        assert_eq!((scheme.next_psn(), scheme.is_resend(), scheme.unacked()), (FIRST.plus(5), false, 2));
+        assert_eq!(
+            (scheme.next_psn(), scheme.is_retransmission(), scheme.unacked()),
+            (FIRST.plus(5), false, 2)
+        );
     }
 
     #[test]
     fn the_window_follows_the_losses() {
-        let mut affordable = Affordable::default();
-        affordable.on_feedback(1 << 20, 1 << 20, false);
-        assert_eq!(affordable.window_pkts(), u32::MAX, "without loss there is no bound");
-        affordable.on_feedback(3, 128, true);
-        assert_eq!(affordable.window_pkts(), 96);
-        affordable.on_feedback(95, 96, false);
-        assert_eq!(affordable.window_pkts(), 96);
-        affordable.on_feedback(1, 96, false);
-        assert_eq!(affordable.window_pkts(), 108);
-        (0..20).for_each(|_| affordable.on_feedback(0, 1 << 20, true));
-        assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MIN);
-        affordable.on_feedback(AFFORDABLE_PKTS_MIN, AFFORDABLE_PKTS_MIN, false);
-        assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MIN + AFFORDABLE_PKTS_MIN / 8);
-        (0..60).for_each(|_| affordable.on_feedback(AFFORDABLE_PKTS_MAX, 0, false));
-        assert_eq!(affordable.window_pkts(), u32::MAX);
-        affordable.on_feedback(0, u32::MAX, true);
-        assert_eq!(affordable.window_pkts(), AFFORDABLE_PKTS_MAX * 3 / 4);
+        let mut loss_window = LossWindow::default();
+        loss_window.on_ack_event(1 << 20, 1 << 20, false);
+        assert_eq!(loss_window.window_pkts(), u32::MAX, "without loss there is no bound");
+        loss_window.on_ack_event(3, 128, true);
+        assert_eq!(loss_window.window_pkts(), 96);
+        loss_window.on_ack_event(95, 96, false);
+        assert_eq!(loss_window.window_pkts(), 96);
+        loss_window.on_ack_event(1, 96, false);
+        assert_eq!(loss_window.window_pkts(), 108);
+        (0..20).for_each(|_| loss_window.on_ack_event(0, 1 << 20, true));
+        assert_eq!(loss_window.window_pkts(), LOSS_WINDOW_PKTS_MIN);
+        loss_window.on_ack_event(LOSS_WINDOW_PKTS_MIN, LOSS_WINDOW_PKTS_MIN, false);
+        assert_eq!(loss_window.window_pkts(), LOSS_WINDOW_PKTS_MIN + LOSS_WINDOW_PKTS_MIN / 8);
+        (0..60).for_each(|_| loss_window.on_ack_event(LOSS_WINDOW_PKTS_MAX, 0, false));
+        assert_eq!(loss_window.window_pkts(), u32::MAX);
+        loss_window.on_ack_event(0, u32::MAX, true);
+        assert_eq!(loss_window.window_pkts(), LOSS_WINDOW_PKTS_MAX * 3 / 4);
     }
 
     #[test]
     fn the_first_loss_tells_of_the_next() {
-        for (acked_pkts, window_pkts) in [(0, AFFORDABLE_PKTS_MIN), (90, 30), (300, 96)] {
-            let mut affordable = Affordable::default();
-            affordable.on_feedback(acked_pkts / 2, 128, false);
-            affordable.on_feedback(acked_pkts / 2, 128, true);
-            assert_eq!(affordable.window_pkts(), window_pkts, "after {acked_pkts}");
+        for (acked_pkts, window_pkts) in [(0, LOSS_WINDOW_PKTS_MIN), (90, 30), (300, 96)] {
+            let mut loss_window = LossWindow::default();
+            loss_window.on_ack_event(acked_pkts / 2, 128, false);
+            loss_window.on_ack_event(acked_pkts / 2, 128, true);
+            assert_eq!(loss_window.window_pkts(), window_pkts, "after {acked_pkts}");
         }
     }
 
     #[test]
     fn each_gap_is_told_once() {
         let mut expected = ExpectedPsn::new(FIRST);
-        assert_eq!(expected.on_packet(FIRST.plus(1)), Verdict::Ahead { first: true });
-        assert_eq!(expected.on_packet(FIRST.plus(2)), Verdict::Ahead { first: false });
+        assert_eq!(expected.on_packet(FIRST.plus(1)), Verdict::OutOfOrder { first: true });
+        assert_eq!(expected.on_packet(FIRST.plus(2)), Verdict::OutOfOrder { first: false });
         assert_eq!(expected.on_packet(FIRST), Verdict::InOrder);
         expected.accept(1);
         assert_eq!(expected.on_packet(FIRST), Verdict::Duplicate);
-        assert_eq!(expected.on_packet(FIRST.plus(2)), Verdict::Ahead { first: true });
+        assert_eq!(expected.on_packet(FIRST.plus(2)), Verdict::OutOfOrder { first: true });
         expected.accept(1);
         expected.refuse();
-        assert_eq!(expected.on_packet(FIRST.plus(3)), Verdict::Ahead { first: false });
-        assert_eq!(expected.on_packet(expected.expected().plus(1 << 23)), Verdict::Ahead { first: false });
+        assert_eq!(expected.on_packet(FIRST.plus(3)), Verdict::OutOfOrder { first: false });
+        assert_eq!(
+            expected.on_packet(expected.expected().plus(1 << 23)),
+            Verdict::OutOfOrder { first: false }
+        );
     }
 }

@@ -6,12 +6,12 @@
 
 pub mod go_back_n;
 pub mod psn_window;
-pub mod resent;
+pub mod retransmissions;
 pub mod rto;
 pub mod selective_repeat;
 
-pub use go_back_n::{Affordable, ExpectedPsn, GoBackN};
-pub use rto::{AdaptiveRto, RetransmitTimer, Silence};
+pub use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
+pub use rto::{AdaptiveRto, Expiry, RetransmitTimer};
 pub use selective_repeat::SelectiveRepeat;
 
 use selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 /// What the peer's answers say of the packets sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feedback {
+pub enum AckEvent {
     /// Everything before `next` has arrived.
     Cumulative {
         /// The first PSN not acknowledged.
@@ -37,11 +37,11 @@ pub enum Feedback {
 
 /// What a scheme made of feedback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct AckResult {
     /// Packets newly acknowledged.
-    pub acknowledged: u32,
+    pub newly_acked_pkts: u32,
     /// Sending resumes at an earlier PSN.
-    pub resumes: bool,
+    pub lost: bool,
 }
 
 /// What a responder does with an arrival.
@@ -52,7 +52,7 @@ pub enum Verdict {
     /// It was received before.
     Duplicate,
     /// Ahead of what is expected: packets are missing.
-    Ahead {
+    OutOfOrder {
         /// The first sign of this gap: it is to be answered with a NAK.
         first: bool,
     },
@@ -130,7 +130,7 @@ impl RecoveryScheme {
     }
 
     /// Packets that the responder keeps out of order, a power of two, where it keeps any.
-    pub fn kept_pkts(self) -> Option<u32> {
+    pub fn buffered_pkts_max(self) -> Option<u32> {
         match self {
             RecoveryScheme::GoBackN => None,
             RecoveryScheme::ImprovedGoBackN => Some(IMPROVED_WINDOW_PKTS),
@@ -185,8 +185,8 @@ impl Recovery {
 
     /// Whether the packet to send next was sent before.
     #[inline]
-    pub fn is_resend(&self) -> bool {
-        either!(self, scheme => scheme.is_resend())
+    pub fn is_retransmission(&self) -> bool {
+        either!(self, scheme => scheme.is_retransmission())
     }
 
     /// The first PSN not acknowledged.
@@ -251,7 +251,7 @@ mod tests {
         scheme.on_lost(first, 64);
         // The window moves on by the packet before the READ, whose last packet was not in it.
         scheme.on_executed(first.plus(1));
-        scheme.on_arrived(selective_repeat::Path::Request, first, 1);
+        scheme.on_acked(crate::psn::PsnSpace::Request, first, 1);
         assert_eq!((recovery.next_psn(), recovery.read_span_max()), (first.plus(1), u32::MAX));
         let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
         scheme.on_executed(first.plus(65));

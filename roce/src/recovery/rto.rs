@@ -128,7 +128,7 @@ impl AdaptiveRto {
     }
 
     /// The packet timed was answered: its round trip in nanoseconds.
-    pub fn on_answered(&mut self, now: Instant) -> Option<u64> {
+    pub fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
         let rtt = now.nanos_since(timed.at);
         if self.srtt_nanos == 0 {
@@ -164,14 +164,14 @@ impl AdaptiveRto {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // Silence: while queues drain, they bring something all the time.
+            // Expiry: while queues drain, they bring something all the time.
             (2 * self.min_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.expiries.min(BACKOFF_MAX)
     }
 
     /// The wait is over, with `in_flight_pkts` in flight. Returns what that means.
-    pub fn on_expired(&mut self, in_flight_pkts: u32) -> Silence {
+    pub fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
         let rto_nanos = match self.srtt_nanos {
             0 => FIRST_RTO_NANOS,
@@ -179,22 +179,22 @@ impl AdaptiveRto {
         };
         self.expiries += 1;
         match self.expiries {
-            1 => Silence::First,
-            _ if waited_nanos < rto_nanos => Silence::Longer,
-            _ => Silence::Timeout,
+            1 => Expiry::TailLossProbe,
+            _ if waited_nanos < rto_nanos => Expiry::Pto,
+            _ => Expiry::Rto,
         }
     }
 }
 
 /// How long nothing was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub enum Expiry {
     /// One wait.
-    First,
+    TailLossProbe,
     /// More than one.
-    Longer,
+    Pto,
     /// The retransmission timeout.
-    Timeout,
+    Rto,
 }
 
 fn floor_nanos(in_flight_pkts: u32) -> u64 {
@@ -235,38 +235,38 @@ mod tests {
 
     #[test]
     fn a_silence_is_probed_more_and_more_seldom_and_is_a_timeout_in_the_end() {
-        let silences = |rto: &mut AdaptiveRto, in_flight_pkts| {
+        let expire_all = |rto: &mut AdaptiveRto, in_flight_pkts| {
             [0; 7].map(|_| (rto.wait_nanos(in_flight_pkts), rto.on_expired(in_flight_pkts)))
         };
-        let (first, longer, timeout) = (Silence::First, Silence::Longer, Silence::Timeout);
+        let (first, longer, timeout) = (Expiry::TailLossProbe, Expiry::Pto, Expiry::Rto);
         let mut rto = AdaptiveRto::default();
-        let waits = silences(&mut rto, RTO_LOW_PKTS);
+        let waits = expire_all(&mut rto, RTO_LOW_PKTS);
         assert_eq!(waits[..2], [(100_000, first), (200_000, longer)]);
         assert_eq!(waits[3..5], [(800_000, longer), (1_600_000, timeout)]);
         rto.on_progress();
-        let waits = silences(&mut rto, RTO_LOW_PKTS + 1);
+        let waits = expire_all(&mut rto, RTO_LOW_PKTS + 1);
         assert_eq!(waits[..3], [(320_000, first), (640_000, longer), (1_280_000, timeout)]);
         let measured = |rtt_nanos| {
             let mut rto = AdaptiveRto::default();
             rto.on_sent(Psn::new(0), Instant::ZERO);
-            assert_eq!(rto.on_answered(Instant::from_nanos(rtt_nanos)), Some(rtt_nanos));
+            assert_eq!(rto.on_acked(Instant::from_nanos(rtt_nanos)), Some(rtt_nanos));
             rto
         };
         let mut near = measured(5_000); // and 2,500 of variation
-        let waits = silences(&mut near, 4);
+        let waits = expire_all(&mut near, 4);
         assert_eq!(waits[4..6], [(320_000, timeout), (640_000, timeout)]);
         near.on_progress();
-        let waits = silences(&mut near, 3);
+        let waits = expire_all(&mut near, 3);
         assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
         let mut far = measured(500_000);
-        assert_eq!(silences(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
+        assert_eq!(expire_all(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
         // Long queues: 2 ms +- 250 us on average, 100 us at least.
         let mut full = measured(100_000);
         for n in 0..200 {
             full.on_sent(Psn::new(0), Instant::ZERO);
-            full.on_answered(Instant::from_nanos(if n % 2 == 0 { 1_750_000 } else { 2_250_000 }));
+            full.on_acked(Instant::from_nanos(if n % 2 == 0 { 1_750_000 } else { 2_250_000 }));
         }
-        let waits = silences(&mut full, 4);
+        let waits = expire_all(&mut full, 4);
         assert_eq!(waits[..3].iter().map(|wait| wait.1).collect::<Vec<_>>(), [first, longer, timeout]);
         assert!((2_300_000..2_600_000).contains(&waits[1].0), "{waits:?}: longer than the round trip alone");
     }

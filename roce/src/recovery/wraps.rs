@@ -1,7 +1,8 @@
 //! What holds of recovery over half the circle of PSNs and more, which no simulation sends.
 
-use super::selective_repeat::{Path, SelectiveRepeat};
+use super::selective_repeat::SelectiveRepeat;
 use crate::psn::Psn;
+use crate::psn::PsnSpace;
 
 const FIRST: Psn = Psn::new(0xFF_FFFA);
 const WINDOW_PKTS: u32 = 64;
@@ -12,7 +13,7 @@ fn write(scheme: &mut SelectiveRepeat, packets: u32) {
         let psn = scheme.next_psn();
         scheme.on_sent(WINDOW_PKTS);
         assert!(scheme.on_executed(psn.plus(WINDOW_PKTS)));
-        scheme.on_arrived(Path::Request, psn, WINDOW_PKTS);
+        scheme.on_acked(PsnSpace::Request, psn, WINDOW_PKTS);
     }
 }
 
@@ -26,10 +27,10 @@ fn the_order_of_responses_tells_of_losses_however_many_writes_came_before() {
         let read = scheme.next_psn();
         scheme.on_sent(4);
         scheme.on_executed(read.plus(4));
-        [0, 2].into_iter().for_each(|i| scheme.on_arrived(Path::Response, read.plus(i), 1));
+        [0, 2].into_iter().for_each(|i| scheme.on_acked(PsnSpace::Response, read.plus(i), 1));
         let mut lost = Vec::new();
-        if let Some(from) = scheme.look_from(Path::Response) {
-            scheme.look(Path::Response, from, |psn| {
+        if let Some(from) = scheme.scan_from(PsnSpace::Response) {
+            scheme.detect_losses(PsnSpace::Response, from, |psn| {
                 lost.push(psn);
                 Some((true, 1))
             });
@@ -45,7 +46,7 @@ fn a_read_of_half_the_circle_is_known_to_be_executed() {
     scheme.on_sent(Psn::COUNT / 2);
     assert!(scheme.on_executed(end), "2 GiB at a path MTU of 256");
     assert!(!scheme.on_executed(end) && !scheme.on_executed(FIRST), "no news");
-    scheme.on_arrived(Path::Response, FIRST, Psn::COUNT / 2);
+    scheme.on_acked(PsnSpace::Response, FIRST, Psn::COUNT / 2);
     write(&mut scheme, WINDOW_PKTS);
     assert_eq!((scheme.una(), scheme.sent()), (end.plus(WINDOW_PKTS), 0));
 }

@@ -84,7 +84,7 @@ pub fn compute(l3: &[u8]) -> Option<u32> {
 
 /// The ICRC that the packet of `l3` would have with what a requester changes where it sends a packet again: the
 /// IPv4 identification and the byte of AckReq. `None` as for [`compute`].
-pub(super) fn compute_with(l3: &[u8], fields: ResentFields) -> Option<u32> {
+pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
             let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
@@ -109,23 +109,23 @@ pub(super) fn compute_with(l3: &[u8], fields: ResentFields) -> Option<u32> {
 
 /// The fields of [`compute_with`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ResentFields {
+pub(super) struct RetransmitFields {
     /// IPv4 identification; zero on IPv6, which has none.
     ip_id: [u8; 2],
     /// The byte of the base transport header that has AckReq.
     ack_req: u8,
 }
 
-impl ResentFields {
+impl RetransmitFields {
     /// Those of a packet.
     pub(super) fn of(l3: &[u8]) -> Option<Self> {
         let at = |at: usize| l3.get(at).copied();
         match l3.first()? >> 4 {
             4 => {
                 let ack_req = at(V4_LEN - Bth::LEN + ACK_REQ_AT)?;
-                Some(ResentFields { ip_id: [at(4)?, at(5)?], ack_req })
+                Some(RetransmitFields { ip_id: [at(4)?, at(5)?], ack_req })
             }
-            _ => Some(ResentFields { ip_id: [0; 2], ack_req: at(V6_LEN - Bth::LEN + ACK_REQ_AT)? }),
+            _ => Some(RetransmitFields { ip_id: [0; 2], ack_req: at(V6_LEN - Bth::LEN + ACK_REQ_AT)? }),
         }
     }
 }
@@ -186,17 +186,17 @@ const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 /// A CRC of a sum is the sum of the CRCs: each byte that differs adds its own. The headers have just
 /// been written piecewise, and reading them back whole would wait for that (as in `crc`); reading
 /// those few bytes does not.
-pub(super) fn resume_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
-    l3.split_first_chunk().map(|(header, rest)| resume::<V4_LEN>(header_crc, header, &V4_VARYING, rest))
+pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
+    l3.split_first_chunk().map(|(header, rest)| extend::<V4_LEN>(header_crc, header, &V4_VARYING, rest))
 }
 
-/// As `resume_v4`, for IPv6.
-pub(super) fn resume_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
-    l3.split_first_chunk().map(|(header, rest)| resume::<V6_LEN>(header_crc, header, &V6_VARYING, rest))
+/// As `extend_v4`, for IPv6.
+pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
+    l3.split_first_chunk().map(|(header, rest)| extend::<V6_LEN>(header_crc, header, &V6_VARYING, rest))
 }
 
 #[inline(always)]
-fn resume<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], rest: &[u8]) -> u32 {
+fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], rest: &[u8]) -> u32 {
     let sum = varying.iter().fold(header_crc, |sum, &at| sum ^ AFTER[N - 1 - at][usize::from(header[at])]);
     let mut hasher = Hasher::new_with_initial(sum);
     hasher.update(rest);

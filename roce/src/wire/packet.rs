@@ -1,7 +1,7 @@
 //! A received frame, read in one pass.
 
 use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, VLAN_ID_MASK};
-use super::icrc::ResentFields;
+use super::icrc::RetransmitFields;
 use super::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
 use super::udp::ROCE_PORT;
 use super::{
@@ -149,7 +149,7 @@ impl AddressPair {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     icrc: u32,
-    fields: ResentFields,
+    fields: RetransmitFields,
 }
 
 impl<'a> Packet<'a> {
@@ -220,7 +220,7 @@ impl<'a> Packet<'a> {
 
     /// What tells this packet from others of its PSN, in a few bytes.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint { icrc: self.icrc, fields: ResentFields::of(self.l3).unwrap_or_default() }
+        Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
     /// As [`Packet::has_content_of`], by the ICRC: not safe from whoever knows the other packet to the bit.

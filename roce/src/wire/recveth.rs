@@ -11,7 +11,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvEth {
     /// Messages before this one that take a receive, since the connection was made, modulo 2^32.
-    pub receive: u32,
+    pub recv_seq: u32,
     /// Packets of the message before this one.
     pub packet: u32,
 }
@@ -24,14 +24,14 @@ impl RecvEth {
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [r0, r1, r2, r3, p0, p1, p2, p3] = *bytes;
         RecvEth {
-            receive: u32::from_be_bytes([r0, r1, r2, r3]),
+            recv_seq: u32::from_be_bytes([r0, r1, r2, r3]),
             packet: u32::from_be_bytes([p0, p1, p2, p3]),
         }
     }
 
     /// Writes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
-        let ([r0, r1, r2, r3], [p0, p1, p2, p3]) = (self.receive.to_be_bytes(), self.packet.to_be_bytes());
+        let ([r0, r1, r2, r3], [p0, p1, p2, p3]) = (self.recv_seq.to_be_bytes(), self.packet.to_be_bytes());
         *bytes = [r0, r1, r2, r3, p0, p1, p2, p3];
     }
 }
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn bytes_and_back() {
-        let header = RecvEth { receive: 0x0102_0304, packet: 0x0506_0708 };
+        let header = RecvEth { recv_seq: 0x0102_0304, packet: 0x0506_0708 };
         let mut bytes = [0; 8];
         header.write(&mut bytes);
         assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);

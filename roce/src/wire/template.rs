@@ -340,9 +340,9 @@ impl HeaderTemplate {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
         let l3 = covered.get(self.l3_offset()..)?;
         let value = if self.is_ipv6 {
-            icrc::resume_v6(self.header_crc, l3)
+            icrc::extend_v6(self.header_crc, l3)
         } else {
-            icrc::resume_v4(self.header_crc, l3)
+            icrc::extend_v4(self.header_crc, l3)
         }?;
         debug_assert_eq!(Some(value), icrc::compute(l3), "the frame was written by another template");
         *icrc = value.to_le_bytes();

@@ -47,7 +47,7 @@ fn any_ext() -> impl Strategy<Value = Ext> {
         xrceth: XrcEth { srqn: g & 0xFF_FFFF },
         feth: Feth { placement: j & 0x0F, selectivity: k & 3 },
         sacketh: SackEth { version: i >> 4, duplicate: j & 1 == 1, trigger: Psn::new(e) },
-        recveth: RecvEth { receive: f, packet: h },
+        recveth: RecvEth { recv_seq: f, packet: h },
     })
 }
 

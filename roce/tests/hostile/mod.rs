@@ -518,7 +518,7 @@ impl Hostile {
         // Under selective repeat each answer may show a window of losses, and no more.
         let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
         let shown = if is_selective { counters.rcvd_pkts } else { 0 };
-        let resumptions = resumptions + counters.tail_probes + counters.adaptive_retrans + shown;
+        let resumptions = resumptions + counters.tail_probes + counters.roce_adp_retrans_to + shown;
         let requests = bounds.posted_pkts + resumptions * u64::from(DEFAULT_WINDOW_PKTS);
         assert!(
             bounds.requests_out <= requests,

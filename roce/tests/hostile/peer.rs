@@ -183,7 +183,7 @@ impl Peer {
         }
         // Often the one that is due, and often not.
         let recveth = RecvEth {
-            receive: self.receives.wrapping_add(u32::from(plan.syndrome & 3)).wrapping_sub(1),
+            recv_seq: self.receives.wrapping_add(u32::from(plan.syndrome & 3)).wrapping_sub(1),
             packet: if plan.syndrome == 0xFF { u32::MAX } else { u32::from(plan.flags >> 6) },
         };
         let mut frame = self.frame(&address, &spec, reth, aeth, recveth);
@@ -226,7 +226,7 @@ impl Peer {
             });
             let payload_len = (len_bytes - index * self.mtu_bytes).min(self.mtu_bytes) as usize;
             let spec = self.spec(opcode, self.expected, payload_len, index + 1 == packets);
-            let recveth = RecvEth { receive: self.receives, packet: index };
+            let recveth = RecvEth { recv_seq: self.receives, packet: index };
             frames.push(self.frame(&self.address(), &spec, reth, ACK, recveth));
             self.expected = self.expected.plus(span(opcode, &reth, self.mtu_bytes));
         }
@@ -277,7 +277,7 @@ impl Peer {
 
 const ACK: Aeth = Aeth { syndrome: Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED }, msn: Msn::new(1) };
 
-const FIRST: RecvEth = RecvEth { receive: 0, packet: 0 };
+const FIRST: RecvEth = RecvEth { recv_seq: 0, packet: 0 };
 
 fn reth_of_nothing() -> Reth {
     Reth { va: 0, rkey: roce::id::RKey(0), len_bytes: 0 }

@@ -166,7 +166,7 @@ impl Case {
             timeouts: requester.local_ack_timeout_err
                 + responder.local_ack_timeout_err
                 + requester.tail_probes
-                + requester.adaptive_retrans,
+                + requester.roce_adp_retrans_to,
             naks: requester.packet_seq_err + requester.implied_nak_seq_err + requester.sacks_received,
             nanos: done_nanos,
         }

@@ -92,7 +92,10 @@ fn selective_repeat_keeps_its_goodput() {
             let (again, probes) = (run.requester.retransmitted_pkts, run.requester.tail_probes);
             let most = run.lost + run.lost / 50 + probes;
             assert!(again <= most, "{op:?} sends {again} again, {} lost, at a loss of {chance}", run.lost);
-            assert_eq!(run.requester.adaptive_retrans, 0, "{op:?} waits for a timeout at a loss of {chance}");
+            assert_eq!(
+                run.requester.roce_adp_retrans_to, 0,
+                "{op:?} waits for a timeout at a loss of {chance}"
+            );
         }
     }
 }
@@ -170,7 +173,7 @@ fn a_silence_costs_one_packet_a_probe() {
         pair.run_until_completions(0, MESSAGES as usize);
         pair.settle();
         let requester = pair.counters(0);
-        let probes = requester.tail_probes + requester.adaptive_retrans;
+        let probes = requester.tail_probes + requester.roce_adp_retrans_to;
         let data_link = usize::from(op == Op::Read);
         let needed = u64::from(MESSAGES * MESSAGE_BYTES / PATH_MTU.bytes());
         println!("{op:?}: {probes} probes, {} packets again", pair.left(data_link) - needed);

@@ -44,7 +44,7 @@ fn run(op: Op, recovery: RecoveryScheme, placement: Placement, lost: &[u64]) -> 
     assert_eq!(pair.bytes(1)[..MESSAGE_BYTES as usize], pair.bytes(0)[..MESSAGE_BYTES as usize]);
     let last = u64::from(2 * PACKETS - 1);
     let ahead = last - lost.iter().min().unwrap() - (lost.len() as u64 - 1);
-    (ahead, pair.counters(1).placed_ahead)
+    (ahead, pair.counters(1).placed_out_of_order)
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_send_without_a_receive_yet_is_kept() {
     while pair.counters(1).out_of_seq_request < 28 {
         pair.world.step(None);
     }
-    assert_eq!(pair.counters(1).placed_ahead, 12, "those of the message that has a receive");
+    assert_eq!(pair.counters(1).placed_out_of_order, 12, "those of the message that has a receive");
     pair.post_recv(1, 1, MESSAGE_BYTES);
     pair.run_until_completions(0, 2);
     assert_eq!(pair.ends[1].received.len(), 2);
@@ -128,5 +128,9 @@ fn a_read_between_takes_as_many_psns_as_it_has_responses() {
         pair.post_send(0, n as u64, op, MESSAGE_BYTES);
     }
     pair.run_until_completions(0, 3);
-    assert_eq!(pair.counters(1).placed_ahead, 12 + u64::from(PACKETS), "of the WRITE, and all of the SEND");
+    assert_eq!(
+        pair.counters(1).placed_out_of_order,
+        12 + u64::from(PACKETS),
+        "of the WRITE, and all of the SEND"
+    );
 }

@@ -299,7 +299,7 @@ impl Run {
             ensure!(counters.local_ack_timeout_err == 0, "a timeout without a loss: {counters:?}");
         }
         // A probe that asks too early is no loss either.
-        if counters.tail_probes + counters.adaptive_retrans > 0 {
+        if counters.tail_probes + counters.roce_adp_retrans_to > 0 {
             return Ok(());
         }
         let for_rnr = counters.retransmitted_pkts + counters.out_of_seq_request;

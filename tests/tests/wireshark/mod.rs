@@ -166,7 +166,7 @@ fn numbered_sends_are_dissected() {
     let mut cut = frame(false, spec(Opcode::RC_ACKNOWLEDGE, 1, 0), |_| Some(()));
     let bth_at = cut.len() - 4 - 4 - 12;
     cut[bth_at] = Opcode::RC_NUMBERED_SEND_ONLY.value();
-    let (first, later) = (RecvEth { receive: 0, packet: 0 }, RecvEth { receive: 1 << 31, packet: 77 });
+    let (first, later) = (RecvEth { recv_seq: 0, packet: 0 }, RecvEth { recv_seq: 1 << 31, packet: 77 });
     let lines = dissect(
         "wireshark-sends",
         vec![

@@ -40,7 +40,7 @@ struct Followed {
     /// The neighbour that its frames go to.
     hop: IpAddr,
     /// When the kernel was asked last; `None` where something has changed since.
-    asked_at: Option<Instant>,
+    last_ack_req_at: Option<Instant>,
 }
 
 /// The kernel's ways to destinations over one interface: its routes and its neighbours.
@@ -73,12 +73,12 @@ impl KernelNeighbours {
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
         let hop = match self.next_hop(ip) {
             Err(KernelError::NoRoute { .. }) => {
-                self.followed.insert(ip, Followed { hop: ip, asked_at: Some(Instant::now()) });
+                self.followed.insert(ip, Followed { hop: ip, last_ack_req_at: Some(Instant::now()) });
                 return Ok(Resolution::Unreachable);
             }
             other => other?,
         };
-        self.followed.insert(ip, Followed { hop, asked_at: Some(Instant::now()) });
+        self.followed.insert(ip, Followed { hop, last_ack_req_at: Some(Instant::now()) });
         match self.lookup(hop)? {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
             Some((NeighbourState::Stale, Some(mac))) => {
@@ -127,11 +127,13 @@ impl KernelNeighbours {
     /// Followed destinations whose way may have changed, to be resolved again; some of them, where there are many.
     pub fn due(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         match self.changes.changes(CHANGES_PER_CALL)? {
-            None => self.followed.values_mut().for_each(|followed| followed.asked_at = None),
+            None => self.followed.values_mut().for_each(|followed| followed.last_ack_req_at = None),
             Some(changes) => changes.iter().for_each(|change| self.on_change(change)),
         }
         let is_due = |followed: &Followed| {
-            followed.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= RECHECK_INTERVAL)
+            followed
+                .last_ack_req_at
+                .is_none_or(|last_ack_req_at| last_ack_req_at.elapsed() >= RECHECK_INTERVAL)
         };
         let due = self.followed.iter().filter(|(_, followed)| is_due(followed));
         Ok(due.map(|(&ip, _)| ip).take(DUE_PER_CALL).collect())
@@ -151,7 +153,7 @@ impl KernelNeighbours {
         for followed in
             self.followed.values_mut().filter(|followed| hop.is_none_or(|hop| hop == followed.hop))
         {
-            followed.asked_at = None;
+            followed.last_ack_req_at = None;
         }
     }
 

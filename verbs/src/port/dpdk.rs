@@ -44,7 +44,7 @@ impl DpdkPort {
     ///
     /// # Errors
     /// What the driver refused; a later try may succeed.
-    pub fn knock(&mut self) -> Result<bool, PortError> {
+    pub fn poll_link(&mut self) -> Result<bool, PortError> {
         let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
         if self.knocks && due && !self.is_up() {
             self.knocked = Some(Instant::now());

@@ -58,12 +58,12 @@ struct Window {
     /// By PSN modulo their number; of use where `held` has the PSN.
     places: Box<[u32]>,
     /// By [`Kind`]; no PSN is in both.
-    held: [PsnSet; 2],
+    buffered: [PsnSet; 2],
 }
 
 impl Window {
-    fn kept(&self, kind: Kind) -> usize {
-        self.held[kind as usize].len() as usize
+    fn buffered(&self, kind: Kind) -> usize {
+        self.buffered[kind as usize].len() as usize
     }
 
     fn index(&self, psn: Psn) -> usize {
@@ -72,13 +72,13 @@ impl Window {
 
     /// The kind and the place of what is kept in the place of `psn`, which may be an earlier round's.
     fn find(&self, psn: Psn) -> Option<(Kind, u32)> {
-        let kind = Kind::ALL.into_iter().find(|kind| self.held[*kind as usize].contains(psn))?;
+        let kind = Kind::ALL.into_iter().find(|kind| self.buffered[*kind as usize].contains(psn))?;
         Some((kind, self.places[self.index(psn)]))
     }
 }
 
 /// The packets kept by one device.
-pub(super) struct Reorder<F> {
+pub(super) struct ReorderBuffer<F> {
     windows: Vec<Option<Window>>,
     frames: Store<F>,
     copies: Store<usize>,
@@ -92,10 +92,10 @@ fn copy_range(place: u32) -> std::ops::Range<usize> {
     start..start + REORDER_COPY_BYTES
 }
 
-impl<F: AsRef<[u8]>> Reorder<F> {
+impl<F: AsRef<[u8]>> ReorderBuffer<F> {
     /// Keeps nothing.
     pub(super) fn new() -> Self {
-        Reorder {
+        ReorderBuffer {
             windows: Vec::new(),
             frames: Store::new(REORDER_FRAMES_MAX),
             copies: Store::new(REORDER_COPIES_MAX),
@@ -113,8 +113,8 @@ impl<F: AsRef<[u8]>> Reorder<F> {
         }
         self.clear(slot);
         let places = vec![0; window_pkts as usize].into_boxed_slice();
-        let held = [(); 2].map(|()| PsnSet::new(window_pkts));
-        self.windows[slot] = Some(Window { places, held });
+        let buffered = [(); 2].map(|()| PsnSet::new(window_pkts));
+        self.windows[slot] = Some(Window { places, buffered });
         self.divide();
     }
 
@@ -128,8 +128,8 @@ impl<F: AsRef<[u8]>> Reorder<F> {
 
     fn divide(&mut self) {
         let windows = self.windows.iter().flatten();
-        self.frames.divide(windows.clone().map(|window| window.kept(Kind::Frame)));
-        self.copies.divide(windows.map(|window| window.kept(Kind::Copy)));
+        self.frames.divide(windows.clone().map(|window| window.buffered(Kind::Frame)));
+        self.copies.divide(windows.map(|window| window.buffered(Kind::Copy)));
     }
 
     /// Drops what is kept for the queue pair in `slot`.
@@ -138,7 +138,7 @@ impl<F: AsRef<[u8]>> Reorder<F> {
             let mut from = Psn::new(0);
             while let Some(window) = self.windows.get(slot).and_then(Option::as_ref)
                 && let Some(psn) =
-                    window.held[kind as usize].first_in(from, window.places.len() as u32 - from.value())
+                    window.buffered[kind as usize].first_in(from, window.places.len() as u32 - from.value())
             {
                 self.release(slot, psn);
                 from = psn;
@@ -155,42 +155,42 @@ impl<F: AsRef<[u8]>> Reorder<F> {
     pub(super) fn room(&self, slot: usize, kind: Kind, psn: Psn, expected: Psn) -> Room {
         let Some(window) = self.windows.get(slot).and_then(Option::as_ref) else { return Room::None };
         let has_room = match kind {
-            Kind::Frame => self.frames.has_room(window.kept(kind)),
-            Kind::Copy => self.copies.has_room(window.kept(kind)),
+            Kind::Frame => self.frames.has_room(window.buffered(kind)),
+            Kind::Copy => self.copies.has_room(window.buffered(kind)),
         };
         if has_room {
             return Room::Free;
         }
-        let farthest = window.held[kind as usize].last_in(expected, window.places.len() as u32);
+        let farthest = window.buffered[kind as usize].last_in(expected, window.places.len() as u32);
         let is_farther = |farthest: &Psn| farthest.distance_from(expected) > psn.distance_from(expected);
         farthest.filter(is_farther).map_or(Room::None, Room::Instead)
     }
 
     /// Keeps a frame as it is.
-    pub(super) fn keep_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
+    pub(super) fn buffer_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
-        let (owner, kept) = (Owner { slot: slot as u32, psn }, window.kept(Kind::Frame));
-        if let Some(place) = self.frames.insert(owner, frame, kept, now) {
+        let (owner, buffered) = (Owner { slot: slot as u32, psn }, window.buffered(Kind::Frame));
+        if let Some(place) = self.frames.insert(owner, frame, buffered, now) {
             let index = window.index(psn);
             window.places[index] = place;
-            window.held[Kind::Frame as usize].insert(psn);
+            window.buffered[Kind::Frame as usize].insert(psn);
         }
     }
 
     /// Keeps the bytes of a frame of [`Kind::Copy`].
-    pub(super) fn keep_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
+    pub(super) fn buffer_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
-        let (owner, kept) = (Owner { slot: slot as u32, psn }, window.kept(Kind::Copy));
-        let Some(place) = self.copies.insert(owner, frame.len(), kept, now) else { return };
+        let (owner, buffered) = (Owner { slot: slot as u32, psn }, window.buffered(Kind::Copy));
+        let Some(place) = self.copies.insert(owner, frame.len(), buffered, now) else { return };
         if let Some(room) = self.bytes.get_mut(copy_range(place)).and_then(|room| room.get_mut(..frame.len()))
         {
             room.copy_from_slice(frame);
         }
         let index = window.index(psn);
         window.places[index] = place;
-        window.held[Kind::Copy as usize].insert(psn);
+        window.buffered[Kind::Copy as usize].insert(psn);
     }
 
     /// The packet of `psn`, where it is kept.
@@ -228,11 +228,11 @@ impl<F: AsRef<[u8]>> Reorder<F> {
     fn release(&mut self, slot: usize, psn: Psn) -> Option<Taken<F>> {
         let window = self.windows.get_mut(slot)?.as_mut()?;
         let (kind, place) = window.find(psn)?;
-        let kept = window.kept(kind);
-        window.held[kind as usize].remove(psn);
+        let buffered = window.buffered(kind);
+        window.buffered[kind as usize].remove(psn);
         match kind {
-            Kind::Frame => self.frames.remove(place, kept).map(|(_, frame)| Taken::Frame(frame)),
-            Kind::Copy => self.copies.remove(place, kept).map(|(_, len_bytes)| Taken::Copy(len_bytes)),
+            Kind::Frame => self.frames.remove(place, buffered).map(|(_, frame)| Taken::Frame(frame)),
+            Kind::Copy => self.copies.remove(place, buffered).map(|(_, len_bytes)| Taken::Copy(len_bytes)),
         }
     }
 
@@ -240,8 +240,8 @@ impl<F: AsRef<[u8]>> Reorder<F> {
     #[inline]
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let (frame, copy) = (self.frames.oldest(), self.copies.oldest());
-        let kept_at = frame.into_iter().chain(copy).map(|(_, kept_at)| kept_at).min()?;
-        Some(kept_at.plus_nanos(REORDER_NANOS_MAX))
+        let buffered_at = frame.into_iter().chain(copy).map(|(_, buffered_at)| buffered_at).min()?;
+        Some(buffered_at.plus_nanos(REORDER_NANOS_MAX))
     }
 
     /// Drops a packet that was kept for too long. Returns whose it was.
@@ -249,7 +249,8 @@ impl<F: AsRef<[u8]>> Reorder<F> {
         if self.frames.len() + self.copies.len() == 0 {
             return None;
         }
-        let is_expired = |(_, kept_at): &(Owner, Instant)| kept_at.plus_nanos(REORDER_NANOS_MAX) <= now;
+        let is_expired =
+            |(_, buffered_at): &(Owner, Instant)| buffered_at.plus_nanos(REORDER_NANOS_MAX) <= now;
         let oldest = self.frames.oldest().filter(is_expired);
         let (Owner { slot, psn }, _) = oldest.or_else(|| self.copies.oldest().filter(is_expired))?;
         self.release(slot as usize, psn);
@@ -265,14 +266,14 @@ mod tests {
 
     #[test]
     fn packets_come_back_by_their_psn_and_leave_with_their_queue_pair() {
-        let mut reorder = Reorder::<Vec<u8>>::new();
+        let mut reorder = ReorderBuffer::<Vec<u8>>::new();
         reorder.open(3, 64);
         let (psn, tiny, long) = (Psn::new(0xFF_FFFF), vec![1; 70], vec![2; 300]);
         assert_eq!((Kind::of(tiny.len()), Kind::of(long.len())), (Kind::Copy, Kind::Frame));
-        reorder.keep_copy(3, psn, &tiny, NOW);
-        reorder.keep_frame(3, psn.plus(2), long.clone(), NOW);
-        reorder.keep_copy(3, psn.plus(66), &tiny, NOW);
-        reorder.keep_frame(9, psn, long.clone(), NOW);
+        reorder.buffer_copy(3, psn, &tiny, NOW);
+        reorder.buffer_frame(3, psn.plus(2), long.clone(), NOW);
+        reorder.buffer_copy(3, psn.plus(66), &tiny, NOW);
+        reorder.buffer_frame(9, psn, long.clone(), NOW);
         assert_eq!(reorder.len(), (0, 2), "one took another's place, one has no window");
         assert_eq!((reorder.get(3, psn), reorder.get(3, psn.plus(2))), (Some(&tiny[..]), None));
         let mut room = [0; REORDER_COPY_BYTES];
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(room[..70], tiny);
         assert!(reorder.take(3, psn, &mut room).is_none());
         assert!(reorder.take(3, psn.plus(2), &mut room).is_none(), "replaced");
-        reorder.keep_frame(3, psn.plus(4), long.clone(), NOW);
+        reorder.buffer_frame(3, psn.plus(4), long.clone(), NOW);
         assert_eq!(reorder.get(3, psn.plus(4)), Some(&long[..]));
         reorder.close(3);
         assert_eq!((reorder.len(), reorder.get(3, psn.plus(4))), ((0, 0), None));
@@ -288,12 +289,12 @@ mod tests {
 
     #[test]
     fn the_farthest_of_its_kind_makes_room() {
-        let mut reorder = Reorder::<Vec<u8>>::new();
+        let mut reorder = ReorderBuffer::<Vec<u8>>::new();
         reorder.open(0, 4096);
         let expected = Psn::new(0xFF_FF00);
         let mut ahead = 4095;
         while reorder.room(0, Kind::Frame, expected.plus(ahead), expected) == Room::Free {
-            reorder.keep_frame(0, expected.plus(ahead), vec![0; 300], NOW);
+            reorder.buffer_frame(0, expected.plus(ahead), vec![0; 300], NOW);
             ahead -= 1;
         }
         let room = |psn| reorder.room(0, Kind::Frame, psn, expected);
@@ -304,13 +305,13 @@ mod tests {
 
     #[test]
     fn the_oldest_expires_first_and_whoever_it_is() {
-        let mut reorder = Reorder::<Vec<u8>>::new();
+        let mut reorder = ReorderBuffer::<Vec<u8>>::new();
         (0..2).for_each(|slot| reorder.open(slot, 64));
         let at = |micros: u64| Instant::from_nanos(1000 * micros);
         let psn = Psn::new(5);
-        reorder.keep_frame(1, psn, vec![0; 300], at(1));
-        reorder.keep_copy(0, psn, &[0; 60], at(2));
-        reorder.keep_frame(0, psn.plus(1), vec![0; 300], at(3));
+        reorder.buffer_frame(1, psn, vec![0; 300], at(1));
+        reorder.buffer_copy(0, psn, &[0; 60], at(2));
+        reorder.buffer_frame(0, psn.plus(1), vec![0; 300], at(3));
         assert!(matches!(reorder.take(1, psn, &mut [0; REORDER_COPY_BYTES]), Some(Taken::Frame(_))));
         let due = |micros| at(micros).plus_nanos(REORDER_NANOS_MAX);
         assert_eq!((reorder.next_expiry(), reorder.pop_expired(at(3))), (Some(due(2)), None));

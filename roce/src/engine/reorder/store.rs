@@ -25,7 +25,7 @@ pub(super) struct Owner {
 /// A place: taken, and linked by age, or free, and linked by `newer` to the next free one.
 struct Place<T> {
     taken: Option<(Owner, T)>,
-    kept_at: Instant,
+    buffered_at: Instant,
     older: u32,
     newer: u32,
 }
@@ -68,41 +68,41 @@ impl<T> Store<T> {
     }
 
     /// Divides the room anew: among as many queue pairs as `kept` has numbers, each of what one of them keeps.
-    pub(super) fn divide(&mut self, kept: impl Iterator<Item = usize> + Clone) {
+    pub(super) fn divide(&mut self, buffered: impl Iterator<Item = usize> + Clone) {
         // Memory for all at once, and before any packet comes; none for a device that keeps nothing.
         self.places.reserve_exact(self.places_max - self.places.len());
-        self.owners = kept.clone().count();
+        self.owners = buffered.clone().count();
         self.reserved = REORDER_RESERVED.min(self.places_max / 2 / self.owners.max(1));
-        self.shared = kept.map(|kept| kept.saturating_sub(self.reserved)).sum();
+        self.shared = buffered.map(|buffered| buffered.saturating_sub(self.reserved)).sum();
     }
 
     /// Whether a queue pair that keeps `kept` may keep one more.
-    pub(super) fn has_room(&self, kept: usize) -> bool {
+    pub(super) fn has_room(&self, buffered: usize) -> bool {
         let left = self.places_max - self.reserved * self.owners;
         let free = left.saturating_sub(self.shared);
-        let is_admitted = kept < self.reserved || kept - self.reserved < REORDER_SHARE_OF_FREE * free;
+        let is_admitted = buffered < self.reserved || buffered - self.reserved < REORDER_SHARE_OF_FREE * free;
         is_admitted && self.len < self.places_max
     }
 
     /// Keeps `value` for a queue pair that keeps `kept` others, and for which there is room. Returns its place.
-    pub(super) fn insert(&mut self, owner: Owner, value: T, kept: usize, now: Instant) -> Option<u32> {
+    pub(super) fn insert(&mut self, owner: Owner, value: T, buffered: usize, now: Instant) -> Option<u32> {
         let at = match self.places.get(self.free as usize) {
             Some(place) => std::mem::replace(&mut self.free, place.newer),
             None if self.places.len() == self.places_max => return None,
             None => {
-                self.places.push(Place { taken: None, kept_at: now, older: NONE, newer: NONE });
+                self.places.push(Place { taken: None, buffered_at: now, older: NONE, newer: NONE });
                 self.places.len() as u32 - 1
             }
         };
         self.places[at as usize] =
-            Place { taken: Some((owner, value)), kept_at: now, older: self.newest, newer: NONE };
+            Place { taken: Some((owner, value)), buffered_at: now, older: self.newest, newer: NONE };
         match self.places.get_mut(self.newest as usize) {
             Some(newest) => newest.newer = at,
             None => self.oldest = at,
         }
         self.newest = at;
         self.len += 1;
-        self.shared += usize::from(kept >= self.reserved);
+        self.shared += usize::from(buffered >= self.reserved);
         Some(at)
     }
 
@@ -112,7 +112,7 @@ impl<T> Store<T> {
     }
 
     /// Takes out what is kept at a place, by a queue pair that keeps `kept` with it.
-    pub(super) fn remove(&mut self, at: u32, kept: usize) -> Option<(Owner, T)> {
+    pub(super) fn remove(&mut self, at: u32, buffered: usize) -> Option<(Owner, T)> {
         let place = self.places.get_mut(at as usize)?;
         let taken = place.taken.take()?;
         let (older, newer) = (place.older, place.newer);
@@ -126,7 +126,7 @@ impl<T> Store<T> {
             None => self.newest = older,
         }
         self.len -= 1;
-        self.shared -= usize::from(kept > self.reserved);
+        self.shared -= usize::from(buffered > self.reserved);
         Some(taken)
     }
 
@@ -134,7 +134,7 @@ impl<T> Store<T> {
     #[inline]
     pub(super) fn oldest(&self) -> Option<(Owner, Instant)> {
         let place = self.places.get(self.oldest as usize)?;
-        place.taken.as_ref().map(|(owner, _)| (*owner, place.kept_at))
+        place.taken.as_ref().map(|(owner, _)| (*owner, place.buffered_at))
     }
 }
 
@@ -153,19 +153,19 @@ mod tests {
     fn the_greedy_leave_what_is_reserved_and_some_of_the_rest() {
         let mut store = Store::new(PLACES);
         store.divide([0; 4].into_iter());
-        let mut kept = [0; 4];
-        for (greedy, kept) in kept.iter_mut().enumerate().take(3) {
-            while store.has_room(*kept) {
-                assert!(store.insert(owner(greedy, 0), (), *kept, Instant::ZERO).is_some());
-                *kept += 1;
+        let mut buffered = [0; 4];
+        for (greedy, buffered) in buffered.iter_mut().enumerate().take(3) {
+            while store.has_room(*buffered) {
+                assert!(store.insert(owner(greedy, 0), (), *buffered, Instant::ZERO).is_some());
+                *buffered += 1;
             }
         }
         let rest = PLACES - 4 * REORDER_RESERVED;
         assert_eq!(
-            kept[0] - REORDER_RESERVED,
+            buffered[0] - REORDER_RESERVED,
             (REORDER_SHARE_OF_FREE * rest).div_ceil(REORDER_SHARE_OF_FREE + 1)
         );
-        assert!(kept[1] > REORDER_RESERVED, "the second finds some of the rest");
+        assert!(buffered[1] > REORDER_RESERVED, "the second finds some of the rest");
         for n in 0..REORDER_RESERVED {
             assert!(store.has_room(n), "what is reserved");
             assert!(store.insert(owner(3, 0), (), n, Instant::ZERO).is_some());
@@ -193,10 +193,10 @@ mod tests {
             let mut model: Vec<(u32, Owner, u64)> = Vec::new();
             for (time, (slot, pick, keep)) in steps.into_iter().enumerate() {
                 let time = time as u64;
-                let kept = |model: &[(u32, Owner, u64)], slot: u32| {
+                let buffered = |model: &[(u32, Owner, u64)], slot: u32| {
                     model.iter().filter(|(_, owner, _)| owner.slot == slot).count()
                 };
-                let has = kept(&model, slot as u32);
+                let has = buffered(&model, slot as u32);
                 if keep && store.has_room(has) {
                     let owner = owner(slot, time as u32);
                     let at = store.insert(owner, time, has, Instant::from_nanos(time)).unwrap();
@@ -204,14 +204,14 @@ mod tests {
                     model.push((at, owner, time));
                 } else if !model.is_empty() {
                     let (at, owner, time) = model.remove(pick % model.len());
-                    let has = kept(&model, owner.slot) + 1;
+                    let has = buffered(&model, owner.slot) + 1;
                     prop_assert_eq!(store.get(at), Some(&(owner, time)));
                     prop_assert_eq!(store.remove(at, has), Some((owner, time)));
                     prop_assert_eq!(store.get(at), None);
                 }
                 let oldest = model.first().map(|(_, owner, time)| (*owner, Instant::from_nanos(*time)));
                 prop_assert_eq!((store.len(), store.oldest()), (model.len(), oldest));
-                let shared = (0..4).map(|slot| kept(&model, slot).saturating_sub(store.reserved)).sum::<usize>();
+                let shared = (0..4).map(|slot| buffered(&model, slot).saturating_sub(store.reserved)).sum::<usize>();
                 prop_assert_eq!(store.shared, shared);
             }
         }

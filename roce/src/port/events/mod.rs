@@ -15,24 +15,24 @@
 //! Only frames sent are looked at. Each event acts once, so what is held or copied is bounded by the
 //! number of events, and nothing is allocated for a packet that no event acts on.
 
-mod lanes;
 mod plan;
+mod streams;
 #[cfg(test)]
 mod tests;
 
 pub use plan::{
     BEHIND_PKTS_MAX, CONNECTIONS_MAX, DELAY_NANOS_MAX, EVENTS_MAX, EventAction, EventPlan, EventPsn, EventQp,
-    Lane, PacketEvent, PlanError,
+    PacketEvent, PlanError,
 };
 
 use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::id::{Gid, Qpn};
-use crate::psn::Psn;
+use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
 use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
-use lanes::{LaneId, Lanes};
+use streams::{StreamId, Streams};
 
 /// A frame held back behind others goes after this long, even if fewer have passed.
 const REORDER_NANOS_MAX: u64 = 1_000_000;
@@ -68,7 +68,7 @@ struct Watch {
     event: PacketEvent,
     /// The lane that it names, once seen, and the offset of its PSN there: after it has fired, of the
     /// packet that it acted on.
-    lane: Option<LaneId>,
+    space: Option<StreamId>,
     offset: Option<u64>,
     passes: u32,
     fired: Option<Firing>,
@@ -84,7 +84,7 @@ impl Watch {
 /// What is known of a frame that is a RoCE packet of a connection.
 struct Sighting {
     dest: (Gid, Qpn),
-    lane: Lane,
+    space: PsnSpace,
     opcode: Opcode,
     psn: Psn,
     /// Where the IP header starts and where the ICRC does, in bytes.
@@ -96,15 +96,15 @@ struct Sighting {
 impl Sighting {
     fn of(frame: &[u8]) -> Option<Sighting> {
         let packet = Packet::parse(frame).ok()?;
-        let lane = match (packet.info.is_request, packet.info.is_response) {
-            (true, _) => Lane::Requests,
-            (_, true) => Lane::Responses,
+        let space = match (packet.info.is_request, packet.info.is_response) {
+            (true, _) => PsnSpace::Request,
+            (_, true) => PsnSpace::Response,
             _ => return None,
         };
         let l3_at = EthHeader::LEN + if packet.vlan.is_some() { VlanTag::LEN } else { 0 };
         Some(Sighting {
             dest: (packet.dst_gid(), packet.bth.dest_qp),
-            lane,
+            space,
             opcode: packet.bth.opcode,
             psn: packet.bth.psn,
             l3_at,
@@ -148,9 +148,9 @@ enum Fate {
 }
 
 /// A frame held back: until `due`, or until so many packets of its lane have passed.
-struct Held {
+struct DelayedFrame {
     frame: Vec<u8>,
-    lane: LaneId,
+    space: StreamId,
     behind_pkts: Option<u32>,
     due: Instant,
 }
@@ -160,12 +160,12 @@ struct Held {
 pub struct Events<P: Port> {
     port: P,
     watches: Vec<Watch>,
-    lanes: Lanes,
+    streams: Streams,
     now: Instant,
     /// When the first packet was sent.
     start: Option<Instant>,
     /// At most as many as there are events.
-    held: Vec<Held>,
+    delayed: Vec<DelayedFrame>,
     /// Frames the caller reserved since its last flush.
     reserved: Staging,
     /// Frames that the port beneath had no room for.
@@ -175,16 +175,16 @@ pub struct Events<P: Port> {
 impl<P: Port> Events<P> {
     /// Puts the events of `plan` on `port`.
     pub fn new(port: P, plan: EventPlan) -> Self {
-        let watch = |event| Watch { event, lane: None, offset: None, passes: 0, fired: None };
+        let watch = |event| Watch { event, space: None, offset: None, passes: 0, fired: None };
         let watches: Vec<Watch> = plan.into_events().into_iter().map(watch).collect();
-        let (lanes, held) = (Lanes::new(!watches.is_empty()), Vec::with_capacity(watches.len()));
+        let (streams, delayed) = (Streams::new(!watches.is_empty()), Vec::with_capacity(watches.len()));
         Events {
             port,
             watches,
-            lanes,
+            streams,
             now: Instant::ZERO,
             start: None,
-            held,
+            delayed,
             reserved: Staging::default(),
             outgoing: Staging::default(),
         }
@@ -215,8 +215,8 @@ impl<P: Port> Events<P> {
     fn admit(&mut self, mut frame: Vec<u8>) {
         let Some(sighting) = Sighting::of(&frame) else { return self.outgoing.push(frame) };
         self.start.get_or_insert(self.now);
-        let Some((lane, offset)) = self.find_lane(&sighting) else { return self.outgoing.push(frame) };
-        match self.fate(lane, offset, &sighting, &mut frame) {
+        let Some((space, offset)) = self.find_lane(&sighting) else { return self.outgoing.push(frame) };
+        match self.fate(space, offset, &sighting, &mut frame) {
             None => self.outgoing.push(frame),
             Some(Fate::Drop) => return self.reserved.recycle(frame),
             Some(Fate::Duplicate) => {
@@ -224,32 +224,32 @@ impl<P: Port> Events<P> {
                 self.outgoing.push(frame);
             }
             Some(Fate::Hold { behind_pkts, due }) => {
-                return self.held.push(Held { frame, lane, behind_pkts, due });
+                return self.delayed.push(DelayedFrame { frame, space, behind_pkts, due });
             }
         }
-        self.count_passing(lane);
+        self.count_passing(space);
     }
 
     /// The lane of a packet and the offset of its PSN there, where any event waits for that lane.
-    fn find_lane(&mut self, sighting: &Sighting) -> Option<(LaneId, u64)> {
-        let spot = self.lanes.locate(sighting.dest, sighting.lane, sighting.psn)?;
+    fn find_lane(&mut self, sighting: &Sighting) -> Option<(StreamId, u64)> {
+        let spot = self.streams.locate(sighting.dest, sighting.space, sighting.psn)?;
         if spot.is_new {
-            let unplaced = self.watches.iter_mut().filter(|watch| watch.lane.is_none());
+            let unplaced = self.watches.iter_mut().filter(|watch| watch.space.is_none());
             for watch in unplaced.filter(|watch| watch.event.names(spot.number, sighting)) {
-                watch.lane = Some(spot.lane);
+                watch.space = Some(spot.space);
                 watch.offset = watch.event.psn.offset_from(sighting.psn);
-                self.lanes.watch(spot.lane);
+                self.streams.watch(spot.space);
             }
         }
-        self.lanes.is_watched(spot.lane).then_some((spot.lane, spot.offset?))
+        self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
     /// Counts a pass for every event that names this packet, changes the frame where one acts on its
     /// bytes, and returns what becomes of it.
-    fn fate(&mut self, lane: LaneId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Option<Fate> {
+    fn fate(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Option<Fate> {
         let mut fate = None;
         let (now, start) = (self.now, self.start.unwrap_or(self.now));
-        for watch in self.watches.iter_mut().filter(|watch| watch.lane == Some(lane)) {
+        for watch in self.watches.iter_mut().filter(|watch| watch.space == Some(space)) {
             if let Some(fired) = &mut watch.fired {
                 if fired.resent_after_nanos.is_none() && watch.offset == Some(offset) {
                     let since = now.nanos_since(start).saturating_sub(fired.after_nanos);
@@ -295,12 +295,15 @@ impl<P: Port> Events<P> {
     }
 
     /// A packet of `lane` is on its way: frames held behind it have one less to wait for.
-    fn count_passing(&mut self, lane: LaneId) {
-        if self.held.is_empty() {
+    fn count_passing(&mut self, space: StreamId) {
+        if self.delayed.is_empty() {
             return;
         }
-        for left in
-            self.held.iter_mut().filter(|held| held.lane == lane).filter_map(|held| held.behind_pkts.as_mut())
+        for left in self
+            .delayed
+            .iter_mut()
+            .filter(|delayed| delayed.space == space)
+            .filter_map(|delayed| delayed.behind_pkts.as_mut())
         {
             *left = left.saturating_sub(1);
         }
@@ -310,9 +313,9 @@ impl<P: Port> Events<P> {
     /// Sends the held frames that have waited enough, oldest first.
     fn release(&mut self) {
         let now = self.now;
-        let due = |held: &Held| held.behind_pkts == Some(0) || held.due <= now;
-        while let Some(at) = self.held.iter().position(due) {
-            self.outgoing.push(self.held.remove(at).frame);
+        let due = |delayed: &DelayedFrame| delayed.behind_pkts == Some(0) || delayed.due <= now;
+        while let Some(at) = self.delayed.iter().position(due) {
+            self.outgoing.push(self.delayed.remove(at).frame);
         }
     }
 }

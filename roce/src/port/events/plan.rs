@@ -2,7 +2,7 @@
 
 use super::Sighting;
 use crate::id::Qpn;
-use crate::psn::Psn;
+use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
 /// Events of one port.
@@ -45,16 +45,6 @@ impl EventPsn {
     }
 }
 
-/// The two sequences of PSNs that one end of a connection sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lane {
-    /// Of its requester.
-    #[default]
-    Requests,
-    /// Of its responder: acknowledgements and READ responses.
-    Responses,
-}
-
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventAction {
@@ -84,7 +74,7 @@ pub struct PacketEvent {
     /// Packets of this connection,
     pub qp: EventQp,
     /// of this lane,
-    pub lane: Lane,
+    pub space: PsnSpace,
     /// with this PSN,
     pub psn: EventPsn,
     /// and, where one is given, of this opcode; a SEND may be numbered.
@@ -102,7 +92,7 @@ impl PacketEvent {
             EventQp::Number(wanted) => wanted == number,
             EventQp::Dest(wanted) => wanted == sighting.dest.1,
         };
-        is_of_qp && self.lane == sighting.lane
+        is_of_qp && self.space == sighting.space
     }
 
     fn check(&self) -> Result<(), &'static str> {

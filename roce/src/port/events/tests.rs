@@ -102,7 +102,7 @@ impl Bench {
 
 fn event(psn: u32, pass: u32, action: EventAction) -> PacketEvent {
     let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(psn));
-    PacketEvent { qp, lane: Lane::Requests, psn, opcode: None, pass, action }
+    PacketEvent { qp, space: PsnSpace::Request, psn, opcode: None, pass, action }
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_reordered_packet_goes_behind_others_or_after_a_while() {
 fn lanes_connections_and_opcodes_are_told_apart() {
     let drop = event(2, 1, EventAction::Drop);
     let mut bench = Bench::new(&[
-        PacketEvent { lane: Lane::Responses, ..drop },
+        PacketEvent { space: PsnSpace::Response, ..drop },
         PacketEvent { qp: EventQp::Number(2), ..drop },
         PacketEvent { qp: EventQp::Dest(Qpn::new(0x33)), opcode: Some(Opcode::RC_SEND_LAST), ..drop },
     ]);

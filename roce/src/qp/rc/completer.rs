@@ -8,26 +8,26 @@
 //! ```
 
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
-use super::selective::News;
+use super::selective::SelectiveEvent;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
-use crate::recovery::{Feedback, SelectiveRepeat};
+use crate::recovery::{AckEvent, SelectiveRepeat};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
 /// What a response means for the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome<'p> {
+pub enum ResponseEvent<'p> {
     /// Nothing.
     Ignored,
     /// Packets arrived or were lost.
-    Feedback(Feedback),
+    Ack(AckEvent),
     /// The same under selective repeat.
-    Selective(News<'p>),
+    Selective(SelectiveEvent<'p>),
     /// Everything before `next` arrived; `next` found no receive and may be sent again after a while.
-    NotReady {
+    RnrNak {
         /// The PSN refused.
         next: Psn,
         /// The shortest wait, in nanoseconds.
@@ -64,7 +64,7 @@ pub struct Completer<'a> {
 
 impl Completer<'_> {
     /// Judges a response packet, and stores what a READ response carries.
-    pub fn on_response<'p>(&mut self, packet: &Packet<'p>) -> Outcome<'p> {
+    pub fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         if psn.index_in(self.una, self.sent).is_none() {
             if self.selective.is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
@@ -72,7 +72,7 @@ impl Completer<'_> {
                 return self.on_sack(packet);
             }
             self.counters.stale_responses += 1;
-            return Outcome::Ignored;
+            return ResponseEvent::Ignored;
         }
         match (packet.info.operation, packet.aeth()) {
             (Operation::Acknowledge, Some(aeth)) => self.on_acknowledge(psn, aeth),
@@ -82,27 +82,27 @@ impl Completer<'_> {
         }
     }
 
-    fn ignore_opcode(&mut self) -> Outcome<'static> {
+    fn ignore_opcode(&mut self) -> ResponseEvent<'static> {
         self.counters.bad_opcode_dropped += 1;
-        Outcome::Ignored
+        ResponseEvent::Ignored
     }
 
-    fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> Outcome<'p> {
+    fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let next = packet.bth.psn;
         let in_flight = next.index_in(self.una, self.sent + 1).is_some();
         match packet.sacketh().filter(|header| header.version == SackEth::VERSION) {
             Some(header) if in_flight => {
-                Outcome::Selective(News::Sack { next, header, bitmap: packet.payload })
+                ResponseEvent::Selective(SelectiveEvent::Sack { next, header, bitmap: packet.payload })
             }
             Some(_) => {
                 self.counters.stale_responses += 1;
-                Outcome::Ignored
+                ResponseEvent::Ignored
             }
             None => self.ignore_opcode(),
         }
     }
 
-    fn on_acknowledge(&mut self, psn: Psn, aeth: Aeth) -> Outcome<'static> {
+    fn on_acknowledge(&mut self, psn: Psn, aeth: Aeth) -> ResponseEvent<'static> {
         let next = match aeth.syndrome {
             Syndrome::Ack { .. } => psn.plus(1),
             Syndrome::Reserved(_) | Syndrome::Nak(NakCode::Reserved(_) | NakCode::InvalidRdRequest) => {
@@ -116,21 +116,21 @@ impl Completer<'_> {
             let ack =
                 matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequenceError));
             if ack || self.outstanding.first_read_before(self.una, next).is_some() {
-                return Outcome::Selective(News::Executed { next });
+                return ResponseEvent::Selective(SelectiveEvent::Executed { next });
             }
         } else if let Some(read) = self.outstanding.first_read_before(self.una, next) {
             self.counters.implied_nak_seq_err += 1;
-            return Outcome::Feedback(Feedback::Lost { next: read });
+            return ResponseEvent::Ack(AckEvent::Lost { next: read });
         }
-        let failed = |status| Outcome::Failed { next, status };
+        let failed = |status| ResponseEvent::Failed { next, status };
         match aeth.syndrome {
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 self.counters.packet_seq_err += 1;
-                Outcome::Feedback(Feedback::Lost { next })
+                ResponseEvent::Ack(AckEvent::Lost { next })
             }
             Syndrome::RnrNak { timer } => {
                 self.counters.rcvd_rnr_err += 1;
-                Outcome::NotReady { next, wait_nanos: rnr_timer_nanos(timer) }
+                ResponseEvent::RnrNak { next, wait_nanos: rnr_timer_nanos(timer) }
             }
             Syndrome::Nak(NakCode::InvalidRequest) => {
                 self.counters.req_remote_invalid_request += 1;
@@ -144,26 +144,26 @@ impl Completer<'_> {
                 self.counters.req_remote_operation_errors += 1;
                 failed(WcStatus::RemOpErr)
             }
-            Syndrome::Ack { .. } | Syndrome::Reserved(_) => Outcome::Feedback(Feedback::Cumulative { next }),
+            Syndrome::Ack { .. } | Syndrome::Reserved(_) => ResponseEvent::Ack(AckEvent::Cumulative { next }),
         }
     }
 
-    fn on_read_response(&mut self, packet: &Packet<'_>) -> Outcome<'static> {
+    fn on_read_response(&mut self, packet: &Packet<'_>) -> ResponseEvent<'static> {
         let psn = packet.bth.psn;
         let place = self.outstanding.find(psn).filter(|place| place.span.is_read);
         let wqe = place.and_then(|place| self.outstanding.wqe(place.index));
         let (Some(place), Some(wqe)) = (place, wqe) else {
             self.counters.stale_responses += 1;
-            return Outcome::Ignored;
+            return ResponseEvent::Ignored;
         };
         if let Some(scheme) = self.selective {
-            if !scheme.is_awaited(psn) {
+            if !scheme.is_unacked(psn) {
                 self.counters.stale_responses += 1;
-                return Outcome::Selective(News::Repetition { psn });
+                return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
             }
         } else if let Some(read) = self.outstanding.first_read_before(self.una, psn) {
             self.counters.implied_nak_seq_err += 1;
-            return Outcome::Feedback(Feedback::Lost { next: read });
+            return ResponseEvent::Ack(AckEvent::Lost { next: read });
         }
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
@@ -173,17 +173,17 @@ impl Completer<'_> {
         let ends_right = if self.selective.is_some() { ends || !is_last } else { ends == is_last };
         if packet.payload.len() != wanted_bytes as usize || !ends_right {
             self.counters.bad_resp_err += 1;
-            return Outcome::Failed { next: psn, status: WcStatus::BadRespErr };
+            return ResponseEvent::Failed { next: psn, status: WcStatus::BadRespErr };
         }
         let mut lists = self.outstanding.queue().lists(self.memory, self.pd);
         if lists.scatter(&wqe.list, offset, packet.payload).is_err() {
-            return Outcome::Failed { next: psn, status: WcStatus::LocProtErr };
+            return ResponseEvent::Failed { next: psn, status: WcStatus::LocProtErr };
         }
         self.counters.rcvd_bytes += u64::from(wanted_bytes);
         if self.selective.is_some() {
-            return Outcome::Selective(News::Response { psn, executed: place.span.end() });
+            return ResponseEvent::Selective(SelectiveEvent::Response { psn, executed: place.span.end() });
         }
-        Outcome::Feedback(Feedback::Cumulative { next: psn.plus(1) })
+        ResponseEvent::Ack(AckEvent::Cumulative { next: psn.plus(1) })
     }
 }
 
@@ -204,8 +204,8 @@ impl SendCompletions<'_> {
     #[inline]
     pub fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
-            let acknowledged = una.index_in(span.first, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
-            if acknowledged < span.packets {
+            let newly_acked_pkts = una.index_in(span.first, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
+            if newly_acked_pkts < span.packets {
                 return;
             }
             let Some(wqe) = outstanding.pop() else { return };

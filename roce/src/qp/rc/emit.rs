@@ -6,7 +6,7 @@ use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 
 /// The way to the peer: the headers of every packet, and what counts up in them.
 #[derive(Clone, Copy, Debug)]
-pub struct Path {
+pub struct PacketBuilder {
     /// Headers.
     pub template: HeaderTemplate,
     /// IPv4 identification of the next packet.
@@ -17,7 +17,7 @@ pub struct Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortFull;
 
-impl Path {
+impl PacketBuilder {
     /// A packet of `opcode` at `psn` with nothing asked for.
     #[inline]
     pub fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
@@ -104,7 +104,7 @@ mod tests {
             pkey: PKey::DEFAULT,
             dest_qp: Qpn::new(0x118),
         });
-        let mut path = Path { template: template.unwrap(), ip_id: 0x718C };
+        let mut path = PacketBuilder { template: template.unwrap(), ip_id: 0x718C };
         let caps = |last| PortCaps { mac: Mac([2, 0, 0, 0, 0, last]), mtu_bytes: 1500 };
         let (mut from, mut to) = Loopback::pair(caps(1), caps(2), 4);
         let before = path.template;

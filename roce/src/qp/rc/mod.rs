@@ -2,10 +2,10 @@
 
 pub mod completer;
 pub mod emit;
+mod loss_timer;
 pub mod outstanding;
-mod pace;
 pub mod placing;
-pub mod reads;
+pub mod read_queue;
 pub mod requester;
 pub mod responder;
 pub mod segment;

@@ -46,7 +46,7 @@ pub trait Request {
     /// The payload; `None` where it is in its place.
     fn payload(&self) -> Option<&[u8]>;
     /// The place in a receive where it is.
-    fn spot(&self) -> Option<Spot>;
+    fn rq_offset(&self) -> Option<RqOffset>;
 }
 
 impl Request for Packet<'_> {
@@ -101,7 +101,7 @@ impl Request for Packet<'_> {
     }
 
     #[inline(always)]
-    fn spot(&self) -> Option<Spot> {
+    fn rq_offset(&self) -> Option<RqOffset> {
         None
     }
 }
@@ -112,16 +112,16 @@ enum Target {
     /// Into memory that the peer named: here, if it is the first of a message.
     Remote(Option<Reth>),
     /// Into a receive, from a byte on.
-    Receive(Spot),
+    Receive(RqOffset),
 }
 
 /// A place in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct RqOffset {
     /// How many receives were completed before it on this connection, modulo 2^32.
-    pub receive: u32,
+    pub recv_seq: u32,
     /// Bytes before it.
-    pub at: u32,
+    pub offset_bytes: u32,
 }
 
 /// What is kept of a request whose payload is in its place.
@@ -180,7 +180,7 @@ impl Request for Placed {
     }
 
     fn is_numbered(&self) -> bool {
-        self.spot().is_some()
+        self.rq_offset().is_some()
     }
 
     fn len_bytes(&self) -> u32 {
@@ -191,27 +191,27 @@ impl Request for Placed {
         None
     }
 
-    fn spot(&self) -> Option<Spot> {
-        if let Target::Receive(spot) = self.target { Some(spot) } else { None }
+    fn rq_offset(&self) -> Option<RqOffset> {
+        if let Target::Receive(rq_offset) = self.target { Some(rq_offset) } else { None }
     }
 }
 
 /// What is known of a PSN ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
+enum SlotState {
     /// Not placed.
-    Absent,
+    Empty,
     /// Placed, and recorded.
     Recorded,
     /// Placed, inside of a SEND: full, and of no effect but its payload, so that there is no more to know.
-    InsideSend,
+    SendMiddle,
     /// The same, of a WRITE.
-    InsideWrite,
+    WriteMiddle,
 }
 
 /// A WRITE whose packets come one after the other.
 #[derive(Clone, Copy, Debug)]
-struct Course {
+struct WriteCursor {
     /// The packet after the last that came.
     psn: Psn,
     /// Its number in the message.
@@ -226,36 +226,36 @@ struct Course {
 #[derive(Debug)]
 pub(super) struct Placing {
     /// By place: PSN modulo the window.
-    marks: Box<[Mark]>,
+    slots: Box<[SlotState]>,
     /// By place, of those marked so.
     records: Box<[Option<Placed>]>,
     /// By place, of all that are placed.
     fingerprints: Box<[Fingerprint]>,
     /// The packets that begin a WRITE of several.
-    firsts: PsnSet,
-    course: Option<Course>,
+    write_firsts: PsnSet,
+    write_cursor: Option<WriteCursor>,
 }
 
 impl Placing {
     /// For a responder that keeps at most `window_pkts`, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
-            marks: vec![Mark::Absent; window_pkts as usize].into_boxed_slice(),
+            slots: vec![SlotState::Empty; window_pkts as usize].into_boxed_slice(),
             records: (0..window_pkts).map(|_| None).collect(),
             fingerprints: vec![Fingerprint::default(); window_pkts as usize].into_boxed_slice(),
-            firsts: PsnSet::new(window_pkts),
-            course: None,
+            write_firsts: PsnSet::new(window_pkts),
+            write_cursor: None,
         }
     }
 
     #[inline]
     fn place(&self, psn: Psn) -> usize {
-        psn.value() as usize & (self.marks.len() - 1)
+        psn.value() as usize & (self.slots.len() - 1)
     }
 
     #[inline]
-    fn mark(&self, psn: Psn) -> Mark {
-        self.marks[self.place(psn)]
+    fn slot_state(&self, psn: Psn) -> SlotState {
+        self.slots[self.place(psn)]
     }
 
     /// Where the payload of `packet`, a WRITE ahead of `expected`, belongs: its message, and its number in
@@ -270,67 +270,68 @@ impl Placing {
         mtu_bytes: u32,
     ) -> Option<(Reth, u32)> {
         let psn = packet.bth.psn;
-        let course = match packet.reth() {
-            Some(reth) => Course { psn, index: 0, packets: packets_in(reth.len_bytes, mtu_bytes), reth },
+        let write_cursor = match packet.reth() {
+            Some(reth) => WriteCursor { psn, index: 0, packets: packets_in(reth.len_bytes, mtu_bytes), reth },
             None => self.following(psn).or_else(|| self.begun(psn, expected, left, mtu_bytes))?,
         };
-        let Course { index, packets, reth, .. } = course;
+        let WriteCursor { index, packets, reth, .. } = write_cursor;
         let offset = index.checked_mul(mtu_bytes).filter(|_| index < packets)?;
         let len = (reth.len_bytes - offset).min(mtu_bytes);
         let ends = index + 1 == packets;
         if packet.info.ends_message() != ends || packet.payload.len() != len as usize {
             return None;
         }
-        self.course = Some(Course { psn: psn.plus(1), index: index + 1, ..course });
+        self.write_cursor = Some(WriteCursor { psn: psn.plus(1), index: index + 1, ..write_cursor });
         Some((reth, index))
     }
 
     /// The message of `psn`, if it follows the WRITE packet placed last. That the one before it is placed
     /// shows that this is not what was left of an earlier round of PSNs.
     #[inline]
-    fn following(&self, psn: Psn) -> Option<Course> {
-        let course = self.course.filter(|course| course.psn == psn)?;
-        matches!(self.mark(psn.minus(1)), Mark::InsideWrite | Mark::Recorded).then_some(course)
+    fn following(&self, psn: Psn) -> Option<WriteCursor> {
+        let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;
+        matches!(self.slot_state(psn.minus(1)), SlotState::WriteMiddle | SlotState::Recorded)
+            .then_some(write_cursor)
     }
 
     /// The message of `psn`, if its first packet is known, or is behind.
-    fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<Course> {
-        let (reth, first) = match self.firsts.last_in(expected, psn.distance_from(expected)) {
+    fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
+        let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records[self.place(first)].as_ref()?.reth()?, first),
             None => (left?, expected),
         };
         let (index, packets) = (psn.distance_from(first), packets_in(reth.len_bytes, mtu_bytes));
-        Some(Course { psn, index, packets, reth })
+        Some(WriteCursor { psn, index, packets, reth })
     }
 
     /// The payload of `packet` is in its place: in the receive of `spot`, or in remote memory.
     #[inline]
-    pub(super) fn keep(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
+    pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let place = self.place(packet.bth.psn);
         self.fingerprints[place] = packet.fingerprint();
-        self.marks[place] = match (packet.info.position, spot) {
-            (Position::Middle, Some(_)) => Mark::InsideSend,
-            (Position::Middle, None) => Mark::InsideWrite,
-            _ => Mark::Recorded,
+        self.slots[place] = match (packet.info.position, rq_offset) {
+            (Position::Middle, Some(_)) => SlotState::SendMiddle,
+            (Position::Middle, None) => SlotState::WriteMiddle,
+            _ => SlotState::Recorded,
         };
-        if self.marks[place] == Mark::Recorded {
-            self.record(packet, spot);
+        if self.slots[place] == SlotState::Recorded {
+            self.record(packet, rq_offset);
         }
     }
 
-    fn record(&mut self, packet: &Packet<'_>, spot: Option<Spot>) {
+    fn record(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let psn = packet.bth.psn;
-        let target = spot.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
+        let target = rq_offset.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
         self.records[self.place(psn)] = Some(Placed::new(packet, target));
-        if spot.is_none() && packet.info.position == Position::First {
-            self.firsts.insert(psn);
+        if rq_offset.is_none() && packet.info.position == Position::First {
+            self.write_firsts.insert(psn);
         }
     }
 
     /// Whether the payload of `psn` is in its place.
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
-        self.mark(psn) != Mark::Absent
+        self.slot_state(psn) != SlotState::Empty
     }
 
     /// Whether `packet`, whose PSN was placed, is what was placed.
@@ -340,27 +341,27 @@ impl Placing {
 
     /// Everything was thrown away.
     pub(super) fn clear(&mut self) {
-        self.marks.fill(Mark::Absent);
-        self.firsts.remove_range(Psn::new(0), self.firsts.capacity());
-        self.course = None;
+        self.slots.fill(SlotState::Empty);
+        self.write_firsts.remove_range(Psn::new(0), self.write_firsts.capacity());
+        self.write_cursor = None;
     }
 
     /// What was kept of `psn`, where its payload is in its place and more than that is to be known.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
-        if self.mark(psn) == Mark::Recorded { self.records[self.place(psn)] } else { None }
+        if self.slot_state(psn) == SlotState::Recorded { self.records[self.place(psn)] } else { None }
     }
 
     /// How many packets from `psn` on lie inside one message, a SEND or a WRITE.
     pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
-        let wanted = if is_write { Mark::InsideWrite } else { Mark::InsideSend };
-        (0..self.marks.len() as u32).take_while(|i| self.mark(psn.plus(*i)) == wanted).count() as u32
+        let wanted = if is_write { SlotState::WriteMiddle } else { SlotState::SendMiddle };
+        (0..self.slots.len() as u32).take_while(|i| self.slot_state(psn.plus(*i)) == wanted).count() as u32
     }
 
     /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
-        for i in 0..span.min(self.marks.len() as u32) {
-            self.marks[self.place(expected.plus(i))] = Mark::Absent;
+        for i in 0..span.min(self.slots.len() as u32) {
+            self.slots[self.place(expected.plus(i))] = SlotState::Empty;
         }
-        self.firsts.remove_range(expected, span);
+        self.write_firsts.remove_range(expected, span);
     }
 }

@@ -1,18 +1,18 @@
 //! The requester: turns work requests into request packets (IBA 9.7.2 to 9.7.6).
 
-use super::completer::Outcome;
-use super::emit::{Path, PortFull};
+use super::completer::ResponseEvent;
+use super::emit::{PacketBuilder, PortFull};
+use super::loss_timer::LossTimer;
 use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
-use super::pace::Pace;
 use super::segment::{Segment, segment};
-use super::selective::News;
+use super::selective::SelectiveEvent;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::{Effect, Feedback, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
+use crate::recovery::{AckEvent, AckResult, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::{FrameParts, RecvEth};
 
@@ -55,35 +55,35 @@ struct LocalFault {
 
 /// Why a turn of transmitting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum TxOutcome {
     /// Nothing more may be sent now.
     Done,
     /// The budget is used up; there may be more.
     MoreToSend,
     /// What is left is to be sent at the next poll.
-    Later,
+    AckDelayed,
     /// What is left is to be sent when the pacer lets it.
     Paced,
     /// The port is full.
-    PortFull,
+    TxRingFull,
     /// Memory being read for the peer was deregistered; the peer was told, the connection is in error.
-    MemoryGone,
+    MrInvalidated,
 }
 
-impl Turn {
+impl TxOutcome {
     /// What both halves of a queue pair have come to, of which `next` sent last.
-    pub fn and_then(self, next: Turn) -> Turn {
+    pub fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
             // The next poll finds it paced again.
-            (Turn::Later, Turn::Done | Turn::Paced) => Turn::Later,
-            (Turn::Paced, Turn::Done) => Turn::Paced,
+            (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
+            (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,
         }
     }
 }
 
 /// What a turn needs besides the requester itself.
-pub struct Outlet<'a, P: Port> {
+pub struct TxContext<'a, P: Port> {
     /// Now.
     pub now: Instant,
     /// Where frames go.
@@ -95,7 +95,7 @@ pub struct Outlet<'a, P: Port> {
     /// The queue pair's protection domain.
     pub pd: PdId,
     /// The way to the peer.
-    pub path: &'a mut Path,
+    pub builder: &'a mut PacketBuilder,
     /// The queue pair's counters.
     pub counters: &'a mut QpCounters,
 }
@@ -107,7 +107,7 @@ pub struct Requester {
     pub(super) congestion: Congestion,
     pub(super) timer: RetransmitTimer,
     /// Timing that follows the network, where recovery is adaptive.
-    pub(super) pace: Pace,
+    pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
     /// The peer has no receive: nothing is sent before this.
@@ -117,7 +117,7 @@ pub struct Requester {
     /// The send queue drains: nothing new is started.
     draining: bool,
     /// What this and the device's other queue pairs knew of the network's reordering when they last compared it.
-    pub(super) known_reorder_pkts: u32,
+    pub(super) known_reordering_threshold_pkts: u32,
 }
 
 impl Requester {
@@ -128,14 +128,14 @@ impl Requester {
             recovery: Recovery::new(config.recovery, config.first_psn),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             timer: RetransmitTimer::new(config.timeout),
-            pace: Pace::default(),
+            loss_timer: LossTimer::default(),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
             since_ack_req_pkts: 0,
             local_fault: None,
             draining: false,
-            known_reorder_pkts: 0,
+            known_reordering_threshold_pkts: 0,
         }
     }
 
@@ -196,43 +196,47 @@ impl Requester {
     }
 
     /// Sends packets until there are none, none may go, or the budget is used up.
-    pub fn transmit<P: Port>(&mut self, outstanding: &mut Outstanding, outlet: &mut Outlet<'_, P>) -> Turn {
+    pub fn transmit<P: Port>(
+        &mut self,
+        outstanding: &mut Outstanding,
+        tx: &mut TxContext<'_, P>,
+    ) -> TxOutcome {
         if self.rnr_until.is_some() {
-            return Turn::Done;
+            return TxOutcome::Done;
         }
         loop {
             let psn = self.recovery.next_psn();
-            if !self.may_send(outlet.now) {
-                let is_paced = self.congestion.next_permit_at().is_some_and(|at| at > outlet.now);
-                return if is_paced { Turn::Paced } else { Turn::Done };
+            if !self.may_send(tx.now) {
+                let is_paced = self.congestion.next_permit_at().is_some_and(|at| at > tx.now);
+                return if is_paced { TxOutcome::Paced } else { TxOutcome::Done };
             }
             let is_new = psn == outstanding.end();
             let place = if is_new { self.start_next(outstanding) } else { outstanding.find(psn) };
-            let Some(place) = place else { return Turn::Done };
-            if *outlet.budget == 0 {
-                return Turn::MoreToSend;
+            let Some(place) = place else { return TxOutcome::Done };
+            if *tx.budget == 0 {
+                return TxOutcome::MoreToSend;
             }
             // What was sent before a faulty work request is still sent again where it is lost.
             let position = outstanding.position_of(place.index);
             if self.local_fault.is_some_and(|fault| fault.position == position) {
-                return Turn::Done;
+                return TxOutcome::Done;
             }
-            let Some(wqe) = outstanding.wqe(place.index) else { return Turn::Done };
+            let Some(wqe) = outstanding.wqe(place.index) else { return TxOutcome::Done };
             let is_numbered = self.selective().is_some();
             let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
             let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_numbered);
             if part.psn_span > 1 {
                 part.limit_read(self.recovery.read_span_max(), mtu_bytes);
             }
-            match self.send_one(outstanding, &wqe, &part, (psn, place), outlet) {
+            match self.send_one(outstanding, &wqe, &part, (psn, place), tx) {
                 Ok(()) => {}
-                Err(NotSent::PortFull) => return Turn::PortFull,
+                Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {
                     self.local_fault = Some(LocalFault { position, status: WcStatus::LocProtErr });
-                    return Turn::Done;
+                    return TxOutcome::Done;
                 }
             }
-            self.account_for(psn, &part, outlet);
+            self.account_for(psn, &part, tx);
         }
     }
 
@@ -240,11 +244,13 @@ impl Requester {
     #[inline]
     fn may_send(&mut self, now: Instant) -> bool {
         let joins_pkts = match &self.recovery {
-            Recovery::GoBackN(scheme) if scheme.unacked() >= self.pace.in_flight_pkts_max => return false,
+            Recovery::GoBackN(scheme) if scheme.unacked() >= self.loss_timer.in_flight_pkts_max => {
+                return false;
+            }
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
             // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
-            Recovery::SelectiveRepeat(scheme) if scheme.is_resend() => 0,
+            Recovery::SelectiveRepeat(scheme) if scheme.is_retransmission() => 0,
             Recovery::SelectiveRepeat(scheme) => scheme.unacked(),
         };
         self.congestion.permit(now, joins_pkts)
@@ -282,22 +288,22 @@ impl Requester {
         wqe: &SendWqe,
         part: &Segment,
         (psn, place): (Psn, Place),
-        outlet: &mut Outlet<'_, P>,
+        tx: &mut TxContext<'_, P>,
     ) -> Result<(), NotSent> {
-        let mut spec = outlet.path.packet(part.opcode, psn, part.payload_len);
-        let window_pkts = self.congestion.window_pkts().min(self.pace.in_flight_pkts_max);
+        let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
+        let window_pkts = self.congestion.window_pkts().min(self.loss_timer.in_flight_pkts_max);
         spec.ack_req = part.is_last
             // Half a window ahead of its end, so that the answer comes while the rest is under way.
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
             // Or nothing would open the window again.
             || self.recovery.unacked() + 1 >= window_pkts
-            || self.is_long_unasked(outlet.now);
+            || self.is_ack_req_overdue(tx.now);
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let recveth = self
             .selective()
             .is_some()
-            .then(|| RecvEth { receive: outstanding.receives_before(place.index), packet: place.packet });
+            .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
         let headers = |parts: &mut FrameParts<'_>| {
             if parts.ext.is_empty() {
                 return;
@@ -312,20 +318,20 @@ impl Requester {
         let in_one = if wqe.inline {
             Some(Ok(queue.inline_span(wqe, offset, len)))
         } else {
-            queue.lists(outlet.memory, outlet.pd).open_one(&wqe.list, offset, len, Access::NONE)
+            queue.lists(tx.memory, tx.pd).open_one(&wqe.list, offset, len, Access::NONE)
         };
         // Checked before a frame is reserved, for a reserved frame cannot be given back.
         if let Some(span) = in_one {
             let span = span.map_err(|_| NotSent::BadMemory)?;
-            outlet.path.emit(outlet.port, &spec, |parts| {
+            tx.builder.emit(tx.port, &spec, |parts| {
                 headers(parts);
                 span.copy_to(parts.payload);
             })?;
             return Ok(());
         }
-        let mut lists = queue.lists(outlet.memory, outlet.pd);
+        let mut lists = queue.lists(tx.memory, tx.pd);
         lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
-        outlet.path.emit(outlet.port, &spec, |parts| {
+        tx.builder.emit(tx.port, &spec, |parts| {
             headers(parts);
             lists.gather(&wqe.list, offset, parts.payload).expect("checked just before");
         })?;
@@ -333,47 +339,49 @@ impl Requester {
     }
 
     #[inline]
-    fn account_for<P: Port>(&mut self, psn: Psn, part: &Segment, outlet: &mut Outlet<'_, P>) {
-        *outlet.budget -= 1;
-        outlet.counters.sent_pkts += 1;
-        outlet.counters.sent_bytes += u64::from(part.payload_len);
-        let is_resend = self.recovery.is_resend();
-        outlet.counters.retransmitted_pkts += u64::from(is_resend);
+    fn account_for<P: Port>(&mut self, psn: Psn, part: &Segment, tx: &mut TxContext<'_, P>) {
+        *tx.budget -= 1;
+        tx.counters.sent_pkts += 1;
+        tx.counters.sent_bytes += u64::from(part.payload_len);
+        let is_retransmission = self.recovery.is_retransmission();
+        tx.counters.retransmitted_pkts += u64::from(is_retransmission);
         if !self.congestion.is_window() {
-            self.congestion.on_sent(outlet.now, outlet.path.frame_bytes(part.opcode, part.payload_len));
+            self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
         }
         self.recovery.on_sent(part.psn_span);
         if self.config.recovery.is_adaptive() {
-            self.pace_sent(psn, self.since_ack_req_pkts == 0, is_resend, outlet.now);
+            self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
         } else {
-            self.timer.start(outlet.now);
-            if self.congestion.follows_round_trip() && !is_resend && self.since_ack_req_pkts == 0 {
-                self.pace.rto.on_sent(psn, outlet.now);
+            self.timer.start(tx.now);
+            if self.congestion.follows_round_trip() && !is_retransmission && self.since_ack_req_pkts == 0 {
+                self.loss_timer.rto.on_sent(psn, tx.now);
             }
         }
     }
 
     /// Takes in what the completer made of a response. Returns how the oldest work request failed,
     /// where it did.
-    pub fn on_outcome(
+    pub fn on_response_event(
         &mut self,
         now: Instant,
-        outcome: Outcome<'_>,
+        outcome: ResponseEvent<'_>,
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
         match outcome {
-            Outcome::Ignored => None,
-            Outcome::Feedback(feedback) => self.on_feedback(now, feedback, counters),
-            Outcome::Selective(News::Response { psn, executed }) if self.on_following(now, psn, executed) => {
+            ResponseEvent::Ignored => None,
+            ResponseEvent::Ack(event) => self.on_ack_event(now, event, counters),
+            ResponseEvent::Selective(SelectiveEvent::Response { psn, executed })
+                if self.on_next_response(now, psn, executed) =>
+            {
                 None
             }
-            Outcome::Selective(news) => self.on_news(now, &news, outstanding, counters),
-            Outcome::NotReady { next, wait_nanos } => {
+            ResponseEvent::Selective(event) => self.on_selective_event(now, &event, outstanding, counters),
+            ResponseEvent::RnrNak { next, wait_nanos } => {
                 let progress = self.on_everything_before(next, outstanding);
-                self.on_not_ready(now, next, wait_nanos, progress, counters)
+                self.on_rnr_nak(now, next, wait_nanos, progress, counters)
             }
-            Outcome::Failed { next, status } => {
+            ResponseEvent::Failed { next, status } => {
                 self.on_everything_before(next, outstanding);
                 self.timer.stop();
                 Some(status)
@@ -384,55 +392,52 @@ impl Requester {
     /// The peer executed everything before `next`. Returns whether that is news.
     fn on_everything_before(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
         match &mut self.recovery {
-            Recovery::GoBackN(scheme) => scheme.on_feedback(Feedback::Cumulative { next }).acknowledged > 0,
+            Recovery::GoBackN(scheme) => {
+                scheme.on_ack_event(AckEvent::Cumulative { next }).newly_acked_pkts > 0
+            }
             Recovery::SelectiveRepeat(_) => self.on_executed(next, outstanding),
         }
     }
 
-    fn on_feedback(
-        &mut self,
-        now: Instant,
-        feedback: Feedback,
-        counters: &mut QpCounters,
-    ) -> Option<WcStatus> {
+    fn on_ack_event(&mut self, now: Instant, event: AckEvent, counters: &mut QpCounters) -> Option<WcStatus> {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
-        let effect = scheme.on_feedback(feedback);
+        let result = scheme.on_ack_event(event);
         let rtt_nanos = if self.config.recovery.is_adaptive() {
-            self.pace_feedback(now, effect.acknowledged, effect.resumes)
-        } else if effect.acknowledged > 0 || effect.resumes {
+            self.on_ack_result(now, result.newly_acked_pkts, result.lost)
+        } else if result.newly_acked_pkts > 0 || result.lost {
             // What is resent starts the timer itself.
             if self.recovery.unacked() > 0 {
                 self.timer.restart(now)
             } else {
                 self.timer.stop()
             }
-            if self.congestion.follows_round_trip() { self.time_answer(now, effect.resumes) } else { None }
+            if self.congestion.follows_round_trip() { self.take_rtt_sample(now, result.lost) } else { None }
         } else {
             None
         };
         if !self.congestion.is_window() {
-            self.tell_congestion(now, effect, rtt_nanos);
+            self.notify_congestion(now, result, rtt_nanos);
         }
-        if effect.acknowledged > 0 {
+        if result.newly_acked_pkts > 0 {
             self.retries_left = self.config.retry_count;
             self.rnr_retries_left = self.config.rnr_retry;
             return None;
         }
-        if effect.resumes { self.use_retry(counters) } else { None }
+        if result.lost { self.use_retry(counters) } else { None }
     }
 
     /// What feedback under go-back-N means to congestion control.
     #[inline(never)]
-    fn tell_congestion(&mut self, now: Instant, effect: Effect, rtt_nanos: Option<u64>) {
-        if effect.resumes {
+    fn notify_congestion(&mut self, now: Instant, result: AckResult, rtt_nanos: Option<u64>) {
+        if result.lost {
             self.congestion.on_loss(now);
         }
-        if effect.acknowledged > 0 {
-            self.congestion.on_ack(now, effect.acknowledged, rtt_nanos);
+        if result.newly_acked_pkts > 0 {
+            self.congestion.on_ack(now, result.newly_acked_pkts, rtt_nanos);
         }
     }
 
-    fn on_not_ready(
+    fn on_rnr_nak(
         &mut self,
         now: Instant,
         next: Psn,
@@ -448,7 +453,7 @@ impl Requester {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) => {
                 // What is behind it waits at the peer.
-                scheme.send_again(next, 1);
+                scheme.retransmit(next, 1);
                 scheme.sent()
             }
         };
@@ -467,7 +472,7 @@ impl Requester {
         // rxe tells of a sequence error after each of these, which must not add up.
         self.retries_left = self.config.retry_count;
         self.recovery.go_back();
-        self.pace.abandon();
+        self.loss_timer.abandon();
         self.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
         None
@@ -482,17 +487,17 @@ impl Requester {
     ) -> Option<WcStatus> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
-            self.resume_pace(now);
+            self.rearm_after_rnr(now);
         }
         if !self.timer.take_expired(now) {
             return None;
         }
         if self.config.recovery.is_adaptive() {
-            return self.on_pace(now, outstanding, counters);
+            return self.on_timeout(now, outstanding, counters);
         }
         counters.local_ack_timeout_err += 1;
         self.congestion.on_loss(now);
-        self.pace.rto.cancel();
+        self.loss_timer.rto.cancel();
         self.recovery.go_back();
         self.use_retry(counters)
     }
@@ -562,26 +567,29 @@ mod tests {
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         let outstanding = &mut Outstanding::new(queue, 1, first_psn);
         let mut counters = QpCounters::default();
-        let lost = Outcome::Feedback(Feedback::Lost { next: first_psn });
+        let lost = ResponseEvent::Ack(AckEvent::Lost { next: first_psn });
         let mut now = Instant::from_nanos(0);
         requester.recovery.on_sent(10);
         for _ in 0..10 {
-            let refused = Outcome::NotReady { next: first_psn, wait_nanos: WAIT_NANOS };
-            assert_eq!(requester.on_outcome(now, refused, outstanding, &mut counters), None);
+            let refused = ResponseEvent::RnrNak { next: first_psn, wait_nanos: WAIT_NANOS };
+            assert_eq!(requester.on_response_event(now, refused, outstanding, &mut counters), None);
             assert_eq!(
-                requester.on_outcome(now, lost, outstanding, &mut counters),
+                requester.on_response_event(now, lost, outstanding, &mut counters),
                 None,
                 "nothing is in flight"
             );
             now = now.plus_nanos(WAIT_NANOS);
             assert_eq!(requester.on_time(now, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
-            assert_eq!(requester.on_outcome(now, lost, outstanding, &mut counters), None);
+            assert_eq!(requester.on_response_event(now, lost, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
         }
         // Without a word from the peer they do.
         requester.recovery.go_back();
         requester.recovery.on_sent(10);
-        assert_eq!(requester.on_outcome(now, lost, outstanding, &mut counters), Some(WcStatus::RetryExcErr));
+        assert_eq!(
+            requester.on_response_event(now, lost, outstanding, &mut counters),
+            Some(WcStatus::RetryExcErr)
+        );
     }
 }

@@ -11,8 +11,9 @@ use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
 use super::requester::Requester;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
+use crate::psn::PsnSpace;
 use crate::queue::WcStatus;
-use crate::recovery::selective_repeat::{Following, Path};
+use crate::recovery::selective_repeat::Following;
 use crate::recovery::{Recovery, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::SackEth;
@@ -20,7 +21,7 @@ use crate::wire::sacketh::bitmap_words;
 
 /// What a response says under selective repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News<'p> {
+pub enum SelectiveEvent<'p> {
     /// Every request before `next` was executed.
     Executed {
         /// The first PSN not executed.
@@ -43,7 +44,7 @@ pub enum News<'p> {
         executed: Psn,
     },
     /// A READ response that arrived before, or that there is no place for yet.
-    Repetition {
+    Duplicate {
         /// Its PSN.
         psn: Psn,
     },
@@ -60,67 +61,67 @@ impl Requester {
     /// Compares what is known of the network's reordering with `device_pkts`, which all queue pairs of the device
     /// share: what this one has learned since, more or less, the others learn from it, and otherwise it from them.
     /// So a short flow need not send anything twice to learn it.
-    pub fn share_reordering(&mut self, device_pkts: &mut u32) {
-        let known_pkts = self.known_reorder_pkts;
+    pub fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
+        let known_pkts = self.known_reordering_threshold_pkts;
         let Some(scheme) = self.scheme() else { return };
-        if scheme.reorder_pkts() == known_pkts {
-            scheme.expect_reordering(*device_pkts);
+        if scheme.reordering_threshold_pkts() == known_pkts {
+            scheme.adopt_reordering_threshold(*device_pkts);
         } else {
-            *device_pkts = scheme.reorder_pkts();
+            *device_pkts = scheme.reordering_threshold_pkts();
         }
-        self.known_reorder_pkts = scheme.reorder_pkts();
+        self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
     }
 
     /// Takes in a READ response that tells nothing but that it is there; false where it may tell more. Most are such,
     /// without a loss and behind one.
     #[inline]
-    pub(super) fn on_following(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
-        if self.pace.rto.timed() == Some(psn) {
+    pub(super) fn on_next_response(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
+        if self.loss_timer.rto.timed() == Some(psn) {
             return false;
         }
         let Some(scheme) = self.scheme() else { return false };
-        match scheme.on_following(psn, executed) {
+        match scheme.on_next_response(psn, executed) {
             None => return false,
-            Some(Following::Ahead) => {}
+            Some(Following::OutOfOrder) => {}
             Some(Following::Next) => {
                 self.congestion.on_ack(now, 1, None);
-                self.heard(now);
+                self.on_progress(now);
             }
         }
         self.rnr_retries_left = self.config.rnr_retry;
-        self.put_off_pace(now);
+        self.rearm_lazily(now);
         true
     }
 
     /// Takes in what a response said.
-    pub(super) fn on_news(
+    pub(super) fn on_selective_event(
         &mut self,
         now: Instant,
-        news: &News<'_>,
+        event: &SelectiveEvent<'_>,
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
         let in_flight_before = self.recovery.unacked();
         let una_before = self.recovery.una();
         let mut lost_requests = 0;
-        match *news {
-            News::Executed { next } => {
+        match *event {
+            SelectiveEvent::Executed { next } => {
                 self.on_executed(next, outstanding);
                 // Responses to READs go out before the acknowledgement of anything after them.
                 if let Some(scheme) = self.scheme() {
-                    scheme.on_answered(next);
+                    scheme.on_responses_sent(next);
                 }
             }
-            News::Sack { next, header, bitmap } => {
+            SelectiveEvent::Sack { next, header, bitmap } => {
                 self.on_executed(next, outstanding);
                 lost_requests = self.on_sack(next, header, bitmap, outstanding, counters);
             }
-            News::Response { psn, executed } => self.on_read_response(psn, executed, outstanding),
-            News::Repetition { psn } => self.on_repetition(psn, counters),
+            SelectiveEvent::Response { psn, executed } => self.on_read_response(psn, executed, outstanding),
+            SelectiveEvent::Duplicate { psn } => self.on_duplicate_response(psn, counters),
         }
-        let lost = self.find_lost_responses(outstanding);
+        let lost = self.detect_lost_responses(outstanding);
         counters.implied_nak_seq_err += u64::from(lost > 0);
-        let rtt_nanos = self.time_round_trip(now);
+        let rtt_nanos = self.take_rtt_sample_selective(now);
         let acked_pkts = self.recovery.una().index_in(una_before, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
         let moved = acked_pkts > 0;
         if moved || rtt_nanos.is_some() {
@@ -130,23 +131,23 @@ impl Requester {
             self.congestion.on_loss(now);
         }
         if moved {
-            self.heard(now);
+            self.on_progress(now);
         }
         if moved || self.recovery.unacked() != in_flight_before {
-            self.restart_pace(now);
+            self.rearm(now);
         }
         None
     }
 
     /// The round trip of the packet timed, where its answer has come, in nanoseconds.
-    fn time_round_trip(&mut self, now: Instant) -> Option<u64> {
-        let (psn, Recovery::SelectiveRepeat(scheme)) = (self.pace.rto.timed()?, &self.recovery) else {
+    fn take_rtt_sample_selective(&mut self, now: Instant) -> Option<u64> {
+        let (psn, Recovery::SelectiveRepeat(scheme)) = (self.loss_timer.rto.timed()?, &self.recovery) else {
             return None;
         };
-        if scheme.is_repeated(psn) {
-            self.pace.rto.cancel();
-        } else if !scheme.is_awaited(psn) {
-            return self.pace.rto.on_answered(now);
+        if scheme.is_retransmitted(psn) {
+            self.loss_timer.rto.cancel();
+        } else if !scheme.is_unacked(psn) {
+            return self.loss_timer.rto.on_acked(now);
         }
         None
     }
@@ -159,7 +160,7 @@ impl Requester {
         if !scheme.on_executed(next) {
             return false;
         }
-        arrive(scheme, from, next, reads.then_some(outstanding));
+        mark_requests_acked(scheme, from, next, reads.then_some(outstanding));
         self.rnr_retries_left = self.config.rnr_retry;
         true
     }
@@ -173,7 +174,7 @@ impl Requester {
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> u32 {
-        let is_spurious = header.duplicate && !self.pace.was_probe(header.trigger);
+        let is_spurious = header.duplicate && !self.loss_timer.was_probe(header.trigger);
         let Some(scheme) = self.scheme() else { return 0 };
         counters.sacks_received += 1;
         if is_spurious {
@@ -183,46 +184,46 @@ impl Requester {
         if next != scheme.executed() {
             return 0; // an old one
         }
-        if scheme.has_arrived(next) {
-            find_thrown_away(scheme, next, bitmap, outstanding);
+        if scheme.is_acked(next) {
+            retransmit_discarded(scheme, next, bitmap, outstanding);
         }
         for (word, bits) in bitmap_words(bitmap).enumerate() {
             let first = next.plus(1 + 32 * word as u32);
-            let mut left = bits & !scheme.arrived_bits(first);
+            let mut left = bits & !scheme.acked_bits(first);
             if left == 0 {
                 continue;
             }
             if outstanding.assigned_reads() == 0 {
-                scheme.on_told(Path::Request, first, left);
+                scheme.on_sacked(PsnSpace::Request, first, left);
                 continue;
             }
             while left != 0 {
                 let psn = first.plus(left.trailing_zeros());
                 left &= left - 1;
                 if outstanding.find(psn).is_some_and(|place| !place.span.is_read) {
-                    scheme.on_arrived(Path::Request, psn, 1);
+                    scheme.on_acked(PsnSpace::Request, psn, 1);
                 } else {
                     // Of a READ it tells that it was asked, not that it was answered.
-                    scheme.on_asked(psn);
+                    scheme.on_read_sacked(psn);
                 }
             }
         }
-        find_lost_requests(scheme, next, bitmap, outstanding)
+        detect_lost_requests(scheme, next, bitmap, outstanding)
     }
 
     fn on_read_response(&mut self, psn: Psn, executed: Psn, outstanding: &mut Outstanding) {
         let Some(scheme) = self.scheme() else { return };
         let from = scheme.executed();
         if scheme.on_executed(executed) {
-            arrive(scheme, from, executed, Some(outstanding));
+            mark_requests_acked(scheme, from, executed, Some(outstanding));
         }
-        scheme.on_arrived(Path::Response, psn, 1);
+        scheme.on_acked(PsnSpace::Response, psn, 1);
         self.rnr_retries_left = self.config.rnr_retry;
     }
 
-    fn on_repetition(&mut self, psn: Psn, counters: &mut QpCounters) {
-        let is_probe = self.pace.was_probe(psn);
-        let Some(scheme) = self.scheme().filter(|scheme| !is_probe && scheme.is_repetition(psn)) else {
+    fn on_duplicate_response(&mut self, psn: Psn, counters: &mut QpCounters) {
+        let is_probe = self.loss_timer.was_probe(psn);
+        let Some(scheme) = self.scheme().filter(|scheme| !is_probe && scheme.is_spurious(psn)) else {
             return;
         };
         counters.spurious_retransmits += 1;
@@ -230,35 +231,35 @@ impl Requester {
     }
 
     /// READ responses that later answers have overtaken are lost. Returns how many.
-    fn find_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
+    fn detect_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
         let Some(scheme) = self.scheme() else { return 0 };
-        let Some(from) = scheme.look_from(Path::Response) else { return 0 };
-        let lost = scheme.look(Path::Response, from, |psn| {
+        let Some(from) = scheme.scan_from(PsnSpace::Response) else { return 0 };
+        let lost = scheme.detect_losses(PsnSpace::Response, from, |psn| {
             let place = outstanding.find(psn)?;
             Some(if place.span.is_read { (true, 1) } else { (false, place.rest_pkts()) })
         });
-        scheme.on_looked(Path::Response);
+        scheme.on_scanned(PsnSpace::Response);
         lost
     }
 }
 
 /// Tells that all requests from `from` to `to` have arrived; where there are READs among them, not theirs.
-fn arrive(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut Outstanding>) {
+fn mark_requests_acked(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut Outstanding>) {
     let Some(outstanding) = reads else {
-        return scheme.on_arrived(Path::Request, from, to.distance_from(from));
+        return scheme.on_acked(PsnSpace::Request, from, to.distance_from(from));
     };
     let mut at = from;
     while let Some(left) = to.offset_from(at).filter(|left| *left > 0) {
         let Some(place) = outstanding.find(at) else { return };
         if !place.span.is_read {
-            scheme.on_arrived(Path::Request, at, place.rest_pkts().min(left.unsigned_abs()));
+            scheme.on_acked(PsnSpace::Request, at, place.rest_pkts().min(left.unsigned_abs()));
         }
         at = place.span.end();
     }
 }
 
 /// Whether a selective acknowledgement tells of `psn`.
-fn is_told(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
+fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
     let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
     let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
     word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
@@ -267,44 +268,51 @@ fn is_told(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
 /// The peer had `next` and misses it now: it ran out of room, or two versions of a packet came (compare RFC 2018,
 /// section 8). Requests acknowledged before that the bitmap no longer has are retransmitted.
 #[cold]
-fn find_thrown_away(scheme: &mut SelectiveRepeat, next: Psn, bitmap: &[u8], outstanding: &mut Outstanding) {
+fn retransmit_discarded(
+    scheme: &mut SelectiveRepeat,
+    next: Psn,
+    bitmap: &[u8],
+    outstanding: &mut Outstanding,
+) {
     for psn in (0..scheme.window_pkts()).map(|i| next.plus(i)) {
         let mut is_request = || outstanding.find(psn).is_some_and(|place| !place.span.is_read);
-        if scheme.has_arrived(psn) && !is_told(psn, next, bitmap) && is_request() {
-            scheme.send_again(psn, 1);
+        if scheme.is_acked(psn) && !is_sacked(psn, next, bitmap) && is_request() {
+            scheme.retransmit(psn, 1);
         }
     }
 }
 
 /// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns how
 /// many are newly so. Without READs among them the look goes on from the last.
-fn find_lost_requests(
+fn detect_lost_requests(
     scheme: &mut SelectiveRepeat,
     next: Psn,
     bitmap: &[u8],
     outstanding: &mut Outstanding,
 ) -> u32 {
     let goes_on = outstanding.assigned_reads() == 0;
-    let Some(from) = (if goes_on { scheme.look_from(Path::Request) } else { Some(next) }) else { return 0 };
-    let lost = scheme.look(Path::Request, from, |psn| {
+    let Some(from) = (if goes_on { scheme.scan_from(PsnSpace::Request) } else { Some(next) }) else {
+        return 0;
+    };
+    let lost = scheme.detect_losses(PsnSpace::Request, from, |psn| {
         if next.offset_from(psn).is_some_and(|offset| offset > 0) {
             return Some((false, 1)); // executed: a response is missing
         }
         let place = outstanding.find(psn)?;
         // A READ is one request: lost, as a whole or what the peer has not seen of it, or waiting there.
         let is_lost =
-            !place.span.is_read || psn == next || (place.packet == 0 && !is_told(psn, next, bitmap));
+            !place.span.is_read || psn == next || (place.packet == 0 && !is_sacked(psn, next, bitmap));
         Some((is_lost, if place.span.is_read { place.rest_pkts() } else { 1 }))
     });
     if goes_on {
-        scheme.on_looked(Path::Request);
+        scheme.on_scanned(PsnSpace::Request);
     }
     lost
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::completer::Outcome;
+    use super::super::completer::ResponseEvent;
     use super::super::outstanding::Kind;
     use super::super::requester::RequesterConfig;
     use super::*;
@@ -354,7 +362,7 @@ mod tests {
             let (sent, bytes) = (self.requester.recovery.sent(), READ_PKTS * MTU_BYTES);
             let place = self.outstanding.assign(bytes, kind, sent, MTU_BYTES).expect("there is room");
             self.requester.recovery.on_sent(READ_PKTS);
-            self.requester.pace_sent(place.span.first, false, false, self.now);
+            self.requester.on_packet_sent(place.span.first, false, false, self.now);
         }
 
         fn send(&mut self) {
@@ -362,19 +370,23 @@ mod tests {
             let sent = self.requester.recovery.sent();
             let place = self.outstanding.assign(1, kind, sent, MTU_BYTES).expect("there is room");
             self.requester.recovery.on_sent(1);
-            self.requester.pace_sent(place.span.first, false, false, self.now);
+            self.requester.on_packet_sent(place.span.first, false, false, self.now);
         }
 
-        fn news(&mut self, news: News<'_>) {
-            let outcome = Outcome::Selective(news);
-            let failed =
-                self.requester.on_outcome(self.now, outcome, &mut self.outstanding, &mut self.counters);
+        fn event(&mut self, event: SelectiveEvent<'_>) {
+            let outcome = ResponseEvent::Selective(event);
+            let failed = self.requester.on_response_event(
+                self.now,
+                outcome,
+                &mut self.outstanding,
+                &mut self.counters,
+            );
             assert_eq!(failed, None);
         }
 
         fn response(&mut self, index: u32) {
             let executed = Self::psn(index / READ_PKTS * READ_PKTS + READ_PKTS);
-            self.news(News::Response { psn: Self::psn(index), executed });
+            self.event(SelectiveEvent::Response { psn: Self::psn(index), executed });
         }
 
         /// Lets the timer expire when it wants to; whether a packet goes again.
@@ -382,7 +394,7 @@ mod tests {
             self.now = self.requester.deadline().expect("it runs");
             let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);
             assert_eq!(failed, None);
-            self.requester.recovery.is_resend()
+            self.requester.recovery.is_retransmission()
         }
     }
 
@@ -398,11 +410,11 @@ mod tests {
         let trigger = Reader::psn(2 * READ_PKTS);
         let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
         let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
-        reader.news(News::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
+        reader.event(SelectiveEvent::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
         let recovery = &mut reader.requester.recovery;
         assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
         recovery.on_sent(READ_PKTS);
-        assert!(!recovery.is_resend(), "what was lost of the first READ is under way");
+        assert!(!recovery.is_retransmission(), "what was lost of the first READ is under way");
     }
 
     #[test]
@@ -410,19 +422,23 @@ mod tests {
         let mut reader = Reader::new();
         (0..6).for_each(|_| reader.send());
         let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: Reader::psn(5) };
-        reader.news(News::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
+        reader.event(SelectiveEvent::Sack {
+            next: Reader::psn(0),
+            header,
+            bitmap: &0b1_1111u32.to_be_bytes(),
+        });
         assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
         reader.requester.recovery.on_sent(1);
-        assert!(!reader.requester.recovery.is_resend(), "the others had arrived");
+        assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
         // The first came, and of the others the peer has only the third and the fifth.
-        reader.news(News::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
+        reader.event(SelectiveEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
         let mut again = Vec::new();
-        while reader.requester.recovery.is_resend() {
+        while reader.requester.recovery.is_retransmission() {
             again.push(reader.requester.recovery.next_psn());
             reader.requester.recovery.on_sent(1);
         }
         assert_eq!(again, [1, 2, 4].map(Reader::psn));
-        reader.news(News::Executed { next: Reader::psn(6) });
+        reader.event(SelectiveEvent::Executed { next: Reader::psn(6) });
         assert_eq!(reader.requester.recovery.unacked(), 0);
     }
 
@@ -443,9 +459,9 @@ mod tests {
         reader.response(READ_PKTS);
         reader.now = reader.now.plus_nanos(wait_nanos / 2);
         reader.response(READ_PKTS + 1);
-        let came_at = reader.now;
+        let last_rx_at = reader.now;
         assert!(!reader.expire(), "it was put off");
-        assert_eq!(reader.requester.deadline(), Some(came_at.plus_nanos(wait_nanos)));
+        assert_eq!(reader.requester.deadline(), Some(last_rx_at.plus_nanos(wait_nanos)));
         assert!(reader.expire(), "nothing came since");
     }
 }

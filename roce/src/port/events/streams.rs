@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::plan::{CONNECTIONS_MAX, Lane};
+use super::plan::CONNECTIONS_MAX;
 use crate::id::{Gid, Qpn};
-use crate::psn::Psn;
+use crate::psn::{Psn, PsnSpace};
 
 /// Names a lane of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LaneId(usize);
+pub(super) struct StreamId(usize);
 
 /// What the port has sent on a lane.
 #[derive(Clone, Copy)]
@@ -20,8 +20,8 @@ struct Sent {
 }
 
 /// Where a packet stands.
-pub(super) struct Spot {
-    pub(super) lane: LaneId,
+pub(super) struct Position {
+    pub(super) space: StreamId,
     /// The connection's number, from 1, in the order of first packets.
     pub(super) number: u32,
     /// PSNs after the lane's first; `None` where it is before that.
@@ -32,21 +32,21 @@ pub(super) struct Spot {
 
 /// All connections that a port sends on, up to [`CONNECTIONS_MAX`]; those that come later are not seen.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct Streams {
     numbers: HashMap<(Gid, Qpn), u32>,
     /// Two for each connection: requests, responses.
     sent: Vec<Option<Sent>>,
 }
 
-impl Lanes {
+impl Streams {
     /// None yet; with room for all that may come, where any are to be seen.
     pub(super) fn new(is_active: bool) -> Self {
         let room = if is_active { CONNECTIONS_MAX as usize } else { 0 };
-        Lanes { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
+        Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
     /// Where a packet to `dest` with this PSN stands; `None` where the table is full.
-    pub(super) fn locate(&mut self, dest: (Gid, Qpn), lane: Lane, psn: Psn) -> Option<Spot> {
+    pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {
             Some(&number) => number,
@@ -57,7 +57,7 @@ impl Lanes {
             }
             None => return None,
         };
-        let at = 2 * (number as usize - 1) + usize::from(lane == Lane::Responses);
+        let at = 2 * (number as usize - 1) + usize::from(space == PsnSpace::Response);
         let slot = self.sent.get_mut(at)?;
         let is_new = slot.is_none();
         let sent = slot.get_or_insert(Sent { newest: psn, newest_offset: 0, is_watched: false });
@@ -66,17 +66,17 @@ impl Lanes {
         if let Some(offset) = offset.filter(|&offset| offset > sent.newest_offset) {
             (sent.newest, sent.newest_offset) = (psn, offset);
         }
-        Some(Spot { lane: LaneId(at), number, offset, is_new })
+        Some(Position { space: StreamId(at), number, offset, is_new })
     }
 
     /// Some event waits for packets of this lane.
-    pub(super) fn watch(&mut self, lane: LaneId) {
-        if let Some(Some(sent)) = self.sent.get_mut(lane.0) {
+    pub(super) fn watch(&mut self, space: StreamId) {
+        if let Some(Some(sent)) = self.sent.get_mut(space.0) {
             sent.is_watched = true;
         }
     }
 
-    pub(super) fn is_watched(&self, lane: LaneId) -> bool {
-        self.sent.get(lane.0).is_some_and(|sent| sent.is_some_and(|sent| sent.is_watched))
+    pub(super) fn is_watched(&self, space: StreamId) -> bool {
+        self.sent.get(space.0).is_some_and(|sent| sent.is_some_and(|sent| sent.is_watched))
     }
 }

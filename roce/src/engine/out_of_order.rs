@@ -15,7 +15,7 @@ impl<P: Port> Engine<P> {
     /// under which the frame is to be kept, where it is.
     #[cold]
     #[inline(never)]
-    pub(super) fn on_ahead(
+    pub(super) fn on_out_of_order(
         &mut self,
         slot: usize,
         packet: &Packet<'_>,
@@ -23,24 +23,24 @@ impl<P: Port> Engine<P> {
         first: bool,
     ) -> Option<(usize, Psn)> {
         let psn = packet.bth.psn;
-        self.give_way(slot, packet);
+        self.discard_conflicting(slot, packet);
         let expected = self.qps.at_mut(slot)?.connection.as_ref()?.responder.expected_psn();
         let room = self.reorder.room(slot, Kind::of(frame_bytes), psn, expected);
         let found = OutOfOrder { first, has_room: room != Room::None };
-        let next = self.with_responder(slot, |responder, inlet| responder.on_ahead(packet, found, inlet));
-        if !matches!(next, Next::Keep) {
+        let next = self.with_responder(slot, |responder, rx| responder.on_out_of_order(packet, found, rx));
+        if !matches!(next, Next::Buffer) {
             return None;
         }
         if let Room::Instead(farthest) = room {
             self.reorder.discard(slot, farthest);
-            self.forget_kept(slot, farthest, |counters| &mut counters.reorder_no_room);
+            self.on_discarded(slot, farthest, |counters| &mut counters.reorder_no_room);
         }
         Some((slot, psn))
     }
 
     /// Throws away what is kept of the PSN of `packet`, where that is another version of it: whoever guesses a PSN
     /// ahead would otherwise win over the peer by being first.
-    fn give_way(&mut self, slot: usize, packet: &Packet<'_>) {
+    fn discard_conflicting(&mut self, slot: usize, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         // What is not carried differs in what it happens to be.
         if self.port.payload() == Payload::Phantom {
@@ -49,19 +49,19 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };
         let responder = &mut connection.responder;
-        let kept = self.reorder.get(slot, psn).and_then(|frame| Packet::parse(frame).ok());
-        let is_same = match kept {
-            Some(kept) => Some(packet.has_content_of(&kept)),
-            None => responder.is_placed_so(packet),
+        let buffered = self.reorder.get(slot, psn).and_then(|frame| Packet::parse(frame).ok());
+        let is_same = match buffered {
+            Some(buffered) => Some(packet.has_content_of(&buffered)),
+            None => responder.is_same_as_placed(packet),
         };
         if is_same != Some(false) {
             return;
         }
         qp.counters.reorder_conflicts += 1;
-        if responder.forget_placed() {
+        if responder.discard_out_of_order() {
             self.reorder.clear(slot);
         } else {
-            responder.forget(psn);
+            responder.discard(psn);
             self.reorder.discard(slot, psn);
         }
     }
@@ -69,16 +69,16 @@ impl<P: Port> Engine<P> {
     /// Keeps the frame at `at`, or a copy of it. Returns where the next frame is.
     #[cold]
     #[inline(never)]
-    pub(super) fn keep(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
+    pub(super) fn buffer(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
         let frame = frames[at].as_ref();
         match Kind::of(frame.len()) {
             Kind::Copy => {
-                self.reorder.keep_copy(slot, psn, frame, self.now);
+                self.reorder.buffer_copy(slot, psn, frame, self.now);
                 at + 1
             }
             Kind::Frame => {
                 // Those behind it keep their order; it is rare, and there is no more than a burst of them.
-                self.reorder.keep_frame(slot, psn, frames.remove(at), self.now);
+                self.reorder.buffer_frame(slot, psn, frames.remove(at), self.now);
                 at
             }
         }
@@ -94,12 +94,12 @@ impl<P: Port> Engine<P> {
             let Some(responder) = qp.connection.as_ref().map(|connection| &connection.responder) else {
                 return;
             };
-            if !responder.has_next() {
+            if !responder.has_buffered_next() {
                 return;
             }
             let expected = responder.expected_psn();
             if responder.has_placed() {
-                self.with_responder(slot, |responder, inlet| responder.on_placed(inlet));
+                self.with_responder(slot, |responder, rx| responder.on_placed(rx));
                 continue;
             }
             let Some(taken) = self.reorder.take(slot, expected, &mut room) else { return };
@@ -109,27 +109,27 @@ impl<P: Port> Engine<P> {
             };
             if let Ok(packet) = &Packet::parse(frame) {
                 // A closure of its own: one that `on_packet` shared would be inlined in neither.
-                self.with_responder(slot, |responder, inlet| responder.on_request(packet, inlet));
+                self.with_responder(slot, |responder, rx| responder.on_request(packet, rx));
             }
         }
     }
 
     /// Drops what was kept for too long, some in each poll. Returns whether there may be more.
     #[inline]
-    pub(super) fn expire_kept(&mut self) -> bool {
+    pub(super) fn expire_buffered(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
             let Some((slot, psn)) = self.reorder.pop_expired(self.now) else { return false };
-            self.forget_kept(slot, psn, |counters| &mut counters.reorder_expired);
+            self.on_discarded(slot, psn, |counters| &mut counters.reorder_expired);
         }
         true
     }
 
     /// The packet of `psn` is kept no more, for a reason that has a counter.
-    fn forget_kept(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
+    fn on_discarded(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         *counter(&mut qp.counters) += 1;
         if let Some(connection) = &mut qp.connection {
-            connection.responder.forget(psn);
+            connection.responder.discard(psn);
         }
     }
 }

@@ -16,19 +16,22 @@ const BEFORE: usize = 1;
 
 /// Packets of a window, each with what had been sent when it was sent again.
 #[derive(Clone, Debug)]
-pub struct Resent {
+pub struct Retransmissions {
     /// By place, the places of its neighbours; zeros where it is not among them.
     links: Box<[[u16; 2]]>,
     /// By place, the end of what had been sent by then.
     sent_at: Box<[u32]>,
 }
 
-impl Resent {
+impl Retransmissions {
     /// None of a window of `window_pkts`, a power of two that a place can tell.
     pub fn new(window_pkts: u32) -> Self {
         debug_assert!(window_pkts.is_power_of_two() && window_pkts < u32::from(u16::MAX));
         let places = window_pkts as usize + 1;
-        Resent { links: vec![[0; 2]; places].into_boxed_slice(), sent_at: vec![0; places].into_boxed_slice() }
+        Retransmissions {
+            links: vec![[0; 2]; places].into_boxed_slice(),
+            sent_at: vec![0; places].into_boxed_slice(),
+        }
     }
 
     fn window_pkts(&self) -> u32 {
@@ -77,7 +80,7 @@ impl Resent {
     /// Whether what had been sent when the oldest of them was sent again ends before `end`: what ends there and has
     /// arrived overtook it.
     #[inline]
-    pub fn is_overtaken(&self, end: Psn) -> bool {
+    pub fn is_below_threshold(&self, end: Psn) -> bool {
         let oldest = usize::from(self.links[ENDS][NEXT]);
         oldest != ENDS && self.is_before(oldest, end)
     }
@@ -89,7 +92,7 @@ impl Resent {
 
     /// Of those that were overtaken by what ends with `end`, the oldest or the one after `psn`, which is among them; they
     /// lie in the window from `una` on.
-    pub fn overtaken_after(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
+    pub fn next_below_threshold(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
         let at = psn.map_or(ENDS, |psn| self.place(psn));
         let next = usize::from(self.links[at][NEXT]);
         self.psn_of(next, una).filter(|_| self.is_before(next, end))
@@ -107,7 +110,7 @@ mod tests {
             una in prop_oneof![Just(0u32), Just(Psn::COUNT - 30)],
             steps in prop::collection::vec((0u32..64, 0u32..3, any::<bool>()), 0..200),
         ) {
-            let (una, mut resent) = (Psn::new(una), Resent::new(64));
+            let (una, mut list) = (Psn::new(una), Retransmissions::new(64));
             let mut model: Vec<(Psn, u32)> = Vec::new();
             let mut sent = 64;
             for (index, more, is_sent) in steps {
@@ -115,24 +118,24 @@ mod tests {
                 sent += more;
                 model.retain(|(other, _)| *other != psn);
                 if is_sent {
-                    resent.push(psn, una.plus(sent));
+                    list.push(psn, una.plus(sent));
                     model.push((psn, sent));
                 } else {
-                    resent.remove(psn);
+                    list.remove(psn);
                 }
                 for index in 0..64 {
                     let psn = una.plus(index);
-                    prop_assert_eq!(resent.contains(psn), model.iter().any(|(other, _)| *other == psn));
+                    prop_assert_eq!(list.contains(psn), model.iter().any(|(other, _)| *other == psn));
                 }
                 for end in [64, sent - 1, sent, sent + 1] {
                     let mut at = None;
                     for (psn, _) in model.iter().take_while(|(_, sent_at)| *sent_at < end) {
-                        at = resent.overtaken_after(at, una.plus(end), una);
+                        at = list.next_below_threshold(at, una.plus(end), una);
                         prop_assert_eq!(at, Some(*psn));
                     }
-                    prop_assert_eq!(resent.overtaken_after(at, una.plus(end), una), None);
-                    let is_overtaken = model.first().is_some_and(|(_, sent_at)| *sent_at < end);
-                    prop_assert_eq!(resent.is_overtaken(una.plus(end)), is_overtaken);
+                    prop_assert_eq!(list.next_below_threshold(at, una.plus(end), una), None);
+                    let is_below_threshold = model.first().is_some_and(|(_, sent_at)| *sent_at < end);
+                    prop_assert_eq!(list.is_below_threshold(una.plus(end)), is_below_threshold);
                 }
             }
         }

@@ -6,7 +6,7 @@
 //!   queue              | repeat | in part | waiting |      in the order of PSNs
 //! ```
 //! A request of 74 bytes may ask for a megabyte again, so a READ in the history also says how many responses it
-//! may still have retransmitted; see [`REPEATS_PER_READ`].
+//! may still have retransmitted; see [`RETRANSMITS_PER_READ`].
 
 use super::segment::packets_in;
 use crate::id::Msn;
@@ -17,18 +17,18 @@ use std::collections::VecDeque;
 
 /// How often all responses of a READ are retransmitted, while it is remembered. A peer that goes back at every loss asks
 /// for 13 times as much at 5 % loss with 256 responses in flight.
-pub const REPEATS_PER_READ: u32 = 16;
+pub const RETRANSMITS_PER_READ: u32 = 16;
 
 /// Responses of a READ retransmitted besides those, because of a short READ one response may be lost many times.
-pub const REPEAT_PKTS_MIN: u32 = 64;
+pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
 /// What a queue pair retransmits beyond that, in packets per second: a peer behind a worse network still gets on.
-pub const REPEAT_PKTS_PER_SEC: u64 = 50_000;
+pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
 /// Of these, the burst.
-pub const REPEAT_BURST_PKTS: u64 = 256;
+pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
-const NANOS_PER_PKT: u64 = 1_000_000_000 / REPEAT_PKTS_PER_SEC;
+const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
 /// A READ, or the rest of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl ReadRequest {
     ///
     /// The rest of a READ continues it, MIDDLE and LAST, as Linux does and expects; a part that ends
     /// earlier is a READ of its own.
-    fn resumed_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
+    fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
         let left = self.reth.len_bytes - skipped;
@@ -64,10 +64,10 @@ impl ReadRequest {
             return None;
         }
         if reth.len_bytes == left {
-            return Some(Waiting { request: *self, sent: index, fresh: false });
+            return Some(Waiting { request: *self, sent: index, is_duplicate: true });
         }
         let request = ReadRequest::new(psn, *reth, self.msn, mtu_bytes);
-        Some(Waiting { request, sent: 0, fresh: false })
+        Some(Waiting { request, sent: 0, is_duplicate: true })
     }
 }
 
@@ -79,7 +79,7 @@ pub struct Waiting {
     /// Responses already sent.
     pub sent: u32,
     /// Counts against the peer's limit; a repetition does not.
-    fresh: bool,
+    is_duplicate: bool,
 }
 
 impl Waiting {
@@ -104,16 +104,17 @@ pub enum NotQueued {
 
 /// A READ remembered.
 #[derive(Clone, Copy, Debug)]
-struct Remembered {
+struct ResponderResource {
     request: ReadRequest,
     /// Responses that may be retransmitted.
-    repeats_left: u32,
+    retransmits_left: u32,
 }
 
-impl Remembered {
+impl ResponderResource {
     fn new(request: ReadRequest) -> Self {
-        let repeats_left = request.packets.saturating_mul(REPEATS_PER_READ).saturating_add(REPEAT_PKTS_MIN);
-        Remembered { request, repeats_left }
+        let retransmits_left =
+            request.packets.saturating_mul(RETRANSMITS_PER_READ).saturating_add(RETRANSMIT_PKTS_MIN);
+        ResponderResource { request, retransmits_left }
     }
 }
 
@@ -127,7 +128,7 @@ struct Allowance {
 impl Allowance {
     /// Takes at most `wanted` packets; returns how many.
     fn take(&mut self, now: Instant, wanted: u32) -> u32 {
-        let full = Instant::from_nanos(now.as_nanos().saturating_sub(REPEAT_BURST_PKTS * NANOS_PER_PKT));
+        let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
         self.since = self.since.max(full);
         let grown = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_PKT;
         let taken = grown.min(u64::from(wanted));
@@ -138,36 +139,36 @@ impl Allowance {
 
 /// The READs of one responder.
 #[derive(Debug)]
-pub struct Reads {
+pub struct ReadQueue {
     limit: u8,
     /// Repetitions that wait at most.
-    repeats: usize,
+    duplicates_max: usize,
     /// What is asked again is just what was lost.
-    by_parts: bool,
+    retransmits_parts: bool,
     mtu_bytes: u32,
-    fresh: usize,
+    new_reads: usize,
     queue: VecDeque<Waiting>,
-    history: VecDeque<Remembered>,
+    resources: VecDeque<ResponderResource>,
     allowance: Allowance,
 }
 
-impl Reads {
+impl ReadQueue {
     /// Serves at most `limit` READs at once, and remembers as many; besides, at most `repeats` that are asked
     /// again. `None`: as many as fresh ones, so that a peer that asks for all of its READs again is served;
     /// otherwise repetitions are of what was lost and no more.
-    pub fn new(limit: u8, repeats: Option<usize>, mtu_bytes: u32) -> Self {
-        let (places, by_parts) = (usize::from(limit), repeats.is_some());
+    pub fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
+        let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // Where none is served, none is asked again.
-        let repeats = if places == 0 { 0 } else { repeats.unwrap_or(places) };
-        let queue = VecDeque::with_capacity(places + repeats);
-        Reads {
+        let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
+        let queue = VecDeque::with_capacity(places + duplicates_max);
+        ReadQueue {
             limit,
-            repeats,
-            by_parts,
+            duplicates_max,
+            retransmits_parts,
             mtu_bytes,
-            fresh: 0,
+            new_reads: 0,
             queue,
-            history: VecDeque::with_capacity(places),
+            resources: VecDeque::with_capacity(places),
             allowance: Allowance { since: Instant::ZERO },
         }
     }
@@ -184,12 +185,12 @@ impl Reads {
     }
 
     fn is_full(&self) -> bool {
-        self.queue.len() >= usize::from(self.limit) + self.repeats
+        self.queue.len() >= usize::from(self.limit) + self.duplicates_max
     }
 
     /// Whether a fresh READ could be queued.
     pub fn admit(&self) -> Result<(), NotQueued> {
-        if self.fresh >= usize::from(self.limit) {
+        if self.new_reads >= usize::from(self.limit) {
             return Err(NotQueued::OverLimit);
         }
         if self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
@@ -198,25 +199,27 @@ impl Reads {
     /// Queues a fresh READ that was admitted.
     pub fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
-        if self.history.len() >= usize::from(self.limit) {
-            self.history.pop_front();
+        if self.resources.len() >= usize::from(self.limit) {
+            self.resources.pop_front();
         }
-        self.history.push_back(Remembered::new(request));
-        self.queue.push_back(Waiting { request, sent: 0, fresh: true });
-        self.fresh += 1;
+        self.resources.push_back(ResponderResource::new(request));
+        self.queue.push_back(Waiting { request, sent: 0, is_duplicate: false });
+        self.new_reads += 1;
     }
 
     /// Queues a READ asked again. One that still waits is not queued twice: if its responses from
     /// `psn` on have been sent, they are sent again, all of them or, where only the parts that were
     /// lost are asked for, this part; or as much of it as may still be retransmitted.
-    pub fn repeat(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
-        let (read, mut again) = self.remembered(psn, reth).ok_or(NotQueued::NotRemembered)?;
+    pub fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
+        let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
         // Where it belongs, and from where on the READ itself still waits.
         let (mut at, mut rest) = (None, None);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
-            if waiting.fresh && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0) {
+            if !waiting.is_duplicate
+                && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0)
+            {
                 // All behind it lies behind it, too.
                 at = at.or(Some(place));
                 break;
@@ -227,11 +230,11 @@ impl Reads {
             if at.is_none() && next.offset_from(psn).is_some_and(|offset| offset > 0) {
                 at = Some(place);
             }
-            if waiting.fresh && index.is_some() {
+            if !waiting.is_duplicate && index.is_some() {
                 rest = Some(next);
             }
         }
-        if !self.by_parts
+        if !self.retransmits_parts
             && let Some((place, index)) =
                 self.queue.iter().enumerate().find_map(|(place, w)| Some((place, covers(w)?)))
         {
@@ -260,9 +263,9 @@ impl Reads {
     #[inline]
     pub fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
-            |read: &Remembered| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
-        while self.history.front().is_some_and(|read| !is_behind(read)) {
-            self.history.pop_front();
+            |read: &ResponderResource| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
+        while self.resources.front().is_some_and(|read| !is_behind(read)) {
+            self.resources.pop_front();
         }
     }
 
@@ -283,27 +286,27 @@ impl Reads {
 
     /// How many of `wanted` responses may be retransmitted of the READ remembered as number `read`.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
-        let Some(read) = self.history.get_mut(read) else { return 0 };
-        let granted = wanted.min(read.repeats_left);
-        read.repeats_left -= granted;
+        let Some(read) = self.resources.get_mut(read) else { return 0 };
+        let granted = wanted.min(read.retransmits_left);
+        read.retransmits_left -= granted;
         granted + self.allowance.take(now, wanted - granted)
     }
 
     /// What `reth` at `psn` asks again of the READs remembered, which are in the order of their PSNs, and the number
     /// of that READ.
-    fn remembered(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
-        let base = self.history.front()?.request.first;
+    fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
+        let base = self.resources.front()?.request.first;
         let wanted = psn.distance_from(base);
-        let behind = self.history.partition_point(|read| read.request.first.distance_from(base) <= wanted);
+        let behind = self.resources.partition_point(|read| read.request.first.distance_from(base) <= wanted);
         let number = behind.checked_sub(1)?;
-        Some((number, self.history.get(number)?.request.resumed_at(psn, reth, self.mtu_bytes)?))
+        Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
     /// The last PSN up to `psn` that no READ remembered takes. A READ that is no longer remembered is one that
     /// the peer has: it may have no more outstanding than are remembered.
     pub fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
-        for read in self.history.iter().rev().map(|read| read.request) {
+        for read in self.resources.iter().rev().map(|read| read.request) {
             if psn.index_in(read.first, read.packets).is_none() {
                 break;
             }
@@ -324,7 +327,7 @@ impl Reads {
         let Some(front) = self.queue.front_mut() else { return };
         front.sent += 1;
         if front.sent >= front.request.packets {
-            self.fresh -= usize::from(front.fresh);
+            self.new_reads -= usize::from(!front.is_duplicate);
             self.queue.pop_front();
         }
     }
@@ -332,7 +335,7 @@ impl Reads {
     /// Drops every response that waits.
     pub fn clear(&mut self) {
         self.queue.clear();
-        self.fresh = 0;
+        self.new_reads = 0;
     }
 }
 
@@ -351,11 +354,11 @@ mod tests {
         ReadRequest::new(Psn::new(first), reth(0, packets * MTU), Msn::new(1), MTU)
     }
 
-    fn again(reads: &mut Reads, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
-        reads.repeat(psn, reth, Instant::ZERO)
+    fn again(reads: &mut ReadQueue, psn: Psn, reth: &Reth) -> Result<(), NotQueued> {
+        reads.on_duplicate(psn, reth, Instant::ZERO)
     }
 
-    fn drain(reads: &mut Reads) -> Vec<u32> {
+    fn drain(reads: &mut ReadQueue) -> Vec<u32> {
         std::iter::from_fn(|| {
             let psn = reads.front()?.next_psn().value();
             reads.on_sent();
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn the_last_psn_that_no_read_takes() {
-        let mut reads = Reads::new(3, None, MTU);
+        let mut reads = ReadQueue::new(3, None, MTU);
         assert_eq!(reads.last_before(Psn::new(9)), Psn::new(9));
         for (first, packets) in [(10, 2), (13, 1), (14, 4)] {
             reads.push(read(first, packets));
@@ -380,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_part_asked_again_ends_where_the_read_itself_goes_on() {
-        let mut reads = Reads::new(1, Some(4), MTU);
+        let mut reads = ReadQueue::new(1, Some(4), MTU);
         reads.push(read(10, 8));
         (0..3).for_each(|_| reads.on_sent());
         again(&mut reads, Psn::new(11), &reth(1, 7 * MTU)).unwrap();
@@ -391,7 +394,7 @@ mod tests {
 
     #[test]
     fn responses_go_in_order_and_the_limit_counts_fresh_reads() {
-        let mut reads = Reads::new(2, None, MTU);
+        let mut reads = ReadQueue::new(2, None, MTU);
         for first in [10, 12] {
             assert_eq!(reads.admit(), Ok(()));
             reads.push(read(first, 2));
@@ -403,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_repetition_lies_inside_what_was_served() {
-        let mut reads = Reads::new(2, None, MTU);
+        let mut reads = ReadQueue::new(2, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
         assert_eq!(again(&mut reads, Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
@@ -418,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_repetition_of_what_waits_rewinds_it_and_an_older_one_goes_first() {
-        let mut reads = Reads::new(2, None, MTU);
+        let mut reads = ReadQueue::new(2, None, MTU);
         reads.push(read(10, 2));
         drain(&mut reads);
         reads.push(read(12, 3));
@@ -432,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_lost_part_of_what_waits_goes_first_and_rewinds_nothing() {
-        let mut reads = Reads::new(2, Some(2), MTU);
+        let mut reads = ReadQueue::new(2, Some(2), MTU);
         reads.push(read(10, 5));
         reads.push(read(15, 2));
         for (psn, packets) in [(10, 1), (10, 5), (15, 1), (15, 2), (16, 1)] {
@@ -452,7 +455,7 @@ mod tests {
 
     #[test]
     fn repetitions_cannot_fill_memory() {
-        let mut reads = Reads::new(1, None, MTU);
+        let mut reads = ReadQueue::new(1, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
         assert_eq!(again(&mut reads, Psn::new(12), &reth(2, MTU)), Ok(()));
@@ -464,17 +467,18 @@ mod tests {
 
     #[test]
     fn a_read_is_sent_again_so_often_and_then_at_a_rate() {
-        for repeats in [None, Some(4)] {
-            let mut reads = Reads::new(1, repeats, MTU);
+        for duplicates_max in [None, Some(4)] {
+            let mut reads = ReadQueue::new(1, duplicates_max, MTU);
             reads.push(read(10, 100));
             drain(&mut reads);
             let mut served = 0;
             while again(&mut reads, Psn::new(10), &reth(0, 100 * MTU)).is_ok() {
                 served += drain(&mut reads).len() as u32;
             }
-            assert_eq!(served, REPEATS_PER_READ * 100 + REPEAT_PKTS_MIN);
+            assert_eq!(served, RETRANSMITS_PER_READ * 100 + RETRANSMIT_PKTS_MIN);
             let mut later = |nanos| {
-                let queued = reads.repeat(Psn::new(20), &reth(10, 90 * MTU), Instant::from_nanos(nanos));
+                let queued =
+                    reads.on_duplicate(Psn::new(20), &reth(10, 90 * MTU), Instant::from_nanos(nanos));
                 (queued, drain(&mut reads))
             };
             assert_eq!(later(NANOS_PER_PKT - 1), (Err(NotQueued::TooOften), vec![]));
@@ -486,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_rewind_costs_what_is_sent_again() {
-        let mut reads = Reads::new(1, None, MTU);
+        let mut reads = ReadQueue::new(1, None, MTU);
         reads.push(read(10, 10));
         let mut rewound = 0;
         while again(&mut reads, Psn::new(10), &reth(0, 10 * MTU)).is_ok() {
@@ -494,7 +498,7 @@ mod tests {
             rewound += 1;
         }
         // The first found nothing sent yet.
-        assert_eq!(rewound - 1, (REPEATS_PER_READ * 10 + REPEAT_PKTS_MIN) / 5);
+        assert_eq!(rewound - 1, (RETRANSMITS_PER_READ * 10 + RETRANSMIT_PKTS_MIN) / 5);
         assert_eq!(drain(&mut reads), (15..20).collect::<Vec<_>>(), "it goes on where it was");
     }
 }
