@@ -1,5 +1,5 @@
-//! What the engine costs, hot: each phase by criterion, then a table of both sides' nanoseconds per
-//! packet, with what copying and the ICRC alone take.
+//! Cost of the engine in ns, hot in cache: each phase by criterion, then a table of ns per packet of requester and
+//! responder, with the share of the copy and the ICRC.
 
 mod flow;
 
@@ -11,12 +11,12 @@ use roce::queue::SendOp;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Batches whose median the table shows.
+/// Batches of which the table shows the median.
 const TABLE_BATCHES: usize = 4001;
 
 type Phase = fn(&mut Flow);
 
-/// Times one phase of every batch; the others run in between.
+/// Times one phase of every batch; the other phases run untimed.
 fn phase(b: &mut Bencher<'_>, case: Case, index: usize) {
     let mut flow = Flow::new(case);
     b.iter_custom(|batches| {
@@ -28,7 +28,7 @@ fn phase(b: &mut Bencher<'_>, case: Case, index: usize) {
     });
 }
 
-/// What the phases of one batch take.
+/// Times of the three phases of one batch.
 fn times(flow: &mut Flow) -> [Duration; 3] {
     let phases: [Phase; 3] = [Flow::post_to_wire, Flow::wire_to_completion, Flow::completion];
     phases.map(|phase| {
@@ -74,7 +74,7 @@ fn least(case: Case, batch: fn(&mut Least)) -> f64 {
     median_per_pkt((0..TABLE_BATCHES).map(time).collect())
 }
 
-/// Prints the table: `own` is what the engine needs beyond copying the payload and the ICRC.
+/// Prints the table. `own` is the time without the copy of the payload and the ICRC.
 fn table() {
     println!("\nns per data packet, median of {TABLE_BATCHES} batches of {BATCH_PKTS}, path MTU 4096");
     println!("{:28}| {:^24} | {:^24}", "", "requester", "responder");
@@ -91,7 +91,7 @@ fn table() {
         }
         let [post, responder, complete] = samples.map(median_per_pkt);
         let (sends, receives) = (least(case, Least::send), least(case, Least::receive));
-        // The data of a READ goes from the responder to the requester.
+        // The payload of a READ is sent by the responder and received by the requester.
         let is_read = case == Case::Read64K;
         let (least_a, least_b) = if is_read { (receives, sends) } else { (sends, receives) };
         let requester = post + complete;

@@ -1,9 +1,9 @@
-//! Instructions of each piece of a packet's way, by callgrind: they repeat where times do not.
+//! Instructions of each step of a packet, by callgrind: these repeat exactly where times do not.
 //! `scripts/instructions.sh` runs this and compares with `instructions.txt`.
 //!
-//! Flows are boxed, because moving one in and out would count the size of an engine.
+//! Flows are boxed, because the move of an engine into and out of a benchmark would be counted.
 
-#![allow(missing_docs)] // of what the macros make
+#![allow(missing_docs)] // of items that the macros generate
 
 mod flow;
 
@@ -16,7 +16,7 @@ use roce::queue::SendOp;
 use roce::wire::{Packet, icrc};
 use std::hint::black_box;
 
-// Every function does its work `BATCH_PKTS` times, so that the call itself does not show.
+// Every function repeats its work `BATCH_PKTS` times, so that the cost of the call is negligible.
 
 #[library_benchmark]
 #[bench::bytes_64(flow::frame(64))]
@@ -180,7 +180,7 @@ fn junk(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-// Frames that are nothing to the device, or more questions than it answers.
+// Frames that the device drops, and requests beyond the rate at which it responds.
 #[library_benchmark]
 #[bench::other_station(Flood::new(LinkJunk::OtherStation))]
 #[bench::broadcast(Flood::new(LinkJunk::Broadcast))]

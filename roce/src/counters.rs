@@ -1,6 +1,6 @@
-//! Counters, named as rxe's and mlx5's `hw_counters` where they mean the same.
+//! Counters, named as in the `hw_counters` of rxe and mlx5 where the meaning is the same.
 
-/// Declares a struct of counters once: its fields with their documentation, and their names and values.
+/// Declares a struct of counters once: fields, their documentation, and the iteration over names and values.
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -15,7 +15,7 @@ macro_rules! counters {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
 
-            /// Adds another's counts to these.
+            /// Adds the counts of `other`, field by field.
             pub fn add(&mut self, other: &Self) {
                 $(self.$field += other.$field;)*
             }
@@ -25,160 +25,165 @@ macro_rules! counters {
 pub(crate) use counters;
 
 counters! {
-    /// What one queue pair did. A device's are the sums, over queue pairs destroyed too.
+    /// Counters of one queue pair. Those of a device are the sums over all its queue pairs, destroyed ones included.
     QpCounters {
-        /// Packets sent.
+        /// Packets sent: requests, READ responses, ACKs, NAKs, SACKs and CNPs, retransmissions included.
         sent_pkts,
-        /// Packets received that reached the queue pair.
+        /// Packets received that passed the header checks of the queue pair and the ICRC check, and stale responses.
         rcvd_pkts,
-        /// Payload bytes sent.
+        /// Payload bytes of requests and READ responses sent, retransmissions included.
         sent_bytes,
-        /// Payload bytes received.
+        /// Payload bytes of requests executed and of READ responses placed; duplicates are not counted.
         rcvd_bytes,
-        /// SENDs and RDMA WRITEs completed as requester.
+        /// SEND and RDMA WRITE work requests completed with success as requester, signaled or not.
         rdma_sends,
-        /// Messages received into a receive work request.
+        /// Receive work requests completed with success: by a SEND, or by an RDMA WRITE with immediate.
         rdma_recvs,
-        /// RDMA WRITEs served.
+        /// RDMA WRITEs executed as responder, counted at their last packet.
         rx_write_requests,
-        /// RDMA READs served.
+        /// RDMA READs executed as responder; duplicates are not counted.
         rx_read_requests,
-        /// Request packets received before.
+        /// Duplicate request packets received: PSN below the expected one.
         duplicate_request,
-        /// Request packets ahead of the one expected.
+        /// Out-of-order request packets received: PSN above the expected one.
         out_of_seq_request,
-        /// Of these, SENDs and WRITEs whose payload was put in its place at once.
+        /// Of `out_of_seq_request`, SENDs and WRITEs whose payload was placed on arrival (relaxed placement).
         placed_out_of_order,
-        /// Packets ahead of the one expected that were dropped because the device, or this queue pair's share of
-        /// it, had no room to keep them, or that made room for one less far ahead.
+        /// Out-of-order packets dropped because the reorder buffer of the device, or the queue pair's share of it,
+        /// was full: the packet received or, to make room for it, a buffered one with a higher PSN.
         reorder_no_room,
-        /// Packets that were kept for too long and dropped: what is missing before them never came.
+        /// Buffered packets dropped because the gap below them was not closed within one second.
         reorder_expired,
-        /// Packets ahead that came again as another version of themselves: the later one is kept. One of the two
-        /// was forged, or the peer's memory changed between them.
+        /// Out-of-order packets received whose content differs from the buffered or placed packet of the same PSN;
+        /// the later one replaces it. One of the two was forged, or the peer changed its memory between two
+        /// transmissions.
         reorder_conflicts,
-        /// Requests that found no receive work request (RNR NAKs sent).
+        /// Request packets that found no receive posted; an RNR NAK is due for each (IBA 9.7.5.2.8).
         out_of_buffer,
-        /// RNR NAKs received.
+        /// RNR NAKs received for a PSN in flight. NAKs that imply the loss of an earlier READ response are not
+        /// counted.
         rcvd_rnr_err,
-        /// PSN sequence error NAKs sent.
+        /// PSN sequence error NAKs that became due; none under selective repeat, which sends SACKs.
         send_seq_err,
-        /// PSN sequence error NAKs received.
+        /// PSN sequence error NAKs received for a PSN in flight; not counted under selective repeat.
         packet_seq_err,
-        /// READ responses found missing by a later response or acknowledgement.
+        /// Responses that showed that READ responses before them were lost (implied NAK, IBA 9.7.6).
         implied_nak_seq_err,
-        /// Expiries of the local ACK timeout.
+        /// Local ACK timeouts: `4.096 us * 2^timeout` without progress (IBA 9.7.6.1.3).
         local_ack_timeout_err,
-        /// Selective acknowledges sent.
+        /// SACKs sent (selective repeat).
         sacks_sent,
-        /// Selective acknowledges received.
+        /// SACKs received (selective repeat), those that acknowledge nothing new included.
         sacks_received,
-        /// Packets sent again that had arrived the first time.
+        /// Spurious retransmissions, as a SACK for a duplicate or a duplicate READ response shows; tail loss probes
+        /// are not counted. Selective repeat only.
         spurious_retransmits,
-        /// Silences in which a packet was sent again, to hear what became of the others.
+        /// Probe timeouts (RFC 8985 section 7), each with one tail loss probe.
         tail_probes,
-        /// Silences as long as the timeout that follows the round trip, in which a packet was sent again.
+        /// Retransmission timeouts that follow the round trip (RFC 6298); each counts as congestion.
         roce_adp_retrans_to,
-        /// Packets sent again.
+        /// Request packets retransmitted, tail loss probes included; retransmitted READ responses are not counted.
         retransmitted_pkts,
-        /// Work requests that failed for want of an answer.
+        /// Work requests that failed because the retry count was exceeded.
         retry_exceeded_err,
-        /// Work requests that failed for want of a receive at the peer.
+        /// Work requests that failed because the RNR retry count was exceeded.
         retry_rnr_exceeded_err,
-        /// Answers to packets not in flight (stale, duplicated or invented). The ICRC of most was not computed.
+        /// Stale responses: PSN not in flight or received already, or a READ response at the PSN of another request.
+        /// Most are dropped before their ICRC is computed.
         stale_responses,
-        /// READ responses of a wrong length or position.
+        /// READ responses whose length or position (FIRST, MIDDLE, LAST, ONLY) does not fit their PSN.
         bad_resp_err,
-        /// Requests refused as invalid.
+        /// Requests answered by a NAK with the code invalid request.
         resp_invalid_request,
-        /// Requests refused access to memory.
+        /// Requests answered by a NAK with the code remote access error, READs whose region was deregistered
+        /// included.
         resp_remote_access_errors,
-        /// Requests that failed on this side.
+        /// Requests answered by a NAK with the code remote operational error.
         resp_remote_operation_errors,
-        /// This side's requests that the peer refused as invalid.
+        /// NAKs received with the code invalid request.
         req_remote_invalid_request,
-        /// This side's requests that the peer refused access.
+        /// NAKs received with the code remote access error.
         req_remote_access_errors,
-        /// This side's requests that failed at the peer.
+        /// NAKs received with the code remote operational error.
         req_remote_operation_errors,
-        /// Duplicate READs that lie in no READ served before.
+        /// Duplicate READs dropped because the responder resources remember no READ that contains them.
         duplicate_read_dropped,
-        /// Duplicate READs of which nothing, or a part only, was served: they had been served too often.
+        /// Duplicate READs dropped because responses of that READ were retransmitted too often.
         duplicate_read_limited,
-        /// Packets of a kind that a reliable connection does not take, and responses with a reserved code.
+        /// Responses dropped: an opcode that a reliable connection does not take, or a reserved AETH syndrome or NAK
+        /// code.
         bad_opcode_dropped,
-        /// READs set aside until the peer asks again, because responses still wait.
+        /// READs dropped because the responder's queue is full; the peer has to retransmit them.
         read_deferred,
-        /// Packets received that were marked "congestion experienced".
+        /// Packets received with a CE mark (RFC 3168) and a plausible PSN.
         np_ecn_marked_roce_packets,
-        /// Congestion notifications sent.
+        /// CNPs sent (IBA A17.9).
         np_cnp_sent,
-        /// Congestion notifications received that slowed the queue pair down.
+        /// CNPs received that the congestion control processed.
         rp_cnp_handled,
-        /// Congestion notifications received that its congestion control does not listen to.
+        /// CNPs received without BECN, or under a congestion control that does not use them.
         rp_cnp_ignored,
-        /// Work requests that failed because a local key is unknown or gives not the right (lkey).
+        /// Work requests that failed because an L_Key does not permit the access (`WcStatus::LocProtErr`).
         local_protection_err,
-        /// Work requests flushed.
+        /// Work requests completed with a flush error, sends and receives.
         cqe_flush_err,
     }
 }
 
 counters! {
-    /// Frames that the device dropped, by reason, before any queue pair saw them, and frames that
-    /// are not RoCE.
+    /// Frames dropped before they reached a queue pair, by reason, and frames that are not RoCE.
     DropCounters {
-        /// Frames of other protocols (for the neighbour code).
+        /// Frames of other protocols, which the neighbour code may process; not drops.
         not_roce,
-        /// Frames to another station, and RoCE packets to a group.
+        /// Frames to another unicast MAC, and RoCE or malformed packets to a multicast or broadcast MAC.
         wrong_mac,
-        /// Another VLAN than that of the queue pair's own address.
+        /// VLAN other than that of the queue pair's address vector.
         wrong_vlan,
-        /// Frames shorter than their headers say.
+        /// Frames that end before their headers, or before a length stated in them.
         truncated,
-        /// More than one VLAN tag.
+        /// Frames with more than one VLAN tag.
         stacked_vlan,
-        /// IP version and EtherType differ.
+        /// IP version other than the EtherType says.
         bad_ip_version,
-        /// IPv4 options.
+        /// IPv4 packets with options.
         ipv4_options,
-        /// IP fragments.
+        /// Fragments of IP packets.
         fragment,
-        /// Wrong IPv4 header checksum.
+        /// IPv4 packets with a wrong header checksum.
         bad_ip_checksum,
-        /// UDP and IP lengths differ.
+        /// UDP length other than the length of the IP payload.
         length_mismatch,
-        /// Transport header version not 0.
+        /// BTH transport header version (TVer) other than 0.
         bad_tver,
-        /// Opcode not in the table.
+        /// BTH opcode unknown.
         unknown_opcode,
-        /// Pad count impossible.
+        /// BTH pad count larger than the payload, or payload and pad not a multiple of 4 bytes.
         bad_pad,
-        /// Payload where the opcode has none.
+        /// Payload in a packet whose opcode has none.
         unexpected_payload,
-        /// Wrong invariant CRC, of packets that are right by their headers: it is computed last.
+        /// Wrong ICRC in packets that passed all header checks; the ICRC is computed last.
         rx_icrc_errors,
-        /// No queue pair of that number.
+        /// Destination queue pair unknown.
         unknown_qp,
-        /// The queue pair does not receive in its state.
+        /// Queue pair in a state other than RTR, RTS and SQD.
         qp_state,
-        /// The opcode belongs to another transport than the queue pair's.
+        /// Opcode of a transport other than reliable connection; CNPs are not dropped.
         wrong_transport,
-        /// Another partition.
+        /// P_Key of another partition.
         wrong_pkey,
-        /// Not from the peer of the connection.
+        /// Source IP address other than the peer's.
         wrong_source,
-        /// With the peer's IP address, but not its Ethernet address, though it is on the link.
+        /// Source MAC other than the peer's, where the peer is on the link.
         wrong_source_mac,
-        /// Not from the UDP source port of the peer's first packet in order.
+        /// UDP source port other than that of the first packet in order of the same direction.
         wrong_source_port,
-        /// Not to the queue pair's own address.
+        /// Destination IP address other than the queue pair's own.
         wrong_destination,
     }
 }
 
 impl DropCounters {
-    /// All frames dropped (those of other protocols are not).
+    /// Frames dropped: the sum of all counters but `not_roce`.
     pub fn total(&self) -> u64 {
         self.iter().map(|(_, count)| count).sum::<u64>() - self.not_roce
     }

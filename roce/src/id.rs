@@ -1,18 +1,18 @@
-//! The numbers that name things on the wire and at the verbs interface, one type each, so that
-//! none can be taken for another.
+//! Numbers and addresses of the wire and of the verbs interface, each of a type of its own, so that none can be
+//! passed for another.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Mask of the 24-bit fields of the base transport header.
+/// Mask of the 24-bit fields of the BTH and the AETH.
 const MASK_24: u32 = 0x00FF_FFFF;
 
-/// Queue pair number, 24 bits.
+/// Queue pair number (QPN), 24 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The queue pair number in the low 24 bits of `value`.
+    /// The QPN in the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Qpn(value & MASK_24)
     }
@@ -29,12 +29,12 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// Message sequence number, 24 bits: messages a responder completed, from 0 (IBA 9.7.7.1).
+/// Message sequence number (MSN), 24 bits: requests completed by the responder, from 0 (IBA 9.7.7.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Msn(u32);
 
 impl Msn {
-    /// The message sequence number in the low 24 bits of `value`.
+    /// The MSN in the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Msn(value & MASK_24)
     }
@@ -50,19 +50,19 @@ impl Msn {
     }
 }
 
-/// Local key of a memory region: names it in the scatter/gather entries of this side.
+/// L_Key of a memory region: names it in the scatter/gather entries of local work requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LKey(pub u32);
 
-/// Remote key of a memory region: names it in a peer's RDMA requests.
+/// R_Key of a memory region: names it in a peer's RDMA requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RKey(pub u32);
 
-/// Queue key of a datagram queue pair.
+/// Q_Key of a datagram queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QKey(pub u32);
 
-/// Partition key. Bit 15 is full membership, the low 15 bits the partition.
+/// P_Key. Bit 15 is full membership, the low 15 bits are the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PKey(pub u16);
 
@@ -70,14 +70,14 @@ impl PKey {
     /// The default partition, full member: the only entry of a RoCE P_Key table.
     pub const DEFAULT: PKey = PKey(0xFFFF);
 
-    /// Whether a packet carrying `other` may be received by a queue pair of this key: the same
-    /// partition, and at least one of the two a full member (IBA 10.9.3).
+    /// Whether a queue pair of this P_Key may receive a packet that carries `other`: same partition, and at least one
+    /// of the two a full member (IBA 10.9.3).
     pub const fn accepts(self, other: PKey) -> bool {
         (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
     }
 }
 
-/// An Ethernet address.
+/// MAC address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
@@ -90,7 +90,7 @@ impl Mac {
         self.0[0] & 1 != 0
     }
 
-    /// The IPv6 link-local address that RoCE derives from this address (modified EUI-64, RFC 4291).
+    /// The IPv6 link-local address that RoCE derives from this MAC (modified EUI-64, RFC 4291).
     pub const fn link_local(self) -> Ipv6Addr {
         let m = self.0;
         Ipv6Addr::from_octets([
@@ -121,7 +121,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What is wrong with a text that should be an Ethernet address.
+/// A text that is not a MAC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an Ethernet address; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
 pub struct ParseMacError(String);
@@ -147,15 +147,15 @@ impl std::str::FromStr for Mac {
     }
 }
 
-/// Global identifier, 128 bits. In RoCE v2 it is an IP address: IPv6 as it is, IPv4 as ::ffff:a.b.c.d.
+/// GID, 128 bits. In RoCEv2 it is an IP address: IPv6 unchanged, IPv4 as ::ffff:a.b.c.d.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The unspecified GID.
+    /// The unspecified GID, all zero.
     pub const ZERO: Gid = Gid([0; 16]);
 
-    /// The IP address that this GID is.
+    /// The IP address of this GID.
     pub const fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from_octets(self.0);
         match v6.to_ipv4_mapped() {
@@ -164,7 +164,7 @@ impl Gid {
         }
     }
 
-    /// Whether it can be the address of one interface: neither unspecified nor loopback, multicast or broadcast.
+    /// Whether this can be the address of an interface: neither unspecified nor loopback, multicast or broadcast.
     pub const fn is_unicast(self) -> bool {
         match self.ip() {
             IpAddr::V4(ip) => {

@@ -1,11 +1,10 @@
 //! A RoCEv2 transport engine without I/O, clock or threads of its own.
 //!
-//! [`engine::Engine`] owns a [`port::Port`] and is driven by whoever has time to spare:
-//! `engine.poll(now)` does one burst of receive, a bounded number of timers, a bounded amount of
-//! transmit and one flush. The same engine runs over DPDK, over a simulated fabric in virtual time,
-//! and under a fuzzer.
+//! [`engine::Engine`] owns a [`port::Port`]. Each call of `engine.poll(now)` does one receive burst, a bounded number
+//! of timers, a bounded amount of transmit and one flush; the caller chooses when. The same engine runs over DPDK,
+//! over a simulated fabric in virtual time, and under a fuzzer.
 //!
-//! Modules are listed lowest first; a module may name only those above it.
+//! Modules are listed lowest first; a module may name only modules above it.
 
 pub mod sync;
 

@@ -1,33 +1,34 @@
-//! Packet sequence numbers: 24 bits, circular.
+//! Packet sequence numbers (PSN): 24 bits, compared on a circle (IBA 9.2.8).
 //!
 //! ```text
-//!   half a circle behind            base              half a circle ahead
+//!   half a circle below             base              half a circle above
 //!   offset -2^23+1 .. -1             0                 1 .. 2^23-1
 //!   ----------------------------------|----------------------------------
-//!   (at distance 2^23 exactly a number is neither before nor after: None)
+//!   (at distance 2^23 exactly a PSN is neither below nor above: None)
 //! ```
 //!
-//! There is no total order of PSNs, so the type has no `Ord`: "before" and "after" are asked as an
-//! offset from a base that the caller names (IBA 9.7.2).
+//! PSNs have no total order, so the type has no `Ord`: a comparison is an offset from a base that the caller names
+//! (IBA 9.7.2).
 
 use std::fmt;
 
-/// A sequence of PSNs that one end of a connection sends. The order of one says nothing of the order of the other.
+/// A sequence of PSNs in which one end of a connection sends: packets of one space are not ordered against those of
+/// the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PsnSpace {
-    /// Of its requester.
+    /// Requests.
     #[default]
     Request,
-    /// Of its responder: READ responses and acknowledgements, whose PSNs are those of the requests.
+    /// READ responses and acknowledgements, which carry the PSNs of the requests.
     Response,
 }
 
-/// A packet sequence number.
+/// A packet sequence number, below 2^24.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// How many there are: 2^24.
+    /// Number of PSNs: 2^24.
     pub const COUNT: u32 = 1 << 24;
 
     /// The PSN in the low 24 bits of `value`.
@@ -40,35 +41,35 @@ impl Psn {
         self.0
     }
 
-    /// The PSN `n` after this one.
+    /// The PSN `n` above this one, modulo 2^24.
     pub const fn plus(self, n: u32) -> Self {
         Psn::new(self.0.wrapping_add(n))
     }
 
-    /// The PSN `n` before this one.
+    /// The PSN `n` below this one, modulo 2^24.
     pub const fn minus(self, n: u32) -> Self {
         Psn::new(self.0.wrapping_sub(n))
     }
 
-    /// How far this PSN is after `base` (negative: before), or `None` at the one distance, 2^23,
-    /// where it is neither.
+    /// Distance of this PSN above `base`, negative where it lies below; `None` at the distance 2^23, where it is
+    /// neither.
     pub const fn offset_from(self, base: Psn) -> Option<i32> {
         let ahead = self.distance_from(base);
         if ahead == Self::COUNT / 2 {
             None
         } else {
-            // Sign-extend the 24-bit difference; the cast reinterprets bits and loses none.
+            // Sign-extends the 24-bit difference; the cast reinterprets bits and loses none.
             Some(((ahead << 8) as i32) >> 8)
         }
     }
 
-    /// How far this PSN is after `base`, all the way round where need be: below 2^24.
+    /// Distance of this PSN above `base`, counted upwards around the circle: below 2^24.
     pub const fn distance_from(self, base: Psn) -> u32 {
         self.0.wrapping_sub(base.0) & (Self::COUNT - 1)
     }
 
-    /// How far this PSN is after `base`, where it lies less than `len` after it: "is it in the
-    /// window of `len` packets that starts at `base`, and where". `len` is at most 2^23.
+    /// Index of this PSN in the window of `len` PSNs that starts at `base`; `None` outside of it. `len` is at most
+    /// 2^23.
     pub const fn index_in(self, base: Psn, len: u32) -> Option<u32> {
         let ahead = self.distance_from(base);
         if ahead < len { Some(ahead) } else { None }

@@ -3,13 +3,12 @@
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A cryptographic generator. A live device seeds it from the operating system, a simulation from
-/// its own seed.
+/// A cryptographic generator. The seed is from the operating system on a live device, and fixed in a simulation.
 #[derive(Debug)]
 pub struct Random(ChaCha12Rng);
 
 impl Random {
-    /// A generator that always gives the same numbers for the same `seed`.
+    /// A generator that returns the same numbers for the same `seed`.
     pub fn new(seed: [u8; 32]) -> Self {
         Random(ChaCha12Rng::from_seed(seed))
     }

@@ -1,22 +1,22 @@
-//! Where counters that wrap begin.
+//! First values of counters that wrap.
 //!
-//! With the feature `near-wrap`, which is for tests alone, each begins a few steps before its wrap, so that every test
+//! With the feature `near-wrap`, for tests only, each counter begins a few steps before its wrap, so that every test
 //! that counts at all crosses it. Without the feature the values are those of the right column, and constants.
 //!
 //! | counter | bits | near its wrap | otherwise |
 //! |---|---|---|---|
 //! | ring positions | 32 | 3 before | 0 |
-//! | receives of a connection (RecvETH) | 32 | 2 before | 0 |
+//! | recv WQE sequence number of a connection | 32 | 2 before | 0 |
 //! | MSN | 24 | 5 before | 0 |
-//! | first PSN, where this side chooses it | 24 | 1 to 100 before | as chosen |
+//! | first PSN, where chosen locally | 24 | 1 to 100 before | as chosen |
 //! | IPv4 identification | 16 | 1 to 100 before | as drawn |
-//! | the clock of simulations and of tests | 64, in ns | 50 ns before 2^32 s | 0 |
+//! | clock of simulations and of tests | 64, in ns | 50 ns before 2^32 s | 0 |
 //!
-//! The distances differ, because counters that wrapped at the same step would hide that one is taken for the other.
+//! The distances differ, because counters that wrapped at the same step would hide that two of them were confused.
 //!
-//! [`Instant`] itself does not wrap: it stops at its end after 584 years. What wraps is a truncation of it, and
-//! 2^32 seconds is the first instant at which nanoseconds, microseconds, milliseconds and seconds of 32 bits, and
-//! the 2^12 ns of a timing wheel, all wrap at once.
+//! [`Instant`] does not wrap: it saturates after 584 years. Truncations of it wrap: 2^32 seconds is the first instant
+//! at which nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the 2^12 ns of a timing wheel, all
+//! wrap at once.
 
 use crate::id::Msn;
 use crate::psn::Psn;
@@ -25,32 +25,32 @@ use crate::time::Instant;
 /// Whether counters begin near their wraps.
 const NEAR_WRAP: bool = cfg!(feature = "near-wrap");
 
-/// Numbers drawn or chosen begin at most so far before the wrap.
+/// Largest distance from the wrap at which a drawn or chosen number begins.
 const DRAWN_MAX: u32 = 100;
 
-/// `before_wrap` steps before the wrap, or 0.
+/// The value `before_wrap` steps before the wrap, or 0 without the feature.
 const fn first(before_wrap: u32) -> u32 {
     if NEAR_WRAP { before_wrap.wrapping_neg() } else { 0 }
 }
 
-/// The position of a ring's first element.
+/// Position of a ring's first element.
 pub const RING_POSITION: u32 = first(3);
 
-/// The number of the first receive of a connection that a message takes.
+/// Recv WQE sequence number of the first receive that a connection completes.
 pub const RECEIVE: u32 = first(2);
 
-/// The message sequence number before any request was executed (IBA 9.7.7.1: 0).
+/// MSN before any request was executed (IBA 9.7.7.1: 0).
 pub const MSN: Msn = Msn::new(first(5));
 
-/// The first instant.
+/// First instant of simulations and of tests.
 pub const INSTANT: Instant = Instant::from_nanos(if NEAR_WRAP { (1_000_000_000 << 32) - 50 } else { 0 });
 
-/// The first PSN of a connection for which `chosen` was chosen or drawn, of which the low 24 bits count.
+/// The first PSN of a connection. `chosen` is the PSN chosen or drawn, in its low 24 bits.
 pub const fn psn(chosen: u32) -> Psn {
     if NEAR_WRAP { Psn::new(0).minus(1 + chosen % DRAWN_MAX) } else { Psn::new(chosen) }
 }
 
-/// The first IPv4 identification of a path for which `drawn` was drawn.
+/// The first IPv4 identification of an address vector. `drawn` is a random number.
 pub const fn ip_id(drawn: u16) -> u16 {
     // The remainder is below 2^16.
     if NEAR_WRAP { (1 + drawn % DRAWN_MAX as u16).wrapping_neg() } else { drawn }

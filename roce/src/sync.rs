@@ -1,5 +1,5 @@
-//! What threads share: the standard library's types, or loom's doubles, which explore the orders in which threads
-//! may see each other's accesses (`--cfg loom`, docs/TESTING.md).
+//! Types shared between threads: the standard library's, or loom's replacements, which explore the orders in which
+//! threads may see each other's accesses (`--cfg loom`, docs/TESTING.md).
 
 #[cfg(loom)]
 pub use loom::{
@@ -9,7 +9,7 @@ pub use loom::{
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// [`std::cell::UnsafeCell`] with the interface of loom's, whose accesses begin and end.
+/// [`std::cell::UnsafeCell`] with loom's interface, in which each access is a closure.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -21,13 +21,13 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Hands the pointer to `read`, which may only read.
+    /// Passes the pointer to `read`, which must not write.
     #[inline(always)]
     pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Hands the pointer to `write`, which has the value to itself.
+    /// Passes the pointer to `write`, which must have exclusive access.
     #[inline(always)]
     pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())

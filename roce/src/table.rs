@@ -1,4 +1,4 @@
-//! Objects by unpredictable number.
+//! Objects by unpredictable number: queue pairs, keys, protection domains, completion queues.
 //!
 //! ```text
 //!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
@@ -6,40 +6,39 @@
 //!   slots, dense:  | (number, object) | free | (number, object) | ..
 //! ```
 //!
-//! A number is a draw from its whole width, so that a guess at one of n objects hits with n in 2^width; nothing of
-//! it says where its object lies. The index is an open-addressing hash table, and random numbers are their own
-//! hash: a quarter full at most, it mostly finds a number at the first place.
+//! A number is random in all its bits, so that a guess at any of n objects succeeds with probability n / 2^width, and
+//! reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of the number.
+//! At most a quarter of its entries is used, so most lookups end at the first.
 //!
-//! A freed number stays in the index without an object until as many as [`QUARANTINE_NUMBERS`] were freed after it,
-//! because a delayed packet, or a key that a peer still holds, would otherwise reach the next owner.
+//! A freed number stays in the index without an object until [`QUARANTINE_NUMBERS`] more were freed, because
+//! otherwise a delayed packet, or a key that a peer still uses, could reach the next object of that number.
 
 use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// Numbers that must be freed after one before it can be given again.
+/// Numbers freed after a number before it can be allocated again.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
-/// The index has so many places for each number in it, at least: a search ends soon at an empty one.
+/// Index entries per number at least, so that a search reaches an empty entry soon.
 const PLACES_PER_NUMBER: usize = 4;
 
-/// Places of an empty table's index, a power of two.
+/// Entries of an empty table's index, a power of two.
 const PLACES_MIN: usize = 64;
 
-/// No slot has this index: what [`Entry`] says of a number in quarantine.
+/// Slot of a number in quarantine: out of range.
 const GONE: u32 = u32::MAX;
 
-/// A place of the index.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// 0 where the place is empty: no object has that number.
+    /// 0: the entry is empty. No object has the number 0.
     number: u32,
     slot: u32,
 }
 
 const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
-/// A table of `T` by number.
+/// A table of objects by number.
 #[derive(Debug)]
 pub struct Table<T> {
     number_mask: u32,
@@ -47,15 +46,16 @@ pub struct Table<T> {
     len: usize,
     slots: Vec<Option<(u32, T)>>,
     free: Vec<u32>,
-    /// A power of two of places; each number lies at its low bits, or behind them in an unbroken row.
+    /// A power of two of entries. A number lies at the index of its low bits, or after it without an empty entry
+    /// between.
     index: Box<[Entry]>,
-    /// Freed numbers, the one freed first in front.
+    /// Numbers freed, oldest first.
     quarantine: VecDeque<u32>,
 }
 
 impl<T> Table<T> {
-    /// An empty table of at most `max_len` objects, whose numbers have `number_bits` bits, 32 at most. It takes no
-    /// more than a quarter of all numbers, so that they stay hard to guess.
+    /// An empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. `max_len` is reduced
+    /// to a quarter of all numbers, so that they stay hard to guess.
     pub fn new(number_bits: u32, max_len: usize) -> Self {
         let number_mask = u32::MAX >> (u32::BITS - number_bits);
         let max_len = max_len.min(number_mask as usize / PLACES_PER_NUMBER);
@@ -80,13 +80,13 @@ impl<T> Table<T> {
         self.len == 0
     }
 
-    /// The most objects the table takes, and the most slots: every slot is below it.
+    /// The most objects, and slots, of the table: every slot is below it.
     pub fn max_len(&self) -> usize {
         self.max_len
     }
 
-    /// Puts in what `make` builds for the new number and its slot; a number that `refuse` names is not given, nor
-    /// is 0. `None` where the table is full.
+    /// Inserts the object that `make` builds from the new number and its slot. 0 and numbers for which `refuse`
+    /// returns true are not allocated. `None` where the table is full.
     pub fn insert_with(
         &mut self,
         random: &mut Random,
@@ -100,7 +100,7 @@ impl<T> Table<T> {
             self.slots.push(None);
             self.slots.len() as u32 - 1 // `max_len` is below 2^32
         });
-        // Most numbers are free, so the draw ends.
+        // Most numbers are free, so the loop ends after a few draws.
         let number = loop {
             let drawn = random.bits() & self.number_mask;
             if drawn != 0 && !refuse(drawn) && self.place_of(drawn).is_none() {
@@ -127,7 +127,7 @@ impl<T> Table<T> {
         self.at_mut(slot)
     }
 
-    /// Takes the object of this number out, and puts the number in quarantine.
+    /// Removes the object of this number, and puts the number in quarantine.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let place = self.place_of(number)?;
         let slot = std::mem::replace(&mut self.index[place].slot, GONE);
@@ -143,7 +143,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// The slot of a number's object: below [`Table::max_len`], and no two objects' the same.
+    /// The slot of a number's object: below [`Table::max_len`], and of this object only.
     #[inline]
     pub fn slot_of(&self, number: u32) -> Option<usize> {
         let slot = self.find(number);
@@ -156,12 +156,12 @@ impl<T> Table<T> {
         self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
     }
 
-    /// All objects with their numbers, in no order that means anything.
+    /// All objects with their numbers, in the order of slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
 
-    /// The slot of a number, out of bounds where it has none.
+    /// The slot of a number; out of range where the number has no object.
     #[inline]
     fn find(&self, number: u32) -> usize {
         let home = self.index[self.home(number)];
@@ -182,7 +182,7 @@ impl<T> Table<T> {
         (place + 1) & (self.index.len() - 1)
     }
 
-    /// Where the index has a number, with an object or in quarantine.
+    /// The index entry of a number, with an object or in quarantine.
     fn place_of(&self, number: u32) -> Option<usize> {
         let mut place = self.home(number);
         loop {
@@ -194,7 +194,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Doubles the index where it is too full for one number more.
+    /// Doubles the index where one number more would fill more than a quarter of it.
     fn reserve_place(&mut self) {
         let places = PLACES_PER_NUMBER * (self.len + self.quarantine.len());
         if places <= self.index.len() {
@@ -213,8 +213,8 @@ impl<T> Table<T> {
         self.index[place] = entry;
     }
 
-    /// Takes a number out of the index. Those behind it move up as far as their homes, so that no search ends
-    /// early at the place that became empty.
+    /// Removes a number from the index. Entries after it move towards their home entries, because otherwise a search
+    /// for them would end at the emptied entry.
     fn forget(&mut self, number: u32) {
         let Some(mut hole) = self.place_of(number) else { return };
         let mut place = self.next(hole);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_number_in_quarantine_is_not_given_until_enough_others_were_freed() {
-        // 8 bits: few numbers, so that each is soon drawn again. A quarter of them is 63.
+        // 8 bits, so that each number is soon drawn again. A quarter of them is 63.
         let mut random = Random::new([5; 32]);
         let mut table = Table::new(8, 63);
         let mut given: Vec<u32> = Vec::new();
@@ -299,7 +299,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_behaves_as_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..64), 0..400)) {
-            // Many numbers with few homes: rows that collide, wrap around and have holes.
+            // Many numbers with few home entries: runs that collide, wrap around and have gaps.
             let mut table = Table::<()>::new(32, 1000);
             let mut model = std::collections::BTreeMap::new();
             for (enters, key) in steps {

@@ -1,11 +1,11 @@
-//! Time as the engine sees it: nanoseconds, handed in by the caller of `poll`. No clock is read here.
+//! Time of the engine: nanoseconds, passed in by the caller of `poll`. The engine reads no clock.
 
-/// A point in time: nanoseconds since an origin that the caller chose (a boot, a simulation's start).
+/// A point in time: nanoseconds since an origin that the caller chooses (a boot, the start of a simulation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin.
+    /// The origin: 0 ns.
     pub const ZERO: Instant = Instant(0);
 
     /// The instant `nanos` nanoseconds after the origin.
@@ -18,12 +18,12 @@ impl Instant {
         self.0
     }
 
-    /// This instant and `nanos` more nanoseconds; stops at the end of time instead of wrapping.
+    /// Adds `nanos` nanoseconds; saturates at 2^64 - 1 ns.
     pub const fn plus_nanos(self, nanos: u64) -> Self {
         Instant(self.0.saturating_add(nanos))
     }
 
-    /// Nanoseconds from `earlier` to here, 0 where `earlier` is later.
+    /// Nanoseconds from `earlier` to this instant; 0 where `earlier` is later.
     pub const fn nanos_since(self, earlier: Instant) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,5 +1,5 @@
-//! Frames that are nothing to the device, by the batch.
-#![allow(dead_code)] // each bench uses its part
+//! Batches of frames that the device drops, or that neighbours send.
+#![allow(dead_code)] // each bench uses a part
 
 use super::BATCH_PKTS;
 use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacket, PacketBuilder};
@@ -15,27 +15,27 @@ const STRANGER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const OWN_IP: [u8; 4] = [10, 0, 0, 1];
 const ECHO_BYTES: usize = 1000;
 
-/// What comes.
+/// Kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkJunk {
-    /// A RoCE packet of 4 KiB to another station.
+    /// A RoCE packet of 4 KiB to the MAC of another station.
     OtherStation,
-    /// A RoCE packet of 4 KiB to all stations.
+    /// A RoCE packet of 4 KiB to the broadcast MAC.
     Broadcast,
-    /// An ARP request of all for another address.
+    /// A broadcast ARP request for another address.
     ArpForOthers,
-    /// An ARP request for our address, from a source that was answered often enough.
+    /// An ARP request for the port's address, from a source that has used up its rate of responses.
     ArpForUs,
     /// An echo request of 1,000 bytes from such a source.
     Echo,
-    /// An unasked ARP reply that claims the address of a neighbour in use.
+    /// A claim of the address of a neighbour in use: an unsolicited ARP reply.
     Claim,
 }
 
-/// A device on a dedicated port, and a batch of junk on its way to it.
+/// A device on a dedicated port, and a batch of junk in flight to it.
 pub(crate) struct Flood {
     engine: Engine<LoopbackPort>,
-    /// The other end of its wire.
+    /// The other end of the link.
     wire: LoopbackPort,
 }
 
@@ -57,7 +57,7 @@ impl Flood {
         for _ in 0..3 {
             flood.put(junk);
             flood.receive();
-            // What is answered at first leaves.
+            // Sends the responses to the first batch.
             (0..BATCH_PKTS).for_each(|_| flood.receive());
             let mut answers = Vec::new();
             while flood.wire.rx_burst(&mut answers, 32) > 0 {}
@@ -74,7 +74,7 @@ impl Flood {
         self.wire.tx_flush();
     }
 
-    /// One poll, which takes the batch.
+    /// Polls once, which receives the batch.
     pub(crate) fn receive(&mut self) {
         self.engine.poll(Instant::from_nanos(1));
     }

@@ -1,11 +1,11 @@
-//! Two engines on one core over a loopback, in the phases of a batch of messages, so that each side's
-//! share can be timed or counted by itself.
+//! Two engines on one core over a loopback, in phases of a batch of messages, so that requester and responder can be
+//! timed or counted separately.
 //!
 //! ```text
 //!   a: post_to_wire ---- requests ---> b: wire_to_completion
-//!   a: completion   <--- answers -----'
+//!   a: completion   <--- responses ---'
 //! ```
-#![allow(dead_code)] // each bench uses its part
+#![allow(dead_code)] // each bench uses a part
 
 pub(crate) mod flood;
 
@@ -22,18 +22,18 @@ use roce::queue::{SendOp, WcStatus};
 use roce::recovery::RecoveryScheme;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
 
-/// Data packets of a batch: what one burst of receive takes.
+/// Data packets of a batch: one receive burst.
 pub(crate) const BATCH_PKTS: u32 = 32;
-/// Frames that the ports hold: two batches, so that their buffers stay in the cache.
+/// Frames of each port: two batches, so that their buffers stay in the cache.
 const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
 const MTU: PathMtu = PathMtu::Mtu4096;
-/// What a poll takes, as the engine is told.
+/// Advance of the engine's clock per poll.
 const POLL_NANOS: u64 = 100;
 const MEMORY_BYTES: usize = 64 << 10;
-/// Bytes of the Ethernet header.
+/// Length of the Ethernet header in bytes.
 const L3: usize = 14;
 
-/// What is measured.
+/// Operation and message size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
     Send64,
@@ -68,7 +68,7 @@ impl Case {
     }
 }
 
-/// A connection in its steady state, between two batches.
+/// A connection in steady state, between two batches.
 pub(crate) struct Flow {
     a: End,
     b: End,
@@ -78,12 +78,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// A connection that has moved some batches already.
+    /// A connection after 20 batches.
     pub(crate) fn new(case: Case) -> Box<Self> {
         Flow::with(case, &QpAttr::default())
     }
 
-    /// The same, of a connection under selective repeat whose receiver may place payload before its turn.
+    /// As [`Flow::new`], under selective repeat with relaxed placement.
     pub(crate) fn selective(case: Case) -> Box<Self> {
         let recovery = Some(RecoveryScheme::SelectiveRepeat { window_pkts: 256 });
         Flow::with(case, &QpAttr { recovery, placement: Some(Placement::Relaxed), ..QpAttr::default() })
@@ -105,7 +105,7 @@ impl Flow {
         self.completion();
     }
 
-    /// A poll that finds nothing to do.
+    /// A poll without work.
     pub(crate) fn idle_poll(&mut self) {
         self.a.poll(self.nanos);
     }
@@ -123,7 +123,7 @@ impl Flow {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
-    /// The requester posts a message of one packet, and behind it a batch. The former is lost.
+    /// The requester posts a message of one packet, then a batch. The message is lost.
     pub(crate) fn post_behind_a_loss(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Write { remote_addr, rkey }, self.a.sge(0, 64));
@@ -131,7 +131,7 @@ impl Flow {
         lose_one(&mut self.b);
     }
 
-    /// The requester asks for a response of one packet, and behind it for a batch. The former is lost.
+    /// The requester posts a READ of one response, then a batch of READs. The response is lost.
     pub(crate) fn ask_behind_a_loss(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Read { remote_addr, rkey }, self.a.sge(0, 64));
@@ -140,12 +140,12 @@ impl Flow {
         lose_one(&mut self.a);
     }
 
-    /// The requester hears of the loss, and sends or asks for what was lost again.
+    /// The requester receives the SACK or the READ responses behind the gap, and retransmits.
     pub(crate) fn send_again(&mut self) {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
-    /// The responder takes the batch in, completes its receives, posts new ones, and answers.
+    /// The responder executes the batch, completes its receives, posts new ones, and responds.
     pub(crate) fn wire_to_completion(&mut self) {
         poll_while_busy(&mut self.b, &mut self.nanos);
         while let Some(cqe) = self.b.poller.pop() {
@@ -154,7 +154,7 @@ impl Flow {
         }
     }
 
-    /// The requester takes the answers in and completes the batch.
+    /// The requester receives the responses and completes the batch.
     pub(crate) fn completion(&mut self) {
         poll_while_busy(&mut self.a, &mut self.nanos);
         for _ in 0..self.messages {
@@ -164,7 +164,7 @@ impl Flow {
     }
 }
 
-/// What a stranger sends, 4 KiB of payload to a packet where its kind has any.
+/// Packets that a stranger sends, with 4 KiB of payload where the kind has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Junk {
     NotRoce,
@@ -178,18 +178,18 @@ pub(crate) enum Junk {
     BadIcrc,
     Ahead,
     Duplicate,
-    /// Of a READ of 64 KiB, asked for in one burst.
+    /// Of a READ of 64 KiB, sent in one burst.
     DuplicateRead,
-    /// The same, once its responses were retransmitted as often as they may be.
+    /// As `DuplicateRead`, after its responses were retransmitted as often as the responder permits.
     DuplicateReadLimited,
     Cnp,
 }
 
-/// Packets of the batches that a [`Flow`] begins with.
+/// Packets of the batches that [`Flow::new`] moves.
 const WARM_UP_PKTS: u32 = 20 * BATCH_PKTS;
 
 impl Flow {
-    /// A connection with a burst of junk under way to the responder.
+    /// A connection with a burst of junk in flight to the responder.
     pub(crate) fn under(junk: Junk) -> Box<Self> {
         let mut flow = Flow::new(Case::Read64K);
         if junk == Junk::DuplicateReadLimited {
@@ -238,7 +238,7 @@ impl Flow {
     }
 }
 
-/// Loses the first packet under way to `end`.
+/// Drops the first packet in flight to `end`.
 fn lose_one(end: &mut End) {
     let port = end.engine.port_mut();
     let mut lost = Vec::new();
@@ -247,7 +247,7 @@ fn lose_one(end: &mut End) {
     port.free_frames(&mut lost);
 }
 
-/// Time passes from poll to poll.
+/// Polls `end` until no work is left; the clock advances with each poll.
 fn poll_while_busy(end: &mut End, nanos: &mut u64) {
     while end.poll(*nanos).more {
         *nanos += POLL_NANOS;
@@ -255,18 +255,17 @@ fn poll_while_busy(end: &mut End, nanos: &mut u64) {
     *nanos += POLL_NANOS;
 }
 
-/// The least that must be done for a packet: its payload copied, its ICRC computed. As many frames
-/// in turn as a port has.
+/// The least work of a packet: copy of the payload, and ICRC. Cycles through as many frames as a port has.
 pub(crate) struct Least {
     frames: Vec<Vec<u8>>,
-    /// What a message fills, a payload at a time.
+    /// Memory of a message, one payload after another.
     memory: Vec<u8>,
     payload_bytes: usize,
     next: usize,
 }
 
 impl Least {
-    /// The packets of `case`, between IPv4 addresses.
+    /// Packets of `case`, between IPv4 addresses.
     pub(crate) fn new(case: Case) -> Self {
         let payload_bytes = case.payload_bytes();
         let memory = vec![0x5A; case.len_bytes() as usize];
@@ -280,7 +279,7 @@ impl Least {
         (&mut self.frames[self.next % PORT_FRAMES], &mut self.memory[at..][..self.payload_bytes])
     }
 
-    /// A batch to send: copy, then ICRC.
+    /// Work of sending a batch: copy, then ICRC.
     pub(crate) fn send(&mut self) {
         for _ in 0..BATCH_PKTS {
             let (frame, memory) = self.turn();
@@ -291,7 +290,7 @@ impl Least {
         }
     }
 
-    /// A batch to receive: ICRC, then copy.
+    /// Work of receiving a batch: ICRC, then copy.
     pub(crate) fn receive(&mut self) {
         for _ in 0..BATCH_PKTS {
             let (frame, memory) = self.turn();

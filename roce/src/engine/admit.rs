@@ -1,5 +1,5 @@
-//! The checks of a packet's headers against the queue pair that it names, before its ICRC is computed: a
-//! stranger's packet costs no look at its payload.
+//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after them, so that a packet
+//! of a stranger costs no pass over its payload.
 //!
 //! ```text
 //!   state, transport, VLAN, P_Key, addresses
@@ -7,7 +7,7 @@
 //!     -> UDP source port of the direction, once it is known
 //!     -> PSN of a response -> ICRC -> PSN of a request
 //! ```
-//! The source port and the MAC are no part of the InfiniBand Architecture; [`SourceChecks`] switches them off.
+//! The checks of source MAC and source port are not of the IBA; [`SourceChecks`] switches them off.
 
 use super::qp_object::Qp;
 use crate::counters::DropCounters;
@@ -15,18 +15,18 @@ use crate::id::{Gid, Mac, PKey};
 use crate::psn::Psn;
 use crate::wire::{AddressPair, Packet, Transport};
 
-/// PSNs on either side of the one expected in which a "congestion experienced" mark counts: the longest window of
-/// selective repeat, so that repetitions of what is in flight count too.
+/// Largest distance of a PSN from the expected one, or below una, at which a CE mark counts: the largest window of
+/// selective repeat, so that marks on duplicates of packets in flight count too.
 pub const MARKED_PSNS: u32 = 4096;
 
-/// What of a packet's source is compared besides its IP address. Both are on by default.
+/// Attributes of a packet's source that are checked besides its IP address. Both are on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceChecks {
-    /// The source MAC of a frame from a peer on the link is the one that frames to the peer go to. A peer that
-    /// spreads what it sends over several interfaces (bonding by `balance-tlb`) needs this off.
+    /// A frame from a peer on the link must have the source MAC that frames to the peer have as destination. Off for
+    /// a peer that sends over several interfaces (bonding by `balance-tlb`).
     pub mac: bool,
-    /// The UDP source port of requests, and that of responses, stays that of the first packet in order. A peer that
-    /// changes it while connected (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD) needs this off.
+    /// The UDP source port of requests, and that of responses, must stay that of the first packet in order. Off for a
+    /// peer that changes it while connected (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
     pub udp_port: bool,
 }
 
@@ -39,50 +39,50 @@ impl Default for SourceChecks {
 /// The UDP source port of one direction of a connection: requests or responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourcePort {
-    /// Any, for good.
+    /// Any, because the check is off.
     Any,
-    /// Any, until the first packet in order.
+    /// Any until the first packet in order.
     Unbound,
-    /// That of the first packet in order.
+    /// The port of the first packet in order.
     Bound(u16),
 }
 
-/// The source of the peer's packets.
+/// Required source of the peer's packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    /// The peer's MAC, where it is on the link and MACs are compared. A routed packet has a gateway's, and of several
-    /// gateways (VRRP, asymmetric routes) it may not be the one that packets to the peer take.
+    /// The peer's MAC, where the peer is on the link and MACs are checked. A routed packet has the MAC of a gateway,
+    /// and with several gateways (VRRP, asymmetric routes) not necessarily that of the one to the peer.
     pub mac: Option<Mac>,
-    /// Its address, and the queue pair's own.
+    /// The peer's address, and the queue pair's own.
     addresses: AddressPair,
-    /// Of its responses and of its requests: an RNIC may send them as two flows.
+    /// UDP source ports, of responses and of requests: an RNIC may send them as two flows.
     ports: [SourcePort; 2],
 }
 
 impl Source {
-    /// Of a peer of which no packet was received.
+    /// The source of a peer from which no packet was received yet.
     pub(super) fn new(checks: SourceChecks, mac: Option<Mac>, addresses: AddressPair) -> Self {
         let port = if checks.udp_port { SourcePort::Unbound } else { SourcePort::Any };
         Source { mac: mac.filter(|_| checks.mac), addresses, ports: [port; 2] }
     }
 
-    /// Whether the next packet in order names the port of its direction.
+    /// Whether the next packet in order binds the source port of its direction.
     #[inline]
     pub(super) fn is_unbound(&self, is_request: bool) -> bool {
         self.ports[usize::from(is_request)] == SourcePort::Unbound
     }
 }
 
-/// A counter of drops, named by its place.
+/// Selects a counter of drops.
 pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
 
-/// What becomes of a packet whose headers were looked at.
+/// Result of the header checks.
 pub(super) enum Admission {
-    /// Its ICRC is to be computed.
+    /// The ICRC is to be computed.
     Pass,
-    /// It answers nothing that is in flight.
+    /// A response whose PSN is not in flight: dropped.
     Stale,
-    /// It is not the peer's.
+    /// Dropped, and counted here.
     Drop(DropCounter),
 }
 
@@ -109,7 +109,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if source.mac.is_some_and(|mac| mac != packet.src_mac) {
         return Admission::Drop(|drops| &mut drops.wrong_source_mac);
     }
-    // An RNIC's notifications have a source port of their own (ConnectX-4 Lx: 0), and no PSN.
+    // Passes any source port, because an RNIC's CNPs have one of their own (ConnectX-4 Lx: 0), and no PSN.
     if transport == Transport::Cnp {
         return Admission::Pass;
     }
@@ -120,7 +120,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
     }
     if !is_request {
-        // One more than is in flight: a selective acknowledge names the first packet missing.
+        // Up to the PSN to be sent next, because a SACK carries the first missing PSN, which may be that one.
         let (una, sent) = connection.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
@@ -130,13 +130,13 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     Admission::Pass
 }
 
-/// The counter of a packet that is not from `peer` to the queue pair's own address.
+/// The counter of a packet that is not from `peer` to the address of the queue pair.
 #[cold]
 fn wrong_address(packet: &Packet<'_>, peer: Gid) -> DropCounter {
     if packet.is_from(&peer) { |drops| &mut drops.wrong_destination } else { |drops| &mut drops.wrong_source }
 }
 
-/// Whether a packet that passed is the next of its direction, or answers what is in flight.
+/// Whether an admitted packet has the expected PSN of requests, or is a response to a PSN in flight.
 fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
     if packet.info.is_request {
@@ -146,7 +146,7 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     packet.bth.psn.index_in(una, sent).is_some()
 }
 
-/// Binds the direction of a packet, whose ICRC is right, to its source port, where the packet is in order.
+/// Binds the source port of the direction of `packet`, whose ICRC is right, if the packet is in order.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     if !is_in_order(qp, packet) {
@@ -156,11 +156,11 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     connection.source.ports[usize::from(packet.info.is_request)] = SourcePort::Bound(packet.udp_source_port);
 }
 
-/// Whether a mark on a packet that passed is taken for congestion: a PSN drawn at random would mostly not be.
+/// Whether the CE mark of an admitted packet counts: a forged request with a random PSN mostly fails this check.
 #[cold]
 pub(super) fn is_mark_plausible(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
     let near = |psn: Psn| packet.bth.psn.index_in(psn.minus(MARKED_PSNS), 2 * MARKED_PSNS).is_some();
-    // Of responses, those that are not near were stale.
+    // Responses need no check, because `admit` drops those that are not near as stale.
     !packet.info.is_request || near(connection.responder.expected_psn())
 }

@@ -1,5 +1,5 @@
-//! Packets out: queue pairs take turns; each sends its answers first, then its requests. READ responses that leave
-//! no room for requests in one turn go after them in the next.
+//! Transmission: scheduled queue pairs in round-robin order, each its responder first, then its requester. Where READ
+//! responses used up the quantum before requests, requests go first in the next.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event};
@@ -7,17 +7,17 @@ use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::rc::requester::{TxContext, TxOutcome};
 
-/// What queue pairs may send in their turns.
+/// Packets that queue pairs may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outgoing {
-    /// Answers, then requests.
+    /// ACKs, NAKs and READ responses, then requests.
     All,
-    /// Requests; answers wait for the next poll.
+    /// Requests; ACKs, NAKs and READ responses wait for the next poll.
     Requests,
 }
 
 impl<P: Port> Engine<P> {
-    /// Gives queue pairs their turns until the budget or the port is used up. Returns packets sent.
+    /// Transmits for scheduled queue pairs until the budget is used up or the port is full. Returns packets sent.
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
@@ -90,7 +90,7 @@ impl<P: Port> Engine<P> {
         {
             self.timers.no_later_than(slot, at);
         }
-        // Still in line, unless it is done.
+        // After Done and Paced a post, a received packet or a timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
         if connection.requester.local_fault(&qp.outstanding).is_some() {
@@ -102,7 +102,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // A full port loses it; whoever waits for it asks again.
+            // A full port loses the frame, as a network may; requests are retransmitted by their sender.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

@@ -1,26 +1,26 @@
-//! What the engine tells its owner besides completions.
+//! Events that the engine reports besides completions.
 
 use crate::id::Qpn;
 use crate::queue::CqId;
 
-/// An event: the affiliated asynchronous events of IBA 11.6.3, and completion notifications.
+/// An event: an affiliated asynchronous event of IBA 11.6.3, or a completion notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A completion for which notification was requested is in the queue.
+    /// A completion for which notification was requested was written to this completion queue.
     Completion(CqId),
     /// A completion queue overflowed; the queue pairs that use it went into error.
     CqError(CqId),
-    /// A queue pair went into error for a reason of its own.
+    /// A queue pair went into error: its completion queue overflowed, or it sent a NAK remote operational error.
     QpFatal(Qpn),
-    /// The peer's request was invalid: the queue pair went into error.
+    /// A queue pair sent a NAK invalid request and went into error.
     QpRequestError(Qpn),
-    /// The peer's request was refused access: the queue pair went into error.
+    /// A queue pair sent a NAK remote access error and went into error.
     QpAccessError(Qpn),
-    /// The first packet came in RTR.
+    /// The first request was received in RTR.
     CommunicationEstablished(Qpn),
-    /// The send queue has drained in SQD.
+    /// The send queue of a queue pair in SQD has drained.
     SendQueueDrained(Qpn),
-    /// The device is out of order: every later call fails (IBA's local catastrophic error). The engine's owner
-    /// reports it, where a thread panicked in the engine.
+    /// The device failed: every later call fails (IBA's local catastrophic error). The owner of the engine reports it
+    /// after a panic of a thread in the engine.
     DeviceFatal,
 }

@@ -1,5 +1,5 @@
-//! Frames in: to the neighbour code, or through the checks every packet must pass to the queue pair
-//! it names (IBA 9.6; headers first, see `admit`), and there to the responder or the completer.
+//! Reception: frames go to the neighbour code, or through the header checks (`admit`) and the ICRC check (IBA 9.6) to
+//! the responder or the completer of their destination queue pair.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{MAX_RD_ATOMIC, RX_BURST_FRAMES};
@@ -16,21 +16,21 @@ use crate::qp::rc::selective::SelectiveEvent;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
-/// What is to be done after a request.
+/// Action of the engine after a request.
 pub(super) enum Next {
     Nothing,
-    /// It is ahead of the one expected.
+    /// The PSN is out of order: `on_out_of_order` processes the packet.
     OutOfOrder {
         first: bool,
     },
-    /// Its frame is to be kept.
+    /// The frame is to be buffered.
     Buffer,
-    /// The next in order is kept.
+    /// The packet of the expected PSN is buffered or placed: `replay` executes it.
     Replay,
 }
 
 impl<P: Port> Engine<P> {
-    /// Takes one burst from the port.
+    /// Receives one burst from the port. Returns the number of frames.
     pub(super) fn receive(&mut self) -> usize {
         let mut frames = std::mem::take(&mut self.frames);
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
@@ -47,16 +47,17 @@ impl<P: Port> Engine<P> {
         count
     }
 
-    /// Takes in a frame. Returns the queue pair's slot and the PSN under which it is to be kept, where it is.
-    /// Always inlined, as what it calls: a call for each packet costs a tenth of all that is done for it.
+    /// Processes a frame. Returns the slot of the queue pair and the PSN under which it is to be buffered, if it is.
+    /// Always inlined, with its callees on this path, because one call per packet costs a tenth of the packet's
+    /// processing.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
-        // First, because frames to other stations are dropped for the price of this comparison.
+        // First, so that a frame to another MAC costs this comparison only.
         if frame.first_chunk() != Some(&self.mac.0) {
             self.on_foreign_frame(frame);
             return None;
         }
-        // By reference: moving it would read back in one what was just written in pieces.
+        // By reference: a move would load in one access what was just stored in several, and wait for the stores.
         match &Packet::parse(frame) {
             Ok(packet) => self.on_packet(packet, frame.len()),
             Err(reason) => {
@@ -69,9 +70,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Receives a frame whose destination is not this port's own address. Only neighbours' questions and
-    /// announcements may be sent to a group; RoCE packets to one are dropped, because a reliable
-    /// connection has one peer.
+    /// Processes a frame whose destination is not the port's own MAC. Only frames of the neighbour code may be
+    /// multicast or broadcast; RoCE packets to a group are dropped, because a reliable connection has one peer.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {
@@ -129,7 +129,7 @@ impl<P: Port> Engine<P> {
             return None;
         }
         match self.on_request(slot, packet) {
-            // What is kept was ahead before.
+            // `Keep` is returned by `Responder::on_out_of_order` only, which `on_out_of_order` below calls.
             Next::Nothing | Next::Buffer => None,
             Next::OutOfOrder { first } => self.on_out_of_order(slot, packet, frame_bytes, first),
             Next::Replay => {
@@ -144,7 +144,8 @@ impl<P: Port> Engine<P> {
         self.with_responder(slot, |responder, rx| responder.on_request(packet, rx))
     }
 
-    /// Gives the responder of the queue pair in `slot` what it is to `take` in, and does what comes after.
+    /// Calls `take` on the responder of the queue pair in `slot`. Then schedules the queue pair if it has an ACK, a
+    /// NAK or a READ response to send, and puts it into error after a fatal NAK.
     #[inline(always)]
     pub(super) fn with_responder(
         &mut self,
@@ -220,7 +221,8 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// Completes what was acknowledged, fails what failed, and gives the requester its turn.
+    /// Completes acknowledged work requests, fails the oldest where `failed` or a local fault says so, arms the
+    /// timer, reports a drained send queue, and schedules the queue pair.
     pub(super) fn after_requester(&mut self, slot: usize, failed: Option<WcStatus>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };
@@ -243,7 +245,8 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// Puts a queue pair into error: its work requests are flushed from the next poll on.
+    /// Puts a queue pair into error, reports `event`, and drops its buffered packets. Its work requests are flushed
+    /// from the next poll on.
     pub(super) fn enter_error(&mut self, slot: usize, event: Option<Event>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         if qp.state != QpState::Err {
@@ -284,5 +287,5 @@ fn parse_counter(drops: &mut DropCounters, reason: ParseError) -> &mut u64 {
     }
 }
 
-// A responder's queue of READs is twice this long.
+// Under go-back-N a responder queues up to twice as many READs: new ones and duplicates.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);

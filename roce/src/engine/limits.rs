@@ -1,29 +1,29 @@
-//! Every bound of the engine, with its unit; assertions between them hold at compile time.
+//! Bounds of the engine, with their units. Assertions between them are checked at compile time.
 
 use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 
-/// Frames taken from the port by one poll.
+/// Frames received from the port in one poll.
 pub const RX_BURST_FRAMES: usize = 32;
 
-/// Packets sent by one poll.
+/// Packets sent in one poll, without CNPs and frames of the neighbour code.
 pub const TX_BUDGET_PKTS: u32 = 64;
 
-/// Packets that one queue pair may send before the next one's turn.
+/// Packets that one queue pair sends before the next scheduled one.
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
-/// Queue pairs whose timers are looked at by one poll.
+/// Expired timer entries processed in one poll.
 pub const TIMERS_PER_POLL: usize = 16;
 
-/// Queue pairs in error that one poll flushes.
+/// Queue pairs in error visited for flushing in one poll.
 pub const FLUSHED_QPS_PER_POLL: usize = 4;
 
-/// Work requests that one poll flushes of each.
+/// Work requests flushed from each of the two queues of a queue pair in one visit.
 pub const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Frames of the neighbour code that one poll sends.
+/// Frames of the neighbour code sent in one poll.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
-/// Bounds on what questions of others cost: answers that wait, and answers to one source.
+/// Bounds on the cost of requests of neighbours: responses that wait, and responses to one source.
 pub use crate::neighbour::{
     ANSWERS_WAITING_MAX, SOURCE_ANSWER_INTERVAL_NANOS, SOURCE_ANSWERS_BURST, SOURCES_MAX,
 };
@@ -36,61 +36,60 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// Speed of a link that does not tell, in bits per second.
+/// Speed of a link that does not report one, in bits per second.
 pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Frames of the port that a device keeps out of order, over all queue pairs: they are not in the port's pool
-/// meanwhile.
+/// Frames in a device's reorder buffer, over all queue pairs; the port's pool lacks them meanwhile.
 pub const REORDER_FRAMES_MAX: usize = 4096;
 
-/// Tiny frames that it keeps besides, as copies: they are in the port's pool again.
+/// Copies of short frames that it holds besides; their frames are back in the pool.
 pub const REORDER_COPIES_MAX: usize = 4096;
 
-/// The longest frame that is copied, in bytes: a SEND or WRITE of 128 bytes with any headers is.
+/// Longest frame that is copied, in bytes: covers a SEND or WRITE of 128 bytes with any headers.
 pub const REORDER_COPY_BYTES: usize = 256;
 
-/// Of frames and of copies, so many for each queue pair alone. Where so many queue pairs would take more than
-/// half of all, that half is divided among them.
+/// Frames, and copies, reserved for each queue pair. At most half of all is reserved: many queue pairs share that
+/// half equally.
 pub const REORDER_RESERVED: usize = 16;
 
-/// Beyond that, a queue pair keeps at most so many times what is free of the rest.
+/// A queue pair buffers beyond its reservation fewer packets than this multiple of the free unreserved entries.
 pub const REORDER_SHARE_OF_FREE: usize = 8;
 
-/// How long a packet is kept out of order, in nanoseconds: a peer sends again what is missing before it many
-/// times in a second, or is gone.
+/// Longest time in the reorder buffer, in nanoseconds: a peer retransmits the packets of the gap many times in one
+/// second, or has failed.
 pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
-/// Packets kept for too long that one poll drops.
+/// Expired packets of the reorder buffer dropped in one poll.
 pub const REORDER_EXPIRED_PER_POLL: usize = 32;
 
-/// Congestion notifications that one poll sends.
+/// CNPs sent in one poll.
 pub const CNPS_PER_POLL: u32 = 16;
 
-/// Work requests of one queue.
+/// Largest number of work requests of one queue.
 pub const MAX_QP_WR: u32 = 32_768;
 
-/// Scatter/gather entries of one work request.
+/// Largest number of scatter/gather entries of one work request.
 pub const MAX_SGE: u32 = 32;
 
-/// Inline bytes of one send.
+/// Largest number of inline bytes of one send.
 pub const MAX_INLINE_BYTES: u32 = 1024;
 
-/// Completions of one queue.
+/// Largest number of entries of one completion queue.
 pub const MAX_CQE: u32 = 1 << 20;
 
-/// READs outstanding at one queue pair, at either end.
+/// Largest `max_rd_atomic` (outstanding READs) and `max_dest_rd_atomic` (responder resources).
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// How much of each object a device has.
+/// Largest number of each kind of object of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Protection domains.
+    /// Largest number of protection domains.
     pub max_pds: usize,
-    /// Memory regions.
+    /// Largest number of memory regions.
     pub max_mrs: usize,
-    /// Completion queues.
+    /// Largest number of completion queues.
     pub max_cqs: usize,
-    /// Queue pairs.
+    /// Largest number of queue pairs.
     pub max_qps: usize,
 }
 
@@ -101,7 +100,7 @@ impl Default for DeviceLimits {
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
-// Two queue pairs that lose packets at once keep a window of the default each.
+// Two queue pairs that lose packets at the same time can buffer a default window each.
 const _: () = assert!(REORDER_FRAMES_MAX >= 2 * DEFAULT_WINDOW_PKTS as usize);
-// A window ends with a request for an acknowledgement; it should hear of one before.
+// The last packet of a window requests an ACK; an earlier one must too, or sending stops for a round trip.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);

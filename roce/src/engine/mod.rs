@@ -1,14 +1,14 @@
-//! The engine: one device, driven by `poll`.
+//! The engine: one device over one port, driven by `poll`.
 //!
 //! ```text
-//!   poll(now):  port.rx_burst -> ingress -> responder | completer      at most RX_BURST_FRAMES
-//!               doorbells     -> queue pairs with news are scheduled
-//!               timers        -> requester                             at most TIMERS_PER_POLL
-//!               kept packets  -> dropped with age                      at most REORDER_EXPIRED_PER_POLL
-//!               errors        -> flush                                 at most FLUSHED_QPS_PER_POLL
-//!               notifier      -> port                                  at most CNPS_PER_POLL
-//!               egress        -> responder, requester -> port          at most TX_BUDGET_PKTS
-//!               neighbour     -> port                                  at most NEIGHBOUR_FRAMES_PER_POLL
+//!   poll(now):  port.rx_burst  -> ingress -> responder | completer     at most RX_BURST_FRAMES
+//!               doorbells      -> queue pairs with posts are scheduled
+//!               timers         -> requester                            at most TIMERS_PER_POLL
+//!               reorder buffer -> expired packets are dropped          at most REORDER_EXPIRED_PER_POLL
+//!               errors         -> flush                                at most FLUSHED_QPS_PER_POLL
+//!               notifier       -> port                                 at most CNPS_PER_POLL
+//!               egress         -> responder, requester -> port         at most TX_BUDGET_PKTS
+//!               neighbour      -> port                                 at most NEIGHBOUR_FRAMES_PER_POLL
 //!               port.tx_flush
 //! ```
 
@@ -54,33 +54,33 @@ use qp_object::Qp;
 use reorder::ReorderBuffer;
 use timers::Timers;
 
-/// Bits of a queue pair number, all of them random.
+/// Bits of a QPN, all random.
 const QPN_BITS: u32 = 24;
 
-/// Bits of a protection domain's number. It is never on the wire, and only has to differ from others.
+/// Bits of a protection domain's number, which is never on the wire.
 const PD_BITS: u32 = 32;
 
-/// How an engine is set up.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Seed of all keys, queue pair numbers and PSNs: from the operating system on a live device.
+    /// Seed of all keys, QPNs and PSNs; from the operating system on a live device.
     pub seed: [u8; 32],
-    /// How many objects it has room for.
+    /// Largest number of each kind of object.
     pub limits: DeviceLimits,
-    /// Addresses, and who answers for them.
+    /// The port's addresses, and whether the engine answers ARP, neighbour discovery and echo for them.
     pub neighbour: NeighbourConfig,
-    /// Congestion control of queue pairs that name none.
+    /// Congestion control of queue pairs whose `QpAttr` sets none.
     pub congestion: CongestionScheme,
-    /// How peers are told of packets that came marked "congestion experienced".
+    /// When CE marks are answered by CNPs (notification point), and the DSCP of CNPs.
     pub notification: NotificationConfig,
-    /// Speed of the port's link, in bits per second: where congestion control starts.
+    /// Speed of the link in bits per second: the rate at which congestion control starts.
     pub link_bits_per_sec: u64,
-    /// What of a packet's source is compared besides its IP address.
+    /// Attributes of a packet's source that are checked besides its IP address.
     pub source_checks: SourceChecks,
 }
 
 impl EngineConfig {
-    /// Defaults for everything but the seed and the addresses.
+    /// Defaults for all but the seed and the addresses.
     pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
         EngineConfig {
             seed,
@@ -94,19 +94,19 @@ impl EngineConfig {
     }
 }
 
-/// What one poll did.
+/// Result of one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Frames received.
+    /// Frames received, dropped ones included.
     pub rx_frames: usize,
-    /// Packets sent.
+    /// RoCE packets sent, CNPs included; frames of the neighbour code are not counted.
     pub tx_pkts: u32,
-    /// There is more to do now, for which this poll's bounds left no room.
+    /// Work is left that this poll's bounds excluded: the next poll is due at once.
     pub more: bool,
 }
 
 impl Progress {
-    /// Whether the poll found nothing to do.
+    /// Whether the poll had nothing to do.
     pub fn is_idle(&self) -> bool {
         self.rx_frames == 0 && self.tx_pkts == 0 && !self.more
     }
@@ -114,12 +114,12 @@ impl Progress {
 
 /// A RoCEv2 device over a port.
 ///
-/// Nothing happens between polls; [`Engine::next_deadline`] says when the next one is due at the
-/// latest, and frames or posted work are reason for one at any time. The application's ends of the
-/// queues ([`crate::queue::SendPoster`] and its like) may be used from other threads meanwhile.
+/// The engine acts in calls only: [`Engine::next_deadline`] is the latest time of the next poll; frames received or
+/// work posted make one useful at any time. Other threads may use the application's ends of the queues
+/// ([`crate::queue::SendPoster`] and others) meanwhile.
 pub struct Engine<P: Port> {
     port: P,
-    /// The port's own Ethernet address.
+    /// The port's own MAC.
     mac: Mac,
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
@@ -132,30 +132,30 @@ pub struct Engine<P: Port> {
     cqs: CqTable,
     qps: Table<Box<Qp>>,
     doorbells: Arc<Doorbells>,
-    /// Slots of queue pairs that have something to send, in turn.
+    /// Slots of queue pairs scheduled to transmit, in round-robin order.
     tx_ready: VecDeque<u32>,
-    /// Slots whose turn comes again at the next poll; empty between polls.
+    /// Slots whose transmission is deferred to the next poll (a delayed ACK); empty between polls.
     tx_deferred: Vec<u32>,
-    /// Slots of queue pairs in error.
+    /// Slots of queue pairs in error, in round-robin order of flushing.
     errors: VecDeque<u32>,
-    /// Of these, how many were seen in a row with nothing left to flush: when all were, there is rest.
+    /// How many of `errors` in a row were found with nothing left to flush; all of them: flushing is idle.
     flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,
     events: VecDeque<Event>,
     drops: DropCounters,
-    /// Counters of queue pairs that are no more.
+    /// Counters of destroyed queue pairs.
     past: QpCounters,
     qp_errors: u64,
     frames: Vec<P::Frame>,
     reorder: ReorderBuffer<P::Frame>,
-    /// How many packets the network lets overtake one, as queue pairs have seen under selective repeat.
+    /// Reordering threshold in packets, as queue pairs learned it under selective repeat; shared by all.
     reorder_pkts: u32,
     now: Instant,
 }
 
 impl<P: Port> Engine<P> {
-    /// A device over `port`.
+    /// A device over `port`. Fails where an address of the configuration cannot be one of the port.
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
@@ -192,7 +192,7 @@ impl<P: Port> Engine<P> {
         })
     }
 
-    /// Does a bounded amount of everything there is to do.
+    /// Does a bounded amount of all work that is due at `now`.
     pub fn poll(&mut self, now: Instant) -> Progress {
         self.now = now;
         self.port.set_now(now);
@@ -212,7 +212,7 @@ impl<P: Port> Engine<P> {
         Progress { rx_frames, tx_pkts, more }
     }
 
-    /// Sends what was posted, and nothing else: what a post does that will not wait for the next poll.
+    /// Sends requests that were posted, and nothing else, so that a post need not wait for the next poll.
     pub fn push(&mut self, now: Instant) {
         self.now = now;
         self.port.set_now(now);
@@ -222,17 +222,17 @@ impl<P: Port> Engine<P> {
         self.collect_events();
     }
 
-    /// Puts queue pairs with posts in line.
+    /// Schedules queue pairs with new posts.
     #[inline]
     fn answer_doorbells(&mut self) {
         let (qps, tx_ready, flushed) = (&mut self.qps, &mut self.tx_ready, &mut self.flushed_in_a_row);
         self.doorbells.drain(|slot| {
             schedule(qps, tx_ready, slot);
-            *flushed = 0; // it may be one in error
+            *flushed = 0; // because it may be in error, with posts to flush
         });
     }
 
-    /// The latest time at which the engine wants to be polled, if nothing else happens.
+    /// The latest time of the next poll, if no frame is received and nothing is posted before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_more = !self.tx_ready.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
         let immediate = has_more.then_some(self.now);
@@ -243,55 +243,55 @@ impl<P: Port> Engine<P> {
             .min()
     }
 
-    /// The port.
+    /// The port of this device.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// The port, to change its settings.
+    /// The port of this device, to change its settings.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// Addresses and neighbours.
+    /// The port's addresses and neighbours.
     pub fn neighbour(&self) -> &Neighbour {
         &self.neighbour
     }
 
-    /// Addresses and neighbours, to change.
+    /// The port's addresses and neighbours, to change them.
     pub fn neighbour_mut(&mut self) -> &mut Neighbour {
         &mut self.neighbour
     }
 
-    /// The next event, oldest first.
+    /// The oldest event not yet polled.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Frames dropped, by reason.
+    /// Frames dropped before they reached a queue pair, by reason.
     pub fn drop_counters(&self) -> DropCounters {
         self.drops
     }
 
-    /// The sums over all queue pairs, past and present.
+    /// The sums over all queue pairs, destroyed ones included.
     pub fn counters(&self) -> QpCounters {
         let mut sum = self.past;
         self.qps.iter().for_each(|(_, qp)| sum.add(&qp.counters));
         sum
     }
 
-    /// Queue pairs that there are: as many as [`Engine::counters`] visits.
+    /// Queue pairs that exist; [`Engine::counters`] takes time in proportion.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
     }
 
-    /// Queue pairs that went into error, other than by `modify`. While this stands still, so do the counters of
-    /// what puts a queue pair into error.
+    /// Queue pairs that went into error other than by `modify`. While this does not change, neither do the counters
+    /// of errors that put a queue pair into error.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }
 
-    /// Frames of the port that are kept out of order, which are missing in its pool, and packets kept as copies.
+    /// Packets in the reorder buffer: frames of the port, which its pool lacks meanwhile, and copies.
     pub fn kept_frames(&self) -> (usize, usize) {
         self.reorder.len()
     }
@@ -306,11 +306,11 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Flushes some of the queue pairs in error, in turn. Returns whether any may have more to flush.
+    /// Flushes up to FLUSHED_QPS_PER_POLL queue pairs in error. Returns whether any may have more to flush.
     fn flush_errors(&mut self) -> bool {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
             let Some(slot) = self.errors.pop_front() else { break };
-            // In error for good: what is posted later is flushed too.
+            // A queue pair in error stays in `errors`, because work posted later is flushed too (IBA 10.3.1).
             if let Some(qp) = self.qps.at_mut(slot as usize)
                 && qp.flushing
             {
@@ -334,7 +334,7 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Puts a queue pair in the line of those that send.
+/// Schedules the queue pair in `slot` to transmit, unless it is scheduled already.
 fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<u32>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.scheduled, true)

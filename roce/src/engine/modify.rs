@@ -1,4 +1,4 @@
-//! Modifying queue pairs: the state table, then ranges, then the path, then the change.
+//! Modifying queue pairs: checks the state table, then ranges, then the address vector; then applies the change.
 
 use super::admit::Source;
 use super::limits::MAX_RD_ATOMIC;
@@ -20,24 +20,25 @@ use crate::start;
 use crate::time::Instant;
 use crate::wire::{AddressPair, HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
 
-/// Time to live where the path does not say.
+/// Hop limit, or time to live, of an address vector that has 0.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// The bits of the traffic class that are about congestion (RFC 3168).
+/// ECN field of the traffic class (RFC 3168).
 const ECN_MASK: u8 = 3;
 
-/// The bits of the flow label.
+/// Mask of the 20 bits of a flow label.
 const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl<P: Port> Engine<P> {
-    /// What is known of the way to `dgid`; the first call starts asking.
+    /// The MAC of the next hop to `dgid`, if known; the first call starts to resolve it.
     pub fn resolve(&mut self, dgid: Gid) -> Resolution {
         self.neighbour.resolve(dgid.ip(), self.now)
     }
 
-    /// Changes a queue pair's state and attributes as the table allows, or nothing.
+    /// Changes a queue pair's state and attributes as the state table allows (IBA 11.2.5.2); after an error nothing
+    /// has changed.
     ///
-    /// The path's address must be resolved: call [`Engine::resolve`] first, until it is known.
+    /// The next hop to the peer must be resolved before: [`Engine::resolve`] returns `Known`.
     pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
         let qp = self.qps.get(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let from = qp.state;
@@ -104,7 +105,7 @@ impl<P: Port> Engine<P> {
                 if let Some(connection) = &mut qp.connection {
                     connection.requester =
                         Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
-                    // Congestion control may have come with this change.
+                    // The change to RTS may have set the congestion control, which decides on ECT.
                     connection.builder.template.set_tclass(traffic_class(&qp.attributes));
                 }
             }
@@ -127,7 +128,7 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// The headers of packets from `qpn` along `path`.
+    /// The connection attributes, headers among them, of packets from `qpn` to the peer of address vector `path`.
     fn path_for(
         &mut self,
         qpn: Qpn,
@@ -170,7 +171,7 @@ impl<P: Port> Engine<P> {
         Ok(Route { path: PacketBuilder { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
     }
 
-    /// Points the headers of queue pairs whose neighbour has moved to its new Ethernet address.
+    /// Rewrites the destination MAC in the headers of queue pairs whose next hop has a new one.
     pub(super) fn follow_neighbours(&mut self) {
         let generation = self.neighbour.generation();
         if std::mem::replace(&mut self.neighbour_generation, generation) == generation {
@@ -199,7 +200,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     }
 }
 
-/// A path made ready.
+/// Attributes of a connection that follow from its address vector, with the next hop resolved.
 struct Route {
     path: PacketBuilder,
     peer_mac: Mac,
@@ -209,7 +210,7 @@ struct Route {
     vlan: Option<u16>,
 }
 
-/// The Ethernet side of a path, and its source address.
+/// MACs, VLAN and source GID of a header template.
 struct Ends {
     src_mac: Mac,
     dst_mac: Mac,
@@ -217,8 +218,8 @@ struct Ends {
     vlan: Option<u16>,
 }
 
-/// The traffic class of all packets of a queue pair: as given, but capable of marks (ECT(0)) where its congestion
-/// control needs them and the path says nothing of them.
+/// Traffic class of all packets of a queue pair: as in the address vector, but ECT(0) where the congestion control
+/// needs CE marks and the address vector's ECN field is 0.
 fn traffic_class(attributes: &Attributes) -> u8 {
     let given = attributes.path.map_or(0, |path| path.traffic_class);
     let wants_marks = attributes.congestion.is_ecn_capable() && given & ECN_MASK == 0;

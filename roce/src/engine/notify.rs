@@ -1,5 +1,4 @@
-//! Congestion notifications: in, to the reaction point of the queue pair they name; out, where a marked
-//! packet came in.
+//! CNPs: received ones go to the reaction point of their queue pair; a CE mark makes one due (notification point).
 
 use std::collections::VecDeque;
 
@@ -9,34 +8,35 @@ use crate::congestion::notification::{NotificationConfig, NotificationPoint};
 use crate::port::Port;
 use crate::wire::Packet;
 
-/// Notifications that wait to be sent.
+/// CNPs due.
 pub(super) struct Notifier {
     point: NotificationPoint,
-    /// Slots of queue pairs that owe their peer one; a queue pair owes one at most.
+    /// Slots of queue pairs with a CNP due; each is in it once at most.
     due: VecDeque<u32>,
 }
 
 impl Notifier {
-    /// For a device with `slots` queue pairs at most.
+    /// The notifier of a device with at most `slots` queue pairs.
     pub(super) fn new(config: NotificationConfig, slots: usize) -> Self {
         Notifier { point: NotificationPoint::new(config, slots), due: VecDeque::new() }
     }
 
-    /// Whether any waits.
+    /// Whether no CNP is due.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.due.is_empty()
     }
 
-    /// Makes room for those of `qps` queue pairs, so that none is allocated for later.
+    /// Reserves memory for `qps` queue pairs, so that a CE mark allocates none.
     pub(super) fn reserve(&mut self, qps: usize) {
         self.due.reserve(qps);
     }
 }
 
 impl<P: Port> Engine<P> {
-    /// A packet that is right in every way, and whose PSN is plausible, was marked on its way here. Only data is answered: a mark on an
-    /// acknowledgement tells of congestion that slowing data the other way would not mend.
+    /// Counts a CE mark on a packet whose ICRC is right and whose PSN is plausible, and makes a CNP due where the
+    /// notification point permits one. A packet without payload elicits none, because a CNP slows data, which ACKs
+    /// and READ requests are not.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -51,7 +51,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// A notification came.
+    /// Passes a CNP to the congestion control of its queue pair; one without BECN is counted as ignored.
     #[cold]
     pub(super) fn on_cnp(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -63,13 +63,14 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Sends notifications, before all else: they are to overtake what waits. Returns how many.
+    /// Sends due CNPs before all other packets, so that they do not wait behind data. Returns how many were
+    /// processed.
     #[cold]
     pub(super) fn transmit_notifications(&mut self) -> u32 {
         let traffic_class = self.notifier.point.config().traffic_class();
         for sent in 0..CNPS_PER_POLL {
             let Some(&slot) = self.notifier.due.front() else { return sent };
-            // A queue pair that is no more, or no longer connected, owes nothing.
+            // A queue pair that was destroyed, or is no longer in RTR, RTS or SQD, sends none.
             if let Some(qp) = self.qps.at_mut(slot as usize).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
             {

@@ -1,4 +1,4 @@
-//! Creating and destroying what an application owns on a device.
+//! Creation and destruction of protection domains, regions, completion queues and queue pairs.
 
 use super::Engine;
 use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
@@ -19,28 +19,28 @@ use crate::start;
 /// Why an object was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The device is full.
+    /// The device has its largest number of these.
     #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
     TooMany {
-        /// What there is no more of.
+        /// Kind of object.
         what: &'static str,
-        /// How many there are.
+        /// Largest number of this kind.
         max: usize,
     },
     /// A size is out of range.
     #[error("{what} = {value} is out of range: this device takes 1 to {max}")]
     OutOfRange {
-        /// Which size.
+        /// Name of the attribute.
         what: &'static str,
-        /// What was asked.
+        /// Value given.
         value: u64,
-        /// What is possible.
+        /// Largest value possible.
         max: u64,
     },
-    /// A protection domain or completion queue that this device does not have.
+    /// Protection domain or completion queue unknown.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
-    /// A region that cannot be registered.
+    /// The region cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
@@ -48,25 +48,25 @@ pub enum CreateError {
 /// Why an object was not destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DestroyError {
-    /// This device has none of that number.
+    /// No object of this number.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
-    /// Others depend on it.
+    /// Other objects use it.
     #[error("the {0} is still in use: destroy the queue pairs and regions that use it first")]
     Busy(&'static str),
 }
 
 /// A new queue pair: its number and the application's ends of its queues.
 pub struct QpHandles {
-    /// Its number.
+    /// Queue pair number, random, 24 bits.
     pub qpn: Qpn,
-    /// Posts sends.
+    /// The application's end of the send queue.
     pub send: SendPoster,
-    /// Posts receives.
+    /// The application's end of the receive queue.
     pub recv: RecvPoster,
 }
 
-/// QP0 and QP1 are the management queue pairs, and the highest number is the multicast one.
+/// QPN 0 and 1 are the management queue pairs (QP0, QP1), 0xFFFFFF is the multicast QPN.
 fn is_reserved_qpn(number: u32) -> bool {
     number < 2 || number == 0xFF_FFFF
 }
@@ -86,7 +86,7 @@ impl<P: Port> Engine<P> {
         number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
     }
 
-    /// Deallocates a protection domain that nothing uses.
+    /// Deallocates a protection domain; [`DestroyError::Busy`] while a region or queue pair uses it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
         const WHAT: &str = "protection domain";
         if self.pds.get(pd.0).is_none() {
@@ -99,7 +99,7 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// Registers `memory`; remote and local addresses of its bytes start at `addr`.
+    /// Registers `memory`; local and remote addresses of its bytes start at `addr`.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -111,12 +111,12 @@ impl<P: Port> Engine<P> {
         Ok(self.memory.register(&mut self.random, pd, memory, addr, access)?)
     }
 
-    /// Deregisters a region; after this its memory is not touched any more.
+    /// Deregisters a region. The engine does not access its memory after this call.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
         self.memory.deregister(lkey).map(drop).ok_or(DestroyError::Unknown("memory region"))
     }
 
-    /// Creates a completion queue of at most `depth` entries.
+    /// Creates a completion queue of at most `depth` entries, 1 to [`MAX_CQE`].
     pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
         check_range("completion queue entries", depth, 1, MAX_CQE)?;
         let max = self.cqs.max_len();
@@ -124,7 +124,7 @@ impl<P: Port> Engine<P> {
         created.ok_or(CreateError::TooMany { what: "completion queues", max })
     }
 
-    /// Destroys a completion queue that no queue pair uses.
+    /// Destroys a completion queue; [`DestroyError::Busy`] while a queue pair uses it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
         const WHAT: &str = "completion queue";
         if self.qps.iter().any(|(_, qp)| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
@@ -133,13 +133,13 @@ impl<P: Port> Engine<P> {
         if self.cqs.destroy(cq) { Ok(()) } else { Err(DestroyError::Unknown(WHAT)) }
     }
 
-    /// Asks for one [`super::Event::Completion`] when the next completion is written.
+    /// Requests one [`super::Event::Completion`], at the next completion that `notify` selects.
     pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> Result<(), DestroyError> {
         let known = self.cqs.request_notify(cq, notify);
         if known { Ok(()) } else { Err(DestroyError::Unknown("completion queue")) }
     }
 
-    /// Creates a reliable connection queue pair, in RESET.
+    /// Creates a queue pair of a reliable connection, in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandles, CreateError> {
         self.check_init(init)?;
         let max = self.qps.max_len();
@@ -171,7 +171,7 @@ impl<P: Port> Engine<P> {
         check_range("max_inline_data", init.max_inline_bytes, 0, MAX_INLINE_BYTES)
     }
 
-    /// Destroys a queue pair. Its outstanding work requests vanish without completions.
+    /// Destroys a queue pair. Its outstanding work requests are discarded without completions.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let unknown = DestroyError::Unknown("queue pair");
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
@@ -184,28 +184,28 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// A queue pair's state and attributes.
+    /// A queue pair's state, its attributes, and the values it was created with.
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
         self.qps.get(qpn.value()).map(|qp| (qp.state, qp.attributes, qp.init))
     }
 
-    /// A queue pair's counters.
+    /// A queue pair's counters; `None` where it does not exist.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.qps.get(qpn.value()).map(|qp| qp.counters)
     }
 
-    /// A connected queue pair's congestion control: its window and its rate, as of when it last sent or heard.
+    /// Congestion control of a connected queue pair: window and rate as of the last packet sent or response received.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
         Some(connection.requester.congestion())
     }
 
-    /// Sets the speed of the port's link, in bits per second, for queue pairs that are connected from now on.
+    /// Sets the speed of the link in bits per second, for queue pairs that are connected later.
     pub fn set_link_bits_per_sec(&mut self, link_bits_per_sec: u64) {
         self.link_bits_per_sec = link_bits_per_sec;
     }
 
-    /// An unpredictable first PSN.
+    /// A random first PSN.
     pub fn random_psn(&mut self) -> Psn {
         start::psn(self.random.bits())
     }

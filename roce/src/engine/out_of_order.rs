@@ -1,4 +1,4 @@
-//! Packets ahead of the one expected: whether and how they are kept, until when, and their turn.
+//! Out-of-order packets: buffering, expiry, and execution once the gap below them is closed.
 
 use super::Engine;
 use super::ingress::Next;
@@ -11,8 +11,8 @@ use crate::qp::rc::responder::OutOfOrder;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Takes in a packet whose PSN is ahead, in a frame of `frame_bytes`. Returns the queue pair's slot and the PSN
-    /// under which the frame is to be kept, where it is.
+    /// Processes an out-of-order packet, whose frame has `frame_bytes`. Returns the slot of the queue pair and the
+    /// PSN under which the frame is to be buffered, if it is.
     #[cold]
     #[inline(never)]
     pub(super) fn on_out_of_order(
@@ -38,11 +38,12 @@ impl<P: Port> Engine<P> {
         Some((slot, psn))
     }
 
-    /// Throws away what is kept of the PSN of `packet`, where that is another version of it: whoever guesses a PSN
-    /// ahead would otherwise win over the peer by being first.
+    /// Discards the buffered or placed packet of the PSN of `packet` where the content of the two differs, because
+    /// otherwise a forger that guesses an out-of-order PSN would win over the peer by sending first. Under relaxed
+    /// placement all out-of-order packets are discarded.
     fn discard_conflicting(&mut self, slot: usize, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
-        // What is not carried differs in what it happens to be.
+        // Payload bytes that are not carried are unspecified, so contents cannot be compared.
         if self.port.payload() == Payload::Phantom {
             return;
         }
@@ -66,7 +67,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Keeps the frame at `at`, or a copy of it. Returns where the next frame is.
+    /// Buffers the frame at index `at`, or a copy of it. Returns the index of the next frame to process.
     #[cold]
     #[inline(never)]
     pub(super) fn buffer(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
@@ -77,15 +78,14 @@ impl<P: Port> Engine<P> {
                 at + 1
             }
             Kind::Frame => {
-                // Those behind it keep their order; it is rare, and there is no more than a burst of them.
+                // `remove` keeps the order of the frames behind; it is rare, and moves a burst at most.
                 self.reorder.buffer_frame(slot, psn, frames.remove(at), self.now);
                 at
             }
         }
     }
 
-    /// Takes in the frames kept that are next in order, now that what was before them has come: at most
-    /// a window of them.
+    /// Executes buffered and placed packets from the expected PSN up to the next gap, at most a window of them.
     #[inline(never)]
     pub(super) fn replay(&mut self, slot: usize) {
         let mut room = [0; REORDER_COPY_BYTES];
@@ -108,13 +108,14 @@ impl<P: Port> Engine<P> {
                 Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
             };
             if let Ok(packet) = &Packet::parse(frame) {
-                // A closure of its own: one that `on_packet` shared would be inlined in neither.
+                // A closure of its own: if `on_packet` shared it, the compiler would inline it in neither.
                 self.with_responder(slot, |responder, rx| responder.on_request(packet, rx));
             }
         }
     }
 
-    /// Drops what was kept for too long, some in each poll. Returns whether there may be more.
+    /// Drops expired packets of the reorder buffer, at most REORDER_EXPIRED_PER_POLL. Returns whether more may be
+    /// due.
     #[inline]
     pub(super) fn expire_buffered(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
@@ -124,7 +125,7 @@ impl<P: Port> Engine<P> {
         true
     }
 
-    /// The packet of `psn` is kept no more, for a reason that has a counter.
+    /// Counts a buffered packet that was dropped, and removes its PSN from the responder's out-of-order set.
     fn on_discarded(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         *counter(&mut qp.counters) += 1;

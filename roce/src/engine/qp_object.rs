@@ -1,4 +1,4 @@
-//! A queue pair as the engine keeps it.
+//! The state of a queue pair in the engine.
 
 use super::admit::Source;
 use crate::congestion::CongestionScheme;
@@ -15,38 +15,38 @@ use crate::qp::{AddressVector, PathMtu, Placement, QpInit, QpState};
 use crate::queue::{CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::RecoveryScheme;
 
-/// Attributes as they stand.
+/// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What the peer's requests may do.
+    /// Rights of the peer's requests; the memory region must grant them too.
     pub access: Access,
-    /// The path to the peer.
+    /// Address vector; `None` before RTR.
     pub path: Option<AddressVector>,
-    /// Path MTU.
+    /// Path MTU: payload bytes of a full packet.
     pub path_mtu: PathMtu,
-    /// The peer's queue pair.
+    /// The peer's QPN.
     pub dest_qpn: Qpn,
-    /// First PSN expected.
+    /// PSN of the first request expected.
     pub rq_psn: Psn,
-    /// First PSN sent.
+    /// PSN of the first request sent.
     pub sq_psn: Psn,
-    /// READs served at once.
+    /// Responder resources: READs served at once, 0 to 128.
     pub max_dest_rd_atomic: u8,
-    /// READs asked at once.
+    /// READs outstanding as requester at most, 0 to 128.
     pub max_rd_atomic: u8,
-    /// RNR timer code.
+    /// RNR NAK timer field, 5 bits: shortest wait of a peer after an RNR NAK.
     pub min_rnr_timer: u8,
-    /// Local ACK timeout code.
+    /// Local ACK timeout, 5 bits: `4.096 us * 2^timeout`; 0: never.
     pub timeout: u8,
-    /// Retries.
+    /// Retry count, 0 to 7: timeouts and sequence errors without progress before a work request fails.
     pub retry_count: u8,
-    /// Retries after receiver-not-ready.
+    /// RNR retry count, 0 to 6; 7: without limit.
     pub rnr_retry: u8,
-    /// Recovery.
+    /// Loss recovery, agreed with the peer. Extension to `ibv_qp_attr`.
     pub recovery: RecoveryScheme,
-    /// The order in which what the peer writes reaches memory.
+    /// Whether out-of-order payloads of the peer are placed on arrival. Extension to `ibv_qp_attr`.
     pub placement: Placement,
-    /// Congestion control.
+    /// Congestion control of this sender. Extension to `ibv_qp_attr`.
     pub congestion: CongestionScheme,
 }
 
@@ -72,60 +72,52 @@ impl Default for Attributes {
     }
 }
 
-/// The connection of a queue pair that has left INIT.
+/// The connection of a queue pair, from RTR on.
 pub(super) struct Connection {
-    /// Requests out.
     pub requester: Requester,
-    /// Requests in.
     pub responder: Responder,
-    /// Answers left no room for requests in the last turn.
+    /// READ responses used up the last quantum before requests: requests go first in the next.
     pub requests_first: bool,
-    /// Headers to the peer.
+    /// Headers of all packets to the peer.
     pub builder: PacketBuilder,
-    /// Ethernet address they go to.
+    /// Destination MAC: that of the peer or of a gateway.
     pub peer_mac: Mac,
-    /// The source of the peer's packets.
+    /// Required source of the peer's packets.
     pub source: Source,
-    /// The peer's GID.
     pub peer: Gid,
-    /// This side's GID.
+    /// The GID of this end.
     pub own: Gid,
-    /// The VLAN of that GID: of frames sent, and of those received.
+    /// VLAN of `own`, in packets of both directions.
     pub vlan: Option<u16>,
 }
 
-/// A queue pair.
 pub(super) struct Qp {
-    /// Its number.
     pub qpn: Qpn,
-    /// What it was created with.
+    /// The values it was created with.
     pub init: QpInit,
-    /// Its state.
     pub state: QpState,
-    /// Its attributes.
     pub attributes: Attributes,
-    /// Send work requests.
+    /// Send queue and the PSNs of its work requests.
     pub outstanding: Outstanding,
-    /// Receives.
+    /// Receive queue.
     pub rq: RecvQueue,
-    /// From RTR on.
+    /// Present from RTR on.
     pub connection: Option<Connection>,
-    /// Counters.
     pub counters: QpCounters,
-    /// It owes its peer a congestion notification.
+    /// A CNP to the peer is due; its slot is in the notifier's queue.
     pub cnp_due: bool,
-    /// It waits for its turn to send.
+    /// Scheduled to transmit.
     pub scheduled: bool,
-    /// It is on the list of those to be flushed.
+    /// In error, and on the list of queue pairs to flush.
     pub flushing: bool,
-    /// A packet came in RTR and was told.
+    /// `CommunicationEstablished` was reported.
     pub established: bool,
-    /// SQD was reached with nothing left to drain, and told.
+    /// `SendQueueDrained` was reported since SQD was entered.
     pub drained: bool,
 }
 
 impl Qp {
-    /// Where its sends complete.
+    /// The completion queue of sends, with the attributes of its completions.
     pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
         init: &QpInit,
@@ -135,14 +127,15 @@ impl Qp {
         SendCompletions { cqs, cq: init.send_cq, qpn, counters }
     }
 
-    /// Lets posts through as the state allows.
+    /// Sets the state, and opens or closes the queues to posts: sends in RTS, SQD, SQE and ERR, receives in all but
+    /// RESET.
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.outstanding.queue().set_open(state.takes_sends());
         self.rq.set_open(state != QpState::Reset);
     }
 
-    /// Flushes at most `count` work requests of each queue, oldest first; returns whether any is left.
+    /// Flushes at most `count` work requests of each queue, oldest first. Returns whether any is left.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let mut completions = Qp::send_completions(cqs, &self.init, self.qpn, &mut self.counters);
         for _ in 0..count {
@@ -160,7 +153,7 @@ impl Qp {
         !self.rq.is_empty() || !self.outstanding.queue().is_empty()
     }
 
-    /// Drops every work request without a completion (RESET).
+    /// Discards all work requests without completions, and the connection (RESET).
     pub(super) fn discard(&mut self) {
         while self.outstanding.pop().is_some() {}
         while self.rq.release_oldest().is_some() {}

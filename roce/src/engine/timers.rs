@@ -1,34 +1,34 @@
-//! Deadlines of queue pairs: a heap with one entry per slot.
+//! Deadlines of queue pairs: a heap with at most one entry per slot.
 //!
-//! Moving a deadline later costs nothing: the entry stays, and when it comes up the owner is asked
-//! for its real deadline. So an acknowledgement, which restarts a timer, does not touch the heap.
+//! A deadline that moves later leaves the heap unchanged: when the entry expires, the requester compares its own
+//! deadline and the slot is entered anew. So an ACK, which rearms the timer of its queue pair, does not touch the
+//! heap.
 
 use crate::time::Instant;
 
 const ABSENT: u32 = u32::MAX;
 
-/// The heap.
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// Earliest first: each entry is no later than its two children at 2i+1 and 2i+2.
+    /// Earliest first: an entry is no later than its two children at 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
-    /// Where each slot's entry is.
+    /// Index of each slot's entry in `heap`, or ABSENT.
     places: Vec<u32>,
 }
 
 impl Timers {
-    /// Timers of `slots` owners.
+    /// An empty heap for `slots` queue pairs.
     pub(super) fn new(slots: usize) -> Self {
         Timers { heap: Vec::with_capacity(slots), places: vec![ABSENT; slots] }
     }
 
-    /// The earliest time at which any owner may be due.
+    /// The earliest time at which a queue pair may be due.
     #[inline]
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
     }
 
-    /// Makes sure that `slot` is looked at no later than `deadline`.
+    /// Arms the timer of `slot` to expire no later than `deadline`.
     #[inline]
     pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant) {
         let Some(&place) = self.places.get(slot) else { return };
@@ -41,7 +41,7 @@ impl Timers {
         }
     }
 
-    /// Takes out a slot whose time has come.
+    /// Removes an entry that has expired at `now`, and returns its slot.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<usize> {
         let (at, slot) = *self.heap.first()?;
         if at > now {
@@ -51,7 +51,7 @@ impl Timers {
         Some(slot as usize)
     }
 
-    /// Takes out the entry of a slot that is no more.
+    /// Removes the entry of a destroyed queue pair.
     pub(super) fn remove(&mut self, slot: usize) {
         if let Some(&place) = self.places.get(slot)
             && place != ABSENT

@@ -1,7 +1,7 @@
-//! The only place that touches registered memory.
+//! The only code that accesses registered memory.
 //!
-//! Registered memory belongs to the application, which may read and write it while packets move:
-//! so there is never a Rust slice over it, only copies between it and a frame.
+//! The application may read and write registered memory while the engine copies, so that a Rust slice of it would be
+//! unsound: there are only copies between it and a frame.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Alignment of memory that [`Memory::alloc`] gives: a page.
+/// Alignment of memory from [`Memory::alloc`]: one page.
 const ALLOC_ALIGN_BYTES: usize = 4096;
 
 struct Allocation {
@@ -18,29 +18,29 @@ struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: plain bytes on the heap; all access goes through the copies of this module.
+// SAFETY: plain bytes on the heap; all access is by the copies of this module.
 unsafe impl Send for Allocation {}
 // SAFETY: as above; concurrent copies race as the application's own accesses do.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `base` came from alloc_zeroed with this layout and is freed once, here.
+        // SAFETY: `base` is from alloc_zeroed with this layout, and is freed once, here.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
-/// A run of bytes that can be registered: owned (and freed with the last clone), lent by the
-/// application, or phantom. Clones name the same bytes.
+/// A run of bytes that can be registered: owned (freed with the last clone), lent by the application, or phantom.
+/// Clones refer to the same bytes.
 #[derive(Clone)]
 pub struct Memory {
-    /// `None`: phantom, there are no bytes.
+    /// `None`: phantom memory, without bytes.
     base: Option<NonNull<u8>>,
     len_bytes: usize,
     _owner: Option<Arc<Allocation>>,
 }
 
-// SAFETY: bytes are reached only by the copies here, which assume concurrent access.
+// SAFETY: all access is by the copies of this module, which assume concurrent access.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -51,15 +51,15 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// A range that does not lie inside a memory.
+/// A range that is not inside a [`Memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {offset}..+{len_bytes} lie outside a memory of {memory_bytes} bytes")]
 pub struct OutOfRange {
-    /// First byte asked for.
+    /// First byte of the range.
     pub offset: usize,
-    /// Bytes asked for.
+    /// Length of the range.
     pub len_bytes: usize,
-    /// Bytes there are.
+    /// Length of the memory.
     pub memory_bytes: usize,
 }
 
@@ -74,8 +74,8 @@ impl Memory {
         Memory { base: Some(base), len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
     }
 
-    /// Memory of a length and no content, for simulations: what is copied into it is gone, and a copy out
-    /// of it leaves its target as it was.
+    /// Memory of a length without bytes, for simulations: a copy into it has no effect, and a copy out of it leaves
+    /// its target unchanged.
     pub fn phantom(len_bytes: usize) -> Self {
         Memory { base: None, len_bytes, _owner: None }
     }
@@ -83,9 +83,9 @@ impl Memory {
     /// The application's own bytes. `None` where `base` is null and `len_bytes` is not 0.
     ///
     /// # Safety
-    /// `base..base+len_bytes` stays mapped, readable and (where it is registered with a write
-    /// right) writable until the last clone of this value and of every region registered from it
-    /// is gone. The application accepts that its accesses race with the engine's copies.
+    /// `base..base+len_bytes` stays mapped, readable and (where it is registered with a write right) writable until
+    /// the last clone of this value and of every region registered from it is dropped. The application accepts that
+    /// its accesses race with copies of the engine.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
             Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
@@ -94,7 +94,7 @@ impl Memory {
         }
     }
 
-    /// Address of the first byte; 0 where there is none.
+    /// Address of the first byte; 0 for phantom memory.
     pub fn addr(&self) -> u64 {
         self.base.map_or(0, |base| base.as_ptr() as u64)
     }
@@ -104,7 +104,7 @@ impl Memory {
         self.len_bytes
     }
 
-    /// The part of `len_bytes` at `offset`, if it lies inside.
+    /// The `len_bytes` bytes at `offset`, if they are inside.
     #[inline]
     pub fn span(&self, offset: usize, len_bytes: usize) -> Option<Span<'_>> {
         if offset > self.len_bytes || len_bytes > self.len_bytes - offset {
@@ -132,11 +132,11 @@ impl Memory {
     }
 }
 
-/// A part of registered memory that a copy may touch. It borrows the memory, so it cannot outlive
-/// a poll, nor a deregistration.
+/// A part of registered memory to copy from or to. It borrows the memory, so it cannot outlive a poll or a
+/// deregistration.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    /// `None`: a part of phantom memory, or of none.
+    /// `None`: a part of phantom memory, or empty.
     base: Option<NonNull<u8>>,
     len_bytes: usize,
     _memory: PhantomData<&'a Memory>,
@@ -156,12 +156,12 @@ impl Span<'_> {
     pub fn copy_to(&self, out: &mut [u8]) {
         let Some(base) = self.base else { return };
         let count = self.len_bytes.min(out.len());
-        // SAFETY: `count` bytes are inside the memory this span was cut from and inside `out`; a
-        // frame buffer is never registered memory, so they do not overlap.
+        // SAFETY: `count` bytes are inside the memory of this span and inside `out`; a frame buffer is never
+        // registered memory, so they do not overlap.
         unsafe { copy(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
-    /// Copies `bytes` into memory: as many as the shorter of the two.
+    /// Copies `bytes` to memory: as many as the shorter of the two.
     #[inline]
     pub fn copy_from(&self, bytes: &[u8]) {
         let Some(base) = self.base else { return };
@@ -171,8 +171,8 @@ impl Span<'_> {
     }
 }
 
-/// Bytes copied at once. Longer copies a C library leaves to the processor's string instruction, which
-/// takes its time to start: 4 KiB, hot, take 41 to 51 ns in one piece and 25 ns in two (AMD EPYC, family 26).
+/// Largest copy in one call. For longer ones the C library uses the processor's string instruction, which starts
+/// slowly: 4 KiB, hot, take 41 to 51 ns in one call and 25 ns in two (AMD EPYC, family 26).
 const PIECE_BYTES: usize = 2048;
 
 /// Copies `count` bytes.
@@ -183,7 +183,7 @@ const PIECE_BYTES: usize = 2048;
 unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
     let mut done = 0;
     while count - done > PIECE_BYTES {
-        // SAFETY: the caller's, for a part of the bytes.
+        // SAFETY: the caller's contract, for a part of the bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), PIECE_BYTES) };
         done += PIECE_BYTES;
     }
@@ -227,7 +227,7 @@ mod tests {
         let memory = unsafe { Memory::from_raw(bytes.as_mut_ptr(), 4) }.unwrap();
         memory.write(1, &[9]).unwrap();
         assert_eq!(bytes, [0, 9, 0, 0]);
-        // SAFETY: refused before any use.
+        // SAFETY: refused before any access.
         assert!(unsafe { Memory::from_raw(std::ptr::null_mut(), 1) }.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Protection domains, memory regions and the one place that touches registered memory.
+//! Protection domains, memory regions, and the only code that accesses registered memory.
 
 pub mod copy;
 pub mod mr;

@@ -1,30 +1,30 @@
-//! Memory regions: which bytes a key opens, to whom, for what (IBA 10.6).
+//! Memory regions: the bytes that a key names, their protection domain and access rights (IBA 10.6).
 
 use super::copy::{Memory, Span};
 use crate::id::{LKey, RKey};
 use crate::random::Random;
 use crate::table::Table;
 
-/// A protection domain of one engine.
+/// Number of a protection domain in its engine; never on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
-/// Rights of a memory region or a queue pair: the bits of `enum ibv_access_flags`.
+/// Access rights of a memory region or a queue pair (`enum ibv_access_flags`, same bits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(pub u32);
 
 impl Access {
     /// Read by local work requests only.
     pub const NONE: Access = Access(0);
-    /// Written by local work requests (receives, RDMA READ responses).
+    /// Write by local work requests (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
-    /// Written by a peer's RDMA WRITE.
+    /// Write by a peer's RDMA WRITE.
     pub const REMOTE_WRITE: Access = Access(1 << 1);
     /// Read by a peer's RDMA READ.
     pub const REMOTE_READ: Access = Access(1 << 2);
-    /// Changed by a peer's atomic operations.
+    /// Read and write by a peer's atomic operations.
     pub const REMOTE_ATOMIC: Access = Access(1 << 3);
-    /// Every right this engine knows.
+    /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
 
     /// Whether all rights of `other` are in this set.
@@ -41,44 +41,44 @@ impl std::ops::BitOr for Access {
     }
 }
 
-/// Why a key does not open the bytes asked for.
+/// Reason why an access to memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryError {
     /// No region has this key.
     UnknownKey,
     /// The region belongs to another protection domain.
     WrongPd,
-    /// The range leaves the region.
+    /// The range is not inside the region.
     OutOfBounds,
-    /// The region lacks the right.
+    /// The region does not grant the access.
     NoAccess,
 }
 
-/// Why a region was not registered.
+/// Reason why a region was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// A remote write or atomic right without local write (IBA 10.6.3.1).
+    /// Remote write or remote atomic right without local write (IBA 10.6.3.1).
     #[error("remote write and remote atomic rights need local write too: add Access::LOCAL_WRITE")]
     NeedsLocalWrite,
-    /// A bit that this engine does not know.
+    /// Access bits that this engine does not support.
     #[error(
         "access bits {0:#x} are not supported (known: local write, remote write, remote read, remote atomic)"
     )]
     UnknownAccess(u32),
-    /// The address range wraps around.
+    /// The region exceeds the 64-bit address space.
     #[error("a region of {len_bytes} bytes at {addr:#x} runs past the end of the address space")]
     Wraps {
-        /// First address.
+        /// Address of the first byte.
         addr: u64,
-        /// Length.
+        /// Length in bytes.
         len_bytes: usize,
     },
-    /// The table is full.
+    /// The device has its largest number of regions.
     #[error("all {0} memory regions of the device are in use: deregister one, or raise max_mr")]
     TooMany(usize),
 }
 
-/// A registered run of memory.
+/// Memory registered with a protection domain, an address and access rights.
 #[derive(Debug)]
 pub struct MemoryRegion {
     pd: PdId,
@@ -88,7 +88,7 @@ pub struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// The protection domain it belongs to.
+    /// The protection domain of this region.
     pub fn pd(&self) -> PdId {
         self.pd
     }
@@ -107,23 +107,23 @@ impl MemoryRegion {
     }
 }
 
-/// Bits of a key, all of them random.
+/// Bits of a key, all random.
 const KEY_BITS: u32 = 32;
 
-/// All memory regions of a device, by key. A region's lkey and rkey are the same number.
+/// All memory regions of a device, by key. L_Key and R_Key of a region are the same number.
 #[derive(Debug)]
 pub struct MemoryTable {
     regions: Table<MemoryRegion>,
 }
 
 impl MemoryTable {
-    /// An empty table of at most `max_regions`.
+    /// An empty table of at most `max_regions` regions.
     pub fn new(max_regions: usize) -> Self {
         MemoryTable { regions: Table::new(KEY_BITS, max_regions) }
     }
 
-    /// Registers `memory` at addresses from `addr` on (the first byte's own address, unless the
-    /// application chose another).
+    /// Registers `memory` with `addr` as the address of its first byte: its own, unless the application chooses
+    /// another.
     pub fn register(
         &mut self,
         random: &mut Random,
@@ -149,18 +149,18 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Takes a region out; its memory is not touched any more.
+    /// Removes a region; its memory is not accessed after this call.
     pub fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
         self.regions.remove(lkey.0)
     }
 
-    /// Regions of protection domain `pd`.
+    /// Number of regions of protection domain `pd`.
     pub fn count_of(&self, pd: PdId) -> usize {
         self.regions.iter().filter(|(_, region)| region.pd == pd).count()
     }
 
-    /// The bytes that a local work request of `pd` names, for reading or (with
-    /// [`Access::LOCAL_WRITE`]) writing.
+    /// Memory of a local work request of `pd`, if its region grants `access`: [`Access::LOCAL_WRITE`] to write,
+    /// [`Access::NONE`] to read. A length of 0 is not checked.
     #[inline]
     pub fn open_local(
         &self,
@@ -176,8 +176,7 @@ impl MemoryTable {
         self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
     }
 
-    /// The bytes that a peer's request names. A length of 0 opens nothing and checks nothing
-    /// (IBA C9-88).
+    /// Memory of a peer's request, if its region grants `access`. A length of 0 is not checked (IBA C9-88).
     #[inline]
     pub fn open_remote(
         &self,

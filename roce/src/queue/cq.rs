@@ -1,4 +1,4 @@
-//! The completion queue.
+//! Completion queues and their notifications.
 
 use super::cqe::{Cqe, WcStatus};
 use super::ring::{Consumer, Producer, ring};
@@ -9,30 +9,30 @@ use crate::table::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
-/// The application's end: takes completions, oldest first.
+/// The application's end: polls completions, oldest first.
 pub type CqPoller = Consumer<Cqe>;
 
-/// For which completions the application wants to be woken (`ibv_req_notify_cq`).
+/// Completions that notify the application (`ibv_req_notify_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The next solicited one, or one in error.
+    /// The next solicited event, or the next completion in error.
     Solicited,
-    /// The next one.
+    /// The next completion.
     Any,
 }
 
-/// What became of a completion that the engine wrote.
+/// Result of writing a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Queued; nobody waits.
+    /// Queued, without a notification.
     Quietly,
-    /// Queued, and the application asked to be woken: notification is now off.
+    /// Queued, and the application is to be notified. The request for notification is used up.
     Notify,
-    /// Lost: the queue was full. It takes no more completions.
+    /// Lost, because the queue was full. The queue takes no more completions.
     Overflow,
 }
 
-/// The engine's end.
+/// The engine's end: writes completions.
 pub struct CompletionQueue {
     entries: Producer<Cqe>,
     notify: Option<Notify>,
@@ -46,7 +46,7 @@ impl CompletionQueue {
         (CompletionQueue { entries, notify: None, overflowed: false }, poller)
     }
 
-    /// Asks for one notification. A solicited request does not weaken an earlier one for any.
+    /// Requests one notification. A request for solicited events does not replace one for any completion.
     pub fn request_notify(&mut self, notify: Notify) {
         if self.notify != Some(Notify::Any) {
             self.notify = Some(notify);
@@ -58,7 +58,7 @@ impl CompletionQueue {
         self.overflowed
     }
 
-    /// Writes a completion. `solicited`: the sender asked for an event.
+    /// Writes a completion. `solicited`: the peer set the solicited event bit (IBA 9.2.3).
     #[inline]
     pub fn write(&mut self, cqe: Cqe, solicited: bool) -> Written {
         if self.overflowed || self.entries.push(cqe).is_err() {
@@ -78,15 +78,15 @@ impl CompletionQueue {
     }
 }
 
-/// Bits of a completion queue's number. It is never on the wire, and only has to differ from others.
+/// Bits of a completion queue's number, which is never on the wire.
 const CQ_BITS: u32 = 32;
 
-/// All completion queues of a device, and what happened to them since it was last asked.
+/// All completion queues of a device, and which of them notify or have overflowed.
 pub struct CqTable {
     queues: Table<CompletionQueue>,
-    /// Queues to wake waiters of, at most once each between two looks.
+    /// Queues whose waiters are to be notified, each once at most.
     notified: Vec<CqId>,
-    /// Queues that overflowed, once each.
+    /// Queues that overflowed, each once at most, until reported.
     overflowed: Vec<CqId>,
 }
 
@@ -100,7 +100,7 @@ impl CqTable {
     pub fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // Room for one event of each kind per queue, so that writing a completion never allocates.
+        // Room for each queue once in each list, so that writing a completion never allocates.
         self.notified.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
         Some((CqId(number), poller))
@@ -111,7 +111,7 @@ impl CqTable {
         self.queues.get(cq.0).is_some()
     }
 
-    /// The most queues there may be.
+    /// Largest number of queues.
     pub fn max_len(&self) -> usize {
         self.queues.max_len()
     }
@@ -123,7 +123,7 @@ impl CqTable {
         self.queues.remove(cq.0).is_some()
     }
 
-    /// Asks for one notification; false where there is no such queue.
+    /// Requests one notification; false where there is no such queue.
     pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
         self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
     }
@@ -142,12 +142,12 @@ impl CqTable {
         }
     }
 
-    /// A queue whose waiters are to be woken.
+    /// Removes and returns a queue whose waiters are to be notified.
     pub fn take_notified(&mut self) -> Option<CqId> {
         self.notified.pop()
     }
 
-    /// A queue that lost completions.
+    /// Removes and returns a queue that overflowed.
     pub fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

@@ -1,34 +1,35 @@
-//! Completion queue entries, in the words of libibverbs.
+//! Completion queue entries, named as in libibverbs.
 
 use crate::id::Qpn;
 
-/// How a work request ended: `enum ibv_wc_status`, same numbers.
+/// Status of a completed work request: `enum ibv_wc_status`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// Done.
+    /// Completed without error.
     Success = 0,
-    /// A receive was too short for the message, or a send too long.
+    /// A message was longer than its receive.
     LocLenErr = 1,
-    /// An inconsistency inside this side's queue pair.
+    /// The local queue pair cannot execute the work request: a READ with `max_rd_atomic` 0.
     LocQpOpErr = 2,
-    /// A local key did not open the memory of the work request.
+    /// An L_Key does not permit the access: unknown, of another protection domain, out of bounds, or without the
+    /// right.
     LocProtErr = 4,
-    /// The queue pair was in error before the work request was done.
+    /// The queue pair was in error before the work request completed (flush).
     WrFlushErr = 5,
-    /// The peer's response made no sense.
+    /// A READ response of a wrong length or position.
     BadRespErr = 7,
-    /// Local memory could not be accessed while a receive was filled.
+    /// Local memory was not accessible while a receive was filled. This engine reports `LocProtErr` instead.
     LocAccessErr = 8,
-    /// The peer refused the request as invalid.
+    /// The peer sent a NAK invalid request.
     RemInvReqErr = 9,
-    /// The peer refused access to its memory.
+    /// The peer sent a NAK remote access error.
     RemAccessErr = 10,
-    /// The peer could not complete the request.
+    /// The peer sent a NAK remote operational error.
     RemOpErr = 11,
-    /// No answer, after all retries.
+    /// The retry count was exceeded.
     RetryExcErr = 12,
-    /// The peer had no receive, after all retries.
+    /// The RNR retry count was exceeded.
     RnrRetryExcErr = 13,
 }
 
@@ -52,34 +53,34 @@ impl WcStatus {
     }
 }
 
-/// What completed: `enum ibv_wc_opcode`.
+/// Operation that completed: `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
-    /// A SEND of this side.
+    /// A SEND as requester.
     Send,
-    /// An RDMA WRITE of this side.
+    /// An RDMA WRITE as requester.
     RdmaWrite,
-    /// An RDMA READ of this side.
+    /// An RDMA READ as requester.
     RdmaRead,
-    /// A receive filled by the peer's SEND.
+    /// A receive completed by a SEND.
     Recv,
-    /// A receive consumed by the peer's RDMA WRITE with immediate.
+    /// A receive completed by an RDMA WRITE with immediate.
     RecvRdmaWithImm,
 }
 
-/// A completion: `struct ibv_wc`. After an error only `wr_id`, `status` and `qpn` mean anything.
+/// A completion: `struct ibv_wc`. After an error only `wr_id`, `status` and `qpn` are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// The work request's number.
+    /// The application's number of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Success or the error.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes received or read.
+    /// Bytes of the message received, or bytes of the send work request.
     pub len_bytes: u32,
-    /// The immediate, where the message carried one.
+    /// Immediate data, where the message had any.
     pub imm: Option<u32>,
-    /// This side's queue pair.
+    /// The local queue pair.
     pub qpn: Qpn,
 }

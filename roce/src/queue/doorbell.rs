@@ -1,11 +1,10 @@
-//! Doorbells: how posting threads tell the engine which send queues have news.
+//! Doorbells: bits by which posting threads notify the engine of send queues with new work requests.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// One bit per queue pair slot, and one bit per word of them, so that a look at an idle device
-/// reads a few words.
+/// A bit per queue pair slot, and a summary bit per word of them, so that a poll of an idle device reads a few words.
 #[derive(Debug)]
 pub struct Doorbells {
     words: Box<[AtomicU64]>,
@@ -13,7 +12,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Doorbells of `slots` queue pairs, none rung.
+    /// Doorbells of `slots` queue pairs, none set.
     pub fn new(slots: usize) -> Self {
         let zeroed = |bits: usize| (0..bits.div_ceil(WORD_BITS)).map(|_| AtomicU64::new(0)).collect();
         let words: Box<[AtomicU64]> = zeroed(slots);
@@ -21,7 +20,7 @@ impl Doorbells {
         Doorbells { words, summary }
     }
 
-    /// Rings `slot`'s. What the ringing thread wrote before is seen by the engine after.
+    /// Sets the doorbell of `slot`. The engine sees all that this thread wrote before.
     #[inline]
     pub fn ring(&self, slot: usize) {
         let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
@@ -33,13 +32,13 @@ impl Doorbells {
         }
     }
 
-    /// Whether any is rung.
+    /// Whether any doorbell is set.
     #[inline]
     pub fn any(&self) -> bool {
         self.summary.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
     }
 
-    /// Calls `rung` for each slot whose bell was rung since the last call, and silences it.
+    /// Calls `rung` for each slot whose doorbell was set since the last call, and clears it.
     #[inline]
     pub fn drain(&self, mut rung: impl FnMut(usize)) {
         for (index, summary) in self.summary.iter().enumerate() {

@@ -1,5 +1,4 @@
-//! Work queues and completion queues: each a ring whose one end the application holds and whose
-//! other end the engine holds.
+//! Work queues and completion queues: each a ring with one end for the application and one for the engine.
 
 pub mod cq;
 pub mod cqe;

@@ -68,7 +68,7 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
 
 #[test]
 fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
-    // Made here, because loom's threads have small stacks.
+    // Allocated outside of the model, because loom's threads have small stacks.
     let memory = Memory::alloc(16);
     memory.write(0, &[7, 8, 9]).unwrap();
     let mut table = MemoryTable::new(1);
@@ -138,8 +138,8 @@ fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
     });
 }
 
-/// Asks for a notification, then polls the queue empty, then sleeps, as an application does: it either has the
-/// completion or is woken.
+/// Requests a notification, polls the queue empty, then sleeps, as an application does: the completion is polled or
+/// notified.
 #[test]
 fn a_completion_is_polled_or_notified() {
     loom::model(|| {

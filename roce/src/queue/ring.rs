@@ -1,4 +1,4 @@
-//! A bounded ring between one producing and one consuming thread, without locks.
+//! A bounded lock-free ring between one producer and one consumer thread.
 //!
 //! ```text
 //!            head (consumer owns)            tail (producer owns)
@@ -7,8 +7,8 @@
 //!             ^ get(0)          get(len-1) ^
 //! ```
 //!
-//! The consumer may read any published element in place and release them in order: a send queue
-//! keeps its work requests here until they are acknowledged.
+//! The consumer may read any published element in place and release elements in order: a send queue holds its work
+//! requests here until they are acknowledged.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -19,7 +19,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 
 use crate::start;
 
-/// Keeps the two ends' indices off each other's cache line (two lines: the prefetcher pairs them).
+/// Keeps the indices of the two ends on cache lines of their own; 128 bytes, because the prefetcher loads lines in
+/// pairs.
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
@@ -42,14 +43,14 @@ impl<T> Shared<T> {
     }
 }
 
-/// The writing end.
+/// The end that pushes elements.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: u32,
     head_seen: u32,
 }
 
-/// The reading end.
+/// The end that reads and releases elements.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: u32,
@@ -59,12 +60,12 @@ pub struct Consumer<T> {
 /// A ring of at most `depth` elements (1 to 2^30).
 ///
 /// # Panics
-/// Where `depth` is outside that range: the callers' own limits are far smaller.
+/// If `depth` is outside that range; callers have far smaller limits.
 pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
     ring_from(start::RING_POSITION, depth)
 }
 
-/// As [`ring`]; the first element gets the position `first`.
+/// As [`ring`], with `first` as the position of the first element.
 pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>, Consumer<T>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
@@ -90,21 +91,21 @@ impl<T: Copy + Send> Producer<T> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
     }
 
-    /// The position that the next element gets; positions count up by one, modulo 2^32.
+    /// The position of the next element pushed; positions count up by one, modulo 2^32.
     ///
-    /// `position % n` names a slot only where `n` is a power of two: any other remainder jumps at the wrap.
+    /// `position % n` identifies a slot only where `n` is a power of two; otherwise the remainder jumps at the wrap.
     pub fn position(&self) -> u32 {
         self.tail
     }
 
-    /// Publishes `value`; gives it back where the ring is full.
+    /// Publishes `value`; returns it as the error where the ring is full.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {
         if !self.has_room(1) {
             return Err(value);
         }
-        // SAFETY: has_room: the slot at `tail` is outside head..tail, so the consumer does not read
-        // it, and this is the only producer (&mut self of a type that is not Clone).
+        // SAFETY: has_room: the slot at `tail` is outside head..tail, so the consumer does not read it, and this is
+        // the only producer (&mut self of a type that is not Clone).
         self.shared.slot(self.tail).with_mut(|slot| unsafe { (*slot).write(value) });
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail.0.store(self.tail, Ordering::Release);
@@ -113,7 +114,7 @@ impl<T: Copy + Send> Producer<T> {
 }
 
 impl<T: Copy + Send> Consumer<T> {
-    /// Published elements not yet released.
+    /// Elements published and not yet released.
     #[inline]
     pub fn len(&mut self) -> u32 {
         self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
@@ -130,20 +131,19 @@ impl<T: Copy + Send> Consumer<T> {
         self.head
     }
 
-    /// The element `index` places after the oldest, if it is published.
+    /// The element `index` after the oldest, if it is published.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
         let slot = self.shared.slot(self.head.wrapping_add(index));
-        // SAFETY: head <= position < tail: the slot was written before `tail` was stored with
-        // Release and loaded with Acquire, and the producer leaves it alone until it is released,
-        // which needs &mut self.
+        // SAFETY: head <= position < tail: the slot was written before `tail` was stored with Release and loaded with
+        // Acquire, and the producer does not write it until it is released, which needs &mut self.
         Some(slot.with(|slot| unsafe { (*slot).assume_init_ref() }))
     }
 
-    /// Gives the `count` oldest elements' places back (at most those that are published).
+    /// Releases the `count` oldest elements, or all that are published where these are fewer.
     #[inline]
     pub fn release(&mut self, count: u32) {
         let published = self.tail_seen.wrapping_sub(self.head);
@@ -152,12 +152,12 @@ impl<T: Copy + Send> Consumer<T> {
         self.shared.head.0.store(self.head, Ordering::Release);
     }
 
-    /// Takes at most `max` of the oldest elements and appends them to `out`; returns how many.
+    /// Removes at most `max` of the oldest elements and appends them to `out`; returns how many.
     #[inline]
     pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let count = (self.len() as usize).min(max);
         out.reserve(count);
-        // Fewer than 2^32, as the ring's length is.
+        // Below 2^32, because the ring's length is.
         for index in 0..count as u32 {
             out.extend(self.get(index).copied());
         }
@@ -165,7 +165,7 @@ impl<T: Copy + Send> Consumer<T> {
         count
     }
 
-    /// Takes the oldest element.
+    /// Removes and returns the oldest element.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let value = *self.get(0)?;

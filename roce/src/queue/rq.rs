@@ -1,4 +1,4 @@
-//! The receive queue.
+//! Receive queues.
 
 use super::sg::Lists;
 use super::work::{WorkPoster, WorkQueue, Wqe, work_queue};
@@ -8,9 +8,9 @@ use crate::mem::{MemoryTable, PdId};
 /// Sizes of a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvQueueSize {
-    /// Work requests outstanding at most.
+    /// Largest number of outstanding work requests.
     pub depth: u32,
-    /// Scatter entries of one work request at most.
+    /// Largest number of scatter entries of one work request.
     pub max_sges: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// A receive queue of the given size.
+/// A receive queue of the given size, closed to posts.
 pub fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
     (RecvPoster { work: poster }, RecvQueue { work: queue })
@@ -38,7 +38,7 @@ impl Wqe for RecvWqe {
 }
 
 impl RecvPoster {
-    /// Queues `request`. It needs no doorbell: the engine looks when a message arrives.
+    /// Queues `request`. No doorbell is set, because the engine reads the queue when a message arrives.
     #[inline]
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
@@ -46,14 +46,14 @@ impl RecvPoster {
         self.work.push(RecvWqe { wr_id: request.wr_id, list })
     }
 
-    /// Work requests outstanding at most.
+    /// Largest number of outstanding work requests.
     pub fn depth(&self) -> u32 {
         self.work.depth()
     }
 }
 
 impl RecvQueue {
-    /// Lets posts through or refuses them.
+    /// Accepts posts, or refuses them with [`PostError::WrongState`].
     pub fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
@@ -64,24 +64,24 @@ impl RecvQueue {
         self.work.get(0).is_none()
     }
 
-    /// The oldest receive.
+    /// The oldest receive, which the next message fills.
     #[inline]
     pub fn oldest(&mut self) -> Option<&RecvWqe> {
         self.work.get(0)
     }
 
-    /// The receive `index` places behind the oldest.
+    /// The receive `index` after the oldest.
     pub fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         self.work.get(index)
     }
 
-    /// Releases the oldest receive and its entries, once its message has completed.
+    /// Removes the oldest receive and releases its entries.
     #[inline]
     pub fn release_oldest(&mut self) -> Option<RecvWqe> {
         self.work.release_oldest()
     }
 
-    /// The queue's scatter lists.
+    /// The scatter lists of this queue, for memory of protection domain `pd`.
     #[inline]
     pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)

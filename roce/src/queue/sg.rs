@@ -1,23 +1,23 @@
-//! Copying between frames and scatter/gather lists. A range is checked whole before any byte of it
-//! moves, so that a refusal leaves memory as it was.
+//! Copies between frames and scatter/gather lists. `scatter` checks the whole range before it copies, so that an
+//! error leaves memory unchanged.
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
 use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
-/// A queue's view of registered memory: whose work requests it holds, and the rest of their lists.
+/// Access to the memory of one queue's scatter/gather lists.
 pub struct Lists<'a> {
-    /// All regions.
+    /// All memory regions of the device.
     pub memory: &'a MemoryTable,
     /// The queue pair's protection domain.
     pub pd: PdId,
-    /// Scatter/gather entries after the first.
+    /// Scatter/gather entries after the first, of all work requests of the queue.
     pub rest: &'a mut Consumer<Sge>,
 }
 
 impl<'a> Lists<'a> {
-    /// Bytes `offset..offset+len_bytes` of a list of one entry; `None` where it has more. Most have one,
-    /// and need not be walked through.
+    /// Bytes `offset..offset+len_bytes` of a list of at most one entry; `None` where the list has more or the range
+    /// exceeds it. Most lists have one entry, and need no iteration.
     #[inline]
     pub fn open_one(
         &self,
@@ -30,7 +30,7 @@ impl<'a> Lists<'a> {
         Some(self.memory.open_local(self.pd, piece.lkey, piece.addr, piece.len_bytes, access))
     }
 
-    /// Whether every byte of `offset..offset+len_bytes` of `list` may be accessed.
+    /// Checks that every byte of `offset..offset+len_bytes` of `list` may be accessed.
     #[inline]
     pub fn check(
         &mut self,
@@ -45,7 +45,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// Copies from memory, starting at `offset` of `list`, until `out` is full.
+    /// Copies from memory to `out`, starting at `offset` of `list`, until `out` is full.
     #[inline]
     pub fn gather(&mut self, list: &SgList, offset: u32, mut out: &mut [u8]) -> Result<(), MemoryError> {
         let (memory, pd) = (self.memory, self.pd);
@@ -59,7 +59,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// Copies `bytes` into memory, starting at `offset` of `list`.
+    /// Copies `bytes` to memory, starting at `offset` of `list`: all of them, or none after an error.
     #[inline]
     pub fn scatter(&mut self, list: &SgList, offset: u32, mut bytes: &[u8]) -> Result<(), MemoryError> {
         if let Some(opened) = self.open_one(list, offset, bytes.len() as u32, Access::LOCAL_WRITE) {

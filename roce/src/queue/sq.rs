@@ -1,4 +1,4 @@
-//! The send queue.
+//! Send queues.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::start;
 /// Sizes of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendQueueSize {
-    /// Work requests outstanding at most.
+    /// Largest number of outstanding work requests.
     pub depth: u32,
-    /// Scatter/gather entries of one work request at most.
+    /// Largest number of scatter/gather entries of one work request.
     pub max_sges: u32,
-    /// Inline bytes of one work request at most.
+    /// Largest number of inline bytes of one work request.
     pub max_inline_bytes: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct SendQueueSize {
 pub struct SendPoster {
     work: WorkPoster<SendWqe>,
     inline: Memory,
-    /// The place in `inline` of the next inline work request, below the depth.
+    /// Index in `inline` of the next inline work request, below the depth.
     inline_place: u32,
     size: SendQueueSize,
     signal_all: bool,
@@ -38,8 +38,8 @@ pub struct SendQueue {
     inline: Memory,
 }
 
-/// A send queue of the given size. `slot` is the bell of `doorbells` that a post rings;
-/// `signal_all` makes every work request signaled (`sq_sig_all`).
+/// A send queue of the given size, closed to posts. A post sets the doorbell of `slot` in `doorbells`. `signal_all`
+/// makes every work request signaled (`sq_sig_all`).
 pub fn send_queue(
     size: SendQueueSize,
     signal_all: bool,
@@ -49,7 +49,7 @@ pub fn send_queue(
     send_queue_from(start::RING_POSITION, size, signal_all, doorbells, slot)
 }
 
-/// As [`send_queue`]; positions in its rings count from `first`.
+/// As [`send_queue`], with `first` as the first position of its rings.
 fn send_queue_from(
     first: u32,
     size: SendQueueSize,
@@ -79,7 +79,7 @@ impl Wqe for SendWqe {
 }
 
 impl SendPoster {
-    /// Queues `request` and rings the doorbell.
+    /// Queues `request` and sets the doorbell.
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
@@ -107,20 +107,20 @@ impl SendPoster {
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
         let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        // Places are taken in turn, because work requests are released in order: of the `depth` inline ones posted
-        // last at most `depth` - 1 are outstanding here. A remainder of the ring's position would jump at its wrap.
+        // Round robin, because work requests are released in order: of the last `depth` inline ones posted at most
+        // `depth` - 1 are outstanding here. A remainder of the ring's position would jump at its wrap.
         self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
         Ok(list)
     }
 
-    /// Work requests outstanding at most.
+    /// Largest number of outstanding work requests.
     pub fn depth(&self) -> u32 {
         self.work.depth()
     }
 }
 
 impl SendQueue {
-    /// Lets posts through or refuses them.
+    /// Accepts posts, or refuses them with [`PostError::WrongState`].
     pub fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
@@ -131,30 +131,30 @@ impl SendQueue {
         self.work.len()
     }
 
-    /// Whether there are none.
+    /// Whether no work request is outstanding.
     pub fn is_empty(&mut self) -> bool {
         self.work.len() == 0
     }
 
-    /// The work request `index` places after the oldest.
+    /// The work request `index` after the oldest.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&SendWqe> {
         self.work.get(index)
     }
 
-    /// Releases the oldest work request and its entries, once it has completed.
+    /// Removes the oldest work request and releases its entries.
     #[inline]
     pub fn release_oldest(&mut self) -> Option<SendWqe> {
         self.work.release_oldest()
     }
 
-    /// The queue's gather and scatter lists.
+    /// The gather and scatter lists of this queue, for memory of protection domain `pd`.
     #[inline]
     pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
 
-    /// Bytes `offset..offset+len_bytes` of an inline work request.
+    /// Bytes `offset..offset+len_bytes` of an inline work request; empty where they are out of range.
     #[inline]
     pub fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
         let start = wqe.list.first_addr() as usize + offset as usize;
@@ -184,7 +184,7 @@ mod tests {
         poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
     }
 
-    /// What an inline work request sends; `None` for one that is not inline.
+    /// The bytes that an inline work request sends; `None` where it is not inline.
     fn inline_bytes(queue: &SendQueue, wqe: &SendWqe) -> Option<u64> {
         let mut bytes = [0; INLINE_BYTES as usize];
         queue.inline_span(wqe, 0, INLINE_BYTES).copy_to(&mut bytes);

@@ -1,5 +1,5 @@
-//! The two ends of queues on two threads: for ThreadSanitizer, and for faults that only many rounds show. What every
-//! interleaving does, loom says (`models.rs`).
+//! The two ends of queues on two threads: for ThreadSanitizer, and for faults that occur in few of many rounds.
+//! `models.rs` covers every interleaving with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use crate::random::Random;
 const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
 const DEPTH: u32 = 5;
 
-/// Posts work requests of one to three entries by turns, each as soon as it is taken. One that is refused while
-/// nothing is outstanding would be refused for ever.
+/// Posts work requests of one to three entries in turn, each as soon as it is accepted. A post refused while the
+/// queue is empty would be refused forever.
 fn post_all(released: &AtomicU64, mut post: impl FnMut(u64) -> bool) {
     for wr_id in 0..ROUNDS {
         loop {
@@ -62,7 +62,7 @@ fn two_threads_post_and_release_receives() {
     engine.join().unwrap();
 }
 
-/// Every other send is inline; the bytes of all are those of their number.
+/// Every other send is inline; each byte of a send is the low 8 bits of its number.
 #[test]
 fn two_threads_post_sends_and_answer_doorbells() {
     let memory = Memory::alloc(256);
@@ -119,7 +119,7 @@ fn two_threads_post_sends_and_answer_doorbells() {
 fn two_threads_ring_while_one_answers() {
     const SLOTS: usize = 130;
     let bells = Arc::new(Doorbells::new(SLOTS));
-    // What was posted to each slot: plain numbers to the bells, which order them.
+    // Last round posted to each slot: relaxed, because the doorbells order the accesses.
     let posted: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(0)).collect());
     let ringers: Vec<_> = (0..2)
         .map(|first| {

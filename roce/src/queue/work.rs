@@ -1,9 +1,9 @@
-//! What send and receive queue have in common: a ring of work requests, and a ring of those entries of their
-//! scatter/gather lists that come after the first.
+//! Common part of send and receive queues: a ring of work requests, and a ring of the scatter/gather entries after
+//! the first of each list.
 //!
 //! ```text
-//!   poster   entries pushed  -> work request pushed       whoever sees the request sees its entries
-//!   engine   entries released -> work request released    whoever sees its place free sees theirs free
+//!   poster   entries pushed   -> work request pushed      a visible work request has visible entries
+//!   engine   entries released -> work request released    a free work request slot has free entry slots
 //! ```
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A work request in its queue.
 pub(super) trait Wqe: Copy + Send {
-    /// Where its bytes are.
+    /// Scatter/gather list of its bytes.
     fn list(&self) -> &SgList;
 }
 
@@ -36,12 +36,12 @@ pub(super) struct WorkQueue<W> {
     open: Arc<AtomicBool>,
 }
 
-/// A queue of at most `depth` work requests of `max_sges` entries, which takes none yet.
+/// A queue of at most `depth` work requests of `max_sges` entries each, closed to posts.
 pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
     work_queue_from(start::RING_POSITION, depth, max_sges)
 }
 
-/// As [`work_queue`]; positions in its rings count from `first`.
+/// As [`work_queue`], with `first` as the first position of its rings.
 pub(super) fn work_queue_from<W: Wqe>(
     first: u32,
     depth: u32,
@@ -55,7 +55,7 @@ pub(super) fn work_queue_from<W: Wqe>(
 }
 
 impl<W: Wqe> WorkPoster<W> {
-    /// Whether a work request may be posted now.
+    /// Whether a work request may be posted: the queue is open and not full.
     #[inline]
     pub(super) fn admit(&mut self) -> Result<(), PostError> {
         if !self.open.load(Ordering::Relaxed) {
@@ -64,8 +64,8 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// The list of `sges`, of which those after the first are put into their ring: all or none, because what is
-    /// there without a work request is released with none.
+    /// Builds the list of `sges` and pushes the entries after the first: all or none, because entries without a work
+    /// request are never released.
     #[inline]
     pub(super) fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
         if sges.len() > self.max_sges as usize {
@@ -83,13 +83,12 @@ impl<W: Wqe> WorkPoster<W> {
         Ok(list)
     }
 
-    /// Queues an admitted work request, whose list was made by [`WorkPoster::list_of`].
+    /// Queues a work request after [`WorkPoster::admit`], with a list made by [`WorkPoster::list_of`].
     #[inline]
     pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
         self.wqes.push(wqe).map_err(|_| self.full())
     }
 
-    /// Work requests outstanding at most.
     pub(super) fn depth(&self) -> u32 {
         self.wqes.depth()
     }
@@ -100,7 +99,7 @@ impl<W: Wqe> WorkPoster<W> {
 }
 
 impl<W: Wqe> WorkQueue<W> {
-    /// Lets posts through or refuses them.
+    /// Accepts posts or refuses them.
     pub(super) fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::Relaxed);
     }
@@ -111,19 +110,19 @@ impl<W: Wqe> WorkQueue<W> {
         self.wqes.len()
     }
 
-    /// The work request `index` places after the oldest.
+    /// The work request `index` after the oldest.
     #[inline]
     pub(super) fn get(&mut self, index: u32) -> Option<&W> {
         self.wqes.get(index)
     }
 
-    /// Releases the oldest work request and its entries. Entries first, because a poster on another thread that
-    /// finds a place for a work request takes for granted that there are places for its entries.
+    /// Removes the oldest work request and releases its entries. Entries first, because a poster on another thread
+    /// that finds room for a work request expects room for its entries.
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
         let rest = wqe.list().rest_count();
-        // Mostly there are none, and a release writes to a cache line that both ends share.
+        // Skipped for most lists, because a release writes to a cache line that both ends share.
         if rest > 0 {
             self.sges.release(rest);
         }
@@ -131,7 +130,6 @@ impl<W: Wqe> WorkQueue<W> {
         Some(wqe)
     }
 
-    /// The queue's scatter/gather lists.
     #[inline]
     pub(super) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         Lists { memory, pd, rest: &mut self.sges }
@@ -149,7 +147,8 @@ mod tests {
         poster.push(RecvWqe { wr_id, list })
     }
 
-    /// A release under way, as another thread saw it when work requests were released before their entries.
+    /// The state in the middle of a release, as another thread saw it when work requests were released before
+    /// entries.
     #[test]
     fn a_refused_post_leaves_no_entries_behind() {
         let (mut poster, mut queue) = work_queue(2, 3);

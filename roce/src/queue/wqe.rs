@@ -1,113 +1,113 @@
-//! Work queue elements: what the application asks for.
+//! Work requests: as posted by the application, and as queued (WQEs).
 
 use super::ring::Consumer;
 use crate::id::{LKey, RKey};
 
-/// The longest message, in bytes: 2^31 (IBA 9.7.6).
+/// Largest message in bytes: 2^31 (IBA 9.7.6).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 
-/// One entry of a scatter/gather list.
+/// Scatter/gather entry (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
     /// Address of the first byte, as registered.
     pub addr: u64,
     /// Length in bytes.
     pub len_bytes: u32,
-    /// Key of the region that holds the bytes.
+    /// L_Key of the region that contains the bytes.
     pub lkey: LKey,
 }
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// SEND into the peer's next receive.
     Send,
-    /// SEND that delivers a 32-bit immediate (network byte order is the caller's affair).
+    /// SEND with a 32-bit immediate; byte order is up to the application.
     SendWithImm {
-        /// The immediate.
+        /// Immediate data.
         imm: u32,
     },
-    /// RDMA WRITE.
+    /// RDMA WRITE of the gather list.
     Write {
-        /// First remote address.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// Key of the remote region.
+        /// R_Key of the peer's region.
         rkey: RKey,
     },
-    /// RDMA WRITE that consumes a receive and delivers an immediate.
+    /// RDMA WRITE that consumes a receive of the peer and delivers an immediate.
     WriteWithImm {
-        /// First remote address.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// Key of the remote region.
+        /// R_Key of the peer's region.
         rkey: RKey,
-        /// The immediate.
+        /// Immediate data.
         imm: u32,
     },
     /// RDMA READ into the local scatter list.
     Read {
-        /// First remote address.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// Key of the remote region.
+        /// R_Key of the peer's region.
         rkey: RKey,
     },
 }
 
-/// Flags of a send work request, as `enum ibv_send_flags`.
+/// Flags of a send work request (`enum ibv_send_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
-    /// A success completes visibly (a failure always does).
+    /// Success writes a completion; an error always does.
     pub signaled: bool,
-    /// The peer's completion is a solicited event.
+    /// The completion of the receive at the peer is a solicited event (IBA 9.2.3).
     pub solicited: bool,
-    /// Starts only when every earlier READ has completed.
+    /// Fence: starts after all earlier READs have completed (IBA 10.8.3).
     pub fence: bool,
 }
 
 /// A send work request, as posted.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// The caller's own number, returned in the completion.
+    /// The application's number, returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation, with remote address and immediate.
     pub op: SendOp,
-    /// How.
+    /// Signaled, solicited event, fence.
     pub flags: SendFlags,
-    /// The bytes.
+    /// Payload to send, or scatter list of a READ.
     pub data: SendData<'a>,
 }
 
-/// Where the bytes of a send work request are.
+/// Location of the bytes of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
-    /// In registered memory.
+    /// Registered memory.
     Sges(&'a [Sge]),
-    /// Here; they are copied at once and need no registration. Not for READ.
+    /// Bytes copied by the post, which need no registration. Not for READ.
     Inline(&'a [u8]),
 }
 
 /// A receive work request, as posted.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// The caller's own number, returned in the completion.
+    /// The application's number, returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes, filled in order.
+    /// Scatter list, filled in order by the message.
     pub sges: &'a [Sge],
 }
 
-/// Why a work request was not posted. Nothing of it was queued.
+/// Reason why a work request was not posted. Nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The queue pair cannot take it in its present state.
+    /// The queue pair's state does not allow the post.
     #[error(
         "the queue pair's state does not allow this post: sends need RTS (or SQD, ERR), receives at least INIT"
     )]
     WrongState,
-    /// The queue is full.
+    /// The queue has `depth` work requests outstanding.
     #[error(
         "the work queue is full ({depth} outstanding): poll completions first, or create the queue pair with a larger queue"
     )]
     QueueFull {
-        /// Its depth.
+        /// Largest number of outstanding work requests.
         depth: u32,
     },
     /// More scatter/gather entries than the queue pair was created for.
@@ -115,7 +115,7 @@ pub enum PostError {
     TooManySges {
         /// Entries given.
         count: usize,
-        /// Entries allowed.
+        /// Largest number of entries.
         max: u32,
     },
     /// More inline bytes than the queue pair was created for.
@@ -123,22 +123,22 @@ pub enum PostError {
     InlineTooLong {
         /// Bytes given.
         len_bytes: usize,
-        /// Bytes allowed.
+        /// Largest number of bytes.
         max_bytes: u32,
     },
-    /// A READ cannot carry inline data.
+    /// A READ with inline data.
     #[error("an RDMA READ fills memory, so it cannot be posted with inline data: give a scatter list")]
     InlineRead,
-    /// Longer than a message may be.
+    /// Longer than [`MAX_MESSAGE_BYTES`].
     #[error("a message of {len_bytes} bytes is longer than the 2 GiB that a message may be")]
     TooLong {
-        /// Its length.
+        /// Bytes of all entries together.
         len_bytes: u64,
     },
 }
 
-/// A scatter/gather list as a queue keeps it: the first entry in place, the rest in the queue's
-/// ring of entries, because most lists have one.
+/// A scatter/gather list in a queue: the first entry here, the others in the queue's ring of entries, because most
+/// lists have one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SgList {
     first: Sge,
@@ -149,8 +149,8 @@ pub struct SgList {
 }
 
 impl SgList {
-    /// The list of `sges`, whose entries after the first lie from `rest_position` on.
-    /// `Err` is the total length where that is longer than a message may be.
+    /// The list of `sges`, with the entries after the first at `rest_position` and following. The error is the length
+    /// in bytes, if above [`MAX_MESSAGE_BYTES`].
     pub(super) fn new(sges: &[Sge], rest_position: u32) -> Result<SgList, u64> {
         let total: u64 = sges.iter().map(|sge| u64::from(sge.len_bytes)).sum();
         let len_bytes = u32::try_from(total).ok().filter(|len| *len <= MAX_MESSAGE_BYTES).ok_or(total)?;
@@ -164,8 +164,7 @@ impl SgList {
         self.count <= 1
     }
 
-    /// The run of memory that makes up bytes `offset..offset+len_bytes`, where the list has one entry
-    /// and they lie in it.
+    /// The memory of bytes `offset..offset+len_bytes`, if the list has one entry at most and contains them.
     #[inline]
     pub(super) fn one_piece(&self, offset: u32, len_bytes: u32) -> Option<Sge> {
         let fits = self.is_one_entry() && len_bytes <= self.len_bytes.checked_sub(offset)?;
@@ -173,18 +172,17 @@ impl SgList {
         fits.then_some(Sge { addr, len_bytes, lkey: self.first.lkey })
     }
 
-    /// Address of the first entry.
     pub(super) fn first_addr(&self) -> u64 {
         self.first.addr
     }
 
-    /// Entries kept in the ring.
+    /// Entries in the queue's ring of entries.
     pub(super) fn rest_count(&self) -> u32 {
         self.count.saturating_sub(1)
     }
 
-    /// Calls `piece` for each run of memory that makes up bytes `offset..offset+len_bytes` of the
-    /// list, in order, until one fails. Stops early where the list ends before.
+    /// Calls `piece` for each run of memory of bytes `offset..offset+len_bytes`, in order, until one fails or the
+    /// list ends.
     #[inline]
     pub(super) fn pieces<E>(
         &self,
@@ -219,23 +217,23 @@ impl SgList {
 /// A send work request in its queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
-    /// The caller's number.
+    /// The application's number.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation, with remote address and immediate.
     pub op: SendOp,
-    /// How.
+    /// Flags, `signaled` also where the queue signals all.
     pub flags: SendFlags,
-    /// Whether the bytes lie in the queue's inline room; `list` then names them there.
+    /// The bytes are in the queue's inline memory, at the address of the first entry of `list`.
     pub inline: bool,
-    /// The bytes.
+    /// Payload to send, or scatter list of a READ.
     pub list: SgList,
 }
 
 /// A receive work request in its queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWqe {
-    /// The caller's number.
+    /// The application's number.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Scatter list, filled in order by the message.
     pub list: SgList,
 }

@@ -68,7 +68,7 @@ impl GoBackN {
         }
     }
 
-    /// Takes in feedback. `next` must lie in `una..=high`; anything else is ignored.
+    /// Takes in feedback. `next` must lie in `una..=max_sent`; anything else is ignored.
     pub fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
         let (AckEvent::Cumulative { next } | AckEvent::Lost { next }) = event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
@@ -135,7 +135,7 @@ impl LossWindow {
         self.window_pkts
     }
 
-    /// Packets were acknowledged, and sending `resumes` where one of `sent_pkts` was lost.
+    /// Packets were acknowledged, and sending `lost` where one of `sent_pkts` was lost.
     #[inline]
     pub fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);

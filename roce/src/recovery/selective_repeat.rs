@@ -363,7 +363,7 @@ impl SelectiveRepeat {
         self.largest_acked[space as usize].minus(self.reordering_threshold_pkts)
     }
 
-    /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_looked`]; `None` where nothing
+    /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_scanned`]; `None` where nothing
     /// may have been: the next one in order overtakes nothing.
     #[inline]
     pub fn scan_from(&mut self, space: PsnSpace) -> Option<Psn> {
@@ -424,7 +424,7 @@ impl SelectiveRepeat {
         self.scanned_to[space as usize] = if is_tracked { loss_threshold } else { tracked_end };
     }
 
-    /// The first packet from `from` to before `overtaking` that was sent once, has not arrived and is not known to be lost.
+    /// The first packet from `from` to before `loss_threshold` that was sent once, has not arrived and is not known to be lost.
     fn next_unacked_below(&self, loss_threshold: Psn, from: Psn) -> Option<Psn> {
         let tracked_pkts = self.sent().min(self.window_pkts()) - self.tracked(from)?;
         let mut left = u32::try_from(loss_threshold.offset_from(from)?).ok()?.min(tracked_pkts);
@@ -570,7 +570,7 @@ impl OutOfOrderSet {
         self.buffered.remove_range(expected, span);
     }
 
-    /// Words of the bitmap that [`Ahead::words`] yields at most.
+    /// Words of the bitmap that [`OutOfOrderSet::words`] yields at most.
     fn words_max(&self) -> usize {
         (self.buffered.capacity() / 32) as usize
     }

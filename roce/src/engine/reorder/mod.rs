@@ -1,12 +1,12 @@
-//! Packets kept until those before them have come, for queue pairs whose recovery says so.
+//! The reorder buffer of a device: out-of-order packets of the queue pairs whose recovery buffers any.
 //!
 //! ```text
 //!   slot of the queue pair -> window: | . | psn 7 | . | psn 9 | .. |   by PSN modulo window
-//!                                           |           '-> a place among the copies: a tiny frame's bytes
-//!                                           '-> a place among the frames: the port's buffer
+//!                                           |           '-> an entry of the copies: bytes of a short frame
+//!                                           '-> an entry of the frames: the port's buffer
 //! ```
-//! The responder knows which PSNs are kept; here are the packets. A frame that fits is copied, because a buffer
-//! of the port holds a packet of the largest path MTU, and a tiny one would keep all of it from the port.
+//! The responder has the set of buffered PSNs, this module the packets. A short frame is copied, because a buffer of
+//! the port holds a packet of the largest path MTU, and the port would lack all of it.
 
 mod store;
 
@@ -16,48 +16,48 @@ use crate::recovery::psn_window::PsnSet;
 use crate::time::Instant;
 use store::{Owner, Store};
 
-/// How a packet is kept.
+/// Form in which a packet is buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// As the port's frame.
+    /// The port's frame itself.
     Frame,
-    /// As a copy.
+    /// A copy of its bytes.
     Copy,
 }
 
 impl Kind {
     const ALL: [Kind; 2] = [Kind::Frame, Kind::Copy];
 
-    /// For a frame of `len_bytes`.
+    /// The form for a frame of `len_bytes`.
     pub(super) fn of(len_bytes: usize) -> Self {
         if len_bytes <= REORDER_COPY_BYTES { Kind::Copy } else { Kind::Frame }
     }
 }
 
-/// Whether one more packet may be kept.
+/// Whether one more packet may be buffered, by the share of its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// It may.
+    /// Yes.
     Free,
-    /// In the place of this one of the same queue pair, which is farther ahead.
+    /// Only in exchange for this buffered packet of the same queue pair, whose PSN is higher.
     Instead(Psn),
-    /// It may not.
+    /// No.
     None,
 }
 
-/// A packet that is kept no more.
+/// A packet removed from the reorder buffer.
 pub(super) enum Taken<F> {
     /// The port's frame.
     Frame(F),
-    /// So many bytes, copied to where the taker wants them.
+    /// Length in bytes of a packet copied to the caller's buffer.
     Copy(usize),
 }
 
-/// What one queue pair keeps.
+/// Buffered packets of one queue pair.
 struct Window {
-    /// By PSN modulo their number; of use where `held` has the PSN.
+    /// Entries by PSN modulo window; valid where `buffered` has the PSN.
     places: Box<[u32]>,
-    /// By [`Kind`]; no PSN is in both.
+    /// Buffered PSNs by [`Kind`]; a PSN is in one of the two at most.
     buffered: [PsnSet; 2],
 }
 
@@ -70,30 +70,29 @@ impl Window {
         psn.value() as usize & (self.places.len() - 1)
     }
 
-    /// The kind and the place of what is kept in the place of `psn`, which may be an earlier round's.
+    /// Kind and entry of the packet buffered at the index of `psn`. Its PSN may differ by a multiple of the window.
     fn find(&self, psn: Psn) -> Option<(Kind, u32)> {
         let kind = Kind::ALL.into_iter().find(|kind| self.buffered[*kind as usize].contains(psn))?;
         Some((kind, self.places[self.index(psn)]))
     }
 }
 
-/// The packets kept by one device.
 pub(super) struct ReorderBuffer<F> {
     windows: Vec<Option<Window>>,
     frames: Store<F>,
     copies: Store<usize>,
-    /// The copies, by place.
+    /// The bytes of the copies, by entry.
     bytes: Box<[u8]>,
 }
 
-/// Where the copy of a place is.
+/// The bytes of the copy of an entry.
 fn copy_range(place: u32) -> std::ops::Range<usize> {
     let start = place as usize * REORDER_COPY_BYTES;
     start..start + REORDER_COPY_BYTES
 }
 
 impl<F: AsRef<[u8]>> ReorderBuffer<F> {
-    /// Keeps nothing.
+    /// An empty reorder buffer.
     pub(super) fn new() -> Self {
         ReorderBuffer {
             windows: Vec::new(),
@@ -103,7 +102,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Makes room for the window of the queue pair in `slot`, a power of two.
+    /// Opens a window of `window_pkts`, a power of two, for the queue pair in `slot`.
     pub(super) fn open(&mut self, slot: usize, window_pkts: u32) {
         if self.bytes.is_empty() {
             self.bytes = vec![0; REORDER_COPIES_MAX * REORDER_COPY_BYTES].into_boxed_slice();
@@ -118,7 +117,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.divide();
     }
 
-    /// Drops what is kept for the queue pair in `slot`, and its share.
+    /// Drops the buffered packets of the queue pair in `slot`, and releases its reservation.
     pub(super) fn close(&mut self, slot: usize) {
         self.clear(slot);
         if self.windows.get_mut(slot).and_then(Option::take).is_some() {
@@ -132,7 +131,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.copies.divide(windows.map(|window| window.buffered(Kind::Copy)));
     }
 
-    /// Drops what is kept for the queue pair in `slot`.
+    /// Drops the buffered packets of the queue pair in `slot`.
     pub(super) fn clear(&mut self, slot: usize) {
         for kind in Kind::ALL {
             let mut from = Psn::new(0);
@@ -146,12 +145,12 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Frames of the port, and copies, that are kept.
+    /// Frames of the port, and copies, that are buffered.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.frames.len(), self.copies.len())
     }
 
-    /// Whether the queue pair in `slot`, which expects `expected`, may keep `psn` ahead of it.
+    /// Whether the queue pair in `slot`, whose expected PSN is `expected`, may buffer the out-of-order `psn`.
     pub(super) fn room(&self, slot: usize, kind: Kind, psn: Psn, expected: Psn) -> Room {
         let Some(window) = self.windows.get(slot).and_then(Option::as_ref) else { return Room::None };
         let has_room = match kind {
@@ -166,7 +165,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         farthest.filter(is_farther).map_or(Room::None, Room::Instead)
     }
 
-    /// Keeps a frame as it is.
+    /// Buffers a frame itself, in place of a packet at the same index.
     pub(super) fn buffer_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -178,7 +177,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Keeps the bytes of a frame of [`Kind::Copy`].
+    /// Buffers the bytes of a frame of [`Kind::Copy`], in place of a packet at the same index.
     pub(super) fn buffer_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -193,7 +192,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         window.buffered[Kind::Copy as usize].insert(psn);
     }
 
-    /// The packet of `psn`, where it is kept.
+    /// The packet of `psn`, if it is buffered.
     pub(super) fn get(&self, slot: usize, psn: Psn) -> Option<&[u8]> {
         let (kind, place) = self.windows.get(slot)?.as_ref()?.find(psn)?;
         let (owner, bytes) = match kind {
@@ -206,7 +205,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         (owner.psn == psn).then_some(bytes)
     }
 
-    /// Takes out the packet of `psn`, where it is kept; a copy into `room`.
+    /// Removes the packet of `psn`, if it is buffered; copies the bytes of a [`Kind::Copy`] into `room`.
     pub(super) fn take(
         &mut self,
         slot: usize,
@@ -220,7 +219,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.release(slot, psn)
     }
 
-    /// Drops what is in the place of `psn`.
+    /// Drops the packet buffered at the index of `psn`.
     pub(super) fn discard(&mut self, slot: usize, psn: Psn) {
         self.release(slot, psn);
     }
@@ -236,7 +235,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// When the oldest packet has been kept for too long.
+    /// When the oldest packet expires.
     #[inline]
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let (frame, copy) = (self.frames.oldest(), self.copies.oldest());
@@ -244,7 +243,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         Some(buffered_at.plus_nanos(REORDER_NANOS_MAX))
     }
 
-    /// Drops a packet that was kept for too long. Returns whose it was.
+    /// Drops one expired packet. Returns the slot of its queue pair and its PSN.
     pub(super) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         if self.frames.len() + self.copies.len() == 0 {
             return None;

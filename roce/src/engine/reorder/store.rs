@@ -1,11 +1,11 @@
-//! Room for one kind of kept packet: its places, their age, and who may have how many.
+//! Entries of the reorder buffer for one kind of packet, linked by age, and the share of each queue pair.
 //!
 //! ```text
-//!   places:   | for each queue pair alone: reserved | reserved | .. |      for any: what is left      |
-//!   by age:   oldest <-> .. <-> newest, through all queue pairs
+//!   entries:  | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
+//!   by age:   oldest <-> .. <-> newest, over all queue pairs
 //! ```
-//! A queue pair that has used up what is reserved for it may have of the rest as much as a multiple of what is
-//! free of it, so that none takes it all (dynamic thresholds, Choudhury and Hahne 1998).
+//! A queue pair that has used up its reservation may take a multiple of the free unreserved entries beyond it, so
+//! that none takes them all (dynamic thresholds, Choudhury and Hahne 1998).
 
 use crate::engine::limits::{REORDER_RESERVED, REORDER_SHARE_OF_FREE};
 use crate::psn::Psn;
@@ -13,16 +13,14 @@ use crate::time::Instant;
 
 const NONE: u32 = u32::MAX;
 
-/// What a place is taken by.
+/// Queue pair and PSN of a buffered packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// The queue pair's slot.
     pub slot: u32,
-    /// The packet's PSN.
     pub psn: Psn,
 }
 
-/// A place: taken, and linked by age, or free, and linked by `newer` to the next free one.
+/// An entry: taken and linked by age, or free and linked by `newer` to the next free one.
 struct Place<T> {
     taken: Option<(Owner, T)>,
     buffered_at: Instant,
@@ -30,7 +28,6 @@ struct Place<T> {
     newer: u32,
 }
 
-/// The places.
 pub(super) struct Store<T> {
     places: Vec<Place<T>>,
     places_max: usize,
@@ -38,15 +35,15 @@ pub(super) struct Store<T> {
     oldest: u32,
     newest: u32,
     len: usize,
-    /// Queue pairs, each with so many places of its own.
+    /// Queue pairs with a reservation of `reserved` entries each.
     owners: usize,
     reserved: usize,
-    /// Places taken beyond those, over all queue pairs.
+    /// Entries taken beyond reservations, over all queue pairs.
     shared: usize,
 }
 
 impl<T> Store<T> {
-    /// Nothing, with room for `places_max`, for nobody yet.
+    /// An empty store of at most `places_max` entries, without reservations.
     pub(super) fn new(places_max: usize) -> Self {
         Store {
             places: Vec::new(),
@@ -61,22 +58,23 @@ impl<T> Store<T> {
         }
     }
 
-    /// How many are kept.
+    /// Packets buffered.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Divides the room anew: among as many queue pairs as `kept` has numbers, each of what one of them keeps.
+    /// Divides the entries among queue pairs anew; `buffered` is the number of packets that each has buffered.
     pub(super) fn divide(&mut self, buffered: impl Iterator<Item = usize> + Clone) {
-        // Memory for all at once, and before any packet comes; none for a device that keeps nothing.
+        // Allocates for all entries at once, so that a packet allocates none; a device without such queue pairs has
+        // none.
         self.places.reserve_exact(self.places_max - self.places.len());
         self.owners = buffered.clone().count();
         self.reserved = REORDER_RESERVED.min(self.places_max / 2 / self.owners.max(1));
         self.shared = buffered.map(|buffered| buffered.saturating_sub(self.reserved)).sum();
     }
 
-    /// Whether a queue pair that keeps `kept` may keep one more.
+    /// Whether a queue pair with `buffered` packets buffered may buffer one more.
     pub(super) fn has_room(&self, buffered: usize) -> bool {
         let left = self.places_max - self.reserved * self.owners;
         let free = left.saturating_sub(self.shared);
@@ -84,7 +82,7 @@ impl<T> Store<T> {
         is_admitted && self.len < self.places_max
     }
 
-    /// Keeps `value` for a queue pair that keeps `kept` others, and for which there is room. Returns its place.
+    /// Buffers `value` for a queue pair with `buffered` others, if an entry is free. Returns the entry.
     pub(super) fn insert(&mut self, owner: Owner, value: T, buffered: usize, now: Instant) -> Option<u32> {
         let at = match self.places.get(self.free as usize) {
             Some(place) => std::mem::replace(&mut self.free, place.newer),
@@ -106,12 +104,12 @@ impl<T> Store<T> {
         Some(at)
     }
 
-    /// What is kept at a place.
+    /// The packet buffered at an entry.
     pub(super) fn get(&self, at: u32) -> Option<&(Owner, T)> {
         self.places.get(at as usize)?.taken.as_ref()
     }
 
-    /// Takes out what is kept at a place, by a queue pair that keeps `kept` with it.
+    /// Removes the packet at an entry, of a queue pair with `buffered` packets buffered, this one included.
     pub(super) fn remove(&mut self, at: u32, buffered: usize) -> Option<(Owner, T)> {
         let place = self.places.get_mut(at as usize)?;
         let taken = place.taken.take()?;
@@ -130,7 +128,7 @@ impl<T> Store<T> {
         Some(taken)
     }
 
-    /// Who has kept something for longest, and since when.
+    /// The packet buffered longest, and since when.
     #[inline]
     pub(super) fn oldest(&self) -> Option<(Owner, Instant)> {
         let place = self.places.get(self.oldest as usize)?;
@@ -189,7 +187,7 @@ mod tests {
         ) {
             let mut store = Store::new(PLACES);
             store.divide([0; 4].into_iter());
-            // Place, owner and time, oldest first.
+            // Entry, owner and time, oldest first.
             let mut model: Vec<(u32, Owner, u64)> = Vec::new();
             for (time, (slot, pick, keep)) in steps.into_iter().enumerate() {
                 let time = time as u64;

@@ -294,7 +294,7 @@ impl<P: Port> Events<P> {
         fate
     }
 
-    /// A packet of `lane` is on its way: frames held behind it have one less to wait for.
+    /// A packet of `space` is on its way: frames held behind it have one less to wait for.
     fn count_passing(&mut self, space: StreamId) {
         if self.delayed.is_empty() {
             return;

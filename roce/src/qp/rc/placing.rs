@@ -304,7 +304,7 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// The payload of `packet` is in its place: in the receive of `spot`, or in remote memory.
+    /// The payload of `packet` is in its place: in the receive of `rq_offset`, or in remote memory.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let place = self.place(packet.bth.psn);

@@ -153,7 +153,7 @@ pub struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Serves at most `limit` READs at once, and remembers as many; besides, at most `repeats` that are asked
+    /// Serves at most `limit` READs at once, and remembers as many; besides, at most `duplicates_max` that are asked
     /// again. `None`: as many as fresh ones, so that a peer that asks for all of its READs again is served;
     /// otherwise repetitions are of what was lost and no more.
     pub fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
