@@ -16,10 +16,10 @@ use std::fmt;
 /// the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PsnSpace {
-    /// Requests.
+    /// Requests, which ACKs and SACKs acknowledge.
     #[default]
     Request,
-    /// READ responses and acknowledgements, which carry the PSNs of the requests.
+    /// READ responses, each of which acknowledges its own PSN, and acknowledgements.
     Response,
 }
 

@@ -2,16 +2,16 @@
 //! their names ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`).
 //!
 //! ```text
-//!            first CNP: a limiter at the link's speed
-//!   unlimited ---------------------------------------> CNP: target := current, where it had grown
+//!            first CNP: a limiter at the maximum rate
+//!   unlimited ---------------------------------------> CNP: target := current, if increased since the last
 //!       ^                                                   current := current * (1 - alpha / 2)
 //!       |                                                 |
 //!       |  current = maximum                              v   every rpg_time_reset, and every rpg_byte_reset
 //!       '---------------- increase: fast -> additive -> hyper     target += 0 | rpg_ai_rate | rpg_hai_rate
 //!                                                                 current := (target + current) / 2
-//!   alpha, every dce_tcp_rtt:  alpha := g * alpha + (1 - g) * (a CNP came)
+//!   alpha, every dce_tcp_rtt:  alpha := g * alpha + (1 - g) * (1 if a CNP was received, or else 0)
 //! ```
-//! Nothing runs by itself: what the clock brought is caught up with when a packet wants to go.
+//! No timer runs: [`Dcqcn::may_send`] and [`Dcqcn::on_cnp`] apply the changes that are due by then.
 
 use super::pacer::{Pacer, RATE_MAX_BITS_PER_SEC};
 use super::parameters::{BITS_PER_MBIT, parameters};
@@ -19,83 +19,83 @@ use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
 use crate::time::Instant;
 
 parameters! {
-    /// DCQCN's parameters, named as NVIDIA's adapters name them; defaults are theirs. Rates are in Mbit/s,
-    /// times in microseconds.
+    /// DCQCN's parameters, with the names and defaults of NVIDIA's adapters. Rates are in Mbit/s, times in
+    /// microseconds.
     DcqcnParameters of "dcqcn" {
-        /// Packets in flight at most, beside the rate.
+        /// Packets in flight at most, in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every notification sets the target rate to the current one.
+        /// 1: every CNP sets the target rate to the current rate.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// 1: a notification does so also where the rate has grown by the timer, and not only by bytes sent.
+        /// 1: a CNP does so if the rate was increased by the timer, not only if by bytes sent.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
-        /// Time between rate increases.
+        /// Time between rate increases by the timer.
         rpg_time_reset = 300, in 1 to 131_071;
-        /// Bytes between rate increases.
+        /// Bytes sent between rate increases by bytes.
         rpg_byte_reset = 32_767, in 1 to 0x7FFF_FFFF;
-        /// Increases of one kind until fast recovery ends, and of both until hyper increase begins.
+        /// More increases than this by timer or bytes end fast recovery; by both, they begin hyper increase.
         rpg_threshold = 1, in 1 to 31;
-        /// A flow that has reached this rate is limited no more; 0: the link's speed.
+        /// Rate at which the limiter is removed; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
-        /// Step of the target rate in additive increase.
+        /// Step of the target rate in an additive increase.
         rpg_ai_rate = 5, in 1 to 10_000_000;
-        /// Step of the target rate in hyper increase.
+        /// Step of the target rate in a hyper increase.
         rpg_hai_rate = 50, in 1 to 10_000_000;
-        /// Logarithm of what alpha, of 10 bits, is divided by for the share that a notification takes off.
+        /// A decrease is by `alpha / 2^rpg_gd` of the rate, with alpha in 1024ths.
         rpg_gd = 11, in 10 to 15;
-        /// What a single decrease leaves at least, in percent.
+        /// Share of the rate that one decrease leaves at least, in percent.
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// The rate at a flow's first notification; 0: the one that it has.
+        /// Rate at a flow's first CNP, before the decrease; 0: the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha, in 1024ths.
         dce_tcp_g = 1019, in 0 to 1023;
         /// Time between updates of alpha.
         dce_tcp_rtt = 1, in 1 to 131_071;
-        /// Time between rate decreases at least.
+        /// Least time between rate decreases.
         rate_reduce_monitor_period = 4, in 1 to 1_000_000;
-        /// Alpha at a flow's first notification, in 1024ths.
+        /// Alpha at a flow's first CNP, in 1024ths.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
 
-/// 1 as a fixed-point number of alpha: ten bits more than the adapters', so that it decays to nothing.
+/// Fraction bits of alpha: ten more than the adapters', so that alpha decays to 0.
 const ONE_SHIFT: u32 = 20;
-/// Bits of a parameter that is a fraction.
+/// Fraction bits of parameters in 1024ths.
 const FRACTION_SHIFT: u32 = 10;
 const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 
-/// Timed rate increases that are caught up with at once; what an idle flow misses beyond them is forgotten.
+/// Rate changes that are due and applied in one call at most; an idle flow forgoes further timed increases.
 const INCREASES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// What a rate limiter knows, from a flow's first notification until it has its full rate again.
+/// Rate limiter of a flow, from its first CNP until it has the maximum rate again.
 #[derive(Clone, Debug)]
 struct Limiter {
     pacer: Pacer,
-    /// What the rate grows towards, in bits per second.
+    /// Rate that increases approach, in bits per second.
     target: u64,
-    /// The congestion that notifications tell of, of [`ONE_SHIFT`] bits.
+    /// Estimate of congestion from CNPs, from 0 to 1, fixed-point of [`ONE_SHIFT`] fraction bits.
     alpha: u64,
-    /// Up to when alpha is right.
+    /// Time up to which alpha is updated.
     alpha_at: Instant,
-    /// A notification came since then.
+    /// A CNP was received since `alpha_at`.
     notified: bool,
-    /// When the notification that waits takes effect.
+    /// When the decrease of a CNP is due.
     decrease_at: Option<Instant>,
-    /// Before this there is no further decrease.
+    /// No further decrease before this time.
     no_decrease_before: Instant,
-    /// When the timer increases the rate.
+    /// When the next increase by the timer is due.
     increase_at: Instant,
-    /// Bytes until they do.
+    /// Bytes to send until the next increase by bytes.
     bytes_left: u32,
-    /// Increases by timer and by bytes since the last decrease.
+    /// Increases by the timer, and by bytes, since the last decrease.
     time_stage: u32,
     byte_stage: u32,
 }
 
-/// A queue pair's reaction point.
+/// Reaction point of a queue pair.
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     parameters: DcqcnParameters,
@@ -104,40 +104,40 @@ pub struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// A flow that has not been notified, over a link of `link_bits_per_sec`.
+    /// Creates the state of a flow without a CNP, over a link of `link_bits_per_sec`.
     pub fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
         let configured = bits_per_sec(parameters.rpg_max_rate);
         let max_rate = if configured == 0 { link_bits_per_sec } else { configured };
-        // The least rate is never above the greatest.
+        // At least the minimum rate, because otherwise the clamp of a decrease would panic.
         let max_rate = max_rate.clamp(bits_per_sec(parameters.rpg_min_rate), RATE_MAX_BITS_PER_SEC);
         Dcqcn { parameters: *parameters, max_rate, limiter: None }
     }
 
-    /// Packets in flight at most.
+    /// Returns the packets in flight at most, which CNPs do not change.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
     }
 
-    /// The rate it is limited to, in bits per second; `None` where it is not.
+    /// Returns the rate of the limiter in bits per second; `None` without one.
     pub fn rate_bits_per_sec(&self) -> Option<u64> {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
 
-    /// Whether a packet may go now.
+    /// Applies rate changes due until `now`, and returns whether a packet may be sent now.
     #[inline]
     pub fn may_send(&mut self, now: Instant) -> bool {
         self.advance(now);
         self.limiter.as_ref().is_none_or(|limiter| limiter.pacer.next_at() <= now)
     }
 
-    /// When to ask again.
+    /// Returns when to call [`Dcqcn::may_send`] again; `None` without a limiter.
     pub fn next_permit_at(&self) -> Option<Instant> {
-        // The rate may rise before that, and the wait shrink.
+        // At the next change of rate, too, because it may shorten the wait.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
-    /// A packet went out.
+    /// Records that a packet of `bytes` was sent; every `rpg_byte_reset` bytes increase the rate.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u32) {
         let Some(limiter) = &mut self.limiter else { return };
@@ -150,7 +150,8 @@ impl Dcqcn {
         }
     }
 
-    /// A notification came.
+    /// Records a CNP. Its decrease is due `rate_reduce_monitor_period` after the last one, or now if that
+    /// has passed.
     pub fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
         let limiter = self.limiter.get_or_insert_with(|| Limiter::new(&self.parameters, self.max_rate, now));
@@ -160,7 +161,7 @@ impl Dcqcn {
         self.advance(now);
     }
 
-    /// Catches up with what the clock brought until `now`.
+    /// Applies the decreases and timed increases due until `now`, at most [`INCREASES_PER_CALL`].
     fn advance(&mut self, now: Instant) {
         for _ in 0..INCREASES_PER_CALL {
             let Some(limiter) = &mut self.limiter else { return };
@@ -183,7 +184,7 @@ impl Dcqcn {
         }
     }
 
-    /// One increase; a flow that has its full rate again is limited no more.
+    /// Increases the rate once; removes the limiter at the maximum rate, unless a decrease is due.
     fn increase(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.increase(&self.parameters, self.max_rate, now);
@@ -194,7 +195,7 @@ impl Dcqcn {
 }
 
 impl Limiter {
-    /// At a flow's first notification.
+    /// Creates the limiter at a flow's first CNP.
     fn new(parameters: &DcqcnParameters, max_rate: u64, now: Instant) -> Self {
         let first = bits_per_sec(parameters.rate_to_set_on_first_cnp);
         let rate = if first == 0 { max_rate } else { first.min(max_rate) };
@@ -217,7 +218,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Brings alpha up to `now`: only its first update since can know of a notification.
+    /// Updates alpha for each period until `now`. Only the first of them can include a CNP, because each CNP
+    /// calls this before it sets `notified`.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;
@@ -239,7 +241,7 @@ impl Limiter {
         if parameters.clamp_tgt_rate == 1 || has_grown {
             self.target = rate;
         }
-        // Neither is above what a pacer and alpha can be: their product has 64 bits.
+        // No overflow: rate is at most RATE_MAX_BITS_PER_SEC and alpha at most 1.
         let off = (rate * self.alpha) >> (parameters.rpg_gd + ONE_SHIFT - FRACTION_SHIFT);
         let least = rate / 100 * u64::from(parameters.rpg_min_dec_fac);
         let rate = rate.saturating_sub(off).max(least);
@@ -261,18 +263,18 @@ impl Limiter {
             0
         };
         self.target = (self.target + bits_per_sec(step)).min(max_rate);
-        // Rounded up, or it would never get there.
+        // Rounded up, otherwise the rate would stay below the target.
         let rate = (self.target + self.pacer.bits_per_sec()).div_ceil(2);
         self.pacer.set_rate(now, rate.min(max_rate));
     }
 }
 
-/// The product of two fixed-point numbers.
+/// Product of two fixed-point numbers.
 fn times(a: u64, b: u64) -> u64 {
     (a * b) >> ONE_SHIFT
 }
 
-/// A fixed-point number below 1 to a power, by squaring: as many steps as the exponent has bits.
+/// Power of a fixed-point number below 1, by squaring: at most one step per bit of the exponent.
 fn power(mut base: u64, mut exponent: u64) -> u64 {
     let mut product = 1 << ONE_SHIFT;
     while exponent > 0 && product > 0 {
@@ -312,7 +314,7 @@ mod tests {
         dcqcn
     }
 
-    /// The rate at `micros`, where nothing happens before.
+    /// Applies changes due until `micros` and returns the rate.
     fn rate_at(dcqcn: &mut Dcqcn, micros: u64) -> u64 {
         dcqcn.may_send(at(micros));
         dcqcn.rate_bits_per_sec().unwrap_or(LINK)
@@ -342,8 +344,8 @@ mod tests {
             ..DcqcnParameters::default()
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
-        // Increases by timer, then by bytes: two of fast recovery, additive while only one kind has passed the
-        // threshold, hyper when both have.
+        // Increases by the timer, then by bytes: two in fast recovery, additive while one count is above the
+        // threshold, hyper while both are.
         let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
         for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
         {
@@ -366,7 +368,7 @@ mod tests {
             ..DcqcnParameters::default()
         });
         let first = dcqcn.rate_bits_per_sec().unwrap();
-        dcqcn.on_sent(at(0), 1_000_000); // 200 us of it
+        dcqcn.on_sent(at(0), 1_000_000); // 400 us at the rate after the first decrease
         (1..4).for_each(|micros| dcqcn.on_cnp(at(micros)));
         assert_eq!(dcqcn.rate_bits_per_sec(), Some(first));
         assert_eq!(dcqcn.next_permit_at(), Some(at(4)), "it wakes for the decrease");
@@ -427,7 +429,7 @@ mod tests {
         assert!(rate_at(&mut dcqcn, 1_000_001) > first);
     }
 
-    /// The same in floating point, a microsecond at a time for alpha.
+    /// The same in floating point, with one update of alpha for each period.
     struct Model {
         p: DcqcnParameters,
         rate: f64,
@@ -548,7 +550,7 @@ mod tests {
     }
 
     proptest! {
-        /// Fewer increases than it takes to get the full rate back.
+        /// Events too few for the maximum rate to be restored.
         #[test]
         fn the_rate_is_that_of_the_model(
             p in parameters(),
@@ -572,7 +574,7 @@ mod tests {
                     model.on_sent(bytes);
                 }
                 let Some(rate) = dcqcn.rate_bits_per_sec() else {
-                    // Where nothing was taken off there is nothing to limit.
+                    // No limiter: the rate is the maximum again.
                     prop_assert!(model.rate >= LINK as f64 * 0.999_999);
                     return Ok(());
                 };

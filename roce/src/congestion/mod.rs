@@ -1,17 +1,17 @@
-//! Congestion control: whether a packet may go now.
+//! Congestion control: decides whether a packet may be sent now.
 //!
-//! A scheme is asked [`Congestion::permit`] before each packet, with what is in flight, and told of what
-//! was sent, acknowledged, lost and marked. It never learns which packet it is.
+//! The requester calls [`Congestion::permit`] before each packet, with the packets in flight, and notifies
+//! the scheme of packets sent, ACKs, losses and CNPs. A scheme sees no PSNs.
 //!
 //! ```text
-//!   permit(now, in flight) --no, in flight is enough--> wait for an acknowledgement
-//!             |            '-no, it is too soon-------> wait until next_permit_at()
+//!   permit(now, in flight) --no, the window is full---> wait for an ACK
+//!             |            '-no, the pacer waits------> wait until next_permit_at()
 //!            yes --> on_sent --> .. on_ack, on_loss, on_cnp
 //!
 //!              | window  dcqcn  swift  timely
 //!   on_sent    |           x      x      x       the pacer
 //!   on_ack     |                  x      x       the round trip
-//!   on_cnp     |           x                     the notification
+//!   on_cnp     |           x                     the CNP
 //!   on_loss    |                  x
 //! ```
 
@@ -31,27 +31,27 @@ pub use timely::Timely;
 
 use crate::time::Instant;
 
-/// The longest round trip that is reckoned with, in nanoseconds: a thousand seconds.
+/// Upper bound of round-trip samples, in nanoseconds: 1,000 s. Longer ones count as this.
 const RTT_NANOS_MAX: u64 = 1_000_000_000_000;
 
-/// The state of a queue pair's scheme.
+/// Congestion control state of a queue pair.
 #[derive(Clone, Debug)]
 pub enum Congestion {
-    /// No control, or a fixed cap on packets in flight: no more than a bandwidth-delay product is of any use.
+    /// No control, or a fixed window: more in flight than a bandwidth-delay product is of no use.
     Window {
-        /// The cap.
+        /// Packets in flight at most; without control, the largest window that exists.
         window_pkts: u32,
     },
-    /// DCQCN's reaction point.
+    /// DCQCN's reaction point: CNPs reduce the rate.
     Dcqcn(Box<Dcqcn>),
-    /// Swift.
+    /// Swift: the round trip sets the window.
     Swift(Box<Swift>),
-    /// Timely.
+    /// Timely: the gradient of the round trip sets the rate.
     Timely(Box<Timely>),
 }
 
 impl Congestion {
-    /// Starts as a connection does, over a link of `link_bits_per_sec`.
+    /// Creates the state of a new connection over a link of `link_bits_per_sec`.
     pub fn new(scheme: &CongestionScheme, link_bits_per_sec: u64) -> Self {
         match scheme {
             CongestionScheme::None | CongestionScheme::Window { .. } => {
@@ -67,14 +67,14 @@ impl Congestion {
         }
     }
 
-    /// Whether it is a window and no more: then it need not be told what is sent.
+    /// Returns whether the scheme is a plain window, which needs no [`Congestion::on_sent`].
     #[inline]
     pub fn is_window(&self) -> bool {
         matches!(self, Congestion::Window { .. })
     }
 
-    /// Whether one more packet may join `in_flight_pkts` now. One that takes the place of a lost one, or
-    /// that the peer asked for, joins none.
+    /// Returns whether one more packet may be sent with `in_flight_pkts` in flight, which is 0 for a selective
+    /// retransmission and for a READ response.
     #[inline]
     pub fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
         match self {
@@ -83,7 +83,7 @@ impl Congestion {
         }
     }
 
-    /// Whether the clock lets a packet go. Out of line, so that a window alone stays cheap.
+    /// Returns whether the pacer permits a packet. Not inlined, so that a plain window stays cheap.
     #[inline(never)]
     fn may_send(&mut self, now: Instant) -> bool {
         match self {
@@ -94,7 +94,7 @@ impl Congestion {
         }
     }
 
-    /// Packets in flight at most.
+    /// Returns the packets in flight at most, at least 1.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         match self {
@@ -105,7 +105,8 @@ impl Congestion {
         }
     }
 
-    /// The rate that packets are paced to, in bits per second; `None` where they are not.
+    /// Returns the rate of the scheme in bits per second; `None` if it has none: a plain window, Swift, or
+    /// DCQCN without a limiter.
     pub fn rate_bits_per_sec(&self) -> Option<u64> {
         match self {
             Congestion::Window { .. } | Congestion::Swift(_) => None,
@@ -114,7 +115,7 @@ impl Congestion {
         }
     }
 
-    /// When the pacer lets the next packet go, as it stands; `None` where nothing is paced.
+    /// Returns when to call [`Congestion::permit`] again, as of the present rate; `None` while nothing is paced.
     #[inline]
     pub fn next_permit_at(&self) -> Option<Instant> {
         match self {
@@ -125,7 +126,7 @@ impl Congestion {
         }
     }
 
-    /// A packet went out, `frame_bytes` long from Ethernet header to ICRC.
+    /// Records that a packet was sent; `frame_bytes` from Ethernet header to ICRC.
     #[inline(never)]
     pub fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
@@ -136,13 +137,13 @@ impl Congestion {
         }
     }
 
-    /// Whether it follows the round trip: then packets are to be timed.
+    /// Returns whether the scheme needs round-trip samples.
     #[inline]
     pub fn follows_round_trip(&self) -> bool {
         matches!(self, Congestion::Swift(_) | Congestion::Timely(_))
     }
 
-    /// `acked_pkts` were newly acknowledged; with the round trip of one that was timed, where one was.
+    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample in nanoseconds, if there is one.
     #[inline]
     pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         let bounded = |rtt_nanos: u64| rtt_nanos.clamp(1, RTT_NANOS_MAX);
@@ -157,8 +158,7 @@ impl Congestion {
         }
     }
 
-    /// The peer received a packet that was marked "congestion experienced". Returns whether this scheme
-    /// listens to that.
+    /// Records a CNP: the peer received a packet with a CE mark. Returns whether the scheme reacts to CNPs.
     pub fn on_cnp(&mut self, now: Instant) -> bool {
         match self {
             Congestion::Dcqcn(dcqcn) => {
@@ -169,7 +169,7 @@ impl Congestion {
         }
     }
 
-    /// Packets were lost, as a negative or selective acknowledgement tells, or a timeout.
+    /// Records a loss, detected by a NAK, a SACK, a READ response or a timeout.
     pub fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),

@@ -1,35 +1,35 @@
-//! DCQCN's notification point: when a marked packet is answered with a congestion notification
-//! (SIGCOMM'15, section 3.1; InfiniBand Architecture, annex A17.9.3).
+//! DCQCN's notification point: for which packets with a CE mark a CNP is sent (SIGCOMM'15, section 3.1; IBA
+//! A17.9.3).
 //!
 //! ```text
-//!   marked packets   *  * *   *       *        *  *
-//!   notifications    |<-- min_time -->|        |<-- min_time -->      for each queue pair, destination or port
+//!   CE marks         *  * *   *       *        *  *
+//!   CNPs             |<-- min_time -->|        |<-- min_time -->      for each queue pair, destination or port
 //! ```
 
 use crate::id::Gid;
 use crate::time::Instant;
 
-/// What shares the time between two notifications. Adapters differ in this (Lumina, SIGCOMM'23).
+/// Scope of the least time between two CNPs. Adapters differ in it (Lumina, SIGCOMM'23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CnpPacing {
-    /// Each queue pair by itself, as in DCQCN's paper.
+    /// Per queue pair, as in DCQCN's paper.
     #[default]
     PerQp,
-    /// All queue pairs whose peers have one address.
+    /// Per peer GID, for all queue pairs connected to it.
     PerDestination,
-    /// All queue pairs of the port.
+    /// Per port, for all its queue pairs.
     PerPort,
 }
 
-/// How a device notifies; names and defaults as in NVIDIA's `/sys/class/net/*/ecn/roce_np`. There is no
-/// `cnp_802p_prio`, for frames carry no VLAN tag.
+/// Notification point of a device; names and defaults as in NVIDIA's `/sys/class/net/*/ecn/roce_np`. There is
+/// no `cnp_802p_prio`: no priority is set in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotificationConfig {
-    /// Time between two notifications at least, in microseconds; 0: every marked packet is answered.
+    /// Least time between two CNPs, in microseconds; 0: a CNP for every CE mark.
     pub min_time_between_cnps: u32,
-    /// What shares that time.
+    /// Scope of that time.
     pub pacing: CnpPacing,
-    /// Differentiated services code point of notifications, 6 bits.
+    /// DSCP of CNPs, 6 bits.
     pub cnp_dscp: u8,
 }
 
@@ -39,31 +39,31 @@ impl Default for NotificationConfig {
     }
 }
 
-/// Destinations that are told apart; two of the rest share their time with another.
+/// Slots for destinations: GIDs with the same hash share one.
 const DESTINATIONS: usize = 1024;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// ECT(0): the sender's transport reacts to marks (RFC 3168).
+/// ECT(0) in the ECN field: the sender's transport reacts to CE marks (RFC 3168).
 pub const ECT_0: u8 = 2;
 
 impl NotificationConfig {
-    /// Traffic class of notifications. They are ECT(0), as those of ConnectX-4 Lx.
+    /// Returns the traffic class of CNPs: the DSCP and ECT(0), as ConnectX-4 Lx sends them.
     pub const fn traffic_class(&self) -> u8 {
         (self.cnp_dscp << 2) | ECT_0
     }
 }
 
-/// Which marked packets are answered.
+/// Notification point of a device, with the time of the next CNP per scope.
 #[derive(Clone, Debug)]
 pub struct NotificationPoint {
     config: NotificationConfig,
-    /// Before this the queue pair, destination or port sends no further notification.
+    /// Per queue pair, destination or port: no further CNP before this time.
     not_before: Box<[Instant]>,
 }
 
 impl NotificationPoint {
-    /// For a device with `slots` queue pairs at most.
+    /// Creates the notification point of a device with at most `slots` queue pairs.
     pub fn new(config: NotificationConfig, slots: usize) -> Self {
         let len = match config.pacing {
             CnpPacing::PerQp => slots,
@@ -73,13 +73,13 @@ impl NotificationPoint {
         NotificationPoint { config, not_before: vec![Instant::ZERO; len].into_boxed_slice() }
     }
 
-    /// How it notifies.
+    /// Returns the configuration, which does not change.
     pub fn config(&self) -> &NotificationConfig {
         &self.config
     }
 
-    /// Whether a marked packet of the queue pair in `slot`, from `peer`, is answered with a notification,
-    /// which is then taken for sent.
+    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair in
+    /// `slot`. If so, records it as sent at `now`. False for a slot that does not exist.
     pub fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,
@@ -94,7 +94,7 @@ impl NotificationPoint {
     }
 }
 
-/// A number below [`DESTINATIONS`] for an address (Fowler, Noll, Vo).
+/// Hashes a GID to a number below [`DESTINATIONS`] (FNV-1a).
 fn destination(peer: &Gid) -> usize {
     let hash =
         peer.0.iter().fold(0x811C_9DC5u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
@@ -110,7 +110,8 @@ mod tests {
         Gid::from(Ipv4Addr::new(10, 0, 0, last))
     }
 
-    /// Marks from two queue pairs of one peer and one of another, all at the same times: notifications of each.
+    /// Returns the CNPs of two queue pairs of one peer and of one of another, which receive CE marks at the same
+    /// times.
     fn notified(pacing: CnpPacing, min_time_between_cnps: u32) -> [u32; 3] {
         let config = NotificationConfig { pacing, min_time_between_cnps, ..NotificationConfig::default() };
         let mut point = NotificationPoint::new(config, 8);

@@ -1,55 +1,56 @@
-//! The pacer: holds a rate by saying when the next packet may go.
+//! The pacer: spaces packets to a rate by computing when the next may be sent.
 //!
 //! ```text
 //!   polls      |     |            |   |                           |
-//!   packets    *     **           *   *                           ***     what a gap between polls has
-//!   owed to    ---|---|---|---|---|---|---|---|---|---|---|---|---|       earned goes out at once,
-//!                                                                         at most BURST_NANOS of it
+//!   sent       *     **           *   *                           ***     packets due since the last
+//!   due        ---|---|---|---|---|---|---|---|---|---|---|---|---|       poll are sent at once, those
+//!                                                                         of BURST_NANOS at most
 //! ```
-//! It needs no timer and no system call of its own: whoever polls the engine asks it, and an engine with
-//! nothing else to do is polled when the next packet is due.
+//! The pacer has no timer and makes no system call: each poll of the engine checks it, and an idle engine
+//! is polled when the next packet is due.
 
 use crate::time::Instant;
 
-/// How much time without a packet may be made up for, in nanoseconds: the longest gap between polls over
-/// which the rate is held. What goes out at once is never more than the rate earns in it, and one packet.
+/// Unused time that a later burst may use, in nanoseconds: the longest gap between polls over which the
+/// rate is held. A burst is at most the bytes of the rate in this time, plus one packet.
 pub const BURST_NANOS: u64 = 10_000;
 
-/// The highest rate, in bits per second: of no link yet, and far from what 64 bits overflow at.
+/// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
 pub const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// A rate, and when the next packet may go at that rate. Times are kept to the remainder of the division, so
-/// no error adds up.
+/// A rate, and when the next packet may be sent at it. The remainder of each division is carried over,
+/// otherwise rounding errors would add up.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     bits_per_sec: u64,
     next_at: Instant,
-    /// What the division left over, in bits * 10^9 below `bits_per_sec`.
+    /// Remainder of the last division, in bits * 10^9, below `bits_per_sec`.
     remainder: u64,
 }
 
 impl Pacer {
-    /// A pacer of `bits_per_sec`, from 1 to [`RATE_MAX_BITS_PER_SEC`]; the first packet may go at once.
+    /// Creates a pacer of `bits_per_sec`, clamped to 1 to [`RATE_MAX_BITS_PER_SEC`]; the first packet may be
+    /// sent at once.
     pub fn new(bits_per_sec: u64) -> Self {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         Pacer { bits_per_sec, next_at: Instant::ZERO, remainder: 0 }
     }
 
-    /// The rate, in bits per second.
+    /// Returns the rate in bits per second, as clamped.
     #[inline]
     pub fn bits_per_sec(&self) -> u64 {
         self.bits_per_sec
     }
 
-    /// When the next packet may go.
+    /// Returns when the next packet may be sent.
     #[inline]
     pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// A packet of `bytes` went out at `now`.
+    /// Records that a packet of `bytes` was sent at `now`, and delays the next one by its time at the rate.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u32) {
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
@@ -62,7 +63,7 @@ impl Pacer {
         self.remainder = owed % self.bits_per_sec;
     }
 
-    /// Changes the rate. What is left of the wait for the next packet stretches or shrinks with it.
+    /// Changes the rate, clamped as by [`Pacer::new`]. The remaining wait for the next packet scales with it.
     pub fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         let wait_nanos = u128::from(self.next_at.nanos_since(now));
@@ -73,7 +74,7 @@ impl Pacer {
         (self.bits_per_sec, self.remainder) = (bits_per_sec, 0);
     }
 
-    /// Waits `nanos` from `now` before the next packet, whatever the rate.
+    /// Delays the next packet until `nanos` after `now`, at any rate.
     pub fn wait(&mut self, now: Instant, nanos: u64) {
         (self.next_at, self.remainder) = (now.plus_nanos(nanos), 0);
     }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a sender that always has packets of `bytes` sends when it is polled at `polls`: when, and how much.
+    /// Polls a sender that always has packets of `bytes` at `polls`; returns time and bytes of each burst.
     fn send(pacer: &mut Pacer, polls: impl Iterator<Item = u64>, bytes: u32) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         for now in polls {
@@ -101,7 +102,7 @@ mod tests {
         sent
     }
 
-    /// What the rate earns in `nanos`, in bytes.
+    /// Bytes of the rate in `nanos`.
     fn earned(bits_per_sec: u64, nanos: u64) -> u64 {
         (u128::from(bits_per_sec) * u128::from(nanos) / 8 / u128::from(NANOS_PER_SEC)) as u64
     }
@@ -110,8 +111,8 @@ mod tests {
     const SPAN: u64 = 10_000;
 
     proptest! {
-        /// Over any 10 us, what goes out is what the rate earns within 1 %, give or take a packet and what the
-        /// gap between two polls earns.
+        /// Over any 10 us, the bytes sent are those of the rate within 1 %, plus or minus a packet and the bytes
+        /// of the longest gap between two polls.
         #[test]
         fn the_rate_is_held_over_ten_microseconds(
             mbps in prop_oneof![Just(1u64), Just(400_000), 1..400_000u64],
@@ -120,7 +121,7 @@ mod tests {
         ) {
             let rate = mbps * 1_000_000;
             let mut pacer = Pacer::new(rate);
-            pacer.on_sent(Instant::from_nanos(START), 1); // no credit from before
+            pacer.on_sent(Instant::from_nanos(START), 1); // no unused time from before
             let gap_max = *gaps.iter().max().unwrap();
             let polls: Vec<u64> = gaps.iter().scan(START, |now, gap| { *now += gap; Some(*now) }).collect();
             let end = *polls.last().unwrap();
@@ -136,18 +137,18 @@ mod tests {
             }
         }
 
-        /// What a gap in polling, however long, lets out at once is bounded.
+        /// The burst after a gap between polls of any length is bounded.
         #[test]
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);
             let sent = send(&mut pacer, [START, START + gap].into_iter(), bytes);
-            // Times are whole nanoseconds.
+            // Plus 1, because times are whole nanoseconds.
             let most = earned(mbps * 1_000_000, BURST_NANOS + 1) + u64::from(bytes) + 1;
             prop_assert!(sent.iter().all(|(_, burst)| *burst <= most), "{sent:?}, at most {most}");
         }
     }
 
-    /// Polled whenever it asks to be, it is exact in the long run, at any rate.
+    /// A pacer polled at each `next_at` is exact in the long run, at any rate.
     #[test]
     fn no_error_adds_up() {
         for rate in [1_000_000, 999_999_937, 40_000_000_000, 399_999_999_999] {

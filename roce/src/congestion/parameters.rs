@@ -1,34 +1,34 @@
-//! Parameters of a scheme: named numbers with a default and a range, changed one by one as in
+//! Parameters of a congestion control scheme: named numbers with a default and a range, changed by text such as
 //! `rpg_gd=11,rpg_ai_rate=10`.
 
 use super::scheme::NoCongestionScheme;
 use std::fmt;
 
-/// Bits per second of the rates that parameters name.
+/// Bits per second in the unit of parameters that are rates.
 pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
 
-/// What a parameter is called and may be.
+/// Name and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Its name.
+    /// Name of its field, also in text.
     pub name: &'static str,
-    /// The smallest value.
+    /// The smallest value allowed.
     pub min: u32,
-    /// The largest value.
+    /// The largest value allowed.
     pub max: u32,
 }
 
-/// A scheme's parameters.
+/// The parameters of a scheme.
 pub trait Parameters: Copy + Default {
-    /// The scheme's name.
+    /// Name of the scheme in text.
     const SCHEME: &'static str;
-    /// All of them, in the order in which they are written.
+    /// Name and range of each parameter, in the order in which they are written.
     const LIMITS: &'static [Limits];
 
-    /// The value of parameter `index` of [`Parameters::LIMITS`], if there is one.
+    /// Returns the value of parameter `index` of [`Parameters::LIMITS`]; `None` if out of range.
     fn value(&mut self, index: usize) -> Option<&mut u32>;
 
-    /// Whether every value is in its range.
+    /// Returns whether every value is in its range.
     fn is_valid(mut self) -> bool {
         Self::LIMITS
             .iter()
@@ -36,10 +36,10 @@ pub trait Parameters: Copy + Default {
             .all(|(index, limits)| self.value(index).is_some_and(|v| (limits.min..=limits.max).contains(v)))
     }
 
-    /// The defaults but for what `text` changes.
+    /// Parses `name=value,..`; parameters not named have their defaults.
     ///
     /// # Errors
-    /// No such parameter, or a value out of its range.
+    /// `UnknownParameter`, or `BadValue` for a value that is no number or out of range.
     fn parse(text: &str) -> Result<Self, NoCongestionScheme> {
         let mut parameters = Self::default();
         for assignment in text.split(',') {
@@ -56,7 +56,8 @@ pub trait Parameters: Copy + Default {
         Ok(parameters)
     }
 
-    /// Writes the scheme's name and what differs from the defaults, as [`Parameters::parse`] takes it.
+    /// Writes the scheme's name and the parameters that differ from their defaults, as [`Parameters::parse`]
+    /// reads them.
     fn write(mut self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(Self::SCHEME)?;
         let mut defaults = Self::default();
@@ -75,7 +76,7 @@ pub trait Parameters: Copy + Default {
 }
 
 impl Limits {
-    /// Reads a value.
+    /// Parses a value; `BadValue` if it is no number or out of range.
     pub(super) fn number(&self, value: &str) -> Result<u32, NoCongestionScheme> {
         let &Limits { name, min, max } = self;
         value.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
@@ -84,7 +85,7 @@ impl Limits {
     }
 }
 
-/// Declares a scheme's parameters once: documentation, name, default and range.
+/// Declares the parameters of a scheme: documentation, name, default and range.
 macro_rules! parameters {
     ($(#[$meta:meta])* $name:ident of $scheme:literal {
         $($(#[doc = $doc:literal])* $field:ident = $default:expr, in $min:literal to $max:expr;)*

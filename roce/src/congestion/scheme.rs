@@ -1,4 +1,4 @@
-//! Congestion control schemes by name, and what can be changed about each.
+//! Congestion control schemes by name, with their parameters.
 
 use super::dcqcn::DcqcnParameters;
 use super::parameters::{Limits, Parameters};
@@ -7,32 +7,32 @@ use super::timely::TimelyParameters;
 use std::fmt;
 use std::str::FromStr;
 
-/// Packets in flight of one queue pair, unless configured otherwise.
+/// Default window of a queue pair, in packets in flight.
 pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
-/// The largest window, in packets: a quarter of the PSNs, so that what is in flight stays well within half
-/// the circle.
+/// The largest window, in packets: a quarter of the PSN circle, so that PSNs in flight lie well within half
+/// of it.
 pub const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
-/// What a queue pair is configured with: a decision of each sender alone, which its peer need not know.
+/// Congestion control of a sender. Its peer may use another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionScheme {
-    /// Everything that is posted goes out at once.
+    /// No congestion control: posted packets are sent at once.
     None,
-    /// A fixed cap on packets in flight (BDP-FC of IRN, SIGCOMM'18, section 3.2).
+    /// A fixed window (BDP-FC of IRN, SIGCOMM'18, section 3.2).
     Window {
-        /// The cap, at least 1.
+        /// Packets in flight at most, from 1 to [`WINDOW_PKTS_MAX`].
         window_pkts: u32,
     },
-    /// A rate that falls when the peer tells of marked packets (SIGCOMM'15).
+    /// DCQCN (SIGCOMM'15): a rate that CNPs reduce.
     Dcqcn(DcqcnParameters),
-    /// A window that keeps the round trip near a target (SIGCOMM'20).
+    /// Swift (SIGCOMM'20): a window that keeps the round trip near a target.
     Swift(SwiftParameters),
-    /// A rate that falls while the round trip rises (SIGCOMM'15).
+    /// Timely (SIGCOMM'15): a rate that falls while the round trip rises.
     Timely(TimelyParameters),
 }
 
-/// A window, as the parameter of the scheme of that name.
+/// Range of the parameter of `window:PKTS`.
 const WINDOW: Limits = Limits { name: "window", min: 1, max: WINDOW_PKTS_MAX };
 
 impl Default for CongestionScheme {
@@ -42,7 +42,7 @@ impl Default for CongestionScheme {
 }
 
 impl CongestionScheme {
-    /// Packets in flight at most.
+    /// Returns the packets in flight at most; [`WINDOW_PKTS_MAX`] without congestion control.
     pub fn window_pkts(&self) -> u32 {
         match *self {
             CongestionScheme::None => WINDOW_PKTS_MAX,
@@ -53,7 +53,7 @@ impl CongestionScheme {
         }
     }
 
-    /// Whether its numbers are in range.
+    /// Returns whether every parameter is in its range.
     pub fn is_valid(&self) -> bool {
         match self {
             CongestionScheme::None => true,
@@ -64,7 +64,7 @@ impl CongestionScheme {
         }
     }
 
-    /// Whether it needs the network to mark packets: they are then sent as capable of it (RFC 3168).
+    /// Returns whether packets are sent with ECT (RFC 3168), because the scheme depends on CE marks.
     pub fn is_ecn_capable(&self) -> bool {
         matches!(self, CongestionScheme::Dcqcn(_))
     }
@@ -82,38 +82,38 @@ impl fmt::Display for CongestionScheme {
     }
 }
 
-/// Why a text names no congestion control.
+/// Error of parsing a [`CongestionScheme`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCongestionScheme {
-    /// There is no such scheme.
+    /// Unknown scheme, or parameters of a scheme that has none.
     #[error(
         "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
          last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
     )]
     UnknownScheme {
-        /// What was given.
+        /// The text given.
         name: String,
     },
-    /// The scheme has no such parameter.
+    /// Unknown parameter of a known scheme.
     #[error("{scheme} has no parameter `{name}`: it has {allowed}")]
     UnknownParameter {
-        /// The scheme.
+        /// Name of the scheme.
         scheme: &'static str,
-        /// What was given.
+        /// The parameter given.
         name: String,
-        /// The parameters that it has.
+        /// The parameters of the scheme, separated by commas.
         allowed: String,
     },
-    /// A value out of range.
+    /// Value that is no number, or out of range.
     #[error("{name} = `{value}`: needed a number from {min} to {max}")]
     BadValue {
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// The smallest possible.
+        /// The smallest value allowed.
         min: u32,
-        /// The largest possible.
+        /// The largest value allowed.
         max: u32,
     },
 }

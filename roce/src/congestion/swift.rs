@@ -1,15 +1,14 @@
-//! Congestion control by delay, in the manner of Swift (Kumar et al., SIGCOMM'20, section 3): a window that
-//! grows while the round trip is shorter than a target and shrinks with the excess, at most once in a round
-//! trip. Of Swift's two windows only the fabric's is here: an engine that polls has no queue of its own host
-//! that it could tell apart.
+//! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while
+//! the round trip is below a target, and shrinks with the excess, at most once per round trip. Of Swift's two
+//! windows only the fabric's is implemented, because a polling engine cannot measure the delay of its own host.
 //!
 //! ```text
-//!   target = base_target + flow scaling: the smaller the window, the longer, for more flows share the queue
+//!   target = base_target + flow scaling: longer for small windows, because more flows share the queue
 //!   rtt < target:  window += ai / window for each packet acknowledged
-//!   rtt > target:  window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
+//!   else:          window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
 //!   loss:          window *= 1 - max_mdf
 //! ```
-//! A window below one packet paces: a packet in every rtt / window.
+//! A window below one packet paces: one packet per rtt / window.
 
 use super::parameters::parameters;
 use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
@@ -20,31 +19,31 @@ parameters! {
     SwiftParameters of "swift" {
         /// Packets in flight at most.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// The round trip aimed at with a large window, in nanoseconds.
+        /// Target of the round trip for a large window, in nanoseconds.
         base_target_nanos = 25_000, in 1_000 to 100_000_000;
-        /// What is added for a small window at most, in nanoseconds.
+        /// Flow scaling: largest addition to the target, for a small window, in nanoseconds.
         fs_range_nanos = 25_000, in 0 to 100_000_000;
-        /// The window, in thousandths of a packet, up to which all of that is added.
+        /// Window up to which all of `fs_range_nanos` is added, in thousandths of a packet.
         fs_min_window_milli = 100, in 1 to 1_000_000;
-        /// The window, in packets, from which on none of it is.
+        /// Window from which on none of it is added, in packets.
         fs_max_window_pkts = 100, in 2 to WINDOW_PKTS_MAX;
-        /// Additive increase in a round trip, in thousandths of a packet.
+        /// Additive increase per round trip, in thousandths of a packet.
         ai_milli = 1000, in 1 to 1_000_000;
-        /// Weight of the excess delay in a decrease.
+        /// Multiplicative decrease: weight of the excess delay.
         beta_milli = 800, in 1 to 1000;
-        /// The largest decrease.
+        /// The largest decrease, as a share of the window.
         max_mdf_milli = 500, in 1 to 1000;
         /// The smallest window, in thousandths of a packet.
         min_window_milli = 100, in 1 to 1000;
     }
 }
 
-/// 1 packet as a fixed-point number.
+/// One packet as a fixed-point number.
 const ONE: u64 = 1 << 16;
 /// Thousandths in 1.
 const MILLI: u64 = 1000;
 
-/// A queue pair's window and what it is made from.
+/// Congestion state of a queue pair under Swift.
 #[derive(Clone, Debug)]
 pub struct Swift {
     parameters: SwiftParameters,
@@ -52,14 +51,14 @@ pub struct Swift {
     window: u64,
     /// The last round trip measured, in nanoseconds; 0 before the first.
     rtt_nanos: u64,
-    /// Before this the window does not shrink again.
+    /// The window does not shrink again before this time.
     no_decrease_before: Instant,
-    /// When a window below one packet lets the next one go.
+    /// When the next packet may be sent, while the window is below one packet.
     next_at: Instant,
 }
 
 impl Swift {
-    /// A flow that may fill its window.
+    /// Creates the state of a flow with the largest window.
     pub fn new(parameters: &SwiftParameters) -> Self {
         Swift {
             parameters: *parameters,
@@ -70,31 +69,31 @@ impl Swift {
         }
     }
 
-    /// Packets in flight at most.
+    /// Returns the window in whole packets, at least 1.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
-        // At most the parameter of that name, which has 32 bits.
+        // Loses nothing: at most the parameter of that name, which has 32 bits.
         (self.window / ONE).max(1) as u32
     }
 
-    /// The window in thousandths of a packet.
+    /// Returns the window in thousandths of a packet.
     pub fn window_milli(&self) -> u64 {
         self.window * MILLI / ONE
     }
 
-    /// Whether a packet may go now, as far as the clock goes.
+    /// Returns whether the pacing of a window below one packet permits a packet now.
     #[inline]
     pub fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now
     }
 
-    /// When to ask again.
+    /// Returns when the next packet may be sent; `None` from a window of one packet on.
     #[inline]
     pub fn next_permit_at(&self) -> Option<Instant> {
         (self.window < ONE).then_some(self.next_at)
     }
 
-    /// A packet went out.
+    /// Records that a packet was sent, which starts the wait of a window below one packet.
     #[inline]
     pub fn on_sent(&mut self, now: Instant) {
         if self.window < ONE {
@@ -103,13 +102,14 @@ impl Swift {
         }
     }
 
-    /// Packets were acknowledged; with a round trip of 1 ns to a thousand seconds, where one was measured.
+    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if there is
+    /// one. Without a sample the window grows by the last one, and does not shrink.
     pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
-            // Over a whole window, or per packet where that is less than one.
+            // ai per window acknowledged; per packet, if the window is below one.
             let over = self.window.max(ONE);
             self.set_window(self.window + growth.saturating_mul(ONE) / over);
         } else if rtt_nanos.is_some() {
@@ -119,12 +119,12 @@ impl Swift {
         }
     }
 
-    /// Packets were lost.
+    /// Records a loss: decreases the window by `max_mdf_milli`.
     pub fn on_loss(&mut self, now: Instant) {
         self.decrease(now, MILLI);
     }
 
-    /// Takes `off_milli` thousandths off, at most as much as one decrease may, once in a round trip.
+    /// Reduces the window by `off_milli` thousandths, at most by `max_mdf_milli`, and once per round trip.
     fn decrease(&mut self, now: Instant, off_milli: u64) {
         if now < self.no_decrease_before {
             return;
@@ -139,7 +139,7 @@ impl Swift {
         self.window = window.clamp(least.max(1), u64::from(self.parameters.window_pkts) * ONE);
     }
 
-    /// The round trip aimed at with the present window, in nanoseconds.
+    /// Target of the round trip for the present window, in nanoseconds.
     fn target_nanos(&self) -> u64 {
         let parameters = &self.parameters;
         let most = inverse_root(u64::from(parameters.fs_min_window_milli) * ONE / MILLI);
@@ -166,7 +166,7 @@ mod tests {
         Instant::from_nanos(micros * MICRO)
     }
 
-    /// No flow scaling: the target is 25 us.
+    /// Parameters without flow scaling: the target is 25 us.
     fn plain() -> SwiftParameters {
         SwiftParameters {
             fs_range_nanos: 0,

@@ -1,12 +1,12 @@
-//! Congestion control by the gradient of the delay, as Timely does it (Mittal et al., SIGCOMM'15, section 4.3):
-//! a rate that falls while the round trip gets longer.
+//! Congestion control by the gradient of the delay, after Timely (Mittal et al., SIGCOMM'15, section 4.3): a
+//! rate that falls while the round trip rises.
 //!
 //! ```text
 //!   rtt < t_low:    rate += add_step
 //!   rtt > t_high:   rate *= 1 - beta * (1 - t_high / rtt)
 //!   between them:   gradient = smoothed difference of round trips / min_rtt
-//!       falling:    rate += add_step, five times as much after five in a row
-//!       rising:     rate *= 1 - beta * gradient
+//!       <= 0:       rate += add_step, five times that from the hai_threshold-th in a row on
+//!       > 0:        rate *= 1 - beta * gradient, with a gradient of at most 1
 //! ```
 
 use super::pacer::Pacer;
@@ -17,33 +17,33 @@ use crate::time::Instant;
 parameters! {
     /// Timely's parameters; the defaults are those of its paper. Fractions are in thousandths, rates in Mbit/s.
     TimelyParameters of "timely" {
-        /// Packets in flight at most, beside the rate.
+        /// Packets in flight at most, in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// Below this round trip, in nanoseconds, the rate grows.
+        /// Round trip below which the rate rises, in nanoseconds.
         t_low_nanos = 50_000, in 1 to 100_000_000;
-        /// Above this one it falls.
+        /// Round trip above which the rate falls, in nanoseconds.
         t_high_nanos = 500_000, in 1 to 100_000_000;
-        /// What differences are measured by, in nanoseconds.
+        /// Round trip by which differences are divided to give the gradient, in nanoseconds.
         min_rtt_nanos = 20_000, in 1 to 100_000_000;
-        /// Additive increase.
+        /// Additive increase per round-trip sample.
         add_step_mbps = 10, in 1 to 10_000_000;
-        /// Decreases in a row after which the increase is five times as large.
+        /// Gradients in a row, none above 0, from which on the increase is five times as large.
         hai_threshold = 5, in 1 to 1000;
-        /// Multiplicative decrease.
+        /// Multiplicative decrease: weight of the gradient, or of the excess over `t_high_nanos`.
         beta_milli = 800, in 1 to 1000;
-        /// Weight of a new difference.
+        /// Weight of a new difference in the smoothed one.
         alpha_milli = 875, in 1 to 1000;
         /// The lowest rate.
         min_rate_mbps = 10, in 1 to 10_000_000;
     }
 }
 
-/// Increases of hyper-active increase.
+/// Additive increases per sample in hyperactive increase.
 const HAI_STEPS: u64 = 5;
 /// Thousandths in 1.
 const MILLI: i64 = 1000;
 
-/// A queue pair's rate and what it is made from.
+/// Congestion state of a queue pair under Timely.
 #[derive(Clone, Debug)]
 pub struct Timely {
     parameters: TimelyParameters,
@@ -51,17 +51,17 @@ pub struct Timely {
     pacer: Pacer,
     /// The last round trip, in nanoseconds; 0 before the first.
     rtt_nanos: i64,
-    /// Smoothed difference of one round trip to the next.
+    /// Smoothed difference of a round-trip sample to the one before, in nanoseconds.
     difference_nanos: i64,
-    /// Gradients in a row that were not positive.
+    /// Gradients in a row that were not above 0.
     falls: u32,
 }
 
 impl Timely {
-    /// A flow at the full rate of its link.
+    /// Creates the state of a flow at the rate of its link.
     pub fn new(parameters: &TimelyParameters, link_bits_per_sec: u64) -> Self {
         let max_rate = link_bits_per_sec.max(u64::from(parameters.min_rate_mbps) * BITS_PER_MBIT);
-        let pacer = Pacer::new(max_rate); // which has a highest rate of its own
+        let pacer = Pacer::new(max_rate); // clamps to RATE_MAX_BITS_PER_SEC
         Timely {
             parameters: *parameters,
             max_rate: pacer.bits_per_sec(),
@@ -72,36 +72,36 @@ impl Timely {
         }
     }
 
-    /// Packets in flight at most.
+    /// Returns the packets in flight at most, which round trips do not change.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
     }
 
-    /// The rate, in bits per second.
+    /// Returns the rate in bits per second, at most that of the link.
     pub fn rate_bits_per_sec(&self) -> u64 {
         self.pacer.bits_per_sec()
     }
 
-    /// At its link's rate it needs no pacing.
+    /// Returns whether the rate is below that of the link.
     #[inline]
     fn is_paced(&self) -> bool {
         self.pacer.bits_per_sec() < self.max_rate
     }
 
-    /// Whether a packet may go now.
+    /// Returns whether the pacer permits a packet now.
     #[inline]
     pub fn may_send(&self, now: Instant) -> bool {
         !self.is_paced() || self.pacer.next_at() <= now
     }
 
-    /// When to ask again.
+    /// Returns when the pacer permits the next packet; `None` at the rate of the link.
     #[inline]
     pub fn next_permit_at(&self) -> Option<Instant> {
         self.is_paced().then(|| self.pacer.next_at())
     }
 
-    /// A packet went out.
+    /// Records that a packet of `bytes` was sent. Ignored at the rate of the link.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.is_paced() {
@@ -109,7 +109,7 @@ impl Timely {
         }
     }
 
-    /// A round trip was measured, of at most a thousand seconds.
+    /// Records a round-trip sample of at most 1,000 s, and changes the rate.
     pub fn on_round_trip(&mut self, now: Instant, rtt_nanos: u64) {
         let parameters = self.parameters;
         let rtt_nanos = i64::try_from(rtt_nanos).unwrap_or(i64::MAX);
@@ -140,7 +140,7 @@ impl Timely {
         self.set_rate(now, self.pacer.bits_per_sec() + steps * step);
     }
 
-    /// Takes off `off_milli` thousandths, from 0 to 1000.
+    /// Reduces the rate by `off_milli` thousandths, from 0 to 1000.
     fn decrease(&mut self, now: Instant, off_milli: i64) {
         let left = MILLI.saturating_sub(off_milli).unsigned_abs();
         self.set_rate(now, self.pacer.bits_per_sec() * left / MILLI.unsigned_abs());
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn the_rate_falls_with_the_gradient_and_above_the_upper_threshold() {
         assert_eq!(after(&[60, 60]).1, LINK, "it does not rise");
-        // Half of min_rtt longer, of which 7/8 count: 437 thousandths, times 0.8.
+        // Gradient: half of min_rtt, weighted by 7/8, which is 437 thousandths; times a beta of 0.8.
         assert_eq!(after(&[60, 70]).1, LINK * (1000 - 349) / 1000);
         assert_eq!(after(&[60, 400]).1, LINK * 200 / 1000, "no gradient counts for more than 1");
         assert_eq!(after(&[1000]).1, LINK * 600 / 1000);
@@ -182,10 +182,10 @@ mod tests {
     fn it_grows_below_the_lower_threshold_and_five_times_as_fast_while_it_falls() {
         let (_, low) = after(&[1000]);
         assert_eq!(after(&[1000, 40]).1, low + 10 * BITS_PER_MBIT);
-        // The first difference is below zero and stays there for as long as round trips are equal.
+        // The smoothed difference is below 0 after the first sample of 100 us, and at most 0 while samples are equal.
         assert_eq!(after(&[1000, 100, 100, 100, 100]).1, low + 40 * BITS_PER_MBIT);
         assert_eq!(after(&[1000, 100, 100, 100, 100, 100]).1, low + 90 * BITS_PER_MBIT);
-        // One that rises ends the row.
+        // A gradient above 0 ends the row.
         let (timely, rate) = after(&[1000, 100, 100, 100, 100, 400]);
         let mut timely = timely;
         for rtt in [300, 250] {

@@ -1,4 +1,4 @@
-//! Queue pair attributes, as `struct ibv_qp_attr` has them.
+//! Queue pair attributes, with the fields and units of `struct ibv_qp_attr`.
 
 use crate::congestion::CongestionScheme;
 use crate::id::{Gid, Qpn};
@@ -24,136 +24,137 @@ pub enum PathMtu {
     Mtu4096,
 }
 
-/// Bytes of headers and ICRC that a path MTU leaves room for on an interface (as Linux reckons).
+/// Bytes of an interface's MTU reserved for headers and ICRC (the value of Linux's rxe).
 pub const HEADER_ROOM_BYTES: usize = 80;
 
 impl PathMtu {
-    /// All of them, smallest first.
+    /// All path MTUs, smallest first.
     pub const ALL: [PathMtu; 5] =
         [PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096];
 
-    /// The payload bytes of a full packet.
+    /// Returns the payload bytes of a full packet, 256 to 4096.
     pub const fn bytes(self) -> u32 {
         256 << self as u32
     }
 
-    /// The path MTU of exactly `bytes`.
+    /// Returns the path MTU of exactly `bytes`; `None` if there is none.
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// The largest that fits an interface of `mtu_bytes`, if any does.
+    /// Returns the largest path MTU that fits an interface of `mtu_bytes`; `None` below 336 bytes.
     pub fn largest_for(mtu_bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() as usize + HEADER_ROOM_BYTES <= mtu_bytes)
     }
 }
 
-/// The path to a peer (`struct ibv_ah_attr` with its global route).
+/// Address vector of a peer (`struct ibv_ah_attr` with its global route, IBA 11.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The peer's GID.
+    /// GID of the peer.
     pub dgid: Gid,
-    /// Index of this side's GID; same family as `dgid`.
+    /// Index of the local GID, which must be of the same family as `dgid` (IPv4 or IPv6).
     pub sgid_index: u8,
-    /// Flow label, 20 bits; 0: derived from the two queue pair numbers.
+    /// Flow label of the IPv6 header, 20 bits; the UDP source port is derived from it. 0: the port is derived from
+    /// both queue pair numbers.
     pub flow_label: u32,
-    /// Time to live; 0: the default of 64.
+    /// Time to live, or hop limit; 0: 64.
     pub hop_limit: u8,
-    /// Traffic class (DSCP and ECN).
+    /// Traffic class: DSCP and ECN. ECN bits of 0 become ECT(0) if the congestion control needs CE marks.
     pub traffic_class: u8,
 }
 
 impl AddressVector {
-    /// The path to `dgid` from the GID of index `sgid_index`, all else by default.
+    /// Returns the address vector to `dgid` from the GID of index `sgid_index`; all other fields are 0.
     pub const fn new(dgid: Gid, sgid_index: u8) -> Self {
         AddressVector { dgid, sgid_index, flow_label: 0, hop_limit: 0, traffic_class: 0 }
     }
 }
 
-/// What a queue pair is created with (`struct ibv_qp_init_attr`).
+/// Parameters of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
-    /// Protection domain.
+    /// Protection domain of the queue pair, and of the memory it may access.
     pub pd: PdId,
-    /// Where sends complete.
+    /// Completion queue of the send queue.
     pub send_cq: CqId,
-    /// Where receives complete.
+    /// Completion queue of the receive queue.
     pub recv_cq: CqId,
-    /// Send work requests outstanding at most.
+    /// Maximum outstanding send work requests.
     pub max_send_wr: u32,
-    /// Receive work requests outstanding at most.
+    /// Maximum outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// Gather entries of a send at most.
+    /// Maximum gather entries of a send work request.
     pub max_send_sge: u32,
-    /// Scatter entries of a receive at most.
+    /// Maximum scatter entries of a receive work request.
     pub max_recv_sge: u32,
-    /// Inline bytes of a send at most.
+    /// Maximum inline bytes of a send work request.
     pub max_inline_bytes: u32,
-    /// Every send completes visibly.
+    /// Every send work request writes a CQE (`sq_sig_all`); otherwise only signaled and failed ones do.
     pub signal_all: bool,
 }
 
-/// In which order payload reaches memory that a peer writes to (`ibv_query_qp_data_in_order`).
+/// Order in which payload is placed in memory that a peer writes to (`ibv_query_qp_data_in_order`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// As it was sent: whoever polls memory sees the first byte before the last, and a WRITE before the next.
+    /// In PSN order: a reader that polls memory sees the first byte before the last, and a WRITE before the next.
     #[default]
     InOrder,
-    /// SENDs and WRITEs as they come, where packets before them are missing: memory that is being written to says
-    /// nothing before the completion, and of two WRITEs at once to the same bytes either may last. What is
-    /// lost then costs a receiver less.
+    /// SENDs and WRITEs on arrival, even out of order (RFC 5041 section 5). Memory is undefined until the
+    /// completion, and of two concurrent WRITEs to the same bytes either may remain. A loss costs the responder
+    /// less, because payloads do not wait in the reorder buffer.
     Relaxed,
 }
 
-/// Attributes to change; `None` leaves one as it is. Fields and units as in `struct ibv_qp_attr`.
+/// Attributes to modify; `None` leaves one unchanged. Fields and units are those of `struct ibv_qp_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
-    /// The state to go to; `None`: stay.
+    /// New state; `None`: unchanged.
     pub state: Option<QpState>,
-    /// The state the caller believes the queue pair is in; refused when it is not.
+    /// State assumed by the caller; the modification is refused if the queue pair is in another.
     pub current_state: Option<QpState>,
     /// Index in the P_Key table, which has one entry.
     pub pkey_index: Option<u16>,
     /// Port number, from 1.
     pub port_num: Option<u8>,
-    /// What the peer's requests may do.
+    /// Access rights of the peer's requests.
     pub access: Option<Access>,
-    /// The path to the peer.
+    /// Address vector of the peer.
     pub path: Option<AddressVector>,
-    /// Path MTU.
+    /// Path MTU; the peer's must be the same.
     pub path_mtu: Option<PathMtu>,
-    /// The peer's queue pair.
+    /// Queue pair number of the peer.
     pub dest_qpn: Option<Qpn>,
-    /// First PSN expected from the peer.
+    /// Expected PSN of the peer's first request.
     pub rq_psn: Option<Psn>,
-    /// First PSN sent.
+    /// PSN of the first request.
     pub sq_psn: Option<Psn>,
-    /// READs served for the peer at once.
+    /// Responder resources: READs served at once for the peer, and remembered for duplicates (IBA 9.7.5.1.2).
     pub max_dest_rd_atomic: Option<u8>,
-    /// READs asked of the peer at once.
+    /// Maximum outstanding READs; no more than the peer's responder resources.
     pub max_rd_atomic: Option<u8>,
-    /// Shortest wait asked of a peer that finds no receive, as a code of 5 bits.
+    /// Timer code of RNR NAKs, 5 bits: the shortest wait before the peer retransmits (IBA 9.7.5.2.8).
     pub min_rnr_timer: Option<u8>,
-    /// Local ACK timeout: 4.096 us * 2^timeout, 0 = never, 5 bits.
+    /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite (IBA 9.7.6.1.3).
     pub timeout: Option<u8>,
-    /// Retries after a timeout or a sequence error, 3 bits.
+    /// Retry count, 3 bits: timeouts and PSN sequence errors without progress before a work request fails.
     pub retry_count: Option<u8>,
-    /// Retries after receiver-not-ready, 3 bits; 7 = for ever.
+    /// RNR retry count, 3 bits; 7: infinite.
     pub rnr_retry: Option<u8>,
-    /// Recovery that was agreed with the peer; no attribute of the standard's, and go-back-N unless set
-    /// before or with the change to RTR.
+    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: go-back-N. Takes effect if set no
+    /// later than the transition to RTR.
     pub recovery: Option<RecoveryScheme>,
-    /// The order in which what the peer writes reaches this side's memory; no attribute of the standard's, and
-    /// in order unless set before or with the change to RTR.
+    /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Takes effect if
+    /// set no later than the transition to RTR.
     pub placement: Option<Placement>,
-    /// Congestion control, this side's alone; no attribute of the standard's, and the device's unless set
-    /// before or with the change to RTS.
+    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the device's. Takes effect if set no
+    /// later than the transition to RTS.
     pub congestion: Option<CongestionScheme>,
 }
 
 impl QpAttr {
-    /// Which attributes are given, as bits of `enum ibv_qp_attr_mask`. The state itself is not
-    /// counted: every transition has it.
+    /// Returns the attributes given, as bits of `enum ibv_qp_attr_mask`. Not counted: `state`, which every
+    /// transition has, and the extensions, which have no bit.
     pub fn mask(&self) -> AttrMask {
         let given = [
             (self.current_state.is_some(), AttrMask::CUR_STATE),

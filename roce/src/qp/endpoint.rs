@@ -1,4 +1,4 @@
-//! What two ends tell each other before they are connected: the text line of ibv_rc_pingpong.
+//! Connection parameters that two peers exchange out of band: the text line of ibv_rc_pingpong.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,38 +7,37 @@ use std::str::FromStr;
 use crate::id::{Gid, Qpn};
 use crate::psn::Psn;
 
-/// One end of a connection, as its peer needs to know it.
+/// Parameters of a queue pair that its peer must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Local identifier: 0, as RoCE has none. Programs may put something of their own there.
+    /// Local identifier, 16 bits. RoCE has none: 0, or data of the program's own.
     pub lid: u16,
-    /// Queue pair.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// First PSN it sends.
+    /// PSN of its first request.
     pub psn: Psn,
-    /// Address.
+    /// GID of its port.
     pub gid: Gid,
 }
 
-/// Characters of a wrong line that its error repeats.
+/// Longest excerpt of a malformed line in an error, in characters.
 const QUOTED_CHARS_MAX: usize = 64;
 
-/// Why a line is no endpoint.
+/// Reason for refusing a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Not the format.
+    /// The line is not of the form `LID:QPN:PSN:GID`.
     #[error(
         "`{0}` is no LID:QPN:PSN:GID line of hexadecimal numbers: is the peer of the same program and version?"
     )]
     Format(String),
-    /// A queue pair number that no reliable connection has (IBA 3.2.5: 0 and 1 are management's, 2^24 - 1
-    /// multicast's).
+    /// The queue pair number is reserved: 0 and 1 for management, 2^24 - 1 for multicast (IBA 3.2.5).
     #[error("queue pair number {0} is reserved, and no connection can lead there")]
     ReservedQpn(Qpn),
 }
 
 impl fmt::Display for Endpoint {
-    /// `LID:QPN:PSN:GID`, as rdma-core's pingpong examples write it.
+    /// Writes `LID:QPN:PSN:GID`, the format of rdma-core's pingpong examples.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04x}:{:06x}:{:06x}:", self.lid, self.qpn.value(), self.psn.value())?;
         self.gid.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -53,7 +52,7 @@ impl FromStr for Endpoint {
         let fields: Vec<&str> = text.trim_end_matches(['\0', '\n']).splitn(5, ':').collect();
         let &[lid, qpn, psn, gid] = fields.as_slice() else { return Err(wrong()) };
         let lid = hex(lid, 1..=4).and_then(|lid| u16::try_from(lid).ok()).ok_or_else(wrong)?;
-        // Six digits are the 24 bits of either number.
+        // Both numbers have 24 bits: six digits.
         let number = |field| hex(field, 1..=6).and_then(|number| u32::try_from(number).ok());
         let (qpn, psn) = (number(qpn).ok_or_else(wrong)?, number(psn).ok_or_else(wrong)?);
         let gid = hex(gid, 32..=32).ok_or_else(wrong)?;
@@ -64,10 +63,10 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The two management queue pairs, and the destination of multicast.
+/// QPNs of the two management queue pairs, and of multicast.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xFF_FFFF];
 
-/// A number of so many hexadecimal digits; `from_str_radix` alone would take a sign.
+/// Parses `digits` hexadecimal digits; `from_str_radix` alone would accept a sign.
 fn hex(field: &str, digits: RangeInclusive<usize>) -> Option<u128> {
     let is_hex = digits.contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(field, 16).ok().filter(|_| is_hex)

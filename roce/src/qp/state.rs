@@ -1,4 +1,4 @@
-//! Queue pair states: one table says which transition needs and allows what (IBA 10.3.1, 11.2.5.2).
+//! Queue pair states, and the attributes that each transition requires and allows (IBA 10.3.1, 11.2.5.2).
 //!
 //! ```text
 //!   RESET --> INIT --> RTR --> RTS <--> SQD        any state --> RESET
@@ -8,28 +8,28 @@
 
 use std::fmt;
 
-/// A queue pair's state: `enum ibv_qp_state`, same numbers.
+/// State of a queue pair, numbered as `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum QpState {
-    /// Created; nothing works.
+    /// Created or reset: nothing may be posted, and packets are dropped.
     Reset = 0,
-    /// Receives may be posted.
+    /// Receives may be posted; packets are dropped.
     Init = 1,
-    /// Ready to receive.
+    /// Ready to receive: requests are executed, but none may be posted.
     Rtr = 2,
-    /// Ready to send.
+    /// Ready to send: requests are executed and sent.
     Rts = 3,
-    /// The send queue drains and starts nothing new.
+    /// Send queue drain: started work requests complete, and no other starts.
     Sqd = 4,
-    /// The send queue is in error (unreliable transports).
+    /// Send queue error: unreliable transports only.
     Sqe = 5,
-    /// In error: everything is flushed.
+    /// Error: all work requests are flushed, and packets are dropped.
     Err = 6,
 }
 
 impl QpState {
-    /// The name libibverbs prints.
+    /// Returns the name in `enum ibv_qp_state` without its prefix `IBV_QPS_`.
     pub const fn name(self) -> &'static str {
         match self {
             QpState::Reset => "RESET",
@@ -42,12 +42,12 @@ impl QpState {
         }
     }
 
-    /// Whether packets from the peer are received.
+    /// Whether packets are received: in RTR, RTS and SQD.
     pub const fn receives(self) -> bool {
         matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
-    /// Whether sends may be posted.
+    /// Whether sends may be posted: in RTS, SQD and SQE, and in ERR, where they are flushed.
     pub const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
@@ -79,10 +79,10 @@ attr_bits! {
 }
 
 impl AttrMask {
-    /// No attribute.
+    /// The empty set.
     pub const NONE: AttrMask = AttrMask(0);
 
-    /// The attributes of this set that are not in `other`.
+    /// Returns the attributes of this set that are not in `other`.
     pub const fn without(self, other: AttrMask) -> AttrMask {
         AttrMask(self.0 & !other.0)
     }
@@ -114,7 +114,7 @@ impl fmt::Display for AttrMask {
     }
 }
 
-/// One row of the table.
+/// A permitted transition, and the attributes that it requires and allows.
 struct Transition {
     from: QpState,
     to: QpState,
@@ -126,8 +126,8 @@ const fn row(from: QpState, to: QpState, required: AttrMask, optional: AttrMask)
     Transition { from, to, required, optional }
 }
 
-/// The transitions of a reliable connection. Those of any state to RESET and to ERR, which need and
-/// allow nothing, are not listed.
+/// Transitions of a reliable connection. Those to RESET and to ERR are not listed: any state has them, and they
+/// allow no attribute but `CUR_STATE`.
 #[rustfmt::skip]
 const RC_TRANSITIONS: &[Transition] = {
     use QpState::*;
@@ -152,23 +152,23 @@ const RC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Why a queue pair was not modified; it is as it was.
+/// Reason for refusing a modification; the queue pair is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// The table has no such row.
+    /// No transition leads from `from` to `to`.
     #[error("a queue pair cannot go from {from} to {to}")]
     NoSuchTransition {
-        /// State it is in.
+        /// Present state.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
     },
-    /// The attributes are not those of the row.
+    /// Attributes are missing, or not allowed in this transition.
     #[error("{from} to {to}: missing {missing}; not allowed here: {not_allowed}")]
     WrongAttributes {
-        /// State it is in.
+        /// Present state.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
         /// Required and not given.
         missing: AttrMask,
@@ -178,36 +178,36 @@ pub enum ModifyError {
     /// A value is out of range.
     #[error("{attribute} = {value} is out of range: {needed}")]
     OutOfRange {
-        /// The attribute's name.
+        /// Name of the attribute.
         attribute: &'static str,
-        /// What was given.
+        /// Value given.
         value: u64,
-        /// What is possible.
+        /// Permitted values.
         needed: String,
     },
-    /// The caller was wrong about the present state.
+    /// The present state is not `QpAttr::current_state`.
     #[error("the queue pair is in {actual}, not in {believed}")]
     NotInState {
-        /// `current_state` as given.
+        /// `QpAttr::current_state`.
         believed: QpState,
-        /// The state it is in.
+        /// Present state.
         actual: QpState,
     },
-    /// No such queue pair.
+    /// The device has no queue pair of that number.
     #[error("this device has no queue pair with that number")]
     UnknownQp,
-    /// The path cannot be used.
+    /// The address vector cannot be used.
     #[error("no path to {dgid}: {reason}")]
     NoPath {
-        /// The peer.
+        /// GID of the peer.
         dgid: crate::id::Gid,
-        /// Why, and what to do.
+        /// Cause, and what to do.
         reason: String,
     },
 }
 
-/// Whether the table lets a reliable connection go `from` one state `to` another with exactly the
-/// attributes `given`.
+/// Checks that a reliable connection may go from state `from` to state `to` with exactly the attributes `given`.
+/// Errors: `NoSuchTransition`, `WrongAttributes`.
 pub fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
     let anywhere = [Transition { from, to, required: AttrMask::NONE, optional: AttrMask::CUR_STATE }];
     let rows: &[Transition] = match to {

@@ -1,64 +1,64 @@
-//! Go-back-N, the standard's own recovery (IBA 9.7.5, 9.9).
+//! Go-back-N, the recovery of the IBA (9.7.5, 9.9).
 //!
 //! ```text
 //!             una                 send                 high
-//!   acked      |  in flight         |  to be sent again  |  never sent
+//!   acked      |  in flight         |  to retransmit     |  never sent
 //!   -----------|--------------------|--------------------|-------------> PSN
-//!   Lost, timeout: send = una       (send == high: nothing to repeat)
+//!   Lost, timeout: send = una       (send == high: nothing to retransmit)
 //! ```
 
 use super::{AckEvent, AckResult, Verdict};
 use crate::psn::Psn;
 
-/// The requester side.
+/// Requester half of go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
-    /// Sending resumed at `una` and nothing was acknowledged since: the same loss, told again,
-    /// changes nothing. One lost READ response makes every later one tell of it.
+    /// A loss moved `send` back to `una`; since then una has not advanced and no timeout occurred. Further
+    /// reports of a loss are ignored, because after one lost READ response each later one is an implied NAK.
     has_gone_back: bool,
 }
 
 impl GoBackN {
-    /// Starts at the first PSN of the connection.
+    /// Creates the state before the first send; `first` is the first PSN of the connection.
     pub fn new(first: Psn) -> Self {
         GoBackN { una: first, next: first, max_sent: first, has_gone_back: false }
     }
 
-    /// The packet to send next.
+    /// Returns the PSN to send next: `send`.
     #[inline]
     pub fn next_psn(&self) -> Psn {
         self.next
     }
 
-    /// Whether the packet to send next was sent before.
+    /// Returns whether sending [`GoBackN::next_psn`] is a retransmission.
     #[inline]
     pub fn is_retransmission(&self) -> bool {
         self.next != self.max_sent
     }
 
-    /// The first PSN not acknowledged.
+    /// Returns the oldest unacknowledged PSN.
     #[inline]
     pub fn una(&self) -> Psn {
         self.una
     }
 
-    /// PSNs sent and not acknowledged, counted from [`GoBackN::una`]: an answer to any other is stale.
+    /// Returns the PSNs sent and not acknowledged, from una to `max_sent`: a response to any other is stale.
     #[inline]
     pub fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
-    /// PSNs in flight.
+    /// Returns the PSNs in flight, from una to `send`.
     #[inline]
     pub fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)
     }
 
-    /// The packet at [`GoBackN::next_psn`] was sent; it stands for `span` PSNs (a READ request for
-    /// all of its responses).
+    /// Records that the packet at [`GoBackN::next_psn`] was sent. `span`: its PSNs, for a READ request
+    /// those of all responses.
     #[inline]
     pub fn on_sent(&mut self, span: u32) {
         let retransmitted_pkts = self.sent() - self.unacked();
@@ -68,7 +68,7 @@ impl GoBackN {
         }
     }
 
-    /// Takes in feedback. `next` must lie in `una..=max_sent`; anything else is ignored.
+    /// Applies feedback, which is ignored unless its `next` lies in `una..=max_sent`.
     pub fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
         let (AckEvent::Cumulative { next } | AckEvent::Lost { next }) = event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
@@ -89,37 +89,39 @@ impl GoBackN {
         AckResult { newly_acked_pkts, lost }
     }
 
-    /// What was taken back after a timeout was not lost after all.
+    /// Moves `send` forward to `max_sent`, because the packets of a timeout were not lost: nothing more is
+    /// retransmitted.
     pub fn undo_timeout(&mut self) {
         self.next = self.max_sent;
     }
 
-    /// Nothing was heard for the whole timeout: whatever is told from now on is news.
+    /// Moves `send` back to una after a timeout. The next report of a loss takes effect again.
     pub fn on_timeout(&mut self) {
         self.next = self.una;
         self.has_gone_back = false;
     }
 }
 
-/// How much a go-back-N requester keeps in flight where packets are lost: a loss costs a window, so the window
-/// shrinks until few of them see one. Without loss it is no bound.
+/// Loss window of a go-back-N requester: packets in flight at most. Each loss costs the retransmission of a window,
+/// so the window shrinks with losses and grows without. Unbounded before the first loss.
 ///
 /// ```text
-///   the first loss:        a third of what arrived before it
-///   a loss in a window:    window * 3/4     a window without:    window * 9/8
-///   at rest where 29 % of the windows see a loss:    34 packets at 1 %
+///   first loss:            a third of the packets acknowledged before it, at most 3/4 of those sent
+///   later loss:            window * 3/4
+///   a window acknowledged without a loss:    window * 9/8
+///   equilibrium where 29 % of the windows have a loss:    34 packets at 1 % loss
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LossWindow {
     window_pkts: u32,
-    /// Since the window last changed.
+    /// Packets acknowledged since the window last changed.
     acked_pkts: u32,
 }
 
-/// The smallest window to which losses lead, in packets.
+/// The smallest loss window, in packets.
 const LOSS_WINDOW_PKTS_MIN: u32 = 16;
 
-/// The window that no loss has bounded, in packets: beyond it none is of use.
+/// The largest bounded loss window, in packets: a window that grows beyond it is unbounded again.
 const LOSS_WINDOW_PKTS_MAX: u32 = 1024;
 
 impl Default for LossWindow {
@@ -129,13 +131,13 @@ impl Default for LossWindow {
 }
 
 impl LossWindow {
-    /// Packets in flight at most.
+    /// Returns the packets in flight at most; `u32::MAX`: unbounded.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         self.window_pkts
     }
 
-    /// Packets were acknowledged, and sending `lost` where one of `sent_pkts` was lost.
+    /// Records `acked_pkts` newly acknowledged packets and, if `lost`, a loss among the `sent_pkts` from una on.
     #[inline]
     pub fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
@@ -154,28 +156,28 @@ impl LossWindow {
     }
 }
 
-/// The responder side: takes packets in order only, and tells of each gap once.
+/// Responder half of go-back-N: accepts packets in PSN order, and demands one NAK for each gap.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedPsn {
     expected: Psn,
-    /// A NAK went out for `expected`; silence until it arrives.
+    /// A NAK or RNR NAK is due or was sent for `expected`: no further NAK until that packet is accepted.
     nak_sent: bool,
 }
 
 impl ExpectedPsn {
-    /// Expects the first PSN of the connection.
+    /// Creates the state of a responder that expects the first PSN of the connection.
     pub fn new(first: Psn) -> Self {
         ExpectedPsn { expected: first, nak_sent: false }
     }
 
-    /// The PSN expected next.
+    /// Returns the expected PSN.
     #[inline]
     pub fn expected(&self) -> Psn {
         self.expected
     }
 
-    /// Judges an arrival (IBA 9.7.5.1). At the one distance where a PSN is neither before nor after
-    /// it counts as ahead.
+    /// Classifies an arriving request (IBA 9.7.5.1). At a distance of exactly 2^23 a PSN counts as out of
+    /// order.
     #[inline]
     pub fn on_packet(&mut self, psn: Psn) -> Verdict {
         match psn.offset_from(self.expected) {
@@ -185,14 +187,14 @@ impl ExpectedPsn {
         }
     }
 
-    /// The packet expected was accepted; it stands for `span` PSNs.
+    /// Advances the expected PSN by `span`, the PSNs of the packet accepted.
     #[inline]
     pub fn accept(&mut self, span: u32) {
         self.expected = self.expected.plus(span);
         self.nak_sent = false;
     }
 
-    /// The packet expected was refused with receiver-not-ready: those behind it need no NAK.
+    /// Records an RNR NAK for the expected packet: out-of-order packets behind it demand no NAK.
     pub fn refuse(&mut self) {
         self.nak_sent = true;
     }

@@ -1,8 +1,8 @@
-//! Recovery: which packet is next.
+//! Loss recovery: selects the PSN to send next.
 //!
-//! A scheme sees PSNs and feedback, never packets or work requests. Its requester side answers
-//! `next_psn`; its responder side turns an arrival into a [`Verdict`]. The requester asks
-//! congestion control separately whether that packet may go now.
+//! A scheme sees PSNs and feedback, never packets or work requests. Its requester half returns
+//! `next_psn`; its responder half classifies an arrival as a [`Verdict`]. Congestion control decides
+//! separately whether that packet may be sent now.
 
 pub mod go_back_n;
 pub mod psn_window;
@@ -20,65 +20,67 @@ use crate::psn::Psn;
 use std::fmt;
 use std::str::FromStr;
 
-/// What the peer's answers say of the packets sent.
+/// A response under go-back-N, as the completer reports it to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckEvent {
-    /// Everything before `next` has arrived.
+    /// Acknowledges all PSNs before `next`.
     Cumulative {
-        /// The first PSN not acknowledged.
+        /// The new una.
         next: Psn,
     },
-    /// As `Cumulative`, and `next` itself was lost: a NAK, or a response that never came.
+    /// As `Cumulative`, and `next` was lost: a NAK (PSN sequence error), or an implied NAK (a READ
+    /// response is missing).
     Lost {
-        /// The PSN to resume at.
+        /// The PSN to retransmit from.
         next: Psn,
     },
 }
 
-/// What a scheme made of feedback.
+/// Change of a go-back-N requester's state by one [`AckEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckResult {
-    /// Packets newly acknowledged.
+    /// PSNs newly acknowledged: the advance of una.
     pub newly_acked_pkts: u32,
-    /// Sending resumes at an earlier PSN.
+    /// The next PSN to send was moved back to una: retransmission begins there.
     pub lost: bool,
 }
 
-/// What a responder does with an arrival.
+/// Position of an arriving request relative to the expected PSN (IBA 9.7.4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The packet expected next.
+    /// Its PSN is the expected one.
     InOrder,
-    /// It was received before.
+    /// Its PSN is below the expected one.
     Duplicate,
-    /// Ahead of what is expected: packets are missing.
+    /// Out of order: its PSN is above the expected one.
     OutOfOrder {
-        /// The first sign of this gap: it is to be answered with a NAK.
+        /// The first out-of-order packet behind this gap: a NAK (PSN sequence error) is due.
         first: bool,
     },
 }
 
-/// The scheme of a queue pair, agreed with its peer before it is ready to receive.
+/// Recovery scheme of a queue pair, agreed with the peer before the transition to RTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryScheme {
-    /// The standard's: any peer has it.
+    /// Go-back-N of the IBA: interoperates with any peer.
     #[default]
     GoBackN,
-    /// Go-back-N on the wire, with all that either end can do for it by itself: what arrives out of order
-    /// is kept, timeouts follow the round trip. Nothing of it needs the peer's consent.
+    /// Go-back-N on the wire, with what either end can do alone: the responder buffers out-of-order
+    /// packets, the requester's probes and RTO follow the round trip. Interoperates with any peer.
     ImprovedGoBackN,
-    /// Selective repeat, which only a peer that has agreed understands.
+    /// Selective repeat with SACKs: both peers must have agreed on it.
     SelectiveRepeat {
-        /// Packets that either side keeps out of order; both must have the same.
+        /// Window in packets, in flight at the requester and buffered at the responder: a power of two
+        /// from 64 to 4096, equal at both peers.
         window_pkts: u32,
     },
 }
 
-/// The window of a selective repeat that names none: well over a bandwidth-delay product, so that a
-/// packet lost twice stops nothing.
+/// Window of `selective-repeat` without a number, in packets: well above a bandwidth-delay product,
+/// because otherwise a packet lost twice would stall the requester.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
-/// Packets that improved go-back-N keeps out of order: more than a peer has in flight.
+/// Reorder window of improved go-back-N, in packets: a peer is expected to have fewer in flight.
 const IMPROVED_WINDOW_PKTS: u32 = 256;
 
 impl fmt::Display for RecoveryScheme {
@@ -91,7 +93,7 @@ impl fmt::Display for RecoveryScheme {
     }
 }
 
-/// Not the name of a scheme.
+/// Error of parsing a [`RecoveryScheme`]: unknown name, or window out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "needed go-back-n, improved-go-back-n, selective-repeat or selective-repeat:WINDOW, a power of two from \
@@ -119,7 +121,7 @@ impl FromStr for RecoveryScheme {
 }
 
 impl RecoveryScheme {
-    /// Whether its numbers are in range.
+    /// Returns whether the window, if any, is a power of two from 64 to 4096 packets.
     pub fn is_valid(self) -> bool {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => true,
@@ -129,7 +131,7 @@ impl RecoveryScheme {
         }
     }
 
-    /// Packets that the responder keeps out of order, a power of two, where it keeps any.
+    /// Returns the responder's reorder window in packets, a power of two; `None` if it buffers nothing.
     pub fn buffered_pkts_max(self) -> Option<u32> {
         match self {
             RecoveryScheme::GoBackN => None,
@@ -138,23 +140,23 @@ impl RecoveryScheme {
         }
     }
 
-    /// Whether the requester sends again when the network should have answered, well before the local ACK
-    /// timeout.
+    /// Returns whether the requester sends tail loss probes and has an RTO that follows the round trip,
+    /// both well before the local ACK timeout.
     pub fn is_adaptive(self) -> bool {
         self != RecoveryScheme::GoBackN
     }
 }
 
-/// The requester side of a scheme.
+/// Requester half of a scheme.
 #[derive(Clone, Debug)]
 pub enum Recovery {
-    /// Go-back-N.
+    /// Under [`RecoveryScheme::GoBackN`] and [`RecoveryScheme::ImprovedGoBackN`].
     GoBackN(GoBackN),
-    /// Selective repeat.
+    /// Under [`RecoveryScheme::SelectiveRepeat`].
     SelectiveRepeat(Box<SelectiveRepeat>),
 }
 
-/// What the schemes have in common, as each of them describes it.
+/// Evaluates one expression on the state of either scheme.
 macro_rules! either {
     ($self:ident, $scheme:ident => $value:expr) => {
         match $self {
@@ -165,7 +167,7 @@ macro_rules! either {
 }
 
 impl Recovery {
-    /// Starts at the first PSN of the connection.
+    /// Creates the state before the first send; `first` is the first PSN of the connection.
     pub fn new(scheme: RecoveryScheme, first: Psn) -> Self {
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
@@ -177,54 +179,57 @@ impl Recovery {
         }
     }
 
-    /// The packet to send next.
+    /// Returns the PSN to send next.
     #[inline]
     pub fn next_psn(&self) -> Psn {
         either!(self, scheme => scheme.next_psn())
     }
 
-    /// Whether the packet to send next was sent before.
+    /// Returns whether sending [`Recovery::next_psn`] is a retransmission.
     #[inline]
     pub fn is_retransmission(&self) -> bool {
         either!(self, scheme => scheme.is_retransmission())
     }
 
-    /// The first PSN not acknowledged.
+    /// Returns una, the oldest unacknowledged PSN (RFC 9293: SND.UNA).
     #[inline]
     pub fn una(&self) -> Psn {
         either!(self, scheme => scheme.una())
     }
 
-    /// PSNs sent, counted from [`Recovery::una`].
+    /// Returns the PSNs sent from una on, in flight or not.
     #[inline]
     pub fn sent(&self) -> u32 {
         either!(self, scheme => scheme.sent())
     }
 
-    /// PSNs in flight.
+    /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
     pub fn unacked(&self) -> u32 {
         either!(self, scheme => scheme.unacked())
     }
 
-    /// The packet at [`Recovery::next_psn`] was sent; it stands for `span` PSNs.
+    /// Records that the packet at [`Recovery::next_psn`] was sent. `span`: its PSNs, for a READ request
+    /// those of all responses.
     #[inline]
     pub fn on_sent(&mut self, span: u32) {
         either!(self, scheme => scheme.on_sent(span))
     }
 
-    /// Under go-back-N, everything in flight is to be sent again: nothing was heard for the whole timeout.
+    /// Under go-back-N, moves the next PSN to send back to una, after a local ACK timeout or an RNR NAK.
     pub fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();
         }
     }
 
-    /// The longest stretch of PSNs from [`Recovery::next_psn`] on that one READ asks for.
+    /// Returns the most PSNs, from [`Recovery::next_psn`] on, that one READ request may cover;
+    /// `u32::MAX`: no limit.
     #[inline]
     pub fn read_span_max(&self) -> u32 {
         match self {
-            // The peer takes a part for a READ of its own, unless it has the whole.
+            // Only READs that the peer has executed are retransmitted in part, because otherwise it would
+            // execute the part as a READ of its own.
             Recovery::SelectiveRepeat(scheme) => {
                 let psn = scheme.next_psn();
                 if scheme.is_executed(psn) { scheme.lost_run(psn) } else { u32::MAX }
@@ -249,7 +254,7 @@ mod tests {
         recovery.on_sent(64);
         let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
         scheme.on_lost(first, 64);
-        // The window moves on by the packet before the READ, whose last packet was not in it.
+        // una advances by the packet before the READ, so the last PSN of the READ enters the window.
         scheme.on_executed(first.plus(1));
         scheme.on_acked(crate::psn::PsnSpace::Request, first, 1);
         assert_eq!((recovery.next_psn(), recovery.read_span_max()), (first.plus(1), u32::MAX));

@@ -1,18 +1,18 @@
-//! A set of PSNs within a bounded window of the circle.
+//! A set of PSNs within a bounded window of the PSN circle.
 //!
 //! ```text
 //!   PSN      .. | base | base+1 | ...            | base+capacity-1 | ..
-//!   place        psn modulo capacity: 2^24 is a multiple of every capacity, so that a PSN keeps its
-//!                place when the numbers wrap
+//!   bit          psn modulo capacity: 2^24 is a multiple of every capacity, so the bit of a PSN is
+//!                the same after PSNs wrap
 //! ```
-//! Whoever moves the base on removes what falls out behind it.
+//! The owner of the set removes the PSNs below the base when it advances the base.
 
 use crate::psn::Psn;
 
 /// Bits of a word.
 const WORD_BITS: u32 = 64;
 
-/// A set of PSNs, of which no two are `capacity` or more apart.
+/// A set of PSNs, any two of which are less than `capacity` apart.
 #[derive(Clone, Debug)]
 pub struct PsnSet {
     words: Box<[u64]>,
@@ -20,24 +20,24 @@ pub struct PsnSet {
 }
 
 impl PsnSet {
-    /// An empty set; `capacity` is a power of two from 64.
+    /// Creates an empty set; `capacity` is a power of two from 64 to 2^23 PSNs.
     pub fn new(capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two() && (WORD_BITS..Psn::COUNT).contains(&capacity));
         PsnSet { words: vec![0; (capacity / WORD_BITS) as usize].into_boxed_slice(), len: 0 }
     }
 
-    /// How many PSNs it spans at most.
+    /// Returns the size of the window, in PSNs.
     pub fn capacity(&self) -> u32 {
         self.words.len() as u32 * WORD_BITS
     }
 
-    /// How many are in it.
+    /// Returns the number of PSNs in the set, which is counted, not searched.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether none is in it.
+    /// Returns whether no PSN is in the set, without a search.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -49,14 +49,14 @@ impl PsnSet {
         ((place / WORD_BITS) as usize, 1 << (place % WORD_BITS))
     }
 
-    /// Whether `psn` is in it.
+    /// Returns whether `psn` is in the set. A PSN outside of the window shares the bit of one inside.
     #[inline]
     pub fn contains(&self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
         self.words[word] & bit != 0
     }
 
-    /// Puts `psn` in; false where it was there. Always inlined: behind a loss it is asked for each packet.
+    /// Inserts `psn`; false if it was in the set. Always inlined, because behind a gap each packet calls it.
     #[inline(always)]
     pub fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
@@ -66,7 +66,7 @@ impl PsnSet {
         is_new
     }
 
-    /// Takes `psn` out; false where it was not there.
+    /// Removes `psn`; false if it was not in the set.
     #[inline]
     pub fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
@@ -76,7 +76,7 @@ impl PsnSet {
         was_in
     }
 
-    /// Takes the `count` PSNs from `first` on out: whole words where it can.
+    /// Removes the `count` PSNs from `first` on, by whole words where possible.
     #[inline]
     pub fn remove_range(&mut self, first: Psn, count: u32) {
         match (self.len, count) {
@@ -101,12 +101,12 @@ impl PsnSet {
         }
     }
 
-    /// The first PSN in it among the `count` from `first` on.
+    /// Returns the first of the `count` PSNs from `first` on that is in the set.
     pub fn first_in(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 { None } else { self.first_where(first, count, |word| word) }
     }
 
-    /// The last PSN in it among the `count` from `first` on.
+    /// Returns the last of the `count` PSNs from `first` on that is in the set.
     pub fn last_in(&self, first: Psn, count: u32) -> Option<Psn> {
         let mut left = if self.len == 0 { 0 } else { count.min(self.capacity()) };
         while left > 0 {
@@ -122,7 +122,7 @@ impl PsnSet {
         None
     }
 
-    /// The first PSN not in it among the `count` from `first` on.
+    /// Returns the first of the `count` PSNs from `first` on that is not in the set.
     pub fn first_missing(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 {
             (count > 0).then_some(first)
@@ -148,7 +148,7 @@ impl PsnSet {
         None
     }
 
-    /// Which of the 64 PSNs from `first` on are in it: bit `i` for `first + i`.
+    /// Returns the 64 PSNs from `first` on as a bitmap: bit `i` is set if `first + i` is in the set.
     #[inline]
     pub fn bits(&self, first: Psn) -> u64 {
         let [(word, low), (next, high)] = self.words_of(first);
@@ -156,7 +156,7 @@ impl PsnSet {
             | (self.words[next] & high).rotate_right(first.value() % WORD_BITS)
     }
 
-    /// Puts in those of the 64 PSNs from `first` on whose bit is set.
+    /// Inserts `first + i` for each set bit `i`.
     #[inline]
     pub fn insert_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
@@ -167,7 +167,7 @@ impl PsnSet {
         }
     }
 
-    /// Takes out those of the 64 PSNs from `first` on whose bit is set.
+    /// Removes `first + i` for each set bit `i`.
     #[inline]
     pub fn remove_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
@@ -178,7 +178,8 @@ impl PsnSet {
         }
     }
 
-    /// The word that `first` is in and the next, with those of their bits that are of the 64 PSNs from it on.
+    /// Returns the word of `first` and the next one, each with the mask of its bits among the 64 PSNs from
+    /// `first` on.
     #[inline]
     fn words_of(&self, first: Psn) -> [(usize, u64); 2] {
         let at = first.value() % WORD_BITS;
@@ -202,7 +203,7 @@ mod tests {
         RemoveBits(u32, u64),
     }
 
-    /// Those of 64 numbers from `first` on whose bit is set, within `capacity`.
+    /// Yields `first + i`, if below `capacity`, for each set bit `i`.
     fn numbers(first: u32, bits: u64, capacity: u32) -> impl Iterator<Item = u32> {
         (0..64).filter(move |i| bits >> i & 1 == 1).map(move |i| first + i).filter(move |n| *n < capacity)
     }
@@ -255,7 +256,7 @@ mod tests {
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
             let bits = (0..64).filter(|i| from + i < 128 && model.contains(&(from + i)));
             let wanted = bits.fold(0u64, |bits, i| bits | 1 << i);
-            // Beyond the window the circle of places begins again.
+            // Beyond the window, bits are those of its beginning.
             let known = u64::MAX >> 64u32.saturating_sub(128 - from).min(63);
             prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
         }

@@ -1,30 +1,30 @@
-//! Packets sent again whose arrival is not known, in the order in which they were sent.
+//! Retransmissions in flight, in the order in which they were sent.
 //!
 //! ```text
 //!   links     ends <-> oldest <-> .. <-> newest <-> ends
-//!   place     0        1 + psn modulo window_pkts
+//!   slot      0        1 + psn modulo window_pkts
 //! ```
 
 use crate::psn::Psn;
 
-/// The place of the ends.
+/// Slot of the list's head, which links the oldest and the newest entry.
 const ENDS: usize = 0;
-/// In links, the one sent next.
+/// Index in `links`: the entry retransmitted next; of the head, the oldest.
 const NEXT: usize = 0;
-/// In links, the one sent before.
+/// Index in `links`: the entry retransmitted before; of the head, the newest.
 const BEFORE: usize = 1;
 
-/// Packets of a window, each with what had been sent when it was sent again.
+/// Retransmitted packets of a window, each with max_sent at the time of its retransmission.
 #[derive(Clone, Debug)]
 pub struct Retransmissions {
-    /// By place, the places of its neighbours; zeros where it is not among them.
+    /// Per slot, the slots of its neighbours; `[0, 0]` if the slot is unlinked, or is the only entry.
     links: Box<[[u16; 2]]>,
-    /// By place, the end of what had been sent by then.
+    /// Per slot, max_sent when the packet was retransmitted.
     sent_at: Box<[u32]>,
 }
 
 impl Retransmissions {
-    /// None of a window of `window_pkts`, a power of two that a place can tell.
+    /// Creates an empty list; `window_pkts` is a power of two below 2^16.
     pub fn new(window_pkts: u32) -> Self {
         debug_assert!(window_pkts.is_power_of_two() && window_pkts < u32::from(u16::MAX));
         let places = window_pkts as usize + 1;
@@ -43,21 +43,20 @@ impl Retransmissions {
         1 + (psn.value() & (self.window_pkts() - 1)) as usize
     }
 
-    /// The PSN of a place in the window that begins with `una`.
+    /// Returns the PSN of a slot in the window that begins with `una`; `None` for the head.
     fn psn_of(&self, place: usize, una: Psn) -> Option<Psn> {
         let index = (place as u32).checked_sub(1)?.wrapping_sub(una.value()) & (self.window_pkts() - 1);
         Some(una.plus(index))
     }
 
-    /// Whether `psn` is among them.
+    /// Returns whether a retransmission of `psn` is in flight.
     #[inline]
     pub fn contains(&self, psn: Psn) -> bool {
         let place = self.place(psn);
         self.links[place] != [0; 2] || usize::from(self.links[ENDS][NEXT]) == place
     }
 
-    /// `psn` was sent again when everything before `sent_at` had been sent, which is never less than for those
-    /// before it.
+    /// Records a retransmission of `psn`. `sent_at` is max_sent; it never decreases between calls.
     pub fn push(&mut self, psn: Psn, sent_at: Psn) {
         self.remove(psn);
         let (place, newest) = (self.place(psn), self.links[ENDS][BEFORE]);
@@ -67,7 +66,7 @@ impl Retransmissions {
         self.sent_at[place] = sent_at.value();
     }
 
-    /// `psn` has arrived, or is lost once more.
+    /// Removes `psn`, if present: it was acknowledged, or marked lost once more.
     #[inline]
     pub fn remove(&mut self, psn: Psn) {
         if self.contains(psn) {
@@ -77,8 +76,8 @@ impl Retransmissions {
         }
     }
 
-    /// Whether what had been sent when the oldest of them was sent again ends before `end`: what ends there and has
-    /// arrived overtook it.
+    /// Returns whether `sent_at` of the oldest entry is below `end`. Where `end` is largest acked minus the reordering
+    /// threshold, a packet sent after that retransmission was acknowledged, so the retransmission is lost.
     #[inline]
     pub fn is_below_threshold(&self, end: Psn) -> bool {
         let oldest = usize::from(self.links[ENDS][NEXT]);
@@ -90,8 +89,8 @@ impl Retransmissions {
         end.offset_from(Psn::new(self.sent_at[place])).is_some_and(|offset| offset > 0)
     }
 
-    /// Of those that were overtaken by what ends with `end`, the oldest or the one after `psn`, which is among them; they
-    /// lie in the window from `una` on.
+    /// Returns the entry after `psn` (`None`: the oldest), if its `sent_at` is below `end`. `psn` must be in the list;
+    /// all entries lie in the window from `una` on.
     pub fn next_below_threshold(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
         let at = psn.map_or(ENDS, |psn| self.place(psn));
         let next = usize::from(self.links[at][NEXT]);

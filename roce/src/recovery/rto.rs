@@ -1,37 +1,37 @@
-//! The retransmission timer: the standard's local ACK timeout (IBA 9.7.6.1.3).
+//! Retransmission timers: the local ACK timeout (IBA 9.7.6.1.3), and the PTO and RTO that follow the round trip.
 
 use crate::psn::Psn;
 use crate::time::Instant;
 
-/// The unit of the timeout attribute, in nanoseconds.
+/// 4.096 us, the unit of the local ACK timeout (IBA 9.7.6.1.3), in nanoseconds.
 const TIMEOUT_UNIT_NANOS: u64 = 4096;
 
-/// Runs while anything is unacknowledged; every acknowledgement of something new restarts it.
+/// Timer of a requester, armed while packets are unacknowledged and rearmed by progress.
 #[derive(Clone, Copy, Debug)]
 pub struct RetransmitTimer {
-    /// `None`: never expires.
+    /// The local ACK timeout; `None`: disabled.
     rto_nanos: Option<u64>,
     deadline: Option<Instant>,
 }
 
 impl RetransmitTimer {
-    /// A stopped timer of 4.096 us * 2^`timeout`; `timeout` has 5 bits, and 0 means never.
+    /// Creates a disarmed timer of 4.096 us * 2^`timeout`. `timeout` has 5 bits; 0 disables it.
     pub fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
 
-    /// Changes the timeout, from the next start on: what runs goes on.
+    /// Changes the timeout from the next arming on; a deadline that is set stays.
     pub fn set_timeout(&mut self, timeout: u8) {
         self.rto_nanos = rto_nanos(timeout);
     }
 
-    /// When it expires next.
+    /// Returns the deadline; `None` while disarmed.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Starts it where it stands still.
+    /// Arms the timer with the local ACK timeout, unless it is armed.
     #[inline]
     pub fn start(&mut self, now: Instant) {
         if self.deadline.is_none() {
@@ -39,31 +39,31 @@ impl RetransmitTimer {
         }
     }
 
-    /// Starts it anew for `wait_nanos`, but not beyond the timeout since `since`.
+    /// Arms the timer for `wait_nanos`, but not beyond the local ACK timeout counted from `since`.
     pub fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
         let passed = now.nanos_since(since);
         let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
         self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
-    /// Whether the timeout has passed since `since`.
+    /// Returns whether the local ACK timeout has passed since `since`; false if it is disabled.
     pub fn has_passed(&self, since: Instant, now: Instant) -> bool {
         self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
     }
 
-    /// Starts it anew.
+    /// Rearms the timer with the local ACK timeout; disarms it if that is disabled.
     #[inline]
     pub fn restart(&mut self, now: Instant) {
         self.deadline = self.rto_nanos.map(|rto_nanos| now.plus_nanos(rto_nanos));
     }
 
-    /// Stops it.
+    /// Disarms the timer.
     #[inline]
     pub fn stop(&mut self) {
         self.deadline = None;
     }
 
-    /// Whether it has expired; it then stands still.
+    /// Returns whether the deadline has passed, and disarms the timer if so.
     pub fn take_expired(&mut self, now: Instant) -> bool {
         let expired = self.deadline.is_some_and(|deadline| deadline <= now);
         if expired {
@@ -73,47 +73,48 @@ impl RetransmitTimer {
     }
 }
 
-/// A packet whose round trip is being measured.
+/// The packet whose round trip is measured, and when it was sent.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     psn: Psn,
     at: Instant,
 }
 
-/// A retransmission timeout that follows the measured round trip (RFC 6298), IRN's two floors below it (SIGCOMM'18,
-/// section 3.1), with probes before it (RFC 8985, section 7), which go on like those of QUIC (RFC 9002, section 6.2).
+/// RTO from the measured round trip (RFC 6298) with IRN's two floors (SIGCOMM'18, section 3.1), and tail loss probes
+/// (RFC 8985, section 7) whose PTO doubles with each (RFC 9002, section 6.2).
 ///
 /// ```text
-///   heard -- w --> probe -- 2 w --> probe -- 4 w --> probe ..        w = 2 min rtt + 4 rttvar
-///   a wait of srtt + 4 rttvar, at least low or high, was a timeout
-///   before a round trip was measured: w is low or high, and 1 ms was a timeout
+///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..      PTO = 2 min rtt + 4 rttvar
+///   from the second on, the expiry of a wait of RTO or more counts as an RTO: RTO = srtt + 4 rttvar, at
+///   least RTO_LOW_NANOS or RTO_HIGH_NANOS
+///   before the first round-trip sample: PTO = RTO_LOW_NANOS or RTO_HIGH_NANOS, RTO = 1 ms
 /// ```
-/// It decides when to send again, never when to give up: that stays with the local ACK timeout.
+/// An `AdaptiveRto` decides when to retransmit; only the local ACK timeout uses up retries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AdaptiveRto {
     srtt_nanos: u64,
     rttvar_nanos: u64,
-    /// The shortest round trip: without what waits in queues.
+    /// The shortest round trip, taken as that without queueing; 0 before the first sample.
     min_nanos: u64,
     timed: Option<Timed>,
     expiries: u32,
 }
 
-/// The timeout where no round trip was measured: the network may be a slow one. In nanoseconds.
+/// RTO before the first round-trip sample, in nanoseconds: long, because the network may be slow.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// The shortest wait for a probe, in nanoseconds: timers are no finer.
+/// The shortest PTO, in nanoseconds: timers are no finer.
 const PROBE_MIN_NANOS: u64 = 10_000;
-/// IRN's floor with few packets in flight, in nanoseconds.
+/// IRN's RTO_low, the floor with at most [`RTO_LOW_PKTS`] in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
-/// IRN's floor otherwise, in nanoseconds.
+/// IRN's RTO_high, the floor otherwise, in nanoseconds.
 const RTO_HIGH_NANOS: u64 = 320_000;
-/// As many packets in flight are few.
+/// Packets in flight up to which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
-/// Doublings at most.
+/// Doublings of the PTO at most.
 const BACKOFF_MAX: u32 = 16;
 
 impl AdaptiveRto {
-    /// The packet `psn` was sent for the first time: its answer is timed, if no other's is.
+    /// Starts a round-trip measurement with the first transmission of `psn`, unless one is running.
     #[inline]
     pub fn on_sent(&mut self, psn: Psn, now: Instant) {
         if self.timed.is_none() {
@@ -121,13 +122,14 @@ impl AdaptiveRto {
         }
     }
 
-    /// The packet whose answer is timed.
+    /// Returns the PSN whose round trip is being measured.
     #[inline]
     pub fn timed(&self) -> Option<Psn> {
         self.timed.map(|timed| timed.psn)
     }
 
-    /// The packet timed was answered: its round trip in nanoseconds.
+    /// Ends the measurement, because the timed packet was acknowledged, and updates srtt and rttvar (RFC 6298,
+    /// section 2). Returns the round trip in nanoseconds.
     pub fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
         let rtt = now.nanos_since(timed.at);
@@ -142,35 +144,37 @@ impl AdaptiveRto {
         Some(rtt)
     }
 
-    /// The shortest round trip, in nanoseconds; 0 before one was measured.
+    /// Returns the shortest round trip in nanoseconds; 0 before the first sample.
     #[inline]
     pub fn min_nanos(&self) -> u64 {
         self.min_nanos
     }
 
-    /// The packet timed was lost, and what answers it would answer its repetition.
+    /// Abandons the measurement, because a response may be to a retransmission (RFC 6298, section 3).
     pub fn cancel(&mut self) {
         self.timed = None;
     }
 
-    /// The peer brought something new.
+    /// Ends the backoff: the next expiry is the first again.
     #[inline]
     pub fn on_progress(&mut self) {
         self.expiries = 0;
     }
 
-    /// The wait from now on, with `in_flight_pkts` in flight.
+    /// Returns the wait for the next expiry in nanoseconds: the PTO, doubled with each expiry since progress.
+    /// `in_flight_pkts` selects the floor that stands for the PTO before the first round-trip sample.
     pub fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // Expiry: while queues drain, they bring something all the time.
+            // The shortest round trip, not srtt: while queues drain, packets are acknowledged all the time, and each
+            // rearms the timer.
             (2 * self.min_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.expiries.min(BACKOFF_MAX)
     }
 
-    /// The wait is over, with `in_flight_pkts` in flight. Returns what that means.
+    /// Records an expiry of [`AdaptiveRto::wait_nanos`], with `in_flight_pkts` in flight. Returns its kind.
     pub fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
         let rto_nanos = match self.srtt_nanos {
@@ -186,14 +190,14 @@ impl AdaptiveRto {
     }
 }
 
-/// How long nothing was heard.
+/// Kind of an expiry of the wait for progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// One wait.
+    /// The first since progress, after the PTO: a tail loss probe (RFC 8985, section 7).
     TailLossProbe,
-    /// More than one.
+    /// A later one, after a wait shorter than the RTO: one more probe (RFC 9002, section 6.2).
     Pto,
-    /// The retransmission timeout.
+    /// A later one, after a wait of at least the RTO: counts as congestion (RFC 6298).
     Rto,
 }
 
@@ -252,7 +256,7 @@ mod tests {
             assert_eq!(rto.on_acked(Instant::from_nanos(rtt_nanos)), Some(rtt_nanos));
             rto
         };
-        let mut near = measured(5_000); // and 2,500 of variation
+        let mut near = measured(5_000); // rttvar: 2,500
         let waits = expire_all(&mut near, 4);
         assert_eq!(waits[4..6], [(320_000, timeout), (640_000, timeout)]);
         near.on_progress();
@@ -260,7 +264,7 @@ mod tests {
         assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
         let mut far = measured(500_000);
         assert_eq!(expire_all(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
-        // Long queues: 2 ms +- 250 us on average, 100 us at least.
+        // Long queues: round trips of 1.75 ms and 2.25 ms in turn, the shortest 100 us.
         let mut full = measured(100_000);
         for n in 0..200 {
             full.on_sent(Psn::new(0), Instant::ZERO);

@@ -1,69 +1,69 @@
-//! Selective repeat between two of this project's stacks: only what was lost is sent again.
+//! Selective repeat between two stacks of this project: only lost packets are retransmitted.
 //!
 //! ```text
 //!          una                                              high
 //!   acked   |  x x . x L x . L . . . .                       |  never sent
 //!   --------|------------------------------------------------|-----------------> PSN
-//!           '- at most `window_pkts`: arrived x, lost L, in flight .
+//!           '- at most `window_pkts`: acknowledged x, lost L, in flight .
 //!
-//!   in flight --later one arrived, silence--> lost --sent again--> in flight --> arrived
+//!   in flight --later one acknowledged, timeout--> lost --retransmitted--> in flight --> acknowledged
 //! ```
-//! A packet is taken for lost when one that was sent after it has arrived (IRN, SIGCOMM'18, section 3.1,
-//! holes below the highest selective acknowledgement). A packet sent again remembers what had been sent
-//! by then, so that its second loss is noticed in the same way, without a timeout. A duplicate at the
-//! peer shows that the network reorders: later evidence must then lie further ahead.
+//! A packet is marked lost when a packet sent after it, by the reordering threshold or more, was
+//! acknowledged (IRN, SIGCOMM'18, section 3.1; RFC 9002, section 6.1.1). A retransmission records
+//! max_sent, so that its loss is detected in the same way, without a timeout. A spurious
+//! retransmission shows that the network reorders: it raises the threshold, which is 0 at first.
 
 use super::psn_window::PsnSet;
 use super::retransmissions::Retransmissions;
 use crate::psn::{Psn, PsnSpace};
 
-/// The smallest window, in packets.
+/// The smallest window, in packets: one word of a [`PsnSet`].
 pub const WINDOW_PKTS_MIN: u32 = 64;
 
-/// The largest window, in packets: the longest bitmap.
+/// The largest window, in packets: the longest bitmap of a SACK.
 pub const WINDOW_PKTS_MAX: u32 = 4096;
 
-/// Marks are renewed whenever this bit of the PSNs sent changes, or a higher one: a quarter of the circle.
+/// Marks are renewed when this bit of `max_sent`, or a higher one, changes: every quarter of the PSN circle.
 const RENEW_BIT: u32 = Psn::COUNT / 4;
 
-/// The tolerance for reordering that the first spurious retransmission brings, in packets.
+/// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
-/// The requester side.
+/// Requester half of selective repeat.
 #[derive(Clone, Debug)]
 pub struct SelectiveRepeat {
     una: Psn,
     max_sent: Psn,
     acked: PsnSet,
     lost: PsnSet,
-    /// Sent again since they were taken for lost ..
+    /// PSNs of the window that were retransmitted ..
     retransmitted: PsnSet,
-    /// .. and of those the ones in flight.
+    /// .. and those of them whose retransmission is in flight.
     retransmissions: Retransmissions,
-    /// All requests before it were executed: the largest cumulative acknowledgement.
+    /// The peer executed all requests before this PSN: the largest cumulative ACK.
     executed: Psn,
-    /// The end of the last packet that arrived: requests, READ responses.
+    /// Largest acked of each PSN space: requests, READ responses.
     largest_acked: [Psn; 2],
-    /// Everything before it was looked at, and what was overtaken is lost.
+    /// Per PSN space, the PSN up to which losses were detected.
     scanned_to: [Psn; 2],
-    /// How many packets may overtake one before it is taken for lost.
+    /// Reordering threshold, in packets.
     reordering_threshold_pkts: u32,
-    /// The tolerance is not raised again before this is acknowledged.
+    /// The reordering threshold is not raised again before una is at this PSN.
     raised_at: Psn,
 }
 
-/// Where a READ response lies that follows the last one that came.
+/// Position of a READ response whose PSN follows the highest one received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Following {
-    /// It is what all wait for, and nothing behind it had come.
+    /// At una, with nothing acknowledged above it: una has advanced.
     Next,
-    /// Something before it is missing.
+    /// Above a gap.
     OutOfOrder,
 }
 
 impl SelectiveRepeat {
-    /// Starts at the first PSN of the connection; `window_pkts` is a power of two from
-    /// [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
+    /// Creates the state before the first send; `first` is the first PSN of the connection, `window_pkts`
+    /// a power of two from [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
     pub fn new(first: Psn, window_pkts: u32) -> Self {
         let set = PsnSet::new(window_pkts);
         SelectiveRepeat {
@@ -81,20 +81,20 @@ impl SelectiveRepeat {
         }
     }
 
-    /// The packet to send next: a lost one, or the first never sent.
+    /// Returns the PSN to send next: the lowest lost one, or else `max_sent`.
     #[inline]
     pub fn next_psn(&self) -> Psn {
         self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.max_sent)
     }
 
-    /// Whether the packet to send next was sent before.
+    /// Returns whether sending [`SelectiveRepeat::next_psn`] is a retransmission.
     #[inline]
     pub fn is_retransmission(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// How many packets from `psn` on are lost in a row: a READ asks for them at once. What lies beyond
-    /// the window belongs to it where it reaches so far.
+    /// Returns the length of the run of lost PSNs from `psn` on, which one READ request may cover;
+    /// `u32::MAX` if it extends to the end of the window, because PSNs beyond are not tracked.
     pub fn lost_run(&self, psn: Psn) -> u32 {
         let Some(index) = psn.index_in(self.una, self.window_pkts()) else { return u32::MAX };
         let rest = self.window_pkts() - index;
@@ -102,37 +102,38 @@ impl SelectiveRepeat {
         if run == rest { u32::MAX } else { run }
     }
 
-    /// The first PSN not acknowledged.
+    /// Returns the oldest unacknowledged PSN.
     #[inline]
     pub fn una(&self) -> Psn {
         self.una
     }
 
-    /// PSNs sent, counted from [`SelectiveRepeat::una`].
+    /// Returns the PSNs sent from una on, in any state.
     #[inline]
     pub fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
-    /// PSNs in flight: sent, not arrived, not lost.
+    /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
     pub fn unacked(&self) -> u32 {
         self.sent() - self.acked.len() - self.lost.len()
     }
 
-    /// Packets that may be kept by either side; nothing is sent beyond them.
+    /// Returns the window in packets: no request starts beyond it. A READ may extend beyond.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         self.acked.capacity()
     }
 
-    /// Whether the packet to send next lies in the window.
+    /// Returns whether the PSN to send next lies in the window.
     #[inline]
     pub fn permit(&self) -> bool {
         self.is_retransmission() || self.sent() < self.window_pkts()
     }
 
-    /// The packet at [`SelectiveRepeat::next_psn`] was sent; it stands for `span` PSNs.
+    /// Records that the packet at [`SelectiveRepeat::next_psn`] was sent. `span`: its PSNs, for a READ
+    /// request those of all responses.
     #[inline]
     pub fn on_sent(&mut self, span: u32) {
         if !self.is_retransmission() {
@@ -152,8 +153,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Moves marks that are behind up to [`SelectiveRepeat::una`], where they mean the same. One that nothing moves, as
-    /// that of READ responses while there are only WRITEs, would be ahead after half the circle of PSNs.
+    /// Moves marks below una up to it, where they mean the same. Otherwise a mark that does not move (that of READ
+    /// responses, while only WRITEs are sent) would compare as above una after half the PSN circle.
     #[cold]
     fn renew_marks(&mut self) {
         let marks = self.largest_acked.iter_mut().chain(&mut self.scanned_to).chain([&mut self.raised_at]);
@@ -162,28 +163,29 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Where `psn` lies among the packets sent and tracked.
+    /// Returns the distance of `psn` from una, if `psn` was sent and lies in the window.
     #[inline]
     fn tracked(&self, psn: Psn) -> Option<u32> {
         psn.index_in(self.una, self.sent().min(self.window_pkts()))
     }
 
-    /// The PSN before which all requests were executed.
+    /// Returns the PSN before which the peer executed all requests.
     #[inline]
     pub fn executed(&self) -> Psn {
         self.executed
     }
 
-    /// Whether the peer is known to have executed the request of `psn`.
+    /// Returns whether an ACK, a SACK or a READ response showed that the request of `psn` was executed.
     pub fn is_executed(&self, psn: Psn) -> bool {
         self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// The peer executed all requests before `next`; those between [`SelectiveRepeat::executed`] and it
-    /// are to be told as arrived, except READs, whose responses tell. False where it is no news.
+    /// Records that the peer executed all requests before `next`; false if that was known. If true, the
+    /// caller passes the requests from the previous [`SelectiveRepeat::executed`] to `next` to
+    /// [`SelectiveRepeat::on_acked`], except READs, whose responses acknowledge them.
     #[inline]
     pub fn on_executed(&mut self, next: Psn) -> bool {
-        // Counted from `una`, because a single READ may take half the circle of PSNs.
+        // As distances from una, because after a READ of half the PSN circle the PSNs do not compare.
         let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
         let is_news = from_una(next) > from_una(self.executed);
         if is_news {
@@ -193,35 +195,37 @@ impl SelectiveRepeat {
         is_news
     }
 
-    /// The request of the READ at `psn` waits at the peer.
+    /// Records that the peer buffered the READ request at `psn`, as a SACK shows: raises largest acked of
+    /// the requests, but acknowledges no response.
     pub fn on_read_sacked(&mut self, psn: Psn) {
         if self.tracked(psn).is_some() {
             self.raise_largest_acked(PsnSpace::Request, psn.plus(1));
         }
     }
 
-    /// All READ responses before `next` have been sent.
+    /// Records that the peer has sent all READ responses before `next`: raises their largest acked.
     pub fn on_responses_sent(&mut self, next: Psn) {
         self.raise_largest_acked(PsnSpace::Response, next);
     }
 
-    /// Whether `psn` has not arrived, and is near enough to be taken in.
+    /// Returns whether `psn` was sent, lies in the window and is not acknowledged.
     #[inline]
     pub fn is_unacked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
-    /// Whether `psn` is known to have arrived, and all wait for something before it or for its turn.
+    /// Returns whether `psn` is acknowledged and una not above it: it lies above a gap, or was not executed.
     pub fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
 
-    /// Whether `psn` is lost, or was sent again.
+    /// Returns whether `psn` is marked lost, or was retransmitted.
     pub fn is_retransmitted(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && (self.lost.contains(psn) || self.retransmitted.contains(psn))
     }
 
-    /// Whether `psn` has arrived, and was sent again: one of the two was not needed.
+    /// Returns whether `psn` is acknowledged and was retransmitted: a duplicate of it shows that the
+    /// retransmission was spurious.
     pub fn is_spurious(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn) && self.retransmitted.contains(psn)
     }
@@ -234,13 +238,13 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Whether nothing is missing behind something that came.
+    /// Returns whether every PSN sent from una on is in flight for the first time.
     #[inline]
     fn has_no_gap(&self) -> bool {
         self.acked.is_empty() && self.lost.is_empty() && self.retransmitted.is_empty()
     }
 
-    /// The packets `first` to `first + count` have arrived.
+    /// Records that the PSNs from `first` to before `first + count` are acknowledged.
     #[inline]
     pub fn on_acked(&mut self, space: PsnSpace, first: Psn, count: u32) {
         if first == self.una && self.has_no_gap() {
@@ -275,9 +279,10 @@ impl SelectiveRepeat {
         self.advance();
     }
 
-    /// The READ response `psn`, which is awaited, follows the last one that came, and all requests before `executed`
-    /// were executed. Where all that this tells is that it has arrived, that is taken in and returned: whether it is
-    /// what all wait for, or something before it is missing. `None`, and nothing done, where it may tell more.
+    /// Fast path for a READ response `psn` that is awaited and shows that all requests before `executed` were executed.
+    /// Acknowledges `psn` and returns its position, if it follows the highest response received, was sent once, and
+    /// shows neither a newly executed request nor a loss, and if the reordering threshold is 0. Otherwise changes
+    /// nothing and returns `None`.
     #[inline]
     pub fn on_next_response(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
         let (space, next) = (PsnSpace::Response as usize, psn.plus(1));
@@ -305,13 +310,13 @@ impl SelectiveRepeat {
         Some(following)
     }
 
-    /// Those of the 32 packets from `first` on whose bit is set have arrived.
+    /// Records that `first + i` is acknowledged for each set bit `i`.
     pub fn on_sacked(&mut self, space: PsnSpace, first: Psn, bits: u32) {
         self.mark_acked_bits(space, first, u64::from(bits));
         self.advance();
     }
 
-    /// Those of the 64 packets from `first` on whose bit is set have arrived, where they are tracked.
+    /// As [`SelectiveRepeat::on_sacked`], but leaves una where it is. PSNs outside of the window are ignored.
     #[inline]
     fn mark_acked_bits(&mut self, space: PsnSpace, first: Psn, bits: u64) {
         let Some(offset) = first.offset_from(self.una) else { return };
@@ -336,13 +341,14 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Which of the 32 packets from `first` on are known to have arrived: bit `i` for `first + i`.
+    /// Returns a bitmap of 32 PSNs: bit `i` is set if `first + i` is acknowledged.
     #[inline]
     pub fn acked_bits(&self, first: Psn) -> u32 {
-        self.acked.bits(first) as u32 // of 64 the first 32
+        self.acked.bits(first) as u32 // the low 32 of 64 bits
     }
 
-    /// Moves on over what has arrived and was executed: what waits at the peer may still be refused.
+    /// Advances una over PSNs that are acknowledged and executed. A request that the peer buffers is not passed,
+    /// because it may still be refused with an RNR NAK.
     fn advance(&mut self) {
         if self.tracked(self.una).is_none() || !self.acked.contains(self.una) {
             return;
@@ -357,14 +363,14 @@ impl SelectiveRepeat {
         self.una = end;
     }
 
-    /// How far arrivals on this path have come that overtake what lies before.
+    /// Returns largest acked minus the reordering threshold: unacknowledged PSNs of the space below it are lost.
     #[inline]
     fn loss_threshold(&self, space: PsnSpace) -> Psn {
         self.largest_acked[space as usize].minus(self.reordering_threshold_pkts)
     }
 
-    /// Where to look for what was overtaken on this path since [`SelectiveRepeat::on_scanned`]; `None` where nothing
-    /// may have been: the next one in order overtakes nothing.
+    /// Returns where [`SelectiveRepeat::detect_losses`] must start, which is where losses were last detected in the PSN
+    /// space; `None` if no packet can be newly lost, as after an acknowledgement in order.
     #[inline]
     pub fn scan_from(&mut self, space: PsnSpace) -> Option<Psn> {
         let (scanned_to, loss_threshold) = (self.scanned_to[space as usize], self.loss_threshold(space));
@@ -383,9 +389,9 @@ impl SelectiveRepeat {
         Some(if is_behind { self.una } else { scanned_to })
     }
 
-    /// Asks `judge` about what later arrivals on this path have overtaken, of what was sent once from `from` on and of
-    /// what was sent again: whether it is lost, and of how many from there on that is true. Returns how many are newly
-    /// lost. What `judge` cannot tell ends it.
+    /// Applies the reordering threshold of the PSN space to packets in flight, from `from` on if sent once, to all if
+    /// retransmitted. For each packet below it, `judge` returns whether the packet is lost and for how many PSNs from
+    /// there on that holds; `None` ends the scan. Returns how many packets are newly marked lost.
     pub fn detect_losses(
         &mut self,
         space: PsnSpace,
@@ -408,14 +414,14 @@ impl SelectiveRepeat {
         while let Some(psn) = self.retransmissions.next_below_threshold(before, loss_threshold, self.una)
             && let Some((is_lost, _)) = settle(self, psn)
         {
-            // The one before it may be among those lost with it.
+            // `before` leaves the list if it was marked lost together with `psn`.
             before =
                 if is_lost { before.filter(|psn| self.retransmissions.contains(*psn)) } else { Some(psn) };
         }
         newly
     }
 
-    /// All that was overtaken on this path is known to be lost.
+    /// Records that [`SelectiveRepeat::detect_losses`] has marked all lost packets of the PSN space.
     #[inline]
     pub fn on_scanned(&mut self, space: PsnSpace) {
         let tracked_end = self.una.plus(self.sent().min(self.window_pkts()));
@@ -424,7 +430,7 @@ impl SelectiveRepeat {
         self.scanned_to[space as usize] = if is_tracked { loss_threshold } else { tracked_end };
     }
 
-    /// The first packet from `from` to before `loss_threshold` that was sent once, has not arrived and is not known to be lost.
+    /// Returns the first PSN from `from` to before `loss_threshold` that was sent once, and is in flight.
     fn next_unacked_below(&self, loss_threshold: Psn, from: Psn) -> Option<Psn> {
         let tracked_pkts = self.sent().min(self.window_pkts()) - self.tracked(from)?;
         let mut left = u32::try_from(loss_threshold.offset_from(from)?).ok()?.min(tracked_pkts);
@@ -442,7 +448,8 @@ impl SelectiveRepeat {
         None
     }
 
-    /// The packets `first` to `first + count` that have not arrived are lost. Returns how many are newly so.
+    /// Marks the unacknowledged PSNs from `first` to before `first + count` lost. Returns how many were not
+    /// marked.
     pub fn on_lost(&mut self, first: Psn, count: u32) -> u32 {
         let mut newly = 0;
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
@@ -454,7 +461,8 @@ impl SelectiveRepeat {
         newly
     }
 
-    /// Marks the packets `first` to `first + count` for retransmission, although the peer may have acknowledged them.
+    /// Marks the PSNs from `first` to before `first + count` lost, even if acknowledged: the peer dropped them from its
+    /// reorder buffer or sent an RNR NAK, or a timeout expired.
     pub fn retransmit(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {
@@ -465,7 +473,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// A packet sent again had arrived the first time: the network reorders.
+    /// Records a spurious retransmission: doubles the reordering threshold, from 16 packets to half
+    /// the window, and not again until all PSNs sent so far are acknowledged.
     pub fn on_spurious(&mut self) {
         if self.raised_at.offset_from(self.una).is_none_or(|offset| offset <= 0) {
             self.reordering_threshold_pkts = (self.reordering_threshold_pkts * 2)
@@ -474,25 +483,27 @@ impl SelectiveRepeat {
         }
     }
 
-    /// How many packets may overtake one before it is taken for lost.
+    /// Returns the reordering threshold, in packets.
     #[inline]
     pub fn reordering_threshold_pkts(&self) -> u32 {
         self.reordering_threshold_pkts
     }
 
-    /// The network lets so many packets overtake one, as others have seen.
+    /// Sets the reordering threshold, which other queue pairs of the device raised or lowered; at most half the
+    /// window.
     #[inline]
     pub fn adopt_reordering_threshold(&mut self, reordering_threshold_pkts: u32) {
         self.reordering_threshold_pkts = reordering_threshold_pkts.min(self.window_pkts() / 2);
     }
 
-    /// What is to be sent again after a silence, first packet and count: as little as will do, as its answer tells of
-    /// all the rest, and the silence may be the peer's own.
+    /// Returns what to retransmit after a timeout, first PSN and count: one packet if possible, because its response
+    /// acknowledges all others, and because the peer may have paused without a loss. The first rule that applies:
     ///
-    /// - In the first silence, the last packet sent; where that lies beyond the window, the last but one in it: for
-    ///   the last, a READ would be asked for to its end.
-    /// - Where that has arrived, in every later silence, and where it was sent again before, with nothing behind it
-    ///   that could tell of its second loss: what all wait for.
+    /// - If una was retransmitted and is in flight: una and the run of retransmissions in flight after it, because
+    ///   there may be no later packet whose acknowledgement would show their loss.
+    /// - If `is_first`: the last packet sent, if in flight. If that lies beyond the window: the last but one of the
+    ///   window, because a retransmission of the last would request a READ to its end (`lost_run`).
+    /// - Otherwise una.
     pub fn probe(&mut self, is_first: bool) -> (Psn, u32) {
         let (una, sent) = (self.una, self.sent());
         let span = if sent <= self.window_pkts() { sent } else { self.window_pkts() - 1 };
@@ -508,76 +519,76 @@ impl SelectiveRepeat {
             return (last, 1);
         }
         if is_in_flight(una) && !self.acked.is_empty() {
-            // Overtaken, and not taken for lost: less tolerance is needed.
+            // una is in flight below acknowledged packets, because the threshold is too high to mark it lost.
             self.reordering_threshold_pkts /= 2;
         }
         (una, 1)
     }
 }
 
-/// The responder side's memory of packets received ahead of the one expected.
+/// Responder half of selective repeat and improved go-back-N: the PSNs of buffered or placed out-of-order packets.
 #[derive(Clone, Debug)]
 pub struct OutOfOrderSet {
     buffered: PsnSet,
 }
 
 impl OutOfOrderSet {
-    /// Keeps at most `window_pkts`, a power of two.
+    /// Creates an empty set for a window of `window_pkts`, a power of two from [`WINDOW_PKTS_MIN`].
     pub fn new(window_pkts: u32) -> Self {
         OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
     }
 
-    /// Whether `psn` may be kept while `expected` is expected: it is ahead, in the window, and new.
+    /// Returns whether `psn` may be buffered: out of order, in the window from `expected` on, and not buffered yet.
     pub fn is_new(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
             && !self.buffered.contains(psn)
     }
 
-    /// Whether `psn` is in the window ahead and kept.
+    /// Returns whether `psn` is out of order, in the window from `expected` on, and buffered.
     pub fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
     }
 
-    /// Whether `psn`, which is expected or in the window behind it, is kept.
+    /// Returns whether `psn`, which must lie in the window from the expected PSN on, is buffered.
     pub fn contains(&self, psn: Psn) -> bool {
         self.buffered.contains(psn)
     }
 
-    /// `psn` is kept.
+    /// Records that `psn`, which must lie in the window, was buffered or placed.
     pub fn insert(&mut self, psn: Psn) {
         self.buffered.insert(psn);
     }
 
-    /// `psn` was thrown away, if it was in the window ahead and kept.
+    /// Records that `psn` was dropped from the reorder buffer; ignored if it was not buffered.
     pub fn remove(&mut self, expected: Psn, psn: Psn) {
         if self.is_buffered(expected, psn) {
             self.buffered.remove(psn);
         }
     }
 
-    /// Everything was thrown away.
+    /// Records that all buffered packets were dropped.
     pub fn clear(&mut self) {
         self.buffered.remove_range(Psn::new(0), self.buffered.capacity());
     }
 
-    /// Whether anything is kept.
+    /// Returns whether no packet is buffered.
     pub fn is_empty(&self) -> bool {
         self.buffered.is_empty()
     }
 
-    /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
+    /// Removes `expected` and the `span - 1` PSNs after it, which were executed or dropped.
     pub fn advance(&mut self, expected: Psn, span: u32) {
         self.buffered.remove_range(expected, span);
     }
 
-    /// Words of the bitmap that [`OutOfOrderSet::words`] yields at most.
+    /// Words of the longest bitmap of [`OutOfOrderSet::words`].
     fn words_max(&self) -> usize {
         (self.buffered.capacity() / 32) as usize
     }
 
-    /// The bitmap of what lies behind `expected`, without empty words at its end.
+    /// Returns the bitmap of a SACK without its empty last words: bit `i` of word `w` is PSN `expected + 1 + 32 w + i`.
     pub fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
-        // The last bit is in the place of `expected` itself, of which the bitmap does not tell.
+        // The last bit of a full bitmap is one window above `expected` and shares its bit of the set.
         let last = self.words_max() - 1;
         let mask = move |w: usize| if w == last { u32::MAX >> 1 } else { u32::MAX };
         let word = move |w: usize| self.buffered.bits(expected.plus(1 + 32 * w as u32)) as u32 & mask(w);
@@ -845,9 +856,9 @@ mod tests {
     enum Step {
         Send(u32),
         Resend(u32),
-        /// So many packets from one on, or those of 32 whose bit is set.
+        /// First packet, as a distance from una, and count.
         Arrived(u32, u32),
-        /// So many, one by one, from one on, or from the last that arrived on.
+        /// As `Arrived`, packet by packet; `None`: from largest acked on.
         OneByOne(Option<u32>, u32),
         Told(u32, u32),
         Spurious,
@@ -868,7 +879,7 @@ mod tests {
         prop::collection::vec(step, 1..60)
     }
 
-    /// What was overtaken and is lost, looked for from where the last look ended.
+    /// Marks lost packets, from where the last scan ended.
     fn look_on(scheme: &mut SelectiveRepeat) {
         if let Some(from) = scheme.scan_from(PsnSpace::Response) {
             detect_losses(scheme, from);
@@ -880,7 +891,7 @@ mod tests {
         scheme.detect_losses(PsnSpace::Response, from, |_| Some((true, 1)));
     }
 
-    /// The steps in which nothing arrives.
+    /// Plays the steps in which nothing is acknowledged.
     fn send_or_wait(scheme: &mut SelectiveRepeat, step: &Step) {
         match *step {
             Step::Send(count) | Step::Resend(count) => {
@@ -900,7 +911,7 @@ mod tests {
         }
     }
 
-    /// Everything that may be told apart.
+    /// Returns all state that both ways must agree on.
     fn state(scheme: &SelectiveRepeat) -> impl PartialEq + std::fmt::Debug + use<> {
         let window = scheme.window_pkts();
         let sets = [&scheme.acked, &scheme.lost, &scheme.retransmitted];
@@ -935,7 +946,7 @@ mod tests {
                 };
                 for scheme in [&mut at_once, &mut one_by_one] {
                     send_or_wait(scheme, &step);
-                    // Told as the requester does: no further than what was sent.
+                    // As in a requester, no PSN is executed that was not sent.
                     scheme.executed = scheme.max_sent;
                 }
                 let sent_pkts = one_by_one.sent();

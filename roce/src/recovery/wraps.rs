@@ -1,4 +1,4 @@
-//! What holds of recovery over half the circle of PSNs and more, which no simulation sends.
+//! Selective repeat over half the PSN circle and more, which no simulation sends.
 
 use super::selective_repeat::SelectiveRepeat;
 use crate::psn::Psn;
@@ -7,7 +7,7 @@ use crate::psn::PsnSpace;
 const FIRST: Psn = Psn::new(0xFF_FFFA);
 const WINDOW_PKTS: u32 = 64;
 
-/// WRITEs of so many packets are sent, executed and acknowledged, a window at a time.
+/// Sends, executes and acknowledges WRITEs of `packets` packets, one window at a time.
 fn write(scheme: &mut SelectiveRepeat, packets: u32) {
     for _ in 0..packets / WINDOW_PKTS {
         let psn = scheme.next_psn();

@@ -1,8 +1,8 @@
-//! The completer: what responses say of the requests in flight (IBA 9.7.5.1.7, 9.7.7, 9.9).
+//! The completer: processes responses to requests in flight (IBA 9.7.5.1.7, 9.7.7, 9.9).
 //!
 //! ```text
 //!             una                                    una + sent
-//!   stale      | SEND WRITE ..  | READ responses | ...  | invented
+//!   stale      | SEND WRITE ..  | READ responses | ...  | never sent
 //!   ignored    | an ACK of n acknowledges all up to n,  | ignored
 //!              | but only responses complete a READ     |
 //! ```
@@ -17,58 +17,58 @@ use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
 use crate::recovery::{AckEvent, SelectiveRepeat};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
-/// What a response means for the requester.
+/// AckResult of a response on the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEvent<'p> {
-    /// Nothing.
+    /// None.
     Ignored,
-    /// Packets arrived or were lost.
+    /// Go-back-N: packets were acknowledged or lost.
     Ack(AckEvent),
-    /// The same under selective repeat.
+    /// Selective repeat: packets were acknowledged, or a response is a duplicate.
     Selective(SelectiveEvent<'p>),
-    /// Everything before `next` arrived; `next` found no receive and may be sent again after a while.
+    /// RNR NAK: all packets below `next` are acknowledged, and `next` is to be retransmitted after a wait.
     RnrNak {
-        /// The PSN refused.
+        /// PSN of the RNR NAK.
         next: Psn,
-        /// The shortest wait, in nanoseconds.
+        /// Shortest wait, in nanoseconds.
         wait_nanos: u64,
     },
-    /// Everything before `next` arrived; the work request of `next` failed.
+    /// All packets below `next` are acknowledged; the work request of `next` failed.
     Failed {
         /// A PSN of the work request.
         next: Psn,
-        /// How.
+        /// Status of its completion.
         status: WcStatus,
     },
 }
 
-/// What a completer looks at.
+/// State of queue pair and device that a response uses.
 pub struct Completer<'a> {
-    /// Requests in flight.
+    /// Send work requests not yet completed.
     pub outstanding: &'a mut Outstanding,
-    /// The first PSN not acknowledged.
+    /// Oldest unacknowledged PSN.
     pub una: Psn,
-    /// PSNs sent from there.
+    /// PSNs sent, counted from `una`.
     pub sent: u32,
-    /// What arrived already, where selective repeat was agreed.
+    /// State of each packet, if selective repeat was agreed.
     pub selective: Option<&'a SelectiveRepeat>,
-    /// Path MTU.
+    /// Path MTU, in bytes.
     pub mtu_bytes: u32,
     /// Registered memory.
     pub memory: &'a MemoryTable,
-    /// The queue pair's protection domain.
+    /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// The queue pair's counters.
+    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
 }
 
 impl Completer<'_> {
-    /// Judges a response packet, and stores what a READ response carries.
+    /// Processes a response packet, and places the payload of a READ response.
     pub fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         if psn.index_in(self.una, self.sent).is_none() {
             if self.selective.is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
-                // It names the first packet missing, which may be the next one.
+                // The PSN of a SACK is the first one missing, which may be `una + sent`.
                 return self.on_sack(packet);
             }
             self.counters.stale_responses += 1;
@@ -110,8 +110,8 @@ impl Completer<'_> {
             }
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
         };
-        // A READ before it whose responses have not all come: the peer sent them first, so they
-        // were lost, and this answer will come again once they have been asked for again.
+        // Implied NAK: the peer sends the responses of a READ before this ACK or NAK, so those missing were lost.
+        // Retransmitting the READ elicits the ACK or NAK anew.
         if self.selective.is_some() {
             let ack =
                 matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequenceError));
@@ -168,7 +168,7 @@ impl Completer<'_> {
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
         let is_last = place.packet + 1 == place.span.packets;
-        // A part of a READ that was asked for again may end before the READ does.
+        // Responses to a retransmitted part of a READ may end before the READ does.
         let ends = packet.info.ends_message();
         let ends_right = if self.selective.is_some() { ends || !is_last } else { ends == is_last };
         if packet.payload.len() != wanted_bytes as usize || !ends_right {
@@ -187,20 +187,20 @@ impl Completer<'_> {
     }
 }
 
-/// Where completions of a send queue go.
+/// Destination of the completions of a send queue.
 pub struct SendCompletions<'a> {
     /// All completion queues.
     pub cqs: &'a mut CqTable,
-    /// The one for sends.
+    /// Completion queue of the send queue.
     pub cq: CqId,
-    /// This side's queue pair.
+    /// Number of the local queue pair.
     pub qpn: Qpn,
-    /// The queue pair's counters.
+    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
 }
 
 impl SendCompletions<'_> {
-    /// Completes every work request whose PSNs all lie before `una`.
+    /// Completes every work request whose PSNs are all below `una`; a CQE is written if it is signaled.
     #[inline]
     pub fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
@@ -216,7 +216,7 @@ impl SendCompletions<'_> {
         }
     }
 
-    /// Completes the oldest work request with an error status; false where there is none.
+    /// Completes the oldest work request with an error status; false if there is none.
     pub fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);

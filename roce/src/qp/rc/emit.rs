@@ -1,24 +1,24 @@
-//! Putting one packet into a port.
+//! Writes a packet to a port.
 
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 
-/// The way to the peer: the headers of every packet, and what counts up in them.
+/// Address vector of a connection, as packet headers, and the IPv4 identification to be sent next.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketBuilder {
-    /// Headers.
+    /// Headers, from Ethernet to BTH.
     pub template: HeaderTemplate,
     /// IPv4 identification of the next packet.
     pub ip_id: u16,
 }
 
-/// The port takes no frame for now.
+/// The port has no transmit buffer until a later poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortFull;
 
 impl PacketBuilder {
-    /// A packet of `opcode` at `psn` with nothing asked for.
+    /// Returns a packet of `opcode` at `psn`, with AckReq, solicited event, FECN and BECN clear.
     #[inline]
     pub fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
         PacketSpec {
@@ -33,7 +33,7 @@ impl PacketBuilder {
         }
     }
 
-    /// Bytes of a frame, from its Ethernet header to its ICRC.
+    /// Returns the bytes of a frame, from its Ethernet header to its ICRC.
     #[inline]
     pub fn frame_bytes(&self, opcode: Opcode, payload_len: u32) -> u32 {
         let ext_len = opcode.info().map_or(0, |info| info.ext_len_bytes);
@@ -41,8 +41,8 @@ impl PacketBuilder {
         self.template.frame_len(ext_len, payload_len as usize) as u32
     }
 
-    /// Sends a congestion notification to the peer's queue pair: BECN, PSN 0, 16 bytes of nothing. Its UDP
-    /// source port is that of the path, so that it takes the way of the acknowledgements.
+    /// Sends a CNP to the peer's queue pair: BECN, PSN 0, 16 zero bytes (IBA A17.9). Its UDP source port is that of
+    /// the address vector, so that it takes the route of ACKs.
     pub fn emit_notification<P: Port>(&mut self, port: &mut P, traffic_class: u8) -> Result<(), PortFull> {
         let mut path = *self;
         path.template.set_tclass(traffic_class);
@@ -54,8 +54,8 @@ impl PacketBuilder {
         Ok(())
     }
 
-    /// Reserves a frame, writes its headers, lets `fill` write extension headers and payload, and
-    /// seals it with its ICRC.
+    /// Reserves a frame, writes its headers, calls `fill` for extension headers and payload, and seals the frame
+    /// with its ICRC.
     #[inline]
     pub fn emit<P: Port>(
         &mut self,

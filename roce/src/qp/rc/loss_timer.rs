@@ -1,12 +1,12 @@
-//! The requester's timing where it follows the network: probes and timeouts by the measured round trip,
-//! giving up by the local ACK timeout.
+//! The requester's timing under adaptive recovery: probes and timeouts follow the measured round trip, the retry
+//! count follows the local ACK timeout.
 //!
 //! ```text
-//!   silence for         selective repeat                  improved go-back-N
-//!   a round trip        the last packet again             the oldest packet again; where the peer then acknowledges
-//!   twice that, ..      the oldest packet again           that alone, all behind it too
-//!   of those, the RTO   and congestion control sees a loss
-//!   local ACK timeout   one of `retry_count` is used up; after the last the work request fails
+//!   expired wait         selective repeat                improved go-back-N
+//!   PTO                  retransmit the last packet      retransmit the oldest packet; if an ACK then acknowledges
+//!   2 PTO, 4 PTO, ..     retransmit the oldest packet    that packet alone, retransmit all after it, too
+//!   of those, >= RTO     and report a loss to congestion control
+//!   local ACK timeout    use up one of `retry_count`; if none is left, the work request fails
 //! ```
 
 use super::outstanding::Outstanding;
@@ -17,23 +17,23 @@ use crate::queue::WcStatus;
 use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, SelectiveRepeat};
 use crate::time::Instant;
 
-/// Timing that follows the network.
+/// Timing that follows the round trip, and the loss window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossTimer {
-    /// Under improved go-back-N, what may be in flight: a loss costs all of it.
+    /// Loss window of improved go-back-N, which retransmits all packets in flight after a loss.
     loss_window: LossWindow,
-    /// The same, or 1 until the peer answers a probe.
+    /// Maximum packets in flight: the loss window, or 1 until a probe is acknowledged.
     pub(super) in_flight_pkts_max: u32,
     pub(super) rto: AdaptiveRto,
-    /// When what everything waits for last came, or a retry was spent on it.
+    /// Start of the local ACK timeout: last progress, last retry used up, or first packet in flight.
     last_progress_at: Instant,
-    /// When something came since the timer was started, of which it was not told.
+    /// Time of the last response since the timer was armed, from which it is rearmed when it expires.
     last_rx_at: Option<Instant>,
-    /// When an acknowledgement was asked for last.
+    /// Time of the last packet with AckReq.
     last_ack_req_at: Instant,
-    /// Under improved go-back-N, a probe is under way.
+    /// Improved go-back-N: a probe is in flight.
     is_probing: bool,
-    /// Under selective repeat, what was repeated in the last first silence, and in a longer one: first packet, count.
+    /// Selective repeat: the last tail loss probe, and the last later probe: first PSN, count.
     probes: [(Psn, u32); 2],
 }
 
@@ -53,18 +53,18 @@ impl Default for LossTimer {
 }
 
 impl LossTimer {
-    /// The peer is not ready: what was timed will be answered much later, or is taken back.
+    /// Ends measurement and probe after an RNR NAK: the timed packet is acknowledged late, or retransmitted.
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
         self.end_probe();
     }
 
-    /// Whether `psn` was sent again as a probe: a duplicate of it says nothing of the network.
+    /// Whether `psn` was retransmitted as a probe: its duplicate is no sign of reordering.
     pub(super) fn was_probe(&self, psn: Psn) -> bool {
         self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some())
     }
 
-    /// Returns whether a probe was under way.
+    /// Ends the probe; returns whether one was in flight.
     fn end_probe(&mut self) -> bool {
         self.in_flight_pkts_max = self.loss_window.window_pkts();
         std::mem::take(&mut self.is_probing)
@@ -72,7 +72,7 @@ impl LossTimer {
 }
 
 impl Requester {
-    /// The packet `psn` was sent.
+    /// Records that `psn` was sent: times its first transmission if it has AckReq, and arms the timer if stopped.
     pub(super) fn on_packet_sent(
         &mut self,
         psn: Psn,
@@ -83,7 +83,7 @@ impl Requester {
         if asks_for_answer {
             self.loss_timer.last_ack_req_at = now;
             if !is_retransmission {
-                // Of a READ, the first response.
+                // For a READ, the time to its first response.
                 self.loss_timer.rto.on_sent(psn, now);
             }
         }
@@ -93,8 +93,8 @@ impl Requester {
         }
     }
 
-    /// Whether the peer's silence would look like a loss, if it were not asked for an acknowledgement now: a
-    /// pacer may take long over the packets between two that ask.
+    /// Whether AckReq must be set now, because a shortest round trip has passed without it: a pacer may take so long
+    /// over the packets between two with AckReq that the probe timeout expires.
     #[inline]
     pub(super) fn is_ack_req_overdue(&self, now: Instant) -> bool {
         !self.congestion.is_window()
@@ -102,7 +102,7 @@ impl Requester {
             && now.nanos_since(self.loss_timer.last_ack_req_at) >= self.loss_timer.rto.min_nanos()
     }
 
-    /// The wait for a receive is over.
+    /// Restarts the timer after an RNR wait under selective repeat, as if there had been progress.
     pub(super) fn rearm_after_rnr(&mut self, now: Instant) {
         if self.selective().is_some() && self.recovery.sent() > 0 {
             self.on_progress(now);
@@ -110,14 +110,14 @@ impl Requester {
         }
     }
 
-    /// What everything waits for has come. Nothing less gives back retries: what arrives behind a packet
-    /// that never does may be thrown away and arrive again for ever.
+    /// Records progress and restores the retry count. An ACK without progress does not: packets above one that is
+    /// lost every time may be dropped by the responder and retransmitted for ever.
     pub(super) fn on_progress(&mut self, now: Instant) {
         self.loss_timer.last_progress_at = now;
         self.retries_left = self.config.retry_count;
     }
 
-    /// Starts the timer anew, if anything was sent.
+    /// Rearms the timer if unacknowledged packets were sent, otherwise stops it; ends the backoff.
     pub(super) fn rearm(&mut self, now: Instant) {
         self.loss_timer.rto.on_progress();
         if self.recovery.sent() > 0 {
@@ -127,8 +127,9 @@ impl Requester {
         }
     }
 
-    /// As [`Requester::rearm`], but the timer learns of it when it expires: most that comes has company. Where
-    /// nothing is waited for it stops at once: whoever does not poll for a while must not find it expired.
+    /// As [`Requester::rearm`], but the timer is rearmed when it expires, because most responses arrive in
+    /// bursts. If all is acknowledged it stops at once, otherwise an application that does not poll for a while
+    /// finds it expired.
     #[inline]
     pub(super) fn rearm_lazily(&mut self, now: Instant) {
         if self.recovery.sent() == 0 {
@@ -138,18 +139,18 @@ impl Requester {
         self.loss_timer.last_rx_at = Some(now);
     }
 
-    /// Waits for silence from now on, though no longer than the local ACK timeout.
+    /// Arms the timer for the probe timeout, but not beyond the local ACK timeout since the last progress.
     fn arm(&mut self, now: Instant) {
         self.loss_timer.last_rx_at = None;
         let wait_nanos = self.loss_timer.rto.wait_nanos(self.recovery.unacked());
         self.timer.restart_for(now, wait_nanos, self.loss_timer.last_progress_at);
     }
 
-    /// Under improved go-back-N, the peer acknowledged packets, or told that one was lost. Returns the round
-    /// trip of the packet timed, where its answer has come, in nanoseconds.
+    /// Processes an ACK or NAK under improved go-back-N, which acknowledged packets, or `lost` sending at a lost
+    /// one. Returns the round trip of the timed packet in nanoseconds, if it is acknowledged.
     pub(super) fn on_ack_result(&mut self, now: Instant, newly_acked_pkts: u32, lost: bool) -> Option<u64> {
         if newly_acked_pkts == 0 && !lost {
-            // What was in flight when a READ response was lost still comes in: no silence yet.
+            // Responses in flight behind a lost READ response still arrive, so a probe is not due yet.
             if self.timer.deadline().is_some() {
                 self.arm(now);
             }
@@ -159,7 +160,7 @@ impl Requester {
         if self.loss_timer.end_probe() {
             match &mut self.recovery {
                 Recovery::GoBackN(scheme) if newly_acked_pkts > 1 && !lost => scheme.undo_timeout(),
-                // What is timed is sent again.
+                // The timed packet is retransmitted, so it is not measured (Karn's algorithm, RFC 6298 section 3).
                 _ => self.loss_timer.rto.cancel(),
             }
         }
@@ -171,7 +172,8 @@ impl Requester {
         rtt_nanos
     }
 
-    /// Under go-back-N, whether the packet timed was among those acknowledged: its round trip in nanoseconds.
+    /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if it is acknowledged. Where
+    /// sending `lost` the measurement is cancelled, because the packet is retransmitted.
     pub(super) fn take_rtt_sample(&mut self, now: Instant, lost: bool) -> Option<u64> {
         let timed = self.loss_timer.rto.timed()?;
         let is_answered = timed.index_in(self.recovery.una(), self.recovery.sent()).is_none();
@@ -182,8 +184,7 @@ impl Requester {
         rtt_nanos
     }
 
-    /// The timer expired: a probe, and after that more, and when the peer was silent for the local ACK
-    /// timeout, a retry is used up.
+    /// Handles expiry of the timer: retransmits a probe, and uses up a retry if the local ACK timeout has passed.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -234,8 +235,8 @@ impl Requester {
     }
 }
 
-/// What to probe with, first packet and count, where `psn` belongs to a READ that the peer may not have, so that no
-/// part of it will do: the last response still due to those that it has, or else the whole of this one.
+/// Returns the probe, first PSN and count, for a `psn` whose READ request the peer may lack, because a part of it
+/// cannot be requested then: the last response missing of READs that the peer has, otherwise the whole READ.
 fn probe_of_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
     let place = outstanding.find(psn).filter(|place| place.span.is_read)?;
     let last_due = scheme.executed().minus(1);

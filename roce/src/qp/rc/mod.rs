@@ -1,4 +1,4 @@
-//! The reliable connection: requester, responder and completer, which exchange values.
+//! The reliable connection: requester, responder and completer.
 
 pub mod completer;
 pub mod emit;

@@ -1,4 +1,4 @@
-//! The send queue with PSNs: which work request owns which packets.
+//! The send queue and its PSNs: which work request a packet belongs to.
 //!
 //! ```text
 //!   send queue   | w0      | w1   | w2 (READ) | w3 posted ...
@@ -6,83 +6,82 @@
 //!                 oldest                       end: the first PSN not yet assigned
 //!   assigned     '----------- 3 -------------'
 //! ```
-//! A work request gets its PSNs when its first packet is about to be sent and keeps them until it
-//! completes.
+//! A work request is assigned PSNs when its first packet is about to be sent, and keeps them until it completes.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::queue::{SendQueue, SendWqe};
 use crate::start;
 
-/// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also
-/// the longest message at the smallest path MTU.
+/// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also the longest
+/// message at the smallest path MTU.
 pub const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
-/// The PSNs of one work request.
+/// PSNs of a work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PsnSpan {
-    /// Its first PSN.
+    /// First PSN.
     pub first: Psn,
-    /// How many it has.
+    /// Number of PSNs, 1 to [`MAX_OUTSTANDING_PSNS`].
     pub packets: u32,
-    /// Whether they are answered by READ responses.
+    /// The work request is a READ: responses complete it, not ACKs.
     pub is_read: bool,
 }
 
 impl PsnSpan {
-    /// The first PSN after it.
+    /// PSN after the last.
     pub const fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }
 }
 
-/// What is to be known of a work request that gets PSNs.
+/// Properties of a work request that is assigned PSNs.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// It is answered by READ responses.
+    /// The work request is a READ.
     pub is_read: bool,
-    /// It takes a receive of the peer.
+    /// The message consumes a receive of the peer: SEND, or WRITE with immediate.
     pub takes_receive: bool,
 }
 
-/// A packet's place: which outstanding work request, and which packet of it.
+/// Position of a packet: its work request, and its index in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Work requests before it.
+    /// Outstanding work requests before its own.
     pub index: u32,
     /// Packets of the work request before this one.
     pub packet: u32,
-    /// The work request's PSNs.
+    /// PSNs of the work request.
     pub span: PsnSpan,
 }
 
 impl Place {
-    /// Packets of the work request from this one on.
+    /// Packets of the work request from this one on, at least 1.
     pub fn rest_pkts(&self) -> u32 {
         self.span.packets - self.packet
     }
 }
 
-/// Send work requests not yet completed.
+/// Send work requests not yet completed: those with PSNs, then those only posted.
 pub struct Outstanding {
     queue: SendQueue,
-    /// Spans of assigned work requests, in a ring by absolute position.
+    /// Spans of assigned work requests, a ring by absolute position.
     spans: Box<[PsnSpan]>,
-    /// Beside each, how many receives of the peer all before it take, modulo 2^32.
+    /// Beside each span, the recv WQE sequence number: receives that all messages before it consume, modulo 2^32.
     receives_before: Box<[u32]>,
-    /// The position of the oldest: one more for each work request completed, modulo 2^32.
+    /// Absolute position of the oldest work request: +1 for each completed, modulo 2^32.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
     end: Psn,
-    /// Receives of the peer that those assigned so far take, modulo 2^32.
+    /// Recv WQE sequence number of the next work request to be assigned PSNs.
     receives: u32,
-    /// Where the last search ended: packets are mostly asked for in order.
+    /// Absolute position of the work request found last, because PSNs are mostly looked up in order.
     cursor: u32,
 }
 
 impl Outstanding {
-    /// The work requests of `queue`, which holds at most `depth`; the first gets PSN `first`.
+    /// Assigns PSNs from `first` on to the work requests of `queue`, which holds at most `depth`.
     pub fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
         let places = depth.next_power_of_two() as usize;
         let spans = vec![PsnSpan::default(); places].into_boxed_slice();
@@ -100,31 +99,31 @@ impl Outstanding {
         }
     }
 
-    /// Sets the first PSN; only while nothing is assigned.
+    /// Sets the first PSN. No work request may have PSNs yet.
     pub fn set_first_psn(&mut self, first: Psn) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
         self.receives = start::RECEIVE;
     }
 
-    /// The queue, for posting rights and flushing.
+    /// Returns the send queue, for posting rights, payloads and flushing.
     pub fn queue(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
 
-    /// The first PSN not yet assigned.
+    /// First PSN not yet assigned.
     #[inline]
     pub fn end(&self) -> Psn {
         self.end
     }
 
-    /// Work requests with PSNs.
+    /// Number of work requests with PSNs.
     #[inline]
     pub fn assigned(&self) -> u32 {
         self.assigned
     }
 
-    /// READs with PSNs.
+    /// Number of READs with PSNs.
     #[inline]
     pub fn assigned_reads(&self) -> u32 {
         self.assigned_reads
@@ -136,14 +135,14 @@ impl Outstanding {
         self.spans[self.position.wrapping_add(index) as usize & mask]
     }
 
-    /// The work request that gets PSNs next, if one is posted.
+    /// Returns the work request to be assigned PSNs next, if one is posted.
     #[inline]
     pub fn next_unassigned(&mut self) -> Option<&SendWqe> {
         self.queue.get(self.assigned)
     }
 
-    /// Gives the next work request, of `len_bytes`, its PSNs: the place of its first packet. `None` where
-    /// they do not fit beside the `unacked` PSNs of its predecessors.
+    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the place of its first packet; `None` if
+    /// they and the `unacked` PSNs before them exceed [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub fn assign(&mut self, len_bytes: u32, kind: Kind, unacked: u32, mtu_bytes: u32) -> Option<Place> {
         let Kind { is_read, takes_receive } = kind;
@@ -163,7 +162,7 @@ impl Outstanding {
         Some(Place { index, packet: 0, span })
     }
 
-    /// Where the packet `psn` lies, if it is assigned and not completed.
+    /// Returns the place of packet `psn`; `None` if it is not assigned, or completed.
     #[inline]
     pub fn find(&mut self, psn: Psn) -> Option<Place> {
         for ahead in 0..2 {
@@ -182,7 +181,7 @@ impl Outstanding {
     fn search(&self, psn: Psn) -> Option<Place> {
         let PsnSpan { first: base, packets, .. } = self.oldest()?;
         let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
-        // Work requests are mostly alike.
+        // Because work requests mostly have equal lengths, a division finds most of them.
         if let Some(place) = self.place_in(wanted / packets, psn) {
             return Some(place);
         }
@@ -205,38 +204,37 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
-    /// The work request `index` places after the oldest.
+    /// Returns the work request `index` places after the oldest.
     #[inline]
     pub fn wqe(&mut self, index: u32) -> Option<SendWqe> {
         self.queue.get(index).copied()
     }
 
-    /// How many messages before the work request `index` places after the oldest, which is assigned, take a
-    /// receive of the peer; since the connection was made, modulo 2^32.
+    /// Returns the recv WQE sequence number of the assigned work request `index` places after the oldest: receives
+    /// of the peer that messages before it consume, since the connection was made, modulo 2^32.
     #[inline]
     pub fn receives_before(&self, index: u32) -> u32 {
         let mask = self.spans.len() - 1;
         self.receives_before[self.position.wrapping_add(index) as usize & mask]
     }
 
-    /// The PSNs of the oldest work request, if it has been assigned any.
+    /// Returns the PSNs of the oldest work request, if it has any.
     #[inline]
     pub fn oldest(&self) -> Option<PsnSpan> {
         (self.assigned > 0).then(|| self.span(0))
     }
 
-    /// Whether the oldest assigned work request is the one at absolute `position`.
+    /// Whether the oldest work request is that of absolute `position`.
     pub fn oldest_is(&self, position: u32) -> bool {
         self.position == position
     }
 
-    /// The absolute position of the work request `index` places after the oldest.
+    /// Returns the absolute position of the work request `index` places after the oldest.
     pub fn position_of(&self, index: u32) -> u32 {
         self.position.wrapping_add(index)
     }
 
-    /// The first PSN from `una` on that a READ response still has to bring, looking at packets
-    /// before `end` only.
+    /// Returns the first PSN of `una..end` that belongs to a READ: its response is missing.
     pub fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
         if self.assigned_reads == 0 {
             return None;
@@ -246,12 +244,12 @@ impl Outstanding {
         let read = spans
             .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
             .find(|span| span.is_read)?;
-        // The oldest work request may have begun before `una`.
+        // The oldest work request may begin below `una`.
         let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
         first.index_in(una, distance).map(|_| first)
     }
 
-    /// Takes the oldest work request out.
+    /// Removes the oldest work request, and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<SendWqe> {
         let span = self.oldest();

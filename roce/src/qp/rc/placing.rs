@@ -1,51 +1,50 @@
-//! Placing payload before its turn, where the side that it is sent to allows it.
+//! Relaxed placement: payloads of out-of-order packets are placed on arrival (RFC 5041 section 5).
 //!
 //! ```text
-//!    expected                      FIRST of a WRITE, whose RETH came ahead
+//!    expected                      FIRST of a WRITE, received out of order
 //!       |                            |
 //!       x  M  M  x  M  L  x  M  L    F  M  x  M        M placed   x missing
 //!       '----.--------'   '--.--'    '---.----'
-//!     a message begun        |        its place is known
-//!                            '- without its FIRST the place of a WRITE is not: kept as frames
+//!     message in progress    |        address known
+//!                            '- rest of a WRITE without its FIRST: address unknown, buffered as frames
 //! ```
-//! A packet that came too early is kept until the packets before it have come, and what is kept leaves the
-//! cache meanwhile. A WRITE whose FIRST is known says where its payload belongs, and a SEND that is numbered,
-//! as under selective repeat, says so itself. Placed at once, no more is kept of a packet than what it will
-//! do in its turn, and everything that others see besides the bytes themselves, completions and
-//! acknowledgements, comes in its turn all the same.
+//! Because a frame in the reorder buffer leaves the cache before its gap closes, payload is placed where its address
+//! is known: after the FIRST of a WRITE, and for a SEND with RecvETH (selective repeat). Of a placed packet only the
+//! fields needed for its execution are recorded. Execution stays in PSN order, and with it completions and ACKs:
+//! nothing but the payload bytes is visible before.
 //!
-//! What was placed cannot be kept back. Where a packet comes again as another version of itself, either may be
-//! forged, and the forged one may have led others astray, or written where they belong. So everything ahead is
-//! thrown away and the later version placed: whatever comes again is written again.
+//! Placed bytes cannot be withdrawn. If a PSN arrives in two versions, either may be forged: a forged FIRST gives
+//! later packets a wrong address, and a forged payload lies where the peer's belongs. All out-of-order packets are
+//! then dropped and the later version is placed, so that retransmissions overwrite what was written.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::recovery::psn_window::PsnSet;
 use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
-/// A request as the responder takes it in: from the wire, or with its payload in its place already.
+/// A request to be executed: a packet, or the record of one whose payload is placed.
 pub trait Request {
-    /// Its PSN.
+    /// PSN.
     fn psn(&self) -> Psn;
-    /// What its opcode means.
+    /// Properties of the opcode.
     fn info(&self) -> &'static OpcodeInfo;
-    /// The requester asks for an acknowledgement.
+    /// AckReq of the BTH.
     fn ack_req(&self) -> bool;
-    /// Its completion wakes a waiter.
+    /// Solicited event bit of the BTH: the completion wakes its waiter.
     fn solicited(&self) -> bool;
-    /// The remote memory that it names.
+    /// RETH: address, R_Key and length of remote memory.
     fn reth(&self) -> Option<Reth>;
     /// Immediate data.
     fn immdt(&self) -> Option<u32>;
-    /// Whether it asks to invalidate a key.
+    /// Whether an IETH asks to invalidate an R_Key.
     fn invalidates(&self) -> bool;
-    /// Whether it says which receive it is for.
+    /// Whether a RecvETH gives the recv WQE sequence number of a SEND.
     fn is_numbered(&self) -> bool;
-    /// Bytes of payload.
+    /// Payload bytes.
     fn len_bytes(&self) -> u32;
-    /// The payload; `None` where it is in its place.
+    /// Payload; `None` if it is placed.
     fn payload(&self) -> Option<&[u8]>;
-    /// The place in a receive where it is.
+    /// Place of a SEND's payload, if it is placed.
     fn rq_offset(&self) -> Option<RqOffset>;
 }
 
@@ -106,25 +105,25 @@ impl Request for Packet<'_> {
     }
 }
 
-/// Where a payload was put.
+/// Destination of a placed payload.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// Into memory that the peer named: here, if it is the first of a message.
+    /// Remote memory, with the RETH if the packet begins a message.
     Remote(Option<Reth>),
-    /// Into a receive, from a byte on.
+    /// A receive, from a byte on.
     Receive(RqOffset),
 }
 
-/// A place in a receive.
+/// Place in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RqOffset {
-    /// How many receives were completed before it on this connection, modulo 2^32.
+    /// Recv WQE sequence number: receives completed before this one on the connection, modulo 2^32.
     pub recv_seq: u32,
-    /// Bytes before it.
+    /// Bytes of the receive before the payload.
     pub offset_bytes: u32,
 }
 
-/// What is kept of a request whose payload is in its place.
+/// Record of a request whose payload is placed.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
     info: &'static OpcodeInfo,
@@ -196,48 +195,48 @@ impl Request for Placed {
     }
 }
 
-/// What is known of a PSN ahead.
+/// State of an out-of-order PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     /// Not placed.
     Empty,
-    /// Placed, and recorded.
+    /// Placed, with a record.
     Recorded,
-    /// Placed, inside of a SEND: full, and of no effect but its payload, so that there is no more to know.
+    /// Placed MIDDLE of a SEND: a full payload without other effect, so there is no record.
     SendMiddle,
     /// The same, of a WRITE.
     WriteMiddle,
 }
 
-/// A WRITE whose packets come one after the other.
+/// Position in a WRITE whose packets arrive one after the other.
 #[derive(Clone, Copy, Debug)]
 struct WriteCursor {
-    /// The packet after the last that came.
+    /// PSN after the last packet received.
     psn: Psn,
-    /// Its number in the message.
+    /// Index of that PSN in the message.
     index: u32,
     /// Packets of the message.
     packets: u32,
-    /// The message.
+    /// RETH of the message.
     reth: Reth,
 }
 
-/// What was placed before its turn.
+/// Out-of-order packets whose payload is placed.
 #[derive(Debug)]
 pub(super) struct Placing {
-    /// By place: PSN modulo the window.
+    /// State by PSN modulo the window.
     slots: Box<[SlotState]>,
-    /// By place, of those marked so.
+    /// Records, likewise; valid where marked [`SlotState::Recorded`].
     records: Box<[Option<Placed>]>,
-    /// By place, of all that are placed.
+    /// Fingerprints, likewise; valid where placed.
     fingerprints: Box<[Fingerprint]>,
-    /// The packets that begin a WRITE of several.
+    /// Placed FIRST packets of WRITEs.
     write_firsts: PsnSet,
     write_cursor: Option<WriteCursor>,
 }
 
 impl Placing {
-    /// For a responder that keeps at most `window_pkts`, a power of two.
+    /// Tracks at most `window_pkts` PSNs, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
             slots: vec![SlotState::Empty; window_pkts as usize].into_boxed_slice(),
@@ -258,9 +257,9 @@ impl Placing {
         self.slots[self.place(psn)]
     }
 
-    /// Where the payload of `packet`, a WRITE ahead of `expected`, belongs: its message, and its number in
-    /// it. `left` is what is left of the message that `expected` is in. `None` where that is not known, or
-    /// the packet is not what its message says.
+    /// Returns the message of `packet`, a WRITE above `expected`, and the index of the packet in it. `left` is the
+    /// rest of the message that `expected` belongs to. `None` if the message is unknown, or contradicts the opcode
+    /// or the length of the packet.
     #[inline]
     pub(super) fn remote(
         &mut self,
@@ -285,8 +284,8 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// The message of `psn`, if it follows the WRITE packet placed last. That the one before it is placed
-    /// shows that this is not what was left of an earlier round of PSNs.
+    /// Returns the message of `psn`, if `psn` follows the WRITE packet placed last. That packet must still be
+    /// marked, otherwise it is of an earlier round of PSNs.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;
@@ -294,7 +293,7 @@ impl Placing {
             .then_some(write_cursor)
     }
 
-    /// The message of `psn`, if its first packet is known, or is behind.
+    /// Returns the message of `psn`, if its FIRST is placed, or executed.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records[self.place(first)].as_ref()?.reth()?, first),
@@ -304,7 +303,7 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// The payload of `packet` is in its place: in the receive of `rq_offset`, or in remote memory.
+    /// Records that the payload of `packet` is placed: in a receive at `rq_offset`, or in remote memory.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let place = self.place(packet.bth.psn);
@@ -328,36 +327,36 @@ impl Placing {
         }
     }
 
-    /// Whether the payload of `psn` is in its place.
+    /// Whether the payload of `psn` is placed.
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
         self.slot_state(psn) != SlotState::Empty
     }
 
-    /// Whether `packet`, whose PSN was placed, is what was placed.
+    /// Whether `packet`, whose PSN is placed, has the content that was placed.
     pub(super) fn is_same(&self, packet: &Packet<'_>) -> bool {
         packet.has_fingerprint(&self.fingerprints[self.place(packet.bth.psn)])
     }
 
-    /// Everything was thrown away.
+    /// Drops all records.
     pub(super) fn clear(&mut self) {
         self.slots.fill(SlotState::Empty);
         self.write_firsts.remove_range(Psn::new(0), self.write_firsts.capacity());
         self.write_cursor = None;
     }
 
-    /// What was kept of `psn`, where its payload is in its place and more than that is to be known.
+    /// Returns the record of `psn`, if it has one.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
         if self.slot_state(psn) == SlotState::Recorded { self.records[self.place(psn)] } else { None }
     }
 
-    /// How many packets from `psn` on lie inside one message, a SEND or a WRITE.
+    /// Returns the number of placed MIDDLEs from `psn` on, of a WRITE or of a SEND.
     pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
         let wanted = if is_write { SlotState::WriteMiddle } else { SlotState::SendMiddle };
         (0..self.slots.len() as u32).take_while(|i| self.slot_state(psn.plus(*i)) == wanted).count() as u32
     }
 
-    /// `expected` and the `span - 1` PSNs after it are behind, or were thrown away.
+    /// Drops what is known of `expected` and the `span - 1` PSNs after it: they were executed or refused.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
         for i in 0..span.min(self.slots.len() as u32) {
             self.slots[self.place(expected.plus(i))] = SlotState::Empty;

@@ -1,12 +1,12 @@
-//! READs that a responder serves: those whose responses still wait, and those served last, which a
-//! duplicate may ask for again (IBA 9.7.5.1.2, C9-112).
+//! READs of a responder: those whose responses are still to be sent, and the history in which duplicates are looked
+//! up (IBA 9.7.5.1.2, C9-112).
 //!
 //! ```text
 //!   history   | served | served | in part | waiting |      at most max_dest_rd_atomic
-//!   queue              | repeat | in part | waiting |      in the order of PSNs
+//!   queue              | dup.   | in part | waiting |      in PSN order
 //! ```
-//! A request of 74 bytes may ask for a megabyte again, so a READ in the history also says how many responses it
-//! may still have retransmitted; see [`RETRANSMITS_PER_READ`].
+//! A request of 74 bytes may have a megabyte retransmitted, so each READ of the history has a limit of responses to
+//! be retransmitted; see [`RETRANSMITS_PER_READ`].
 
 use super::segment::packets_in;
 use crate::id::Msn;
@@ -15,44 +15,44 @@ use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
 
-/// How often all responses of a READ are retransmitted, while it is remembered. A peer that goes back at every loss asks
-/// for 13 times as much at 5 % loss with 256 responses in flight.
+/// Retransmissions of all responses of a READ while it is in the history. A go-back-N peer requests 13 times as many
+/// at 5 % loss with 256 responses in flight.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
-/// Responses of a READ retransmitted besides those, because of a short READ one response may be lost many times.
+/// Responses of a READ retransmitted beyond those, because the one response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
-/// What a queue pair retransmits beyond that, in packets per second: a peer behind a worse network still gets on.
+/// Responses that a queue pair retransmits beyond both, per second, so that a worse network still has progress.
 pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
-/// Of these, the burst.
+/// Burst of [`RETRANSMIT_PKTS_PER_SEC`], in packets.
 pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
-/// A READ, or the rest of one.
+/// A READ request, or the rest of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// PSN of the first response.
     pub first: Psn,
-    /// Responses.
+    /// Number of responses.
     pub packets: u32,
-    /// Address, key and length.
+    /// RETH: virtual address, R_Key and length.
     pub reth: Reth,
-    /// The message sequence number that its responses carry.
+    /// MSN in the AETH of its responses.
     pub msn: Msn,
 }
 
 impl ReadRequest {
-    /// The READ of `reth` that arrived with PSN `first`.
+    /// Returns the READ of `reth` that arrived with PSN `first`.
     pub fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
-    /// What `reth` at `psn` asks again, if it lies inside this READ: from which response on.
+    /// Returns the responses that a duplicate with `reth` at `psn` requests; `None` if it lies outside this READ.
     ///
-    /// The rest of a READ continues it, MIDDLE and LAST, as Linux does and expects; a part that ends
-    /// earlier is a READ of its own.
+    /// A duplicate up to the end of the READ continues it, with MIDDLE and LAST, as Linux does and expects; a part
+    /// that ends earlier is a READ of its own.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -71,14 +71,14 @@ impl ReadRequest {
     }
 }
 
-/// A READ whose responses wait, and how many were sent.
+/// A READ whose responses are still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// What was asked.
+    /// The READ.
     pub request: ReadRequest,
     /// Responses already sent.
     pub sent: u32,
-    /// Counts against the peer's limit; a repetition does not.
+    /// Not a duplicate: counts against `max_dest_rd_atomic`.
     is_duplicate: bool,
 }
 
@@ -89,24 +89,24 @@ impl Waiting {
     }
 }
 
-/// Why a READ is not queued.
+/// Reason for not queueing a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotQueued {
-    /// The peer has more outstanding than was agreed.
+    /// The peer exceeds the responder resources.
     OverLimit,
-    /// Repetitions fill the queue: the peer may ask again later.
+    /// Duplicates fill the queue; the request is dropped, and the peer may retransmit it.
     NoRoom,
-    /// A duplicate that lies in no READ remembered.
+    /// A duplicate that lies in no READ of the history.
     NotRemembered,
     /// A duplicate of a READ whose responses were retransmitted too often.
     TooOften,
 }
 
-/// A READ remembered.
+/// A READ of the history.
 #[derive(Clone, Copy, Debug)]
 struct ResponderResource {
     request: ReadRequest,
-    /// Responses that may be retransmitted.
+    /// Responses that may be retransmitted without the [`Allowance`].
     retransmits_left: u32,
 }
 
@@ -118,15 +118,15 @@ impl ResponderResource {
     }
 }
 
-/// What a queue pair may retransmit of READs that were repeated too often: it grows with time.
+/// Token bucket of a queue pair for retransmissions beyond the limit of a READ; one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// It has grown up to then.
+    /// Tokens of the time before are used.
     since: Instant,
 }
 
 impl Allowance {
-    /// Takes at most `wanted` packets; returns how many.
+    /// Takes at most `wanted` tokens; returns how many.
     fn take(&mut self, now: Instant, wanted: u32) -> u32 {
         let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
         self.since = self.since.max(full);
@@ -137,13 +137,13 @@ impl Allowance {
     }
 }
 
-/// The READs of one responder.
+/// READs of one responder.
 #[derive(Debug)]
 pub struct ReadQueue {
     limit: u8,
-    /// Repetitions that wait at most.
+    /// Maximum duplicates in the queue.
     duplicates_max: usize,
-    /// What is asked again is just what was lost.
+    /// Selective repeat: duplicates request lost responses only.
     retransmits_parts: bool,
     mtu_bytes: u32,
     new_reads: usize,
@@ -153,12 +153,12 @@ pub struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Serves at most `limit` READs at once, and remembers as many; besides, at most `duplicates_max` that are asked
-    /// again. `None`: as many as fresh ones, so that a peer that asks for all of its READs again is served;
-    /// otherwise repetitions are of what was lost and no more.
+    /// Serves at most `limit` READs at once, remembers as many, and queues at most `duplicates_max` duplicates besides.
+    /// `None` (go-back-N): as many as `limit`, because the peer retransmits all of its READs. `Some` (selective
+    /// repeat): a duplicate requests lost responses only.
     pub fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
-        // Where none is served, none is asked again.
+        // Without responder resources there are no duplicates.
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
@@ -173,12 +173,12 @@ impl ReadQueue {
         }
     }
 
-    /// The most READs served at once.
+    /// Returns the responder resources.
     pub fn limit(&self) -> u8 {
         self.limit
     }
 
-    /// Whether no response waits.
+    /// Whether no response is to be sent.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -188,7 +188,7 @@ impl ReadQueue {
         self.queue.len() >= usize::from(self.limit) + self.duplicates_max
     }
 
-    /// Whether a fresh READ could be queued.
+    /// Whether a READ that is no duplicate may be queued.
     pub fn admit(&self) -> Result<(), NotQueued> {
         if self.new_reads >= usize::from(self.limit) {
             return Err(NotQueued::OverLimit);
@@ -196,7 +196,7 @@ impl ReadQueue {
         if self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
     }
 
-    /// Queues a fresh READ that was admitted.
+    /// Queues a READ that was admitted, and enters it into the history.
     pub fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
         if self.resources.len() >= usize::from(self.limit) {
@@ -207,20 +207,20 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Queues a READ asked again. One that still waits is not queued twice: if its responses from
-    /// `psn` on have been sent, they are sent again, all of them or, where only the parts that were
-    /// lost are asked for, this part; or as much of it as may still be retransmitted.
+    /// Queues the responses that a duplicate READ requests, as many as may be retransmitted. Responses that are
+    /// still to be sent are not queued twice. If those from `psn` on have been sent and the READ is still queued,
+    /// go-back-N rewinds the READ to `psn`, and selective repeat queues the part requested.
     pub fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        // Where it belongs, and from where on the READ itself still waits.
+        // Place in the queue, and the next PSN of the READ itself if it is still queued.
         let (mut at, mut rest) = (None, None);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
             if !waiting.is_duplicate
                 && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0)
             {
-                // All behind it lies behind it, too.
+                // In PSN order, so all after it are above `psn`, too.
                 at = at.or(Some(place));
                 break;
             }
@@ -243,8 +243,8 @@ impl ReadQueue {
         if self.is_full() {
             return Err(NotQueued::NoRoom);
         }
-        // What the READ itself still sends is not sent twice: the peer, having it all, might ask for its next
-        // READ while this one still counts.
+        // Responses that the READ itself has still to send are left out. Otherwise the peer, having received them
+        // all, may send its next READ while this one still counts against the limit.
         if let Some(rest) = rest {
             let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);
@@ -258,8 +258,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Forgets the READs that lie half the circle of PSNs or more before `psn`, which is the last one accepted or to be
-    /// accepted: a round later their PSNs are those of other requests. Must be called at least once for each half.
+    /// Removes from the history READs that lie half the circle of PSNs or more below `psn`, the last PSN accepted or
+    /// to be accepted: a round later their PSNs are of other requests. Must be called at least once per half.
     #[inline]
     pub fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -269,13 +269,13 @@ impl ReadQueue {
         }
     }
 
-    /// Takes what waits at `place` back to response `index`, of the READ remembered as number `read`.
+    /// Rewinds the READ at `place` of the queue to response `index`, at the cost of entry `read` of the history.
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
         let granted = self.charge(read, wanted, now);
         if granted < wanted {
-            // A part from `index` on would leave a gap behind it.
+            // A rewind by `granted` responses would leave a gap from `index` on.
             return Err(NotQueued::TooOften);
         }
         if let Some(waiting) = self.queue.get_mut(place) {
@@ -284,7 +284,7 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// How many of `wanted` responses may be retransmitted of the READ remembered as number `read`.
+    /// Returns how many of `wanted` responses may be retransmitted, and charges them to entry `read` of the history.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);
@@ -292,8 +292,8 @@ impl ReadQueue {
         granted + self.allowance.take(now, wanted - granted)
     }
 
-    /// What `reth` at `psn` asks again of the READs remembered, which are in the order of their PSNs, and the number
-    /// of that READ.
+    /// Finds the READ of the history, which is in PSN order, that a duplicate with `reth` at `psn` lies in: its
+    /// entry, and the responses requested.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
         let base = self.resources.front()?.request.first;
         let wanted = psn.distance_from(base);
@@ -302,8 +302,8 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// The last PSN up to `psn` that no READ remembered takes. A READ that is no longer remembered is one that
-    /// the peer has: it may have no more outstanding than are remembered.
+    /// Returns the last PSN up to `psn` that belongs to no READ of the history. The peer has received all responses
+    /// of older READs, because it may have no more outstanding than the history holds.
     pub fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {
@@ -315,13 +315,13 @@ impl ReadQueue {
         psn
     }
 
-    /// The READ whose response is next.
+    /// Returns the READ whose response is next.
     #[inline]
     pub fn front(&self) -> Option<Waiting> {
         self.queue.front().copied()
     }
 
-    /// One response of the front READ was sent.
+    /// Records that one response of the front READ was sent.
     #[inline]
     pub fn on_sent(&mut self) {
         let Some(front) = self.queue.front_mut() else { return };
@@ -332,7 +332,7 @@ impl ReadQueue {
         }
     }
 
-    /// Drops every response that waits.
+    /// Drops all responses still to be sent.
     pub fn clear(&mut self) {
         self.queue.clear();
         self.new_reads = 0;
@@ -497,7 +497,7 @@ mod tests {
             (0..5).for_each(|_| reads.on_sent());
             rewound += 1;
         }
-        // The first found nothing sent yet.
+        // The first rewind found no response sent.
         assert_eq!(rewound - 1, (RETRANSMITS_PER_READ * 10 + RETRANSMIT_PKTS_MIN) / 5);
         assert_eq!(drain(&mut reads), (15..20).collect::<Vec<_>>(), "it goes on where it was");
     }

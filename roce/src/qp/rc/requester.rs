@@ -1,4 +1,4 @@
-//! The requester: turns work requests into request packets (IBA 9.7.2 to 9.7.6).
+//! The requester: segments work requests into request packets, and retransmits them (IBA 9.7.2 to 9.7.6).
 
 use super::completer::ResponseEvent;
 use super::emit::{PacketBuilder, PortFull};
@@ -16,65 +16,64 @@ use crate::recovery::{AckEvent, AckResult, Recovery, RecoveryScheme, RetransmitT
 use crate::time::Instant;
 use crate::wire::{FrameParts, RecvEth};
 
-/// Packets after which one asks for an acknowledgement even inside a message, so that a long
-/// message does not run on unheard.
+/// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
-/// The value of `rnr_retry` that means for ever.
+/// Value of `rnr_retry` for an infinite count.
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// What a requester is told when its queue pair becomes ready to send.
+/// Parameters of a requester, known at the transition to RTS.
 #[derive(Clone, Copy, Debug)]
 pub struct RequesterConfig {
-    /// First PSN.
+    /// PSN of the first request.
     pub first_psn: Psn,
-    /// Path MTU.
+    /// Path MTU, in bytes.
     pub mtu_bytes: u32,
-    /// Local ACK timeout code.
+    /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite.
     pub timeout: u8,
-    /// Retries without progress.
+    /// Retry count: timeouts and PSN sequence errors without progress, 3 bits.
     pub retry_count: u8,
-    /// Retries after receiver-not-ready; 7: for ever.
+    /// RNR retry count, 3 bits; 7: infinite.
     pub rnr_retry: u8,
-    /// READs outstanding at most.
+    /// Maximum outstanding READs.
     pub max_rd_atomic: u8,
-    /// Congestion control.
+    /// Congestion control scheme.
     pub congestion: CongestionScheme,
-    /// Speed of the link, in bits per second.
+    /// Rate of the link, in bits per second.
     pub link_bits_per_sec: u64,
-    /// Recovery.
+    /// Recovery scheme.
     pub recovery: RecoveryScheme,
 }
 
-/// A work request that cannot be sent: its own memory cannot be read, or it is a READ where none is allowed.
+/// A work request that cannot be sent: its memory cannot be read, or it is a READ and `max_rd_atomic` is 0.
 #[derive(Clone, Copy, Debug)]
 struct LocalFault {
     position: u32,
     status: WcStatus,
 }
 
-/// Why a turn of transmitting ended.
+/// Reason for ending a transmit of requester or responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxOutcome {
-    /// Nothing more may be sent now.
+    /// No packet may be sent now.
     Done,
-    /// The budget is used up; there may be more.
+    /// The budget is used up; more packets may be ready.
     MoreToSend,
-    /// What is left is to be sent at the next poll.
+    /// Responses wait for the next poll.
     AckDelayed,
-    /// What is left is to be sent when the pacer lets it.
+    /// Packets wait for the pacer.
     Paced,
-    /// The port is full.
+    /// The port has no transmit buffer.
     TxRingFull,
-    /// Memory being read for the peer was deregistered; the peer was told, the connection is in error.
+    /// Memory of a READ was deregistered; a NAK was sent, and the queue pair goes to ERR.
     MrInvalidated,
 }
 
 impl TxOutcome {
-    /// What both halves of a queue pair have come to, of which `next` sent last.
+    /// Combines the results of both halves of a queue pair, of which `next` is that of the half which sent last.
     pub fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // The next poll finds it paced again.
+            // A paced queue pair is found paced at the next poll, too.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,
@@ -82,46 +81,46 @@ impl TxOutcome {
     }
 }
 
-/// What a turn needs besides the requester itself.
+/// State of queue pair and device that a transmit uses.
 pub struct TxContext<'a, P: Port> {
-    /// Now.
+    /// Current time.
     pub now: Instant,
-    /// Where frames go.
+    /// Port that frames are sent to.
     pub port: &'a mut P,
-    /// Packets this turn may still send.
+    /// Packets that may still be sent.
     pub budget: &'a mut u32,
     /// Registered memory.
     pub memory: &'a MemoryTable,
-    /// The queue pair's protection domain.
+    /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// The way to the peer.
+    /// Headers of all packets to the peer.
     pub builder: &'a mut PacketBuilder,
-    /// The queue pair's counters.
+    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
 }
 
-/// The sending half of a reliable connection.
+/// The requester of a reliable connection.
 pub struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
     pub(super) timer: RetransmitTimer,
-    /// Timing that follows the network, where recovery is adaptive.
+    /// Probes and timeouts of adaptive recovery, and the measured round trip.
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// The peer has no receive: nothing is sent before this.
+    /// RNR wait: no request is sent before this time.
     pub(super) rnr_until: Option<Instant>,
     since_ack_req_pkts: u32,
     local_fault: Option<LocalFault>,
-    /// The send queue drains: nothing new is started.
+    /// SQD: no further work request starts.
     draining: bool,
-    /// What this and the device's other queue pairs knew of the network's reordering when they last compared it.
+    /// Reordering threshold at the last exchange with the device, in packets.
     pub(super) known_reordering_threshold_pkts: u32,
 }
 
 impl Requester {
-    /// A requester that has sent nothing.
+    /// Creates a requester that has sent nothing.
     pub fn new(config: RequesterConfig) -> Self {
         Requester {
             config,
@@ -139,13 +138,13 @@ impl Requester {
         }
     }
 
-    /// The first PSN not acknowledged, and how many were sent from there.
+    /// Returns una, and the number of PSNs sent from there.
     #[inline]
     pub fn in_flight(&self) -> (Psn, u32) {
         (self.recovery.una(), self.recovery.sent())
     }
 
-    /// What is known of each packet, where selective repeat was agreed.
+    /// Returns the state of each packet, if selective repeat was agreed.
     #[inline]
     pub fn selective(&self) -> Option<&SelectiveRepeat> {
         match &self.recovery {
@@ -154,18 +153,18 @@ impl Requester {
         }
     }
 
-    /// Whether packets of this queue pair may go now, READ responses among them.
+    /// Returns the congestion control, which READ responses of this queue pair pass, too.
     #[inline]
     pub fn congestion_mut(&mut self) -> &mut Congestion {
         &mut self.congestion
     }
 
-    /// The same, to look at.
+    /// Returns the congestion control.
     pub fn congestion(&self) -> &Congestion {
         &self.congestion
     }
 
-    /// When it wants to be called next.
+    /// Returns the time of the next call of `on_time`: end of the RNR wait, or deadline of the timer.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         match (self.timer.deadline(), self.rnr_until) {
@@ -174,12 +173,12 @@ impl Requester {
         }
     }
 
-    /// Stops or resumes starting new work requests.
+    /// Stops the start of further work requests (SQD), or permits it.
     pub fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
-    /// Changes timeouts, retries and limits. A queue pair that still drains stays under its timer.
+    /// Changes timeouts, retries and limits. A running timer keeps its deadline.
     pub fn reconfigure(&mut self, config: RequesterConfig) {
         if config.congestion != self.config.congestion {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
@@ -190,12 +189,12 @@ impl Requester {
         self.rnr_retries_left = config.rnr_retry;
     }
 
-    /// Present settings.
+    /// Returns the present parameters.
     pub fn config(&self) -> RequesterConfig {
         self.config
     }
 
-    /// Sends packets until there are none, none may go, or the budget is used up.
+    /// Sends requests and retransmissions until none is left, none is permitted, or the budget is used up.
     pub fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
@@ -216,7 +215,7 @@ impl Requester {
             if *tx.budget == 0 {
                 return TxOutcome::MoreToSend;
             }
-            // What was sent before a faulty work request is still sent again where it is lost.
+            // Lost packets of work requests before a faulty one are still retransmitted.
             let position = outstanding.position_of(place.index);
             if self.local_fault.is_some_and(|fault| fault.position == position) {
                 return TxOutcome::Done;
@@ -240,7 +239,7 @@ impl Requester {
         }
     }
 
-    /// Whether one more packet may join those in flight.
+    /// Whether recovery and congestion control permit one more packet.
     #[inline]
     fn may_send(&mut self, now: Instant) -> bool {
         let joins_pkts = match &self.recovery {
@@ -249,14 +248,14 @@ impl Requester {
             }
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
-            // One that takes the place of a lost one adds nothing; a long READ may exceed the cap alone.
+            // Because a READ longer than the window would block them, retransmissions are not counted.
             Recovery::SelectiveRepeat(scheme) if scheme.is_retransmission() => 0,
             Recovery::SelectiveRepeat(scheme) => scheme.unacked(),
         };
         self.congestion.permit(now, joins_pkts)
     }
 
-    /// Gives the next work request its PSNs, if it may start now: the place of its first packet.
+    /// Assigns PSNs to the next work request, if it may start; returns the place of its first packet.
     #[inline]
     fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
         if self.draining || self.local_fault.is_some() {
@@ -270,7 +269,7 @@ impl Requester {
         let reads = outstanding.assigned_reads();
         let max_reads = u32::from(self.config.max_rd_atomic);
         if is_read && max_reads == 0 {
-            // It could never be sent.
+            // With no READ permitted, the work request would wait for ever.
             let position = outstanding.position_of(outstanding.assigned());
             self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
             return None;
@@ -293,9 +292,9 @@ impl Requester {
         let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
         let window_pkts = self.congestion.window_pkts().min(self.loss_timer.in_flight_pkts_max);
         spec.ack_req = part.is_last
-            // Half a window ahead of its end, so that the answer comes while the rest is under way.
+            // Twice in a window, so that the ACK arrives while the other half is in flight.
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
-            // Or nothing would open the window again.
+            // At the end of the window, because only an ACK opens it.
             || self.recovery.unacked() + 1 >= window_pkts
             || self.is_ack_req_overdue(tx.now);
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
@@ -308,7 +307,7 @@ impl Requester {
             if parts.ext.is_empty() {
                 return;
             }
-            // Each is absent exactly where the opcode has no room for it.
+            // The result only says whether the opcode has such a header; otherwise nothing is written.
             let _ = part.reth.map(|reth| parts.set_reth(reth));
             let _ = recveth.map(|recveth| parts.set_recveth(recveth));
             let _ = part.imm.map(|imm| parts.set_immdt(imm));
@@ -320,7 +319,7 @@ impl Requester {
         } else {
             queue.lists(tx.memory, tx.pd).open_one(&wqe.list, offset, len, Access::NONE)
         };
-        // Checked before a frame is reserved, for a reserved frame cannot be given back.
+        // Checked before a frame is reserved, because a reserved frame cannot be given back.
         if let Some(span) = in_one {
             let span = span.map_err(|_| NotSent::BadMemory)?;
             tx.builder.emit(tx.port, &spec, |parts| {
@@ -359,8 +358,7 @@ impl Requester {
         }
     }
 
-    /// Takes in what the completer made of a response. Returns how the oldest work request failed,
-    /// where it did.
+    /// Processes the completer's result. Returns the error status of the oldest work request, if it failed.
     pub fn on_response_event(
         &mut self,
         now: Instant,
@@ -389,7 +387,7 @@ impl Requester {
         }
     }
 
-    /// The peer executed everything before `next`. Returns whether that is news.
+    /// Acknowledges all packets below `next`. Returns whether `next` is an advance.
     fn on_everything_before(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
         match &mut self.recovery {
             Recovery::GoBackN(scheme) => {
@@ -405,7 +403,7 @@ impl Requester {
         let rtt_nanos = if self.config.recovery.is_adaptive() {
             self.on_ack_result(now, result.newly_acked_pkts, result.lost)
         } else if result.newly_acked_pkts > 0 || result.lost {
-            // What is resent starts the timer itself.
+            // A retransmission arms the timer itself.
             if self.recovery.unacked() > 0 {
                 self.timer.restart(now)
             } else {
@@ -426,7 +424,7 @@ impl Requester {
         if result.lost { self.use_retry(counters) } else { None }
     }
 
-    /// What feedback under go-back-N means to congestion control.
+    /// Reports ACKs and losses under go-back-N to congestion control.
     #[inline(never)]
     fn notify_congestion(&mut self, now: Instant, result: AckResult, rtt_nanos: Option<u64>) {
         if result.lost {
@@ -452,13 +450,13 @@ impl Requester {
         let in_flight = match &mut self.recovery {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) => {
-                // What is behind it waits at the peer.
+                // The responder buffers the packets above `next`, so they are not retransmitted.
                 scheme.retransmit(next, 1);
                 scheme.sent()
             }
         };
         if self.rnr_until.is_some() || in_flight == 0 {
-            return None; // a repetition of what is already being waited for
+            return None; // a duplicate RNR NAK, or nothing to retransmit
         }
         if self.rnr_retries_left == 0 {
             counters.retry_rnr_exceeded_err += 1;
@@ -468,8 +466,8 @@ impl Requester {
         if self.config.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
-        // The peer is there and `next` reached it: what is lost from now on is a new loss. Linux's
-        // rxe tells of a sequence error after each of these, which must not add up.
+        // An RNR NAK shows that `next` arrived, so a loss from now on is a new one. Linux's rxe sends a PSN sequence
+        // error NAK after each RNR NAK, which would otherwise use up the retry count.
         self.retries_left = self.config.retry_count;
         self.recovery.go_back();
         self.loss_timer.abandon();
@@ -478,7 +476,7 @@ impl Requester {
         None
     }
 
-    /// Lets timers expire. Returns how the oldest work request failed, where it did.
+    /// Handles expired timers. Returns the error status of the oldest work request, if it failed.
     pub fn on_time(
         &mut self,
         now: Instant,
@@ -512,19 +510,18 @@ impl Requester {
         None
     }
 
-    /// The status of the oldest work request, where it is one that cannot be sent: its predecessors
-    /// have completed.
+    /// Returns the error status of the oldest work request, if it is one that cannot be sent.
     pub fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }
 
-    /// Whether every work request started has completed.
+    /// Whether every work request with PSNs has completed.
     pub fn is_drained(&self, outstanding: &Outstanding) -> bool {
         outstanding.assigned() == 0
     }
 }
 
-/// Whether a message consumes a receive; only such can raise a solicited event.
+/// Whether a message consumes a receive of the peer; no other raises a solicited event.
 fn takes_receive(op: &SendOp) -> bool {
     !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
 }
@@ -584,7 +581,7 @@ mod tests {
             assert_eq!(requester.on_response_event(now, lost, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
         }
-        // Without a word from the peer they do.
+        // Without an RNR NAK they do.
         requester.recovery.go_back();
         requester.recovery.on_sent(10);
         assert_eq!(

@@ -1,13 +1,13 @@
-//! The responder: receives requests, executes them and answers (IBA 9.7.4, 9.7.5).
+//! The responder: receives and executes requests, and sends ACKs, NAKs and READ responses (IBA 9.7.4, 9.7.5).
 //!
-//! A request passes four stages, each of which hands the next a value that only it can make:
+//! Each stage of a request consumes a value that only the stage before it can make:
 //!
 //! ```text
-//!   Packet --sequence--> Sequenced --authorize--> Authorized --execute--> answer due
+//!   Packet --sequence--> Sequenced --authorize--> Authorized --execute--> response due
 //!             |               |
 //!             |               '- refused: NAK invalid request, remote access, RNR ..
-//!             '- duplicate: acknowledge again, or send a READ's responses again
-//!             '- ahead: NAK sequence error, once
+//!             '- duplicate: ACK, or retransmit READ responses
+//!             '- out of order: NAK PSN sequence error, once per gap
 //! ```
 
 use super::emit::{PacketBuilder, PortFull};
@@ -30,172 +30,171 @@ use crate::start;
 use crate::time::Instant;
 use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, RecvEth, Reth, SackEth, Syndrome};
 
-/// What a responder is told when its queue pair becomes ready to receive.
+/// Parameters of a responder, known at the transition to RTR.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponderConfig {
-    /// First PSN expected.
+    /// Expected PSN of the first request.
     pub first_psn: Psn,
-    /// Path MTU.
+    /// Path MTU, in bytes.
     pub mtu_bytes: u32,
-    /// READs served at once.
+    /// Responder resources: READs served at once, and remembered for duplicates.
     pub max_dest_rd_atomic: u8,
-    /// Recovery.
+    /// Recovery scheme.
     pub recovery: RecoveryScheme,
-    /// The order in which what the peer writes reaches memory.
+    /// Order in which the peer's payloads are placed.
     pub placement: Placement,
 }
 
-/// An acknowledgement of so many packets does not wait for what the application sends.
+/// Packets received since the last ACK from which on the next one is not delayed.
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
-/// Repetitions of READs, or of parts of them, that wait at once under selective repeat.
+/// Duplicates of READs, or of parts of them, queued at once under selective repeat.
 const DUPLICATE_READS_MAX: usize = 512;
 
-/// What a request meets besides the responder itself.
+/// State of queue pair and device that a request uses.
 pub struct RxContext<'a> {
     /// Registered memory.
     pub memory: &'a MemoryTable,
-    /// The queue pair's protection domain.
+    /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// What the queue pair lets a peer do.
+    /// Access rights of the peer's requests.
     pub access: Access,
-    /// RNR timer code for a peer that finds no receive.
+    /// Timer code of RNR NAKs, 5 bits.
     pub min_rnr_timer: u8,
-    /// Receives.
+    /// Receive queue.
     pub rq: &'a mut RecvQueue,
     /// All completion queues.
     pub cqs: &'a mut CqTable,
-    /// The one for receives.
+    /// Completion queue of the receive queue.
     pub cq: CqId,
-    /// This side's queue pair.
+    /// Number of the local queue pair.
     pub qpn: Qpn,
-    /// The queue pair's counters.
+    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
-    /// Now.
+    /// Current time.
     pub now: Instant,
 }
 
-/// What the queue pair does after a request.
+/// Action of the queue pair after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponderAction {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// An answer is due.
+    /// A response may be due: transmit.
     Answer,
-    /// Nothing yet: the packet is ahead of the one expected, and must be given to [`Responder::on_out_of_order`].
+    /// None yet: the packet is out of order, and [`Responder::on_out_of_order`] processes it.
     OutOfOrder {
-        /// The first sign of a gap.
+        /// The first out-of-order packet at this expected PSN, without an RNR NAK before it.
         first: bool,
     },
-    /// An answer is due, and the frame is to be kept until the packets before it have come.
+    /// A response may be due, and the frame is to be buffered.
     Buffer,
-    /// An answer is due, and it is the last: the connection is in error.
+    /// A NAK is due, and the queue pair goes to ERR.
     Fatal(NakCode),
 }
 
-/// The message being received.
+/// The message in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Partial {
-    /// None: the next packet must begin one.
+    /// None: the next request must begin a message.
     None,
-    /// A SEND, with so many bytes in the oldest receive.
+    /// A SEND, with bytes `received` in the oldest receive.
     Send { received_bytes: u32 },
-    /// An RDMA WRITE: what is left of it.
+    /// An RDMA WRITE: address, R_Key and length of its rest, and its total length.
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
-/// An acknowledgement that waits to be sent. It goes after all READ responses, which precede it, but for
-/// a selective one, which goes at once.
+/// ACK, NAK or SACK to be sent: a SACK before, the others after all READ responses, which precede them in PSN order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
     Ack,
     Refusal(Syndrome),
-    /// What arrived out of order, and which packet makes us tell.
+    /// SACK: its trigger, and whether that was a duplicate.
     Sack {
         trigger: Psn,
         duplicate: bool,
     },
 }
 
-/// What becomes of a packet that is ahead of the one expected.
+/// Disposition of an out-of-order packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposition {
     Dropped,
-    /// It was there already.
+    /// Its PSN was buffered or placed before.
     Duplicate,
-    /// As a frame.
+    /// To be buffered as a frame.
     Buffered,
-    /// Its payload is in its place.
+    /// Its payload is placed.
     Placed,
 }
 
-/// What the device knows of a packet that is ahead of the one expected.
+/// Findings of the device on an out-of-order packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfOrder {
-    /// It is the first sign of a gap.
+    /// First out-of-order packet at this expected PSN, without an RNR NAK before it.
     pub first: bool,
-    /// There is room to keep its frame.
+    /// The reorder buffer has room for its frame.
     pub has_room: bool,
 }
 
-/// A request in its place in the sequence of PSNs and of its message.
+/// A request that is valid in the sequence of PSNs and of its message.
 struct Sequenced<'p, R> {
     request: &'p R,
 }
 
-/// A request whose effects are allowed.
+/// A request that receives, access rights and memory permit.
 enum Authorized<'m> {
-    /// Bytes for the oldest receive, from `at` on.
+    /// Payload for the oldest receive, from byte `at` on.
     Send { at: u32 },
-    /// Bytes for memory; what is left of the message after them.
+    /// Payload for remote memory, and the rest of the message after it.
     Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
-    /// Memory to send.
+    /// Remote memory to be read.
     Read { reth: Reth },
 }
 
-/// Why a request is not executed.
+/// Reason for not executing a request.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// Refused for good.
+    /// NAK; the queue pair goes to ERR.
     Nak(NakCode),
-    /// Refused for good, and the oldest receive ends with it.
+    /// NAK; the oldest receive completes in error, and the queue pair goes to ERR.
     NakAndFailReceive(NakCode, WcStatus),
-    /// Refused until a receive is posted.
+    /// RNR NAK: no receive is posted.
     NotReady,
-    /// Dropped, as if it had been lost.
+    /// Dropped without a response, as if it were lost.
     Drop,
 }
 
-/// The receiving half of a reliable connection.
+/// The responder of a reliable connection.
 #[derive(Debug)]
 pub struct Responder {
     mtu_bytes: u32,
     recovery: ExpectedPsn,
-    /// What is kept out of order, where any is.
+    /// Out-of-order PSNs that are buffered or placed; `None` under go-back-N.
     out_of_order: Option<Box<OutOfOrderSet>>,
-    /// What of that is in its place already, where that may be.
+    /// Of those, the placed ones; `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
-    /// The peer agreed to hear of it.
+    /// Selective repeat was agreed: SACKs may be sent.
     selective: bool,
-    /// The last packet that came too early, since its gap was told of.
+    /// The last out-of-order PSN since a gap was reported.
     last_out_of_order_psn: Option<Psn>,
-    /// Everything before it was acknowledged.
+    /// Expected PSN at the last ACK or NAK.
     last_acked_psn: Psn,
     msn: Msn,
     partial: Partial,
-    /// The number of the oldest receive: one more for each completed, modulo 2^32.
+    /// Recv WQE sequence number of the oldest receive: +1 for each completed, modulo 2^32.
     recv_seq: u32,
     reads: ReadQueue,
     due: Due,
-    /// The acknowledgement became due since the last turn. It waits for one poll: what the application
-    /// sends in answer to the request goes before it, and one acknowledgement stands for two bursts, unless
-    /// they are long: a peer with a small window waits for it.
+    /// The ACK became due since the last transmit, and is delayed by one poll: a message that the application sends
+    /// in reply precedes it, and one ACK acknowledges two bursts. After [`ACK_DELAY_PKTS_MAX`] packets it is not
+    /// delayed, because a peer with a small window waits for it.
     ack_may_wait: bool,
 }
 
 impl Responder {
-    /// A responder that has received nothing.
+    /// Creates a responder that has received nothing.
     pub fn new(config: ResponderConfig) -> Self {
         let buffered_pkts_max = config.recovery.buffered_pkts_max();
         let placed_pkts_max = buffered_pkts_max.filter(|_| config.placement == Placement::Relaxed);
@@ -219,22 +218,22 @@ impl Responder {
         }
     }
 
-    /// The PSN expected next.
+    /// Returns the expected PSN.
     pub fn expected_psn(&self) -> Psn {
         self.recovery.expected()
     }
 
-    /// Whether there is anything to send.
+    /// Whether an ACK, NAK, SACK or READ response is to be sent.
     pub fn has_answers(&self) -> bool {
         self.due != Due::Nothing || !self.reads.is_empty()
     }
 
-    /// Whether a receive is filled in part: an error completes it.
+    /// Whether a SEND is in progress: an error completes its receive.
     pub fn is_filling_receive(&self) -> bool {
         matches!(self.partial, Partial::Send { .. })
     }
 
-    /// Takes in a request packet whose addresses, keys and ICRC are right.
+    /// Processes a request whose addresses, keys and ICRC are right.
     #[inline(always)]
     pub fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         match self.recovery.on_packet(packet.bth.psn) {
@@ -244,12 +243,12 @@ impl Responder {
         }
     }
 
-    /// Takes in the requests that were kept, and whose payload is in its place, from the one expected on.
+    /// Executes the placed requests from the expected PSN on.
     pub fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
         while self.has_placed() {
             let action = match (self.middles(), self.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx),
-                // Inside of a message that was never begun, or was another.
+                // A MIDDLE without a message in progress, or in one of another operation.
                 (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
                 (packets, _) => self.on_middles(packets, rx),
             };
@@ -260,13 +259,13 @@ impl Responder {
         ResponderAction::Answer
     }
 
-    /// What was kept of the packet expected, where its payload is in its place.
+    /// Returns the record of the expected PSN, if it is placed and has one.
     #[inline]
     fn placed(&self) -> Option<Placed> {
         self.placing.as_ref()?.get(self.recovery.expected())
     }
 
-    /// How many packets from the one expected on are in their place and inside of the message begun.
+    /// Returns the number of placed MIDDLEs of the message in progress, from the expected PSN on.
     #[inline]
     fn middles(&self) -> u32 {
         let is_write = match self.partial {
@@ -277,7 +276,7 @@ impl Responder {
         self.placing.as_ref().map_or(0, |placing| placing.middles(self.recovery.expected(), is_write))
     }
 
-    /// Takes in so many packets of the message begun, each full, whose payload is in its place.
+    /// Executes so many placed MIDDLEs of the message in progress, each of the path MTU.
     fn on_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> ResponderAction {
         let len = packets.saturating_mul(self.mtu_bytes);
         let last = self.recovery.expected().plus(packets - 1);
@@ -289,7 +288,7 @@ impl Responder {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // Placed as parts of another message.
+            // Not inside the message or the receive: placed as parts of another message.
             _ => return self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
         };
         self.partial = partial;
@@ -301,7 +300,7 @@ impl Responder {
         ResponderAction::Answer
     }
 
-    /// Whether the payload of the packet expected is in its place.
+    /// Whether the payload of the expected PSN is placed.
     pub fn has_placed(&self) -> bool {
         self.placing.as_ref().is_some_and(|placing| placing.contains(self.recovery.expected()))
     }
@@ -310,7 +309,7 @@ impl Responder {
     fn on_expected<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> ResponderAction {
         let memory = rx.memory;
         let authorized = self.sequence(request).and_then(|request| self.authorize(request, rx, memory));
-        // By reference: moving it would read back in one what was just written in pieces.
+        // By reference, because a move would read at once what was just written in pieces, and stall.
         let done = match &authorized {
             Ok(authorized) => self.execute(request, authorized, rx),
             Err(refusal) => Err(*refusal),
@@ -321,8 +320,7 @@ impl Responder {
         }
     }
 
-    /// Whether `packet`, which is ahead of the one expected, is what was put in its place of its PSN; `None` where
-    /// nothing was.
+    /// Whether the out-of-order `packet` is the one placed at its PSN; `None` if none is placed there.
     pub fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
         let psn = packet.bth.psn;
         let placing = self.placing.as_ref().filter(|placing| placing.contains(psn))?;
@@ -333,7 +331,7 @@ impl Responder {
         is_buffered.then(|| placing.is_same(packet))
     }
 
-    /// The packet of `psn` that was kept as a frame was thrown away.
+    /// Records that the buffered frame of `psn` was dropped.
     pub fn discard(&mut self, psn: Psn) {
         let expected = self.expected_psn();
         let is_placed = self.placing.as_ref().is_some_and(|placing| placing.contains(psn));
@@ -342,7 +340,7 @@ impl Responder {
         }
     }
 
-    /// Forgets all that is ahead, where payload may be in its place before its turn. Returns whether it may.
+    /// Drops all out-of-order packets, if placement is relaxed. Returns whether it is.
     pub fn discard_out_of_order(&mut self) -> bool {
         let (Some(placing), Some(out_of_order)) = (&mut self.placing, &mut self.out_of_order) else {
             return false;
@@ -352,8 +350,9 @@ impl Responder {
         true
     }
 
-    /// Keeps a packet that is ahead, where there is room. A packet that opens a gap is answered; under selective repeat
-    /// also a packet that closes one, is a duplicate, or has AckReq set.
+    /// Buffers or places an out-of-order packet, if there is room. Go-back-N: a NAK is due for the first one of a
+    /// gap, and when the retransmission was lost, too. Selective repeat: a SACK is due when a gap opens or closes,
+    /// and for a packet that is a duplicate, is dropped, or has AckReq.
     #[cold]
     pub fn on_out_of_order(
         &mut self,
@@ -370,7 +369,7 @@ impl Responder {
             ResponderAction::Answer
         };
         if self.selective {
-            // What follows a packet that was told of opens no gap and closes none: it is told of when the peer asks.
+            // A packet right above the last one opens no gap and closes none, so its ACK can wait for an AckReq.
             let follows = self
                 .last_out_of_order_psn
                 .replace(psn)
@@ -385,13 +384,13 @@ impl Responder {
                     ResponderAction::Nothing
                 };
             }
-            // A refusal that waits says more.
+            // A NAK that is due has precedence.
             if !matches!(self.due, Due::Refusal(_)) {
                 self.due = Due::Sack { trigger: psn, duplicate: disposition == Disposition::Duplicate };
             }
             return action;
         }
-        // Having gone back, the peer began with the packet that is missing: it was lost again.
+        // A PSN not above the last one shows that the peer went back: the retransmission of the missing one was lost.
         let went_back =
             |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
         let lost_again = self.out_of_order.is_some() && self.last_out_of_order_psn.is_some_and(went_back);
@@ -407,7 +406,7 @@ impl Responder {
 
     fn buffer(&mut self, packet: &Packet<'_>, has_room: bool, rx: &mut RxContext<'_>) -> Disposition {
         let (psn, expected) = (packet.bth.psn, self.recovery.expected());
-        // A peer that goes back asks for a READ again; kept, it would be answered twice.
+        // Under go-back-N the peer retransmits a buffered READ request, too, and would receive all responses twice.
         let is_keepable = self.selective || packet.info.operation != Operation::ReadRequest;
         let Some(out_of_order) = self.out_of_order.as_ref().filter(|_| is_keepable) else {
             return Disposition::Dropped;
@@ -433,8 +432,7 @@ impl Responder {
         disposition
     }
 
-    /// Puts the payload of a packet that came too early, and is new, in its place, where that is known and it
-    /// may go there before its turn.
+    /// Places the payload of an out-of-order packet that is new, if its address is known and placement is relaxed.
     fn place(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Option<()> {
         let (expected, mtu_bytes, received) = (self.recovery.expected(), self.mtu_bytes, self.recv_seq);
         let placing = self.placing.as_mut()?;
@@ -461,7 +459,7 @@ impl Responder {
         Some(())
     }
 
-    /// Whether the packet expected is kept.
+    /// Whether the packet of the expected PSN is buffered or placed.
     #[inline]
     pub fn has_buffered_next(&self) -> bool {
         let expected = self.recovery.expected();
@@ -470,14 +468,13 @@ impl Responder {
             .is_some_and(|out_of_order| !out_of_order.is_empty() && out_of_order.contains(expected))
     }
 
-    /// Whether packets are kept out of order.
+    /// Whether any out-of-order packet is buffered or placed.
     #[inline]
     fn buffers_any(&self) -> bool {
         self.out_of_order.as_ref().is_some_and(|out_of_order| !out_of_order.is_empty())
     }
 
-    /// FIRST, MIDDLE, LAST and ONLY follow one another as they must (IBA 9.7.4.1.2), each as long as
-    /// it must be (9.7.4.1.6).
+    /// Checks the order of FIRST, MIDDLE, LAST and ONLY (IBA 9.7.4.1.2), and their lengths (9.7.4.1.6).
     #[inline]
     fn sequence<'p, R: Request>(&self, request: &'p R) -> Result<Sequenced<'p, R>, Refusal> {
         let info = request.info();
@@ -495,7 +492,7 @@ impl Responder {
         Ok(Sequenced { request })
     }
 
-    /// The queue pair, its receives and its memory allow the request (IBA 9.7.4.1.3 to 9.7.4.1.5).
+    /// Checks a request against access rights, receives and memory (IBA 9.7.4.1.3 to 9.7.4.1.5).
     #[inline]
     fn authorize<'m, R: Request>(
         &self,
@@ -519,7 +516,7 @@ impl Responder {
         rx: &mut RxContext<'_>,
     ) -> Result<Authorized<'m>, Refusal> {
         let room_bytes = rx.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
-        // There are no memory windows to invalidate, and numbers take an agreement.
+        // Memory windows, which a SEND could invalidate, are not supported; RecvETH needs selective repeat.
         if request.invalidates() || (request.is_numbered() && !self.selective) {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
@@ -550,11 +547,11 @@ impl Responder {
             _ => return Err(invalid),
         };
         let len = request.len_bytes();
-        // The last packet brings what is left, and no other does.
+        // LAST and ONLY carry all that is left, FIRST and MIDDLE less.
         let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
         let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(invalid) };
-        // The whole message at its first packet, so that a bad one writes nothing; then each packet,
-        // for a region may go away between two.
+        // The whole message is checked at its first packet, so that an invalid one writes nothing; then each packet,
+        // because a region may be deregistered between two.
         if request.info().starts_message() {
             let whole = memory.open_remote(rx.pd, rkey, va, total, Access::REMOTE_WRITE);
             whole.map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
@@ -640,18 +637,18 @@ impl Responder {
         Ok(())
     }
 
-    /// The packet expected was executed; it stands for `span` PSNs.
+    /// Advances the expected PSN over an executed packet of `span` PSNs.
     #[inline]
     fn accept(&mut self, span: u32) {
         if self.buffers_any() {
             self.pass(span);
-            // The peer waits to hear that this one has come.
+            // Because the packet was missing below those buffered, the peer waits for its ACK.
             self.due = Due::Ack;
         }
         self.recovery.accept(span);
     }
 
-    /// Forgets what was kept of the packet expected and of the `span - 1` after it.
+    /// Drops what is known of the expected PSN and of the `span - 1` after it.
     fn pass(&mut self, span: u32) {
         let expected = self.recovery.expected();
         if let Some(out_of_order) = &mut self.out_of_order {
@@ -662,8 +659,8 @@ impl Responder {
         }
     }
 
-    /// What was placed before its turn lies where its turn finds that it belongs, unless the peer numbered it
-    /// wrongly.
+    /// Checks that a SEND payload placed out of order lies where execution in order would place it. Otherwise the
+    /// RecvETH was wrong, and the request is invalid.
     fn is_in_place<R: Request>(&self, request: &R, at: u32) -> Result<(), Refusal> {
         let rq_offset = RqOffset { recv_seq: self.recv_seq, offset_bytes: at };
         if request.rq_offset() == Some(rq_offset) {
@@ -706,7 +703,7 @@ impl Responder {
             return ResponderAction::Answer;
         }
         if request.info().operation == Operation::ReadRequest {
-            // Its responses acknowledge all that came before it.
+            // Responses of a READ acknowledge all requests before it.
             self.due = Due::Nothing;
             return ResponderAction::Answer;
         }
@@ -715,11 +712,11 @@ impl Responder {
             self.due = Due::Ack;
             return ResponderAction::Answer;
         }
-        // A NAK that waits is stale now that the packet it asks for is here.
+        // The packet that a due NAK or SACK reports missing has arrived.
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        // Before, only a packet that closed a gap makes one due that did not ask for it.
+        // Only a packet that closed a gap has an ACK due without AckReq.
         let closed_gap = self.out_of_order.is_some() && self.due == Due::Ack;
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
@@ -754,8 +751,7 @@ impl Responder {
         ResponderAction::Fatal(code)
     }
 
-    /// A request that was received before (IBA 9.7.5.1.3): nothing of it is executed again, except
-    /// that a READ's responses are sent again.
+    /// Handles a duplicate request (IBA 9.7.5.1.3): makes an ACK due, or retransmits READ responses.
     fn on_duplicate(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         rx.counters.duplicate_request += 1;
         if packet.info.operation != Operation::ReadRequest {
@@ -777,13 +773,13 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Sends READ responses, at the pace of the queue pair's `congestion` control, and then the
-    /// acknowledgement that is due, as far as budget and port go.
+    /// Sends a SACK that is due, READ responses as `congestion` permits, and then the ACK or NAK that is due, as far
+    /// as budget and port permit.
     pub fn transmit<P: Port>(&mut self, congestion: &mut Congestion, tx: &mut TxContext<'_, P>) -> TxOutcome {
         if let Due::Sack { trigger, duplicate } = self.due
             && *tx.budget > 0
         {
-            // Before all else: the peer can do nothing about a loss that it has not heard of.
+            // A SACK goes first, because the peer cannot retransmit a packet before the loss is reported.
             let header = SackEth { version: SackEth::VERSION, duplicate, trigger };
             if self.send_sack(header, tx).is_err() {
                 return TxOutcome::TxRingFull;
@@ -801,7 +797,7 @@ impl Responder {
             match self.send_response(&waiting.request, index, congestion, tx) {
                 Ok(true) => self.reads.on_sent(),
                 Ok(false) => {
-                    // The region went away while it was being read: the rest cannot be sent.
+                    // The region was deregistered since the request, so the rest cannot be sent.
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
                         return TxOutcome::TxRingFull;
@@ -821,10 +817,9 @@ impl Responder {
             }
             Due::Ack => (self.last_acknowledged(), Syndrome::ACK),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
-            Due::Sack { .. } => return TxOutcome::MoreToSend, // it was not sent for want of budget
+            Due::Sack { .. } => return TxOutcome::MoreToSend, // not sent for lack of budget
         };
-        // Linux's rxe heeds no second sequence error of one recovery, but for an acknowledgement of
-        // something new between the two.
+        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window.
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.out_of_order.is_some() && self.last_acked_psn != psn {
             if *tx.budget == 0 {
@@ -845,17 +840,17 @@ impl Responder {
         TxOutcome::Done
     }
 
-    /// What an acknowledgement goes up to: everything but the READs at the end, which their responses alone
-    /// acknowledge. Linux's rxe ends a connection whose READ is answered by an ACK.
+    /// Returns the PSN of an ACK: the last one before the expected PSN that belongs to no READ, because READs at the
+    /// end are acknowledged by their responses. Linux's rxe ends a connection whose READ is acknowledged by an ACK.
     #[inline]
     fn last_acknowledged(&mut self) -> Psn {
         let last = self.recovery.expected().minus(1);
-        // No message is longer than half the circle, and the end of each is acknowledged.
+        // Called at least once in each half circle: no message is longer, and the end of each is acknowledged.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
 
-    /// Packets received since the last acknowledgement.
+    /// Returns the number of PSNs received since the last ACK or NAK.
     #[inline]
     fn untold_pkts(&self) -> u32 {
         self.recovery.expected().distance_from(self.last_acked_psn)
@@ -879,7 +874,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Tells what is missing and what lies behind it.
+    /// Sends a SACK: the expected PSN, and a bitmap of the out-of-order PSNs above it.
     #[cold]
     fn send_sack<P: Port>(&self, header: SackEth, tx: &mut TxContext<'_, P>) -> Result<(), PortFull> {
         let Some(out_of_order) = &self.out_of_order else { return Ok(()) };
@@ -902,7 +897,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Sends response `index` of `read`; `Ok(false)` where its memory may not be read any more.
+    /// Sends response `index` of `read`; `Ok(false)` if its memory may no longer be read.
     #[inline]
     fn send_response<P: Port>(
         &self,
@@ -919,7 +914,7 @@ impl Responder {
         let path: &mut PacketBuilder = tx.builder;
         let spec = path.packet(opcode, read.first.plus(index), len);
         path.emit(tx.port, &spec, |parts| {
-            // Middle responses have no room for it.
+            // MIDDLE responses have no AETH.
             let _ = parts.set_aeth(aeth);
             span.copy_to(parts.payload);
         })?;
@@ -933,8 +928,8 @@ impl Responder {
     }
 }
 
-/// Puts the payload of a SEND in the receive that is `index` behind the oldest, from byte `at` on, if that is
-/// posted.
+/// Places the payload of a SEND in the receive `index` places behind the oldest, from byte `at` on; `None` if that
+/// receive is not posted or too short, or the payload of a packet before the last is not full.
 fn place_in_receive(
     packet: &Packet<'_>,
     index: u32,
@@ -951,14 +946,14 @@ fn place_in_receive(
     rx.rq.lists(rx.memory, rx.pd).scatter(&list, at, packet.payload).ok()
 }
 
-/// Puts the payload of a WRITE, `offset` bytes into the message of `reth`, in the memory that it names.
+/// Places the payload of a WRITE `offset` bytes into the message of `reth`; `None` if access is denied.
 fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxContext<'_>) -> Option<()> {
     let Reth { va, rkey, len_bytes } = reth;
     if !rx.access.contains(Access::REMOTE_WRITE) || len_bytes > MAX_MESSAGE_BYTES {
         return None;
     }
     let open = |va, len| rx.memory.open_remote(rx.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
-    // As in its turn: a bad message writes nothing.
+    // As in PSN order: an invalid message writes nothing.
     if packet.info.starts_message() {
         open(va, len_bytes)?;
     }
@@ -970,7 +965,7 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
 mod tests {
     use super::*;
 
-    /// Between the two lies no other READ that would take the place of the one remembered.
+    /// No READ follows that would displace the first one from the history.
     #[test]
     fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
         let (first, mtu_bytes) = (Psn::new(0xFF_FF00), 256);

@@ -1,43 +1,43 @@
-//! Which bytes of a message a packet carries: pure arithmetic, so that a packet can be rebuilt from
-//! its work request at any time.
+//! Segmentation: the bytes of a message that each packet carries (IBA 9.7.2). Pure arithmetic on the work request,
+//! so that a retransmission needs no stored packet.
 //!
 //! ```text
 //!   packet   0          1                n-1
 //!          | FIRST    | MIDDLE ...     | LAST        n > 1
-//!          | ONLY (a READ request: one packet that stands for n PSNs)
+//!          | ONLY (a READ request: one packet that takes n PSNs)
 //!   bytes  0          mtu              (n-1)*mtu .. len
 //! ```
 
 use crate::queue::SendOp;
 use crate::wire::{Opcode, Reth};
 
-/// PSNs that a message of `len_bytes` takes: at least one (IBA 9.7.2).
+/// Returns the PSNs of a message of `len_bytes`, at least 1 (IBA 9.7.2).
 #[inline]
 pub fn packets_in(len_bytes: u32, mtu_bytes: u32) -> u32 {
     len_bytes.div_ceil(mtu_bytes).max(1)
 }
 
-/// One packet of a request.
+/// A packet of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// What it is.
+    /// Opcode.
     pub opcode: Opcode,
-    /// Where its payload starts in the message.
+    /// Offset of the payload in the message, in bytes.
     pub offset: u32,
-    /// Payload bytes.
+    /// Payload bytes, 0 to the path MTU.
     pub payload_len: u32,
-    /// PSNs it stands for.
+    /// PSNs taken: 1, or the number of responses of a READ request.
     pub psn_span: u32,
-    /// The RDMA header, where the packet has one.
+    /// RETH of a READ request, and of FIRST and ONLY of a WRITE.
     pub reth: Option<Reth>,
-    /// The immediate, where the packet has one.
+    /// Immediate data of LAST and ONLY with immediate.
     pub imm: Option<u32>,
-    /// Whether the message ends with it.
+    /// Whether the packet ends the message; true of a READ request.
     pub is_last: bool,
 }
 
 impl Segment {
-    /// Makes a READ request ask for no more than `psn_span` responses. Other packets stay as they are.
+    /// Limits a READ request to `psn_span` responses. Other packets are unchanged.
     #[inline]
     pub fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
@@ -48,7 +48,7 @@ impl Segment {
     }
 }
 
-/// FIRST, MIDDLE, LAST and ONLY of an operation; the last two may carry an immediate.
+/// Opcodes of an operation by position; those of LAST and ONLY may carry an immediate.
 struct Opcodes {
     first: Opcode,
     middle: Opcode,
@@ -104,8 +104,8 @@ const READ_RESPONSE: Opcodes = Opcodes {
     only: Opcode::RC_RDMA_READ_RESPONSE_ONLY,
 };
 
-/// Packet `index` (below `packets_in`) of a message of `len_bytes`. `is_numbered`: a SEND says which receive it
-/// is for.
+/// Returns packet `index` (below `packets_in`) of a message of `len_bytes`; for a READ, the request for responses
+/// `index` and following. `is_numbered`: SENDs carry a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
     let packets = packets_in(len_bytes, mtu_bytes);
@@ -145,8 +145,8 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     }
 }
 
-/// Opcode and payload length of response `index` to a READ of `len_bytes`, where the request being
-/// answered started at response `start`.
+/// Returns opcode and payload length of response `index` to a READ of `len_bytes`. `start` is the first response to
+/// the present request: FIRST or ONLY.
 #[inline]
 pub fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);

@@ -1,10 +1,9 @@
-//! The requester under selective repeat: what the completer learned, told to the scheme in PSNs.
+//! The requester under selective repeat: passes what responses acknowledge to the recovery scheme, as PSNs.
 //!
 //! ```text
-//!   executed: requests before it have arrived;       told by every acknowledgement
-//!             of READs, the responses that came      told by themselves
-//!   bitmap:   requests behind `executed` that wait   told by selective acknowledgements
-//!             at the peer for what is missing
+//!   ACK, SACK         requests below `executed`; of a READ the request, not its responses
+//!   bitmap of a SACK  requests above `executed` that the responder buffers
+//!   READ response     its own PSN, and requests below the end of its READ
 //! ```
 
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
@@ -19,33 +18,33 @@ use crate::time::Instant;
 use crate::wire::SackEth;
 use crate::wire::sacketh::bitmap_words;
 
-/// What a response says under selective repeat.
+/// A response under selective repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectiveEvent<'p> {
-    /// Every request before `next` was executed.
+    /// ACK: all requests below `next` are executed.
     Executed {
-        /// The first PSN not executed.
+        /// PSN after the one acknowledged.
         next: Psn,
     },
-    /// The same, and what lies behind `next`.
+    /// SACK: as `Executed`, with the out-of-order PSNs above `next`.
     Sack {
-        /// The first PSN missing.
+        /// Expected PSN of the responder, which is missing.
         next: Psn,
-        /// What triggered it.
+        /// SackETH: the PSN that triggered the SACK, and whether it was a duplicate.
         header: SackEth,
-        /// Bit by bit, the PSNs behind `next`.
+        /// Bitmap of the PSNs from `next + 1` on.
         bitmap: &'p [u8],
     },
-    /// A READ response arrived, and its payload is in its place.
+    /// A READ response, whose payload is placed.
     Response {
-        /// Its PSN.
+        /// PSN of the response.
         psn: Psn,
-        /// The end of its READ: all requests before that were executed.
+        /// End of its READ: all requests below are executed.
         executed: Psn,
     },
-    /// A READ response that arrived before, or that there is no place for yet.
+    /// A READ response that is a duplicate, or lies beyond the window.
     Duplicate {
-        /// Its PSN.
+        /// PSN of the response.
         psn: Psn,
     },
 }
@@ -58,9 +57,9 @@ impl Requester {
         }
     }
 
-    /// Compares what is known of the network's reordering with `device_pkts`, which all queue pairs of the device
-    /// share: what this one has learned since, more or less, the others learn from it, and otherwise it from them.
-    /// So a short flow need not send anything twice to learn it.
+    /// Exchanges the reordering threshold with `device_pkts`, which all queue pairs of the device share: if this
+    /// queue pair's changed since the last exchange, the device adopts it, otherwise this queue pair adopts the
+    /// device's. A short flow thus needs no spurious retransmission of its own to learn the threshold.
     pub fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
         let known_pkts = self.known_reordering_threshold_pkts;
         let Some(scheme) = self.scheme() else { return };
@@ -72,8 +71,8 @@ impl Requester {
         self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
     }
 
-    /// Takes in a READ response that tells nothing but that it is there; false where it may tell more. Most are such,
-    /// without a loss and behind one.
+    /// Processes a READ response that acknowledges nothing but itself, and shows no loss; false, with nothing
+    /// changed, if it may do more. A fast path: most READ responses are such, without a loss and behind one.
     #[inline]
     pub(super) fn on_next_response(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
         if self.loss_timer.rto.timed() == Some(psn) {
@@ -93,7 +92,7 @@ impl Requester {
         true
     }
 
-    /// Takes in what a response said.
+    /// Processes a response: marks packets acknowledged and lost, and updates congestion control and timer.
     pub(super) fn on_selective_event(
         &mut self,
         now: Instant,
@@ -107,7 +106,7 @@ impl Requester {
         match *event {
             SelectiveEvent::Executed { next } => {
                 self.on_executed(next, outstanding);
-                // Responses to READs go out before the acknowledgement of anything after them.
+                // The responder sends READ responses before the ACK of a later request: those missing are late.
                 if let Some(scheme) = self.scheme() {
                     scheme.on_responses_sent(next);
                 }
@@ -139,7 +138,8 @@ impl Requester {
         None
     }
 
-    /// The round trip of the packet timed, where its answer has come, in nanoseconds.
+    /// Returns the round trip of the timed packet, in nanoseconds, once it is acknowledged. The measurement is
+    /// cancelled if the packet was lost or retransmitted (Karn's algorithm, RFC 6298 section 3).
     fn take_rtt_sample_selective(&mut self, now: Instant) -> Option<u64> {
         let (psn, Recovery::SelectiveRepeat(scheme)) = (self.loss_timer.rto.timed()?, &self.recovery) else {
             return None;
@@ -152,7 +152,7 @@ impl Requester {
         None
     }
 
-    /// The peer executed all requests before `next`. Returns whether that is news.
+    /// Acknowledges all requests below `next`, of READs the request only. Returns whether `next` is an advance.
     pub(super) fn on_executed(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
         let reads = outstanding.assigned_reads() > 0;
         let Some(scheme) = self.scheme() else { return false };
@@ -165,7 +165,7 @@ impl Requester {
         true
     }
 
-    /// Returns how many packets it tells the loss of.
+    /// Processes a SACK. Returns the number of packets newly marked lost.
     fn on_sack(
         &mut self,
         next: Psn,
@@ -182,7 +182,7 @@ impl Requester {
             scheme.on_spurious();
         }
         if next != scheme.executed() {
-            return 0; // an old one
+            return 0; // stale
         }
         if scheme.is_acked(next) {
             retransmit_discarded(scheme, next, bitmap, outstanding);
@@ -203,7 +203,7 @@ impl Requester {
                 if outstanding.find(psn).is_some_and(|place| !place.span.is_read) {
                     scheme.on_acked(PsnSpace::Request, psn, 1);
                 } else {
-                    // Of a READ it tells that it was asked, not that it was answered.
+                    // The bit of a READ acknowledges its request, not its responses.
                     scheme.on_read_sacked(psn);
                 }
             }
@@ -230,7 +230,7 @@ impl Requester {
         scheme.on_spurious();
     }
 
-    /// READ responses that later answers have overtaken are lost. Returns how many.
+    /// Marks READ responses lost by the reordering threshold. Returns the number newly marked.
     fn detect_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
         let Some(scheme) = self.scheme() else { return 0 };
         let Some(from) = scheme.scan_from(PsnSpace::Response) else { return 0 };
@@ -243,7 +243,8 @@ impl Requester {
     }
 }
 
-/// Tells that all requests from `from` to `to` have arrived; where there are READs among them, not theirs.
+/// Acknowledges all requests of `from..to` but READs, which only responses acknowledge. `reads`: `None` if there are
+/// no READs.
 fn mark_requests_acked(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut Outstanding>) {
     let Some(outstanding) = reads else {
         return scheme.on_acked(PsnSpace::Request, from, to.distance_from(from));
@@ -258,15 +259,16 @@ fn mark_requests_acked(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: 
     }
 }
 
-/// Whether a selective acknowledgement tells of `psn`.
+/// Whether the bitmap of a SACK acknowledges `psn`.
 fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
     let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
     let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
     word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
 }
 
-/// The peer had `next` and misses it now: it ran out of room, or two versions of a packet came (compare RFC 2018,
-/// section 8). Requests acknowledged before that the bitmap no longer has are retransmitted.
+/// Handles a SACK that names `next` as missing although it was acknowledged: the responder dropped it, for lack of
+/// room, for its age, or because a packet arrived in two versions (compare RFC 2018, section 8). Requests that were
+/// acknowledged and that the bitmap lacks are retransmitted.
 #[cold]
 fn retransmit_discarded(
     scheme: &mut SelectiveRepeat,
@@ -282,8 +284,8 @@ fn retransmit_discarded(
     }
 }
 
-/// Requests that later ones have overtaken, as `bitmap` tells of what is behind `next`, are lost. Returns how
-/// many are newly so. Without READs among them the look goes on from the last.
+/// Marks requests lost by the reordering threshold, as `bitmap` acknowledges those above `next`. Returns the number
+/// newly marked. Without outstanding READs the scan continues where the last one ended.
 fn detect_lost_requests(
     scheme: &mut SelectiveRepeat,
     next: Psn,
@@ -296,10 +298,10 @@ fn detect_lost_requests(
     };
     let lost = scheme.detect_losses(PsnSpace::Request, from, |psn| {
         if next.offset_from(psn).is_some_and(|offset| offset > 0) {
-            return Some((false, 1)); // executed: a response is missing
+            return Some((false, 1)); // executed: only a response is missing
         }
         let place = outstanding.find(psn)?;
-        // A READ is one request: lost, as a whole or what the peer has not seen of it, or waiting there.
+        // A READ request is one packet: lost, whole or from `next` on, or buffered by the responder.
         let is_lost =
             !place.span.is_read || psn == next || (place.packet == 0 && !is_sacked(psn, next, bitmap));
         Some((is_lost, if place.span.is_read { place.rest_pkts() } else { 1 }))
@@ -324,7 +326,7 @@ mod tests {
     const MTU_BYTES: u32 = 1024;
     const READ_PKTS: u32 = 3;
 
-    /// A requester and its work requests: READs of [`READ_PKTS`] that are taken for sent.
+    /// A requester whose work requests, READs of [`READ_PKTS`] or SENDs, count as sent.
     struct Reader {
         requester: Requester,
         outstanding: Outstanding,
@@ -389,7 +391,7 @@ mod tests {
             self.event(SelectiveEvent::Response { psn: Self::psn(index), executed });
         }
 
-        /// Lets the timer expire when it wants to; whether a packet goes again.
+        /// Lets the timer expire at its deadline; returns whether a packet is to be retransmitted.
         fn expire(&mut self) -> bool {
             self.now = self.requester.deadline().expect("it runs");
             let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);
@@ -405,7 +407,7 @@ mod tests {
         reader.response(1);
         assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
         reader.requester.recovery.on_sent(1);
-        // Of two more the first is lost.
+        // Of two more READ requests the first is lost.
         (0..2).for_each(|_| reader.read());
         let trigger = Reader::psn(2 * READ_PKTS);
         let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
@@ -430,7 +432,7 @@ mod tests {
         assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
         reader.requester.recovery.on_sent(1);
         assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
-        // The first came, and of the others the peer has only the third and the fifth.
+        // Packet 0 is executed; of the others the responder still buffers 3 and 5 only.
         reader.event(SelectiveEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
         let mut again = Vec::new();
         while reader.requester.recovery.is_retransmission() {
