@@ -1,10 +1,10 @@
-//! What is going to happen, by time and then by the order of cause.
+//! The event queue: entries ordered by time, then by insertion.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Slots of the wheel, one for each nanosecond to come: more than a long frame takes on a fast wire, or
-/// a cable in one hall.
+/// Slots of the wheel, one per nanosecond: more than the serialisation of a long frame on a fast wire, or the
+/// propagation delay of a short cable.
 const SLOTS: usize = 4096;
 const WORD_BITS: usize = 64;
 const WORDS: usize = SLOTS / WORD_BITS;
@@ -24,30 +24,30 @@ struct Node<T> {
     next: u32,
 }
 
-/// Entries to come, earliest first; of two at the same time the one added first comes first.
+/// A priority queue of entries by time, first in first out at the same time.
 ///
-/// A timing wheel (Varghese and Lauck, SOSP 1987), and a heap for what is farther away: adding and taking
-/// cost the same however many entries there are.
+/// A timing wheel (Varghese and Lauck, SOSP 1987), and a heap for entries beyond its range. On the wheel the
+/// cost of insertion and removal does not depend on the number of entries.
 ///
 /// ```text
 ///            at_nanos                at_nanos + SLOTS
-///   wheel:   |.|e|.|.|e|.|.|.|.|e|.|.|   each slot a list, oldest first
+///   wheel:   |.|e|.|.|e|.|.|.|.|e|.|.|   each slot a list, in order of insertion
 ///                                    '-- heap: later entries, moved here as the wheel turns
 /// ```
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    /// The time of the last entry taken.
+    /// The time of the last entry removed.
     at_nanos: u64,
     slots: Box<[Slot]>,
-    /// Bit n of word w: slot 64 w + n has entries.
+    /// Bit n of word w is set if slot 64 w + n has entries.
     occupied: [u64; WORDS],
-    /// Bit w: word w is not 0.
+    /// Bit w is set if word w of `occupied` is not 0.
     summary: u64,
     nodes: Vec<Node<T>>,
     free: u32,
-    /// Entries beyond the wheel: time, order of adding, node.
+    /// Entries beyond the wheel: time, order of insertion, node.
     later: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    /// The earliest of those.
+    /// The earliest time in `later`; `u64::MAX` if it is empty.
     later_nanos: u64,
     added_later: u64,
 }
@@ -69,8 +69,8 @@ impl<T> Default for EventQueue<T> {
 }
 
 impl<T: Copy> EventQueue<T> {
-    /// Adds an entry for `nanos`, which must not be before the last one taken (it is then due at
-    /// once).
+    /// Adds an entry at `nanos`. A time before the last entry removed panics in debug builds, and else is due at
+    /// once.
     #[inline]
     pub fn schedule(&mut self, nanos: u64, entry: T) {
         debug_assert!(nanos >= self.at_nanos, "time runs forwards");
@@ -98,7 +98,7 @@ impl<T: Copy> EventQueue<T> {
         (self.nodes.len() - 1) as u32
     }
 
-    /// Appends a node to the slot of `nanos`, which is on the wheel.
+    /// Appends a node to the slot of `nanos`, which must be in the wheel's range.
     #[inline]
     fn put(&mut self, nanos: u64, node: u32) {
         let at = nanos as usize % SLOTS;
@@ -113,7 +113,7 @@ impl<T: Copy> EventQueue<T> {
         }
     }
 
-    /// When the next entry is due.
+    /// The time of the next entry; `None` if there is none.
     #[inline]
     pub fn next_nanos(&self) -> Option<u64> {
         if self.summary == 0 {
@@ -125,7 +125,7 @@ impl<T: Copy> EventQueue<T> {
         let distance = if ahead != 0 {
             ahead.trailing_zeros() as usize
         } else {
-            // Words after this one, those before it, and last the part of it that is passed.
+            // Search order: the words after this one, those before it, then the passed part of this one.
             let words = self.summary.rotate_right(word as u32) & !1;
             let step = if words != 0 { words.trailing_zeros() as usize } else { WORDS };
             let found = (word + step) % WORDS;
@@ -134,7 +134,7 @@ impl<T: Copy> EventQueue<T> {
         Some(self.at_nanos + distance as u64)
     }
 
-    /// Takes the next entry if it is due at `nanos` or before.
+    /// Removes and returns the next entry, with its time, if that is at or before `nanos`.
     #[inline]
     pub fn pop_until(&mut self, nanos: u64) -> Option<(u64, T)> {
         let due_nanos = self.next_nanos()?;
@@ -164,7 +164,8 @@ impl<T: Copy> EventQueue<T> {
         Some((due_nanos, node.entry))
     }
 
-    /// Moves to the wheel what it now reaches, before anything else is put there.
+    /// Moves the entries that are now in the wheel's range from the heap to the wheel, before later insertions, to
+    /// preserve their order.
     #[cold]
     fn turn(&mut self) {
         while let Some(&Reverse((nanos, _, node))) = self.later.peek()

@@ -1,33 +1,33 @@
-//! Frames, and the slab in which they wait while they are under way.
+//! Frames, and the slab that stores those in the network.
 //!
 //! ```text
-//!   | bytes: headers, and all of a short frame | phantom_bytes: a length without content |
-//!   '------------------------ length on the wire, without FCS ---------------------------'
+//!   | bytes: headers, and all of a short frame | phantom_bytes: a length without contents |
+//!   '------------------------- length on the wire, without FCS ---------------------------'
 //! ```
 
 use crate::rng::mix;
 
-/// Buffers kept for use again.
+/// Unused buffers stored for reuse, at most.
 const SPARE_BUFFERS_MAX: usize = 4096;
 
 /// A frame without FCS, from the destination address on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Its content, as far as it has any.
+    /// The bytes that have contents: headers, and the payload of a short frame.
     pub bytes: Vec<u8>,
-    /// So many more bytes take their time on the wire and their room in queues, and are nothing.
+    /// Number of further bytes, which occupy wire and queues, but have no contents.
     pub phantom_bytes: u32,
-    /// A bit of it was flipped, maybe one of the phantom bytes: a check over all of it would fail.
+    /// Whether a bit was flipped, possibly of the phantom bytes. A CRC over the whole frame would be wrong.
     pub corrupted: bool,
 }
 
 impl Frame {
-    /// Length in bytes, phantom ones included.
+    /// Length in bytes without FCS, phantom bytes included.
     pub fn len_bytes(&self) -> usize {
         self.bytes.len() + self.phantom_bytes as usize
     }
 
-    /// Flips a bit, modulo the frame's length.
+    /// Flips a bit, modulo the frame's length in bits, and sets `corrupted`.
     pub(crate) fn corrupt(&mut self, bit: u32) {
         self.corrupted = true;
         let bits = self.len_bytes() * 8;
@@ -37,7 +37,7 @@ impl Frame {
         }
     }
 
-    /// The address at `at`.
+    /// The Ethernet address at offset `at`: 0 destination, 6 source.
     pub(crate) fn address(&self, at: usize) -> Option<[u8; 6]> {
         self.bytes.get(at..)?.first_chunk().copied()
     }
@@ -49,25 +49,25 @@ impl From<Vec<u8>> for Frame {
     }
 }
 
-/// A frame under way.
+/// Index of a frame in [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameId(u32);
 
-/// No host, or no link.
+/// The number of no host, and of no link.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What the network knows of a frame under way. A switch reads it once: it fills one line of the cache.
+/// A frame in the network, with its forwarding data, in one cache line because each switch reads it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct UnderWay {
     pub(crate) frame: Frame,
-    /// The host it goes to, [`NONE`] where no host has the address.
+    /// The destination host; [`NONE`] if no host has the address.
     pub(crate) to: u32,
-    /// The same for all frames of a flow.
+    /// Hash for equal-cost multipath, the same for all frames of a flow.
     pub(crate) flow_hash: u64,
 }
 
-/// All frames under way. They stay where they are: what moves is their number.
+/// All frames in the network. Queues and events hold their indices.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     slots: Vec<UnderWay>,
@@ -95,7 +95,7 @@ impl Frames {
         &mut self.slots[id.0 as usize]
     }
 
-    /// A second frame like `id`.
+    /// Copies frame `id`.
     pub(crate) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut bytes = self.spare.pop().unwrap_or_default();
         let original = &self.slots[id.0 as usize];
@@ -106,19 +106,19 @@ impl Frames {
         self.insert(UnderWay { frame, to, flow_hash })
     }
 
-    /// Takes a frame out.
+    /// Removes a frame and returns it.
     pub(crate) fn remove(&mut self, id: FrameId) -> Frame {
         self.free.push(id.0);
         std::mem::take(&mut self.slots[id.0 as usize].frame)
     }
 
-    /// Drops a frame.
+    /// Removes a frame and recycles its buffer.
     pub(crate) fn discard(&mut self, id: FrameId) {
         let frame = self.remove(id);
         self.recycle(frame.bytes);
     }
 
-    /// A buffer of `len_bytes` bytes.
+    /// Returns a buffer of `len_bytes` bytes with unspecified contents.
     pub(crate) fn buffer(&mut self, len_bytes: usize) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(len_bytes, 0);
@@ -136,17 +136,17 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 
-/// The IP packet in a frame, as its version tells it.
+/// IP version of a frame, by EtherType, and offset of its IP header.
 pub(crate) enum Ip {
-    /// IPv4 from its header on.
+    /// IPv4; offset of the header.
     V4(usize),
-    /// IPv6 from its header on.
+    /// IPv6; offset of the header.
     V6(usize),
     /// Another protocol.
     Other,
 }
 
-/// Where a frame's IP packet begins, behind an Ethernet header and at most one VLAN tag.
+/// Finds a frame's IP header, after an Ethernet header and at most one VLAN tag.
 pub(crate) fn find_ip(frame: &[u8]) -> Ip {
     let ethertype = |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk::<2>());
     let at = if ethertype(12) == Some(&ETHERTYPE_VLAN) { 16 } else { 12 };
@@ -157,8 +157,7 @@ pub(crate) fn find_ip(frame: &[u8]) -> Ip {
     }
 }
 
-/// A number that all frames of a flow share: of addresses, protocol and ports where there is IP
-/// (without options), else of the Ethernet addresses.
+/// Hashes a flow: IP addresses, protocol and ports, assuming no IP options; else the Ethernet addresses.
 pub(crate) fn flow_hash(frame: &[u8]) -> u64 {
     let fold = |hash: u64, bytes: &[u8]| {
         bytes.chunks(8).fold(hash, |hash, chunk| {

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //!   host --send--> [ queue | wire at its rate ] --tape, loss--> propagation --> host or switch --> ...
-//!                    one link, one direction     drop, delay ..      which way? room? mark? pause?
+//!                    one link, one direction     drop, delay ..       forward, room? mark? pause?
 //! ```
 //!
-//! A [`Network`] holds hosts and switches joined by links. Nothing happens by itself: the caller
-//! moves the time with [`Network::run_until`], puts frames in with [`Network::send`] and takes them
-//! out with [`Network::receive`]. Time is nanoseconds in a `u64`; events at the same time happen in
-//! the order in which they were caused, so a run depends on its inputs and its seed alone.
+//! A [`Network`] holds hosts and switches connected by links. The caller advances the time with
+//! [`Network::run_until`], sends frames with [`Network::send`] and takes received ones with
+//! [`Network::receive`]. Time is nanoseconds in a `u64`. Events at the same time are processed in the order in
+//! which they were scheduled, so a run depends on its inputs and its seed only.
 //!
-//! * [`Frame`]: bytes, and phantom bytes that have a length and no content.
+//! * [`Frame`]: bytes, and phantom bytes, which have a length but no contents.
 //! * [`topology`]: [`topology::leaf_spine`], [`topology::fat_tree`], [`topology::star`].
-//! * [`SwitchConfig`]: bounds of memory, marking ([`Red`]), pauses ([`Pfc`]), and [`Forwarding`]: learning,
-//!   or one of all shortest ways by the flow's hash or by the frame.
-//! * [`Tape`]: what goes wrong on the way, as plain data, so that a property test can draw it and
-//!   shrink it; [`Network::set_loss`] loses frames at random.
+//! * [`SwitchConfig`]: buffer limits, ECN marking ([`Red`]), priority flow control ([`Pfc`]), and [`Forwarding`]:
+//!   learning, or multipath over all shortest paths, per flow or per frame.
+//! * [`Tape`]: impairments by frame number, as plain data that a property test can generate and shrink.
+//!   [`Network::set_loss`] drops frames at random.
 //! * [`workload`]: flows of published size distributions, and incasts.
 //!
-//! A fabric in short:
+//! A fabric:
 //!
 //! ```
 //! use netsim::topology::{FabricConfig, fat_tree};

@@ -1,4 +1,4 @@
-//! One direction of a cable: a queue, a wire, and what goes wrong on it.
+//! One direction of a cable: a queue, a wire, and its impairments.
 
 use std::collections::VecDeque;
 
@@ -7,34 +7,34 @@ use crate::network::{LinkId, Node};
 use crate::rng::SplitMix;
 use crate::tape::{Fault, Tape};
 
-/// What a frame takes on the wire besides its own bytes: preamble 8, FCS 4, gap 12.
+/// Bytes that a frame occupies on the wire besides its own: preamble 8, FCS 4, interpacket gap 12.
 pub const WIRE_OVERHEAD_BYTES: u64 = 24;
 
-/// The shortest frame without its FCS; shorter ones take this much time on the wire.
+/// Bytes of the shortest frame without FCS; shorter ones occupy the wire for as long.
 const MIN_FRAME_BYTES: u64 = 60;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// What a link can do, in each direction.
+/// Properties of one direction of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Speed of the wire, at least 1.
+    /// Bit rate of the wire, at least 1.
     pub rate_bits_per_sec: u64,
-    /// Time from the last bit sent to its arrival.
+    /// Propagation delay in nanoseconds.
     pub propagation_nanos: u64,
-    /// Bytes that may wait for the wire, those of the frame on it included; a frame that finds no
-    /// room is dropped. At least one frame of the longest.
+    /// Bytes of the queue, those of the frame on the wire included; a frame that does not fit is dropped. Must hold
+    /// the longest frame.
     pub queue_bytes_max: usize,
 }
 
 impl LinkConfig {
-    /// Time that a frame of `len_bytes` takes on the wire, in nanoseconds, rounded up.
+    /// Serialisation time of a frame of `len_bytes` in nanoseconds, rounded up.
     pub fn wire_nanos(&self, len_bytes: usize) -> u64 {
         self.wire_nanos_after(len_bytes, 0).0
     }
 
-    /// The same for a frame behind another that was given `excess` too much time by rounding, and what it
-    /// is given too much itself: both in parts of a nanosecond, `rate_bits_per_sec` of which are a whole one.
+    /// Serialisation time of a frame right after one whose time was rounded up by `excess`, which is deducted, and
+    /// the amount by which this time is rounded up. Both in units of 1 / `rate_bits_per_sec` ns.
     #[inline]
     fn wire_nanos_after(&self, len_bytes: usize, excess: u64) -> (u64, u64) {
         let bytes = (len_bytes as u64).max(MIN_FRAME_BYTES) + WIRE_OVERHEAD_BYTES;
@@ -51,53 +51,54 @@ impl LinkConfig {
     }
 }
 
-/// What became of the frames of one direction of a link.
-/// `offered = overrun + left + waiting`, and `delivered = left - dropped + duplicated - under way`.
+/// Counters of a link, of frames unless stated otherwise. With `queued` frames not sent yet, and `travelling`
+/// frames sent and not arrived, `offered = overrun + left + queued`, and
+/// `delivered = left - dropped + duplicated - travelling`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Frames put to the link.
+    /// Frames to be sent on the link, dropped ones included.
     pub offered: u64,
-    /// Frames that found the queue, or the switch's memory before it, full.
+    /// Frames dropped because the queue, or the memory of the switch that sends, was full.
     pub overrun: u64,
     /// Frames whose last bit left the sender.
     pub left: u64,
     /// Bytes of those frames.
     pub left_bytes: u64,
-    /// Frames lost by the tape or at random.
+    /// Frames dropped by the tape or at random.
     pub dropped: u64,
-    /// Frames doubled by the tape.
+    /// Duplicates sent by the tape.
     pub duplicated: u64,
-    /// Frames with a bit flipped by the tape and not lost.
+    /// Frames corrupted by the tape and not dropped.
     pub corrupted: u64,
-    /// Frames delayed or put behind others by the tape and not lost.
+    /// Frames delayed or reordered by the tape and not dropped.
     pub displaced: u64,
-    /// Frames that arrived.
+    /// Frames that arrived at the end of the link.
     pub delivered: u64,
-    /// Frames that the switch before the link marked "congestion experienced".
+    /// Frames that got a CE mark from the switch that sends.
     pub marked: u64,
-    /// Times that the far end paused the link.
+    /// PAUSE frames received by the sender.
     pub pauses: u64,
-    /// How long it stood paused, in all.
+    /// Total time paused, in nanoseconds.
     pub paused_nanos: u64,
-    /// The most bytes that waited for the wire at once.
+    /// Most bytes in the queue at once.
     pub queue_bytes_peak: u64,
-    /// The most bytes that came by this link and waited at once in the switch behind it.
+    /// Most bytes received on this link and buffered at once in the switch at its end.
     pub input_bytes_peak: u64,
 }
 
-/// A frame that waits for others to pass it.
+/// A frame held until others have passed it.
 pub(crate) struct DelayedFrame {
     pub(crate) number: u32,
     pub(crate) frame: FrameId,
     pub(crate) passes_left: u32,
 }
 
-/// A frame that waits for the wire.
+/// A frame in the queue of a link.
 #[derive(Clone, Copy)]
 pub(crate) struct Queued {
     pub(crate) frame: FrameId,
     pub(crate) len_bytes: u32,
-    /// The link by which it came into this switch; [`crate::frame::NONE`] where a host sent it.
+    /// The link on which the switch received the frame; [`crate::frame::NONE`] if a host sends it.
     pub(crate) input: u32,
 }
 
@@ -105,28 +106,28 @@ pub(crate) struct Link {
     pub(crate) config: LinkConfig,
     pub(crate) from: Node,
     pub(crate) to: Node,
-    /// Frames that wait for the wire; where it is busy, the one on it first.
+    /// Frames to send; while the wire is busy, the first is on it.
     queue: VecDeque<Queued>,
     pub(crate) queued_bytes: usize,
     pub(crate) busy: bool,
-    /// When the frame on the wire has left.
+    /// The time at which the last bit of the frame on the wire leaves.
     pub(crate) busy_until_nanos: u64,
-    /// Whether what rounding adds to a frame's time is taken from the next one's.
+    /// Whether the rounding of a frame's time is deducted from the next frame's.
     pub(crate) keeps_fractions: bool,
-    /// What that is at present, in parts of a nanosecond.
+    /// That rounding, in units of 1 / `rate_bits_per_sec` ns.
     excess: u64,
-    /// Since when the far end has it paused.
+    /// The time since which the link is paused.
     pub(crate) paused_since_nanos: Option<u64>,
-    /// Bytes that came by this link and wait in the switch behind it.
+    /// Bytes received on this link and buffered in the switch at its end.
     pub(crate) input_bytes: usize,
-    /// That switch asked for a pause of this link.
+    /// Whether that switch has sent PAUSE, and no RESUME since.
     pub(crate) asked_to_pause: bool,
-    /// Random bits below this lose a frame.
+    /// A frame is dropped if 64 random bits are below this.
     pub(crate) loss_threshold: u64,
     pub(crate) rng: SplitMix,
-    /// The tape's entries for this link that are still to come.
+    /// The tape's entries for this link that have not been applied.
     faults: VecDeque<Fault>,
-    /// Frames that left since the tape was put in.
+    /// Frames that left since the tape was set.
     pub(crate) left_on_tape: u64,
     pub(crate) held: Vec<DelayedFrame>,
     pub(crate) held_count: u32,
@@ -164,13 +165,13 @@ impl Link {
         self.left_on_tape = 0;
     }
 
-    /// Whether `len_bytes` more bytes may wait.
+    /// Whether the queue has room for `len_bytes`.
     #[inline]
     pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
         self.queued_bytes + len_bytes <= self.config.queue_bytes_max
     }
 
-    /// Puts a frame at the end of the queue, where there is room.
+    /// Appends a frame to the queue; the caller has checked `has_room`.
     #[inline]
     pub(crate) fn enqueue(&mut self, queued: Queued) {
         self.queued_bytes += queued.len_bytes as usize;
@@ -178,7 +179,8 @@ impl Link {
         self.queue.push_back(queued);
     }
 
-    /// Starts the next frame, where the wire is free and may be used. Returns when it will have left.
+    /// Starts to send the next frame, if the wire is free and not paused, and returns the time at which its last bit
+    /// leaves.
     #[inline]
     pub(crate) fn start_next(&mut self, now_nanos: u64) -> Option<u64> {
         if self.busy || self.paused_since_nanos.is_some() {
@@ -194,7 +196,7 @@ impl Link {
         Some(self.busy_until_nanos)
     }
 
-    /// Takes the frame whose last bit has left.
+    /// Removes the frame whose last bit has left from the queue.
     #[inline]
     pub(crate) fn take_sent(&mut self) -> Option<Queued> {
         self.busy = false;
@@ -205,13 +207,13 @@ impl Link {
         Some(queued)
     }
 
-    /// Whether chance loses the next frame.
+    /// Draws whether the next frame is dropped.
     #[inline]
     pub(crate) fn is_unlucky(&mut self) -> bool {
         self.loss_threshold > 0 && self.rng.bits() < self.loss_threshold
     }
 
-    /// The tape's next entry for frame number `frame`.
+    /// Takes the tape's next entry for frame number `frame`.
     #[inline]
     pub(crate) fn next_fault(&mut self, frame: u64) -> Option<Fault> {
         if self.faults.front()?.frame == frame { self.faults.pop_front() } else { None }
@@ -247,7 +249,7 @@ mod tests {
             }
             let bits = 8 * 250 * lens.iter().map(|len| u64::from(*len) + WIRE_OVERHEAD_BYTES).sum::<u64>();
             assert_eq!(now_nanos, bits.div_ceil(gbits), "{gbits} Gbit/s");
-            // After a rest nothing is owed.
+            // After an idle time no rounding is deducted.
             link.enqueue(Queued { frame, len_bytes: 61, input: NONE });
             assert_eq!(link.start_next(now_nanos + 1), Some(now_nanos + 1 + config.wire_nanos(61)));
         }

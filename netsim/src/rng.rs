@@ -1,17 +1,16 @@
-//! Numbers from a seed.
+//! A seeded pseudo-random generator.
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): small, fast, and good enough for contents, cuts and
-/// draws of a simulation.
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), for payloads and draws of a simulation; not for cryptography.
 #[derive(Clone, Debug)]
 pub struct SplitMix(u64);
 
 impl SplitMix {
-    /// A generator that always gives the same numbers for the same `seed`.
+    /// Creates a generator; its sequence depends on `seed` only.
     pub fn new(seed: u64) -> Self {
         SplitMix(seed)
     }
 
-    /// A generator for one of many uses of a seed: those of different `stream` have nothing in common.
+    /// Creates a generator for one of many uses of a seed; different `stream`s give unrelated sequences.
     pub fn stream(seed: u64, stream: u64) -> Self {
         SplitMix(mix(mix(seed) ^ stream))
     }
@@ -22,17 +21,17 @@ impl SplitMix {
         mix_added(self.0)
     }
 
-    /// A number from 0 to `max`, both included.
+    /// An integer from 0 to `max`, inclusive.
     pub fn up_to(&mut self, max: usize) -> usize {
         (self.bits() % (max as u64 + 1)) as usize
     }
 
-    /// A number from 0, included, to 1, not included: 53 random bits.
+    /// A number of [0, 1), with 53 random bits.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.bits().to_le_bytes();
@@ -48,7 +47,7 @@ impl SplitMix {
     }
 }
 
-/// Scatters the bits of a number: a hash.
+/// Hashes 64 bits.
 #[inline]
 pub(crate) fn mix(bits: u64) -> u64 {
     mix_added(bits.wrapping_add(0x9E37_79B9_7F4A_7C15))
@@ -61,10 +60,10 @@ fn mix_added(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The threshold under which random bits fall with `probability`.
+/// The threshold below which 64 random bits are with `probability`.
 ///
 /// # Panics
-/// Where `probability` is not between 0 and 1.
+/// If `probability` is not between 0 and 1.
 pub(crate) fn threshold(probability: f64) -> u64 {
     assert!((0.0..=1.0).contains(&probability), "a probability of {probability} is not between 0 and 1");
     (probability * 2f64.powi(64)) as u64 // saturates at certainty, less 2^-64

@@ -1,27 +1,27 @@
-//! The shortest ways through a network, and all of them.
+//! All shortest paths through a network.
 
 use std::collections::HashMap;
 
 use crate::network::{HostId, LinkId, Node, SwitchId};
 
-/// For each switch and host, the links that lead on by a shortest way.
+/// For each switch and destination host, the output links on shortest paths.
 ///
 /// ```text
-///   starts[switch, host] --> lists: | 1 | link | 2 | link | link | ...      a length, then so many links
+///   starts[switch, host] --> lists: | 1 | link | 2 | link | link | ...      a length, then that many links
 /// ```
-/// Most hosts are reached from a switch by the same links, and their lists are one: the table stays small.
+/// Equal lists are stored once; most hosts share one list per switch, so the table is small.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     hosts: usize,
     starts: Vec<u32>,
     lists: Vec<u32>,
-    /// The link out of each host, and each link's far end: to walk the ways.
+    /// The link from each host, and the end of each link, to follow paths.
     egress: Vec<Option<LinkId>>,
     to: Vec<Node>,
 }
 
 impl Routes {
-    /// Measures from every host, breadth first and against the direction of the links.
+    /// Computes the routes by a breadth-first search from every host, against the direction of the links.
     pub(crate) fn new(ends: &[[Node; 2]], switches: usize, hosts: usize) -> Routes {
         let mut into: Vec<Vec<usize>> = vec![Vec::new(); switches];
         let mut out: Vec<Vec<usize>> = vec![Vec::new(); switches];
@@ -60,20 +60,19 @@ impl Routes {
         Routes { hosts, starts, lists, egress, to: ends.iter().map(|ends| ends[1]).collect() }
     }
 
-    /// The numbers of the links out of `switch` on all shortest ways to host number `to`.
+    /// The numbers of the links from `switch` on all shortest paths to host number `to`.
     #[inline]
     pub(crate) fn ways(&self, switch: SwitchId, to: usize) -> &[u32] {
         let start = self.starts[switch.0 * self.hosts + to] as usize;
         &self.lists[start + 1..][..self.lists[start] as usize]
     }
 
-    /// The links out of `switch` on all shortest ways to `to`; none where there is no way.
+    /// The links from `switch` on all shortest paths to `to`; empty if there is no path.
     pub fn next_hops(&self, switch: SwitchId, to: HostId) -> Vec<LinkId> {
         self.ways(switch, to.0).iter().map(|link| LinkId(*link as usize)).collect()
     }
 
-    /// Every shortest way from one host to another, as the links in their order; many in a large
-    /// network.
+    /// All shortest paths from one host to another, each a list of links in order. Their number can be large.
     pub fn paths(&self, from: HostId, to: HostId) -> Vec<Vec<LinkId>> {
         let mut found = Vec::new();
         let mut open: Vec<Vec<LinkId>> = self.egress[from.0].iter().map(|link| vec![*link]).collect();
@@ -90,8 +89,7 @@ impl Routes {
         found
     }
 
-    /// One of the shortest ways from one host to another, as the links in their order; empty where there is
-    /// none.
+    /// One of the shortest paths from one host to another, a list of links in order; empty if there is none.
     pub fn path(&self, from: HostId, to: HostId) -> Vec<LinkId> {
         let mut path: Vec<LinkId> = self.egress[from.0].into_iter().collect();
         while let Some(Node::Switch(switch)) = path.last().map(|link| self.to[link.0]) {
@@ -104,7 +102,7 @@ impl Routes {
     }
 }
 
-/// Links from each switch to `host`; `u32::MAX` where there is no way.
+/// Number of links from each switch to `host`; `u32::MAX` if there is no path.
 fn distances_to(host: HostId, ends: &[[Node; 2]], into: &[Vec<usize>], switches: usize) -> Vec<u32> {
     let mut distance = vec![u32::MAX; switches];
     let last = ends.iter().filter(|ends| ends[1] == Node::Host(host)).map(|ends| ends[0]);

@@ -1,11 +1,10 @@
-//! What a switch does with a frame: where it goes, whether there is memory for it, whether it is
-//! marked, and when those before it must pause.
+//! A switch: forwarding, buffer limits, ECN marking and priority flow control.
 //!
 //! ```text
 //!            input port                         output port
-//!   link in ----------> [ which way? ] -> room? -> mark? -> | queue | -> link out
-//!      ^                                                        |
-//!      '--- PAUSE above xoff, RESUME at xon <-- input bytes <---'  until its last bit has left
+//!   link in ----------> [ forward ] -> room? -> mark? -> | queue | -> link out
+//!      ^                                                     |
+//!      '--- PAUSE above xoff, RESUME at xon <-- input bytes -'  until the frame's last bit has left
 //! ```
 
 use std::collections::HashMap;
@@ -13,37 +12,37 @@ use std::collections::HashMap;
 use crate::network::LinkId;
 use crate::rng::{SplitMix, mix, threshold};
 
-/// How a switch chooses the way of a frame.
+/// Selection of a frame's output port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarding {
-    /// By source addresses it has seen; what it does not know it floods. For trees only.
+    /// By learned source addresses; frames to unknown destinations are flooded. For trees only.
     #[default]
     Learning,
-    /// One of the shortest ways, the same for all frames of a flow: equal-cost multipath by a hash of
-    /// addresses, protocol and ports, which differs from switch to switch.
+    /// Equal-cost multipath: one of the shortest paths by a hash of addresses, protocol and ports, salted per
+    /// switch. All frames of a flow take one path.
     Ecmp,
-    /// One of the shortest ways, drawn for each frame.
+    /// A random one of the shortest paths for each frame.
     SprayRandom,
-    /// One of the shortest ways, in turn.
+    /// The shortest paths in turn, frame by frame.
     SprayRoundRobin,
 }
 
-/// Marking by the length of the output queue that a frame meets, in bytes: never up to `kmin_bytes`,
-/// always above `kmax_bytes`, and between the two with a probability that grows from 0 to `pmax` (RED
-/// on the queue as it is, as switches are set for DCQCN; Zhu et al., SIGCOMM 2015, figure 5). Only
-/// frames whose ECN bits allow it are marked (RFC 3168); the others pass.
+/// ECN marking by the bytes in the output queue before a frame is added: never up to `kmin_bytes`, always above
+/// `kmax_bytes`, and between with a probability that increases linearly from 0 to `pmax` (RED on the
+/// instantaneous queue, as for DCQCN; Zhu et al., SIGCOMM 2015, figure 5). Frames that are not ECT are neither
+/// marked nor dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Red {
-    /// Where marking begins.
+    /// Queue length in bytes above which marking begins.
     pub kmin_bytes: usize,
-    /// Where it becomes certain; not below `kmin_bytes`.
+    /// Queue length in bytes above which every frame is marked; not below `kmin_bytes`.
     pub kmax_bytes: usize,
-    /// The probability just below that, 0 to 1.
+    /// Marking probability at `kmax_bytes`, 0 to 1.
     pub pmax: f64,
 }
 
 impl Red {
-    /// The probability with which a frame is marked that meets `queue_bytes`.
+    /// The probability that a frame is marked if the queue holds `queue_bytes`.
     pub fn probability(&self, queue_bytes: usize) -> f64 {
         if queue_bytes <= self.kmin_bytes {
             0.0
@@ -56,16 +55,16 @@ impl Red {
     }
 }
 
-/// Priority flow control (IEEE 802.1Qbb), of one class: a switch pauses the sender of a link while
-/// what came by it takes too much of its memory.
+/// Priority flow control (IEEE 802.1Qbb) of one class: a switch pauses the sender of a link while frames received
+/// from it occupy too much memory.
 ///
-/// PAUSE and RESUME leave after the frame that is on the wire, take their time, and are never lost;
-/// what they take of the wire from others is not counted. A pause lasts until the RESUME.
+/// PAUSE and RESUME are sent after the frame on the wire, and are never lost. They do not delay other frames. A
+/// pause lasts until RESUME, without the standard's time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pfc {
-    /// Input bytes above which the sender is paused.
+    /// Buffered bytes of an input port above which its sender is paused.
     pub xoff_bytes: usize,
-    /// Input bytes at which it may go on, below `xoff_bytes`.
+    /// Buffered bytes of an input port at which its sender may transmit again; below `xoff_bytes`.
     pub xon_bytes: usize,
 }
 
@@ -73,12 +72,11 @@ pub struct Pfc {
 pub const PAUSE_BYTES: usize = 60;
 
 impl Pfc {
-    /// Thresholds for an input port with `input_bytes_max` of memory at the end of `link`: what may
-    /// still come after the PAUSE was asked for finds room ([`Pfc::headroom_bytes`]), and the sender
-    /// goes on two frames of the longest below.
+    /// Thresholds for an input port with `input_bytes_max` of memory at the end of `link`. Above xoff there is
+    /// [`Pfc::headroom_bytes`] for frames that arrive after PAUSE was triggered; xon is two longest frames below xoff.
     ///
     /// # Panics
-    /// Where the memory is too small for that.
+    /// If the memory is too small for these.
     pub fn lossless(input_bytes_max: usize, link: &crate::LinkConfig, frame_bytes_max: usize) -> Pfc {
         let headroom_bytes = Pfc::headroom_bytes(link, frame_bytes_max);
         let xoff_bytes = input_bytes_max.checked_sub(headroom_bytes);
@@ -93,33 +91,32 @@ impl Pfc {
         Pfc { xoff_bytes, xon_bytes }
     }
 
-    /// What may come on `link` after its input port passed `xoff_bytes`, at most: the frame that is on
-    /// the wire back, the PAUSE behind it, both ways of the cable, and the frame that the sender has
-    /// begun; and the frame that crossed the threshold.
+    /// Most bytes received on `link` above `xoff_bytes`: those sent during the frame on the reverse wire, the PAUSE
+    /// and two propagation delays; one frame that the sender has begun; the frame that crossed the threshold.
     pub fn headroom_bytes(link: &crate::LinkConfig, frame_bytes_max: usize) -> usize {
         let pause_nanos = link.wire_nanos(frame_bytes_max) + link.wire_nanos(PAUSE_BYTES);
         link.bytes_in(pause_nanos + 2 * link.propagation_nanos) + 2 * frame_bytes_max
     }
 }
 
-/// What a switch is like. The queue of each output port is bounded by its link's `queue_bytes_max`;
-/// a frame that exceeds any bound is dropped.
+/// Configuration of a switch. The queue of each output port is bounded by its link's `queue_bytes_max`. A frame
+/// that exceeds any bound is dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwitchConfig {
-    /// Which way.
+    /// Selection of the output port.
     pub forwarding: Forwarding,
-    /// Bytes that may wait of what came by one input port.
+    /// Buffered bytes of one input port at most.
     pub input_bytes_max: usize,
-    /// Bytes that may wait in the whole switch.
+    /// Buffered bytes of the whole switch at most.
     pub shared_bytes_max: usize,
-    /// Marking.
+    /// ECN marking; `None` for none.
     pub ecn: Option<Red>,
-    /// Pausing.
+    /// Priority flow control; `None` for none.
     pub pfc: Option<Pfc>,
 }
 
 impl SwitchConfig {
-    /// A switch with no bound but that of its output queues, which neither marks nor pauses.
+    /// A learning switch bounded by its output queues only, without marking and flow control.
     pub const PLAIN: SwitchConfig = SwitchConfig {
         forwarding: Forwarding::Learning,
         input_bytes_max: usize::MAX,
@@ -139,10 +136,10 @@ pub(crate) struct Switch {
     pub(crate) config: SwitchConfig,
     /// Links out of the switch, each with the link into the switch from the same neighbour.
     pub(crate) ports: Vec<(LinkId, LinkId)>,
-    /// The link out to an address.
+    /// The output link by learned Ethernet address.
     pub(crate) learned: HashMap<[u8; 6], LinkId>,
     pub(crate) shared_bytes: usize,
-    /// What the switch adds to a flow's hash.
+    /// XORed into a flow's hash, so that switches choose independently.
     salt: u64,
     rng: SplitMix,
     /// Frames sprayed so far.
@@ -169,7 +166,7 @@ impl Switch {
         }
     }
 
-    /// One of `ways` (at least one) for a frame of the flow that hashes to `flow_hash`.
+    /// Chooses one of `ways` (at least one) paths for a frame of the flow with hash `flow_hash`.
     #[inline]
     pub(crate) fn choose(&mut self, ways: usize, flow_hash: u64) -> usize {
         if ways == 1 {
@@ -183,11 +180,11 @@ impl Switch {
                 return ((self.sprayed - 1) % ways as u64) as usize;
             }
         };
-        // The high half times the number of ways: even, and without a division.
+        // Scales the high 32 bits to `0..ways`: evenly distributed, without a division.
         (((bits >> 32) * ways as u64) >> 32) as usize
     }
 
-    /// Whether a frame that meets `queue_bytes` at its output is to be marked.
+    /// Draws whether a frame is to be marked if its output queue holds `queue_bytes`.
     #[inline]
     pub(crate) fn draws_mark(&mut self, queue_bytes: usize) -> bool {
         let Some(red) = self.config.ecn else { return false };

@@ -1,56 +1,56 @@
-//! The list of what goes wrong.
+//! The fault tape: impairments of simulated links by frame number.
 
 use crate::frame::{Ip, find_ip};
 use crate::network::LinkId;
 
-/// What happens to a frame.
+/// An impairment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It takes its time on the wire and never arrives.
+    /// The frame occupies the wire, but is not delivered.
     Drop,
-    /// It arrives twice.
+    /// The frame is delivered twice.
     Duplicate,
-    /// It arrives so much later, and others may pass it.
+    /// The frame is delivered later; others may overtake it.
     Delay {
-        /// How much later.
+        /// Additional delay in nanoseconds.
         nanos: u64,
     },
-    /// It arrives right after the next `behind` frames of the link, or after
-    /// [`Tape::HOLD_NANOS_MAX`] where fewer come.
+    /// The frame is delivered right after the next `behind` frames of the link, or after
+    /// [`Tape::HOLD_NANOS_MAX`] if fewer are sent.
     Reorder {
-        /// Frames that pass it.
+        /// Number of frames that overtake it.
         behind: u32,
     },
-    /// One bit is flipped, and the frame is marked as corrupted.
+    /// One bit is flipped, and [`crate::Frame::corrupted`] set.
     Corrupt {
-        /// Which bit of the frame, modulo its length in bits; it may be a phantom one.
+        /// The bit, modulo the frame's length in bits, phantom bytes included.
         bit: u32,
     },
-    /// Its IP header is marked "congestion experienced", as a switch with a long queue does.
+    /// The frame gets a CE mark, even if it is not ECT.
     MarkCe,
 }
 
-/// One thing that goes wrong.
+/// An entry of the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// On which link.
+    /// The link.
     pub link: LinkId,
-    /// To which frame: the number of frames that left on the link before it since the tape was
-    /// put in.
+    /// The frame's number: frames that left on the link before it, since the tape was set.
     pub frame: u64,
-    /// What happens to it.
+    /// The impairment.
     pub action: Action,
 }
 
-/// All that goes wrong in a run, in any order. Faults of the same frame add up, in the order listed.
+/// The entries of a run, in any order. Several of one frame are combined: `Drop` overrides all others, and
+/// `Reorder` overrides `Delay`; duplicates are neither reordered nor delayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tape(pub Vec<Fault>);
 
 impl Tape {
-    /// A frame that waits for others to pass it waits no longer than this.
+    /// Longest time in nanoseconds that a reordered frame is held for others to overtake it.
     pub const HOLD_NANOS_MAX: u64 = 50_000;
 
-    /// The faults of one link, by frame.
+    /// The entries of one link, sorted by frame.
     pub(crate) fn of_link(&self, link: LinkId) -> Vec<Fault> {
         let mut faults: Vec<Fault> = self.0.iter().copied().filter(|fault| fault.link == link).collect();
         faults.sort_by_key(|fault| fault.frame);
@@ -60,8 +60,8 @@ impl Tape {
 
 const IPV4_HEADER_BYTES: usize = 20;
 
-/// Sets both ECN bits (RFC 3168) of an IPv4 or IPv6 packet and mends the IPv4 header checksum;
-/// leaves other frames alone.
+/// Sets the CE mark (RFC 3168) of an IPv4 or IPv6 packet and recomputes the IPv4 header checksum. Other frames
+/// are unchanged.
 pub(crate) fn mark_ce(frame: &mut [u8]) {
     match find_ip(frame) {
         Ip::V4(at) => {
@@ -80,8 +80,7 @@ pub(crate) fn mark_ce(frame: &mut [u8]) {
     }
 }
 
-/// The ECN bits of an IP packet (RFC 3168): 0 where its sender does not allow marks, or there is no IP; 3
-/// where it is marked.
+/// The ECN field of an IP packet (RFC 3168): 0 not ECT, 1 or 2 ECT, 3 CE. 0 for other frames.
 pub(crate) fn ecn_bits(frame: &[u8]) -> u8 {
     let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
     match find_ip(frame) {
@@ -91,7 +90,7 @@ pub(crate) fn ecn_bits(frame: &[u8]) -> u8 {
     }
 }
 
-/// The Internet checksum's sum (RFC 1071) of an even number of bytes.
+/// The ones' complement sum (RFC 1071) of an even number of bytes.
 fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let mut sum: u32 =
         bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();

@@ -1,4 +1,4 @@
-//! Frames through switches.
+//! Forwarding of frames by switches.
 
 use super::{LinkId, Network, SwitchId};
 use crate::frame::{FrameId, NONE};
@@ -7,14 +7,14 @@ use crate::route::Routes;
 use crate::tape::{ecn_bits, mark_ce};
 
 impl Network {
-    /// The shortest ways between all hosts, as switches that do not learn use them.
+    /// The shortest paths between all hosts, which switches other than learning ones use.
     pub fn routes(&mut self) -> &Routes {
         let (links, switches, hosts) = (&self.links, self.switches.len(), self.hosts.len());
         let ends = || links.iter().map(|link| [link.from, link.to]).collect::<Vec<_>>();
         self.routes.get_or_insert_with(|| Routes::new(&ends(), switches, hosts))
     }
 
-    /// Sends a frame on by one of the shortest ways.
+    /// Forwards a frame on one of the shortest paths; drops it if its destination is unknown.
     pub(super) fn forward_routed(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
         if self.routes.is_none() {
             self.routes();
@@ -35,7 +35,7 @@ impl Network {
         self.pass_on(id, from, out, frame);
     }
 
-    /// Sends a frame where its destination address was seen, or everywhere.
+    /// Learns the source address, and forwards a frame to the port of its destination, or floods it.
     pub(super) fn forward_learned(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
         let switch = &mut self.switches[id.0];
         let bytes = &self.frames.get(frame).frame;
@@ -56,7 +56,7 @@ impl Network {
         }
     }
 
-    /// Sends a frame to every neighbour but the one it came from.
+    /// Forwards a frame to all ports except its input port.
     fn flood(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
         for at in 0..self.switches[id.0].ports.len() {
             let (out, into) = self.switches[id.0].ports[at];
@@ -68,7 +68,7 @@ impl Network {
         self.frames.discard(frame);
     }
 
-    /// Puts a frame that came by `from` into the queue of `out`, where the switch has memory for it.
+    /// Queues a frame received on `from` for `out`, or drops it if the switch or the queue has no room.
     fn pass_on(&mut self, id: SwitchId, from: LinkId, out: LinkId, frame: FrameId) {
         let len_bytes = self.frames.get(frame).frame.len_bytes();
         let switch = &mut self.switches[id.0];
@@ -87,7 +87,7 @@ impl Network {
                 output.counters.marked += 1;
             }
         }
-        // No frame is as long as 4 GB, and links are numbered below that.
+        // Neither frame lengths nor link numbers reach 2^32.
         output.enqueue(Queued { frame, len_bytes: len_bytes as u32, input: from.0 as u32 });
         switch.shared_bytes += len_bytes;
         let pauses = switch.config.pfc.is_some();

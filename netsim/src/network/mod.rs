@@ -1,4 +1,4 @@
-//! Hosts and switches, and the frames between them.
+//! The simulated network: hosts, switches, links and their events.
 
 mod forward;
 mod pause;
@@ -15,20 +15,20 @@ use crate::route::Routes;
 use crate::switch::{Forwarding, Switch, SwitchConfig};
 use crate::tape::{Action, Tape, mark_ce};
 
-/// A host of a network: one port, an endless receive queue.
+/// A host of a network, with one port and an unbounded receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub usize);
 
-/// A switch of a network.
+/// A switch of a network, numbered in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SwitchId(pub usize);
 
 /// One direction of a cable, numbered in the order of [`Network::connect`]: 0 and 1 for the first
-/// cable, and so on.
+/// cable, 2 and 3 for the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId(pub usize);
 
-/// An end of a cable.
+/// A host or a switch, at an end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A host.
@@ -49,33 +49,33 @@ impl From<SwitchId> for Node {
     }
 }
 
-/// A frame as it left a sender, before the tape did anything to it.
+/// A frame as it left a sender, before impairments.
 #[derive(Clone, Copy, Debug)]
 pub struct Sighting<'a> {
-    /// When its last bit left.
+    /// The time at which its last bit left the sender.
     pub nanos: u64,
-    /// On which link.
+    /// The link on which it was sent.
     pub link: LinkId,
-    /// Its number on the link since the tape was put in.
+    /// Its number on the link since the tape was set.
     pub number: u64,
-    /// The frame, as far as it has content.
+    /// The frame's bytes, without phantom bytes.
     pub frame: &'a [u8],
-    /// Its length on the wire, without FCS.
+    /// Its length on the wire, phantom bytes included, without FCS.
     pub len_bytes: usize,
 }
 
 type Recorder = Box<dyn FnMut(Sighting<'_>)>;
 
-/// What happens at a known time.
+/// A scheduled event.
 #[derive(Clone, Copy)]
 enum Event {
-    /// The last bit of the frame under way leaves the sender.
+    /// The last bit of the frame on the wire leaves the sender.
     Sent { link: u32 },
-    /// A frame reaches the far end.
+    /// A frame arrives at the end of the link.
     Arrived { link: u32, frame: FrameId },
-    /// A frame held back for others to pass has waited long enough.
+    /// A reordered frame has been held for [`Tape::HOLD_NANOS_MAX`].
     HeldTooLong { link: u32, held: u32 },
-    /// A PAUSE or RESUME from the far end reaches the sender.
+    /// PAUSE or RESUME arrives at the sender of the link.
     Pause { link: u32, on: bool },
 }
 
@@ -83,13 +83,13 @@ enum Event {
 struct Host {
     egress: Option<LinkId>,
     received: VecDeque<FrameId>,
-    /// It wants to know when its queue takes so many bytes; 0 where it does not.
+    /// Bytes of queue space of which the host is to be notified; 0 for none.
     room_wanted_bytes: usize,
-    /// It is on the list of those with news.
+    /// Whether the host is in `Network::news`.
     has_news: bool,
 }
 
-/// A simulated Ethernet. See the crate's own text for how to drive it.
+/// A simulated Ethernet; for its use see the crate's documentation.
 #[derive(Default)]
 pub struct Network {
     now_nanos: u64,
@@ -99,7 +99,7 @@ pub struct Network {
     hosts: Vec<Host>,
     switches: Vec<Switch>,
     addresses: HashMap<[u8; 6], u32>,
-    /// Made when they are first needed.
+    /// Computed at first use; reset by a new switch or cable.
     routes: Option<Routes>,
     news: Vec<HostId>,
     recorder: Option<Recorder>,
@@ -110,29 +110,29 @@ pub struct Network {
 }
 
 impl Network {
-    /// An empty network at time 0, with seed 0.
+    /// Creates an empty network at time 0, with seed 0.
     pub fn new() -> Self {
         Network::default()
     }
 
-    /// An empty network at time 0; `seed` decides all that is drawn: hashes, sprayed ways, marks, losses.
+    /// Creates an empty network at time 0. `seed` determines hash salts, sprayed paths, marks and losses.
     pub fn seeded(seed: u64) -> Self {
         Network { seed, ..Network::default() }
     }
 
-    /// Adds a host; it needs a cable before it sends.
+    /// Adds a host; to send, it needs a cable.
     pub fn add_host(&mut self) -> HostId {
         self.hosts.push(Host::default());
         HostId(self.hosts.len() - 1)
     }
 
-    /// Says that frames to `address` go to `host`: all that a switch which does not learn goes by.
+    /// Maps an Ethernet address to `host`; switches other than learning ones forward by this mapping only.
     pub fn set_address(&mut self, host: HostId, address: [u8; 6]) {
         self.addresses.insert(address, host.0 as u32);
     }
 
-    /// Adds a switch that learns. Cables between such switches must form a tree, for unknown
-    /// destinations are flooded.
+    /// Adds a learning switch. Cables between learning switches must form a tree, otherwise flooded frames
+    /// circulate.
     pub fn add_switch(&mut self) -> SwitchId {
         self.add_switch_with(SwitchConfig::PLAIN)
     }
@@ -140,7 +140,7 @@ impl Network {
     /// Adds a switch.
     ///
     /// # Panics
-    /// Where its thresholds contradict one another.
+    /// If `pmax` is no probability, kmin is above kmax, or xon not below xoff.
     pub fn add_switch_with(&mut self, config: SwitchConfig) -> SwitchId {
         let id = SwitchId(self.switches.len());
         self.switches.push(Switch::new(config, SplitMix::stream(self.seed, (id.0 as u64) << 1)));
@@ -148,15 +148,15 @@ impl Network {
         id
     }
 
-    /// Joins two ends by a cable: the link from `a` to `b` and the link from `b` to `a`.
+    /// Connects two nodes by a cable; returns the link from `a` to `b` and the link from `b` to `a`.
     ///
     /// # Panics
-    /// Where a host already has a cable, or the rate is 0.
+    /// If a host already has a cable, or the rate is 0.
     pub fn connect(&mut self, a: impl Into<Node>, b: impl Into<Node>, config: LinkConfig) -> [LinkId; 2] {
         self.connect_each_way(a, b, [config; 2])
     }
 
-    /// The same with a link there and a link back that differ.
+    /// As [`Network::connect`], with a configuration for each direction.
     ///
     /// # Panics
     /// As [`Network::connect`].
@@ -193,44 +193,44 @@ impl Network {
         }
     }
 
-    /// Lets wires of cables connected from now on keep fractions of a nanosecond from frame to frame: a
-    /// wire that never rests then sends at its rate exactly. Otherwise every frame takes the same whole
-    /// time, rounded up, wherever it stands: 0.4 % too much for 1 KB at 40 Gbit/s, and 4 % at 400.
+    /// Lets cables connected after this call carry fractions of a nanosecond from frame to frame, so that a wire
+    /// that is never idle sends at its exact rate. Otherwise each frame's time is rounded up to whole nanoseconds:
+    /// 0.4 % too long for 1 KB at 40 Gbit/s, and 4 % at 400.
     pub fn keep_fractions(&mut self) {
         self.keeps_fractions = true;
     }
 
-    /// Puts in a tape; frames are counted from now on.
+    /// Sets the fault tape, and restarts the frame numbers of all links at 0.
     pub fn set_tape(&mut self, tape: &Tape) {
         for (number, link) in self.links.iter_mut().enumerate() {
             link.set_tape(tape, LinkId(number));
         }
     }
 
-    /// Loses each frame of `link` with this probability from now on, besides what the tape does.
+    /// Drops each frame of `link` with this probability from now on, in addition to the tape.
     ///
     /// # Panics
-    /// Where it is not between 0 and 1.
+    /// If `probability` is not between 0 and 1.
     pub fn set_loss(&mut self, link: LinkId, probability: f64) {
         self.links[link.0].loss_threshold = threshold(probability);
     }
 
-    /// Calls `recorder` for every frame that leaves a sender from now on.
+    /// Calls `recorder` for every frame that leaves a host or switch from now on.
     pub fn set_recorder(&mut self, recorder: impl FnMut(Sighting<'_>) + 'static) {
         self.recorder = Some(Box::new(recorder));
     }
 
-    /// The time, in nanoseconds since the start.
+    /// The virtual time, in nanoseconds since the start.
     pub fn now_nanos(&self) -> u64 {
         self.now_nanos
     }
 
-    /// When something happens next, if nobody sends before.
+    /// The time of the next scheduled event, in nanoseconds; `None` if there is none.
     pub fn next_event_nanos(&self) -> Option<u64> {
         self.events.next_nanos()
     }
 
-    /// Moves the time to `nanos`, letting everything happen that is due by then.
+    /// Processes all events due up to `nanos`, and advances the time to it.
     pub fn run_until(&mut self, nanos: u64) {
         while let Some((at, event)) = self.events.pop_until(nanos) {
             self.now_nanos = at;
@@ -239,9 +239,9 @@ impl Network {
         self.now_nanos = self.now_nanos.max(nanos);
     }
 
-    /// Moves the time to `nanos`, or to an earlier moment at which a host has news (a frame arrived, or
-    /// there is the room it asked for): all that is due at that moment has then happened, and the host
-    /// is in [`Network::take_news`].
+    /// Processes events up to `nanos`, or up to the first time at which a host is to be notified, because a frame
+    /// arrived or queue space is free ([`Network::want_room`]). All events of that time are processed. The host is
+    /// then in [`Network::take_news`].
     pub fn run_until_news(&mut self, nanos: u64) {
         let mut until = nanos;
         while let Some((at, event)) = self.events.pop_until(until) {
@@ -254,7 +254,7 @@ impl Network {
         self.now_nanos = self.now_nanos.max(until);
     }
 
-    /// Appends the hosts that had news since the last call, each once, in the order of their news.
+    /// Appends the hosts notified since the last call, each once, in the order of their first notification.
     pub fn take_news(&mut self, hosts: &mut Vec<HostId>) {
         for host in &self.news {
             self.hosts[host.0].has_news = false;
@@ -278,92 +278,92 @@ impl Network {
         }
     }
 
-    /// An empty-handed caller's buffer of `len_bytes` bytes for a frame; what is in it is unspecified.
+    /// Returns a buffer of `len_bytes` bytes for a frame to send, reused if possible. Its contents are unspecified.
     pub fn buffer(&mut self, len_bytes: usize) -> Vec<u8> {
         self.frames.buffer(len_bytes)
     }
 
-    /// Takes back a buffer that is not needed any more.
+    /// Returns the buffer of a received frame for reuse.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         self.frames.recycle(buffer);
     }
 
-    /// Whether the queue of `host`'s link takes `len_bytes` more bytes now.
+    /// Whether the queue of `host`'s link has room for a frame of `len_bytes`.
     pub fn has_room(&self, host: HostId, len_bytes: usize) -> bool {
         self.hosts[host.0].egress.is_some_and(|link| self.links[link.0].has_room(len_bytes))
     }
 
-    /// Makes it news of `host`, once, that the queue of its link takes `len_bytes` more bytes.
+    /// Requests one notification of `host` when a frame has left and its link's queue has room for `len_bytes`.
     pub fn want_room(&mut self, host: HostId, len_bytes: usize) {
         self.hosts[host.0].room_wanted_bytes = len_bytes;
     }
 
-    /// Sends a frame, without FCS, from `host`. It is dropped and counted where the queue is full.
+    /// Sends a frame, without FCS, from `host`. If the link's queue is full, the frame is dropped and counted.
     ///
     /// # Panics
-    /// Where the host has no cable.
+    /// If the host has no cable.
     pub fn send(&mut self, host: HostId, frame: impl Into<Frame>) {
         let link = self.hosts[host.0].egress.expect("a host sends over its cable");
         let frame = frame.into();
-        // Looked up once, not at each switch.
+        // Destination and flow hash are computed once, not at each switch.
         let to = frame.address(0).and_then(|address| self.addresses.get(&address)).copied();
         let flow_hash = if to.is_some() { flow_hash(&frame.bytes) } else { 0 };
         let id = self.frames.insert(UnderWay { frame, to: to.unwrap_or(NONE), flow_hash });
         self.offer(link, id);
     }
 
-    /// Takes the oldest frame that arrived at `host`.
+    /// Takes the oldest frame from `host`'s receive queue.
     pub fn receive(&mut self, host: HostId) -> Option<Frame> {
         let frame = self.hosts[host.0].received.pop_front()?;
         Some(self.frames.remove(frame))
     }
 
-    /// Frames that arrived at `host` and were not taken yet.
+    /// Number of frames in `host`'s receive queue.
     pub fn waiting(&self, host: HostId) -> usize {
         self.hosts[host.0].received.len()
     }
 
-    /// What became of the frames of a link.
+    /// The counters of a link; a pause in progress is included.
     pub fn counters(&self, link: LinkId) -> LinkCounters {
         let link = &self.links[link.0];
         let pause_nanos = link.paused_since_nanos.map_or(0, |since| self.now_nanos - since);
         LinkCounters { paused_nanos: link.counters.paused_nanos + pause_nanos, ..link.counters }
     }
 
-    /// Bytes that wait for the wire of `link` now, those of the frame on it included.
+    /// Bytes in the queue of `link`, those of the frame on the wire included.
     pub fn queued_bytes(&self, link: LinkId) -> usize {
         self.links[link.0].queued_bytes
     }
 
-    /// Links there are: their numbers are below it.
+    /// Number of links; link numbers are below it.
     pub fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// The two ends of a link: from, to.
+    /// The two nodes of a link: from, to.
     pub fn ends(&self, link: LinkId) -> [Node; 2] {
         [self.links[link.0].from, self.links[link.0].to]
     }
 
-    /// What a link can do.
+    /// Rate, propagation delay and queue limit of a link.
     pub fn link_config(&self, link: LinkId) -> LinkConfig {
         self.links[link.0].config
     }
 
-    /// What the link out of `host` can do.
+    /// Rate, propagation delay and queue limit of the link from `host`.
     ///
     /// # Panics
-    /// Where the host has no cable.
+    /// If the host has no cable.
     pub fn host_link_config(&self, host: HostId) -> LinkConfig {
         self.link_config(self.hosts[host.0].egress.expect("a host sends over its cable"))
     }
 
-    /// Frames that went over a link, over all links: the work done so far.
+    /// Frames sent over all links, each frame counted once per link.
     pub fn hops(&self) -> u64 {
         self.hops
     }
 
-    /// Frames dropped by switches that do not learn: to an address no host has, or to a group.
+    /// Frames dropped by switches other than learning ones, for want of a host with the destination address.
     pub fn unroutable(&self) -> u64 {
         self.unroutable
     }
@@ -374,7 +374,7 @@ impl Network {
         }
     }
 
-    /// Puts a frame that comes from a host to its link.
+    /// Queues a frame of a host for its link, or drops it if the queue is full.
     fn offer(&mut self, id: LinkId, frame: FrameId) {
         let len_bytes = self.frames.get(frame).frame.len_bytes();
         let link = &mut self.links[id.0];
@@ -383,12 +383,12 @@ impl Network {
             link.counters.overrun += 1;
             return self.frames.discard(frame);
         }
-        // No frame is as long as 4 GB.
+        // Frame lengths are below 2^32.
         link.enqueue(Queued { frame, len_bytes: len_bytes as u32, input: NONE });
         self.transmit(id);
     }
 
-    /// Puts the frame at the head of a link's queue on the wire, where that is free.
+    /// Starts to send the first frame of a link's queue, if the wire is free and not paused.
     #[inline]
     fn transmit(&mut self, id: LinkId) {
         if let Some(nanos) = self.links[id.0].start_next(self.now_nanos) {
@@ -419,7 +419,7 @@ impl Network {
         self.transmit(id);
     }
 
-    /// Does to a frame what the tape and chance say, and sends it on its way.
+    /// Applies the tape and random loss to a frame, and schedules its arrival.
     fn meet_faults(&mut self, id: LinkId, number: u64, frame: FrameId) {
         let mut dropped = self.links[id.0].is_unlucky();
         let (mut copies, mut delay_nanos, mut behind, mut corrupted) = (0, 0u64, 0, false);
@@ -457,7 +457,7 @@ impl Network {
         self.passed(id);
     }
 
-    /// Keeps a frame back until `passes_left` others have passed.
+    /// Holds a frame until `passes_left` others have passed, or [`Tape::HOLD_NANOS_MAX`].
     fn hold(&mut self, id: LinkId, frame: FrameId, passes_left: u32) {
         let link = &mut self.links[id.0];
         let number = link.held_count;
@@ -467,7 +467,7 @@ impl Network {
         self.events.schedule(too_long_nanos, Event::HeldTooLong { link: id.0 as u32, held: number });
     }
 
-    /// Counts a frame that passed the held ones, and lets those go that it was the last for.
+    /// Counts a frame that passed the held ones, and releases those due.
     fn passed(&mut self, id: LinkId) {
         for held in &mut self.links[id.0].held {
             held.passes_left = held.passes_left.saturating_sub(1);
@@ -478,7 +478,7 @@ impl Network {
         }
     }
 
-    /// Lets a frame travel to the far end.
+    /// Schedules the arrival of a frame, after propagation delay and `delay_nanos`.
     #[inline]
     fn travel(&mut self, id: LinkId, frame: FrameId, delay_nanos: u64) {
         let nanos = self.links[id.0].config.propagation_nanos.saturating_add(delay_nanos);

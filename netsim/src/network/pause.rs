@@ -1,10 +1,10 @@
-//! Memory that frames give back as they leave a switch, and pauses of the links that fill it.
+//! Priority flow control: buffer accounting of input ports, PAUSE and RESUME.
 //!
 //! ```text
 //!   sender                         switch
-//!     |------------ link ----------->|  input bytes > xoff: ask for a pause
+//!     |------------ link ----------->|  input bytes > xoff: send PAUSE
 //!     |<-- frame on the wire, PAUSE -|
-//!     |  ends its frame, then stands |
+//!     |  ends its frame, then stops  |
 //!     |<----------- RESUME ----------|  input bytes <= xon
 //! ```
 
@@ -14,7 +14,7 @@ use crate::link::Queued;
 use crate::switch::PAUSE_BYTES;
 
 impl Network {
-    /// A frame has left by `id`: its switch has its memory back.
+    /// Releases the switch memory of a frame that has left on link `id`.
     #[inline]
     pub(super) fn release(&mut self, id: LinkId, queued: Queued) {
         let Node::Switch(switch) = self.links[id.0].from else { return };
@@ -28,7 +28,7 @@ impl Network {
         self.ask_to_resume(switch, LinkId(input as usize));
     }
 
-    /// Asks the sender of `into` to pause, where what came from there takes too much memory.
+    /// Sends PAUSE to the sender of `into` if its buffered bytes exceed xoff.
     pub(super) fn ask_for_pause(&mut self, id: SwitchId, into: LinkId) {
         let Some(pfc) = self.switches[id.0].config.pfc else { return };
         let link = &mut self.links[into.0];
@@ -52,16 +52,16 @@ impl Network {
         }
     }
 
-    /// Sends PAUSE or RESUME against the direction of `into`: behind the frame that is on that wire.
+    /// Sends PAUSE or RESUME on the reverse link of `into`, after the frame on that wire.
     fn send_pause(&mut self, into: LinkId, on: bool) {
-        // The two directions of a cable are numbered one after the other.
+        // The two directions of a cable have the numbers 2n and 2n + 1.
         let back = &self.links[into.0 ^ 1];
         let wire_free_nanos = if back.busy { back.busy_until_nanos } else { self.now_nanos };
         let nanos = back.config.wire_nanos(PAUSE_BYTES).saturating_add(back.config.propagation_nanos);
         self.events.schedule(wire_free_nanos.saturating_add(nanos), Event::Pause { link: into.0 as u32, on });
     }
 
-    /// PAUSE or RESUME has reached the sender of a link: it ends its frame, and stands or goes on.
+    /// Processes PAUSE or RESUME at the sender of a link; the frame on the wire is sent to its end.
     pub(super) fn paused(&mut self, id: LinkId, on: bool) {
         let link = &mut self.links[id.0];
         if on {

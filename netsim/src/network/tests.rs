@@ -3,7 +3,7 @@ use crate::tape::Fault;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// One byte takes 8 ns and the shortest frame 672 ns.
+/// 1 Gbit/s: a byte takes 8 ns, the shortest frame 672 ns.
 const CONFIG: LinkConfig =
     LinkConfig { rate_bits_per_sec: 1_000_000_000, propagation_nanos: 1_000, queue_bytes_max: 100_000 };
 
@@ -30,7 +30,7 @@ fn send_numbered(pair: &mut Pair, count: u8) {
     }
 }
 
-/// The numbers of the frames that arrive and their times.
+/// Time and number of each frame that arrives.
 fn arrivals(pair: &mut Pair) -> Vec<(u64, u8)> {
     let mut arrived = Vec::new();
     while let Some(nanos) = pair.network.next_event_nanos() {

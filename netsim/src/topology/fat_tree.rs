@@ -1,9 +1,9 @@
 //! The k-ary fat-tree (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008): k pods of k/2 edge and k/2
-//! aggregation switches, (k/2)^2 core switches, k/2 hosts at each edge switch.
+//! aggregation switches, (k/2)^2 core switches, k/2 hosts per edge switch.
 //!
 //! ```text
 //!             core 0    core 1      core 2    core 3        k = 4
-//!               |  each to one aggregation switch of every pod
+//!               |  each connected to one aggregation switch of every pod
 //!       pod:  aggregation 0   aggregation 1
 //!               |   \       /   |
 //!             edge 0          edge 1
@@ -12,13 +12,17 @@
 
 use super::{Fabric, FabricConfig, TopologyError, check_hosts};
 
-/// Hosts of the fat-tree of `k`-port switches: k^3/4. 16, 54, 128 and 250 for 4, 6, 8 and 10.
+/// Number of hosts of the fat-tree of `k`-port switches, k^3/4: 16, 54, 128 and 250 for 4, 6, 8 and 10. `None`
+/// on overflow.
 pub fn fat_tree_hosts(k: usize) -> Option<usize> {
     Some(k.checked_mul(k)?.checked_mul(k)? / 4)
 }
 
-/// Builds the fat-tree of `k`-port switches. Ways between two hosts: 1 of 2 links at the same edge
-/// switch, k/2 of 4 in the same pod, (k/2)^2 of 6 else.
+/// Builds the fat-tree of `k`-port switches. Shortest paths between two hosts: 1 of 2 links at the same edge
+/// switch, k/2 of 4 links in the same pod, (k/2)^2 of 6 links otherwise.
+///
+/// # Errors
+/// [`TopologyError`] if `k` is odd or 0, or there are more than [`super::HOSTS_MAX`] hosts.
 pub fn fat_tree(k: usize, config: &FabricConfig) -> Result<Fabric, TopologyError> {
     if k == 0 || !k.is_multiple_of(2) {
         return Err(TopologyError::OddPorts(k));

@@ -1,4 +1,4 @@
-//! Two tiers: every leaf is joined to every spine.
+//! Leaf-spine: two tiers, with a cable from every leaf to every spine.
 //!
 //! ```text
 //!      spine    spine
@@ -13,16 +13,19 @@ use super::{CABLES_MAX, Fabric, FabricConfig, SPINES_MAX, TopologyError, check_h
 /// The size of a leaf-spine network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafSpine {
-    /// Hosts of each leaf switch.
+    /// Hosts per leaf switch.
     pub hosts_per_leaf: usize,
-    /// Leaf switches.
+    /// Number of leaf switches.
     pub leaves: usize,
-    /// Spine switches; may be 0 where there is one leaf.
+    /// Number of spine switches; may be 0 if there is one leaf.
     pub spines: usize,
 }
 
-/// Builds a leaf-spine network: `spines` ways of 4 links between hosts of different leaves, one of 2
-/// between those of the same.
+/// Builds a leaf-spine network. Shortest paths: `spines` of 4 links between hosts of different leaves, one of 2
+/// links between those of the same.
+///
+/// # Errors
+/// [`TopologyError`] if a number is 0 or above its limit.
 pub fn leaf_spine(size: LeafSpine, config: &FabricConfig) -> Result<Fabric, TopologyError> {
     let LeafSpine { hosts_per_leaf, leaves, spines } = size;
     check_hosts(hosts_per_leaf.checked_mul(leaves))?;

@@ -1,4 +1,4 @@
-//! Networks of the usual shapes, with hosts, addresses and ways in place.
+//! Networks of common topologies: star, leaf-spine, fat-tree.
 
 mod fat_tree;
 mod leaf_spine;
@@ -12,37 +12,37 @@ use crate::switch::SwitchConfig;
 pub use fat_tree::{fat_tree, fat_tree_hosts};
 pub use leaf_spine::{LeafSpine, leaf_spine};
 
-/// The most hosts of a topology.
+/// Most hosts of a topology.
 pub const HOSTS_MAX: usize = 4096;
 
-/// The most spine switches of a leaf-spine network.
+/// Most spine switches of a leaf-spine network.
 pub const SPINES_MAX: usize = 1024;
 
-/// The most cables between the switches of a leaf-spine network; a fat-tree has two for each host.
+/// Most cables between the switches of a leaf-spine network; a fat-tree has two per host.
 pub const CABLES_MAX: usize = 1 << 16;
 
-/// What a fabric is made of.
+/// Cables, switches and seed of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FabricConfig {
     /// The cable of each host. `queue_bytes_max` bounds the switch's output queue towards the host.
     pub host_cable: LinkConfig,
     /// Every cable between switches; `queue_bytes_max` bounds the output queues at either end.
     pub trunk: LinkConfig,
-    /// Bytes that wait in a host's port, those of the frame on the wire included.
+    /// Limit in bytes of a host's output queue, the frame on the wire included.
     pub host_queue_bytes_max: usize,
-    /// Every switch.
+    /// Configuration of every switch.
     pub switch: SwitchConfig,
-    /// Decides hashes, sprayed ways, marks and losses.
+    /// Seed of hash salts, sprayed paths, marks and losses.
     pub seed: u64,
 }
 
-/// A network whose hosts are numbered in the order in which they stand.
+/// A built topology. Hosts are numbered switch by switch.
 pub struct Fabric {
-    /// The network. Hosts have no addresses yet: [`Network::set_address`].
+    /// The network. Hosts have no addresses until [`Network::set_address`].
     pub network: Network,
-    /// The hosts.
+    /// The hosts, by number.
     pub hosts: Vec<HostId>,
-    /// The switches, in tiers from the hosts up: leaves and spines; edge, aggregation and core.
+    /// The switches by tier, from the hosts up: leaf, spine; or edge, aggregation, core.
     pub tiers: Vec<Vec<SwitchId>>,
     /// The link from each host to its switch.
     pub uplinks: Vec<LinkId>,
@@ -50,12 +50,12 @@ pub struct Fabric {
     pub downlinks: Vec<LinkId>,
 }
 
-/// Why there is no such topology.
+/// Reason why a topology cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologyError {
-    /// A fat-tree of an odd number of ports, or of none.
+    /// A fat-tree of switches with an odd number of ports, or none.
     OddPorts(usize),
-    /// Something that must be at least 1 is 0.
+    /// A number that must be at least 1 is 0; its name.
     Zero(&'static str),
     /// More hosts than [`HOSTS_MAX`].
     TooManyHosts(usize),
@@ -111,7 +111,10 @@ impl Fabric {
     }
 }
 
-/// Hosts around one switch.
+/// Builds a star: `hosts` hosts at one switch.
+///
+/// # Errors
+/// [`TopologyError`] if `hosts` is 0 or above [`HOSTS_MAX`].
 pub fn star(hosts: usize, config: &FabricConfig) -> Result<Fabric, TopologyError> {
     leaf_spine(LeafSpine { hosts_per_leaf: hosts, leaves: 1, spines: 0 }, config)
 }

@@ -13,7 +13,7 @@ fn config() -> FabricConfig {
     }
 }
 
-/// How many shortest ways there are from one host to another, and how many links each has.
+/// Number of shortest paths from one host to another, and of the links of each.
 fn ways(fabric: &mut Fabric, from: usize, to: usize) -> (usize, usize) {
     let (from, to) = (fabric.hosts[from], fabric.hosts[to]);
     let paths = fabric.network.routes().paths(from, to);
@@ -34,7 +34,7 @@ fn a_fat_tree_has_the_ways_that_it_should() {
         let half = k / 2;
         assert_eq!((fabric.hosts.len(), fat_tree_hosts(k)), (hosts, Some(hosts)));
         assert_eq!(fabric.tiers.iter().map(Vec::len).collect::<Vec<_>>(), [k * half, k * half, half * half]);
-        // Hosts, edge to aggregation, aggregation to core: as many of each, in both directions.
+        // Cables at hosts, edge to aggregation, and aggregation to core are equally many, of two links each.
         assert_eq!(fabric.network.links(), 2 * 3 * hosts);
         assert_eq!(ways(&mut fabric, 0, hosts - 1), (half * half, 6));
         if k > 2 {

@@ -1,4 +1,4 @@
-//! Flows: random pairs at a load, and many to one.
+//! Flows: Poisson arrivals between random pairs, and incasts.
 
 use super::cdf::Cdf;
 use crate::rng::SplitMix;
@@ -8,18 +8,18 @@ const NANOS_PER_SEC: f64 = 1e9;
 /// A message from one host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// When it is posted.
+    /// The time at which the message is posted.
     pub start_nanos: u64,
-    /// The number of the host that sends.
+    /// The number of the sending host.
     pub from: usize,
-    /// The number of the host that receives, another.
+    /// The number of the receiving host, not `from`.
     pub to: usize,
-    /// Its length.
+    /// Length of the message.
     pub bytes: u32,
 }
 
-/// Flows between random pairs without end, at random times: all hosts together open them as a Poisson
-/// process, each is from a random host to a random other.
+/// An endless sequence of flows, each from a random host to a random other, whose start times are a Poisson
+/// process over all hosts together.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     sizes: Cdf,
@@ -30,11 +30,11 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// Flows that together ask for `load` (0 to 1) of what the hosts' links carry, `rate_bits_per_sec`
-    /// each, headers not counted.
+    /// Creates flows whose bytes, without headers, offer a load of `load` (0 to 1) to the hosts' links of
+    /// `rate_bits_per_sec` each.
     ///
     /// # Panics
-    /// With fewer than two hosts, or no load.
+    /// If there are fewer than two hosts, or no load.
     pub fn new(sizes: Cdf, hosts: usize, rate_bits_per_sec: u64, load: f64, seed: u64) -> Poisson {
         assert!(hosts >= 2, "random pairs need two hosts, and there are {hosts}");
         let bits_per_sec = rate_bits_per_sec as f64 * load * hosts as f64;
@@ -48,7 +48,7 @@ impl Iterator for Poisson {
     type Item = Flow;
 
     fn next(&mut self) -> Option<Flow> {
-        // From (0, 1]: its logarithm is finite.
+        // In (0, 1], so the logarithm is finite.
         let share = 1.0 - self.rng.unit();
         self.at_nanos -= self.mean_gap_nanos * share.ln();
         let from = self.rng.up_to(self.hosts - 1);
@@ -58,22 +58,22 @@ impl Iterator for Poisson {
     }
 }
 
-/// Many hosts send to one at the same time.
+/// An incast: many hosts send to one at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incast {
-    /// When.
+    /// The start time of all flows.
     pub start_nanos: u64,
-    /// How many send.
+    /// Number of sending hosts.
     pub senders: usize,
-    /// What each sends.
+    /// Bytes that each sends.
     pub bytes_each: u32,
 }
 
 impl Incast {
-    /// The flows, from random hosts to a random other.
+    /// The flows, from different random hosts to another random one.
     ///
     /// # Panics
-    /// With fewer than `senders` + 1 hosts.
+    /// If there are fewer than `senders` + 1 hosts.
     pub fn flows(&self, hosts: usize, seed: u64) -> Vec<Flow> {
         assert!(
             self.senders < hosts,
@@ -83,7 +83,7 @@ impl Incast {
         );
         let mut rng = SplitMix::stream(seed, 1);
         let mut numbers: Vec<usize> = (0..hosts).collect();
-        // The first places of a shuffle.
+        // A Fisher-Yates shuffle of the first places only.
         for at in 0..=self.senders {
             numbers.swap(at, at + rng.up_to(hosts - 1 - at));
         }
@@ -117,11 +117,11 @@ mod tests {
         taken.iter().for_each(|flow| pairs[flow.from * 54 + flow.to] += 1);
         for (pair, count) in pairs.iter().enumerate() {
             let is_self = pair % 54 == pair / 54;
-            // 70 each on average; eight standard deviations.
+            // The mean is 70; the bound is eight standard deviations.
             assert!(if is_self { *count == 0 } else { count.abs_diff(70) < 67 }, "{pair}: {count}");
         }
         assert!(taken.is_sorted_by_key(|flow| flow.start_nanos));
-        // An exponential distribution: as many gaps above the mean as exp(-1).
+        // Of an exponential distribution a share of exp(-1) lies above the mean.
         let mean_gap_nanos = taken.last().unwrap().start_nanos as f64 / FLOWS as f64;
         let gaps = taken.windows(2).map(|pair| pair[1].start_nanos - pair[0].start_nanos);
         let long = gaps.filter(|gap| *gap as f64 > mean_gap_nanos).count();

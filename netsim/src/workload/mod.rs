@@ -1,8 +1,8 @@
-//! Traffic: which host sends how much to which, and when.
+//! Traffic: source, destination, size and start time of flows.
 //!
 //! ```text
-//!   Cdf (a table, or points of your own) --> Poisson: random pairs at a load --+
-//!                                            Incast: many to one --------------+--> Flow, by time
+//!   Cdf (a table, or given points) --> Poisson: random pairs at a load --+
+//!                                      Incast: many to one --------------+--> Flow, by time
 //! ```
 
 mod cdf;

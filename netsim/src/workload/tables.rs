@@ -57,9 +57,9 @@ pub(super) const WEB_SEARCH: &[(f64, f64)] = &[
     (30_000_000.0, 100.0),
 ];
 
-/// The mix of IRN's evaluation in its own words (Mittal et al., "Revisiting Network Support for RDMA",
-/// SIGCOMM 2018, section 4.1): half of the flows are messages of one packet, 32 B to 1 KB, 15 % lie
-/// between 200 KB and 3 MB; the rest lies between. How sizes spread inside these ranges the paper does
-/// not say: here evenly, so that the mean is 275.4 KB. Its units are taken as thousands.
+/// The mix of IRN's evaluation as the paper describes it (Mittal et al., "Revisiting Network Support for RDMA",
+/// SIGCOMM 2018, section 4.1): half of the flows are single-packet messages of 32 B to 1 KB, 15 % are 200 KB to
+/// 3 MB, the rest lies between. The paper does not specify the distribution within these ranges; here it is
+/// uniform, so the mean is 275.4 KB. KB and MB are powers of ten.
 pub(super) const IRN: &[(f64, f64)] =
     &[(32.0, 0.0), (1_000.0, 50.0), (200_000.0, 85.0), (3_000_000.0, 100.0)];

@@ -1,32 +1,32 @@
-//! How many answers each source gets: a token bucket for each, in a table of few.
+//! Rate limit of replies: a token bucket per source MAC, for [`SOURCES_MAX`] sources.
 
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Answers to one source in a row.
+/// Replies to one source in a burst.
 pub const SOURCE_ANSWERS_BURST: u32 = 16;
-/// After those, the time between two answers to one source: a thousand in a second.
+/// Time between two replies to one source after the burst: 1 ms, so a thousand per second.
 pub const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
-/// Sources told apart. One more takes the place of the source that was answered longest ago, so that no number of
-/// sources costs memory; all together are bounded by [`super::ANSWERS_WAITING_MAX`].
+/// Sources with a bucket. One more replaces the bucket filled longest ago, so memory is bounded for any number of
+/// sources. Replies to all sources together are bounded by [`super::ANSWERS_WAITING_MAX`].
 pub const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     source: Mac,
     tokens: u32,
-    /// Up to when tokens have been given.
+    /// The time up to which tokens have been credited.
     filled_at: Instant,
 }
 
-/// The buckets of those that were answered last.
+/// The buckets, at most [`SOURCES_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     buckets: Vec<Bucket>,
 }
 
 impl Budget {
-    /// Takes a token of `source`. False where it has none left.
+    /// Credits the tokens earned up to `now` to `source`, then takes one. False if there is none.
     pub(super) fn charge(&mut self, source: Mac, now: Instant) -> bool {
         let Some(bucket) = self.bucket_of(source, now) else { return false };
         let elapsed_nanos = now.nanos_since(bucket.filled_at);

@@ -1,18 +1,18 @@
-//! The neighbour cache: which Ethernet address an IP address on the link has.
+//! The neighbour cache: the Ethernet address of each IP address on the link.
 //!
 //! ```text
-//!              lookup                    answer
-//!   (nothing) -------> Incomplete ------------------> Known <--- answer of the old address ---+
-//!       ^                  |  ASK_WAIT_NANOS over       |  lookup when stale, or another       |
-//!       | evicted          v                            v  address is claimed                  |
-//!       +------------- Failed <---- in vain ------ Probing: the old address is asked, then all +
+//!              lookup                    reply
+//!   (none) ----------> Incomplete ------------------> Known <-------------- reply --------------+
+//!       ^                  |  ASK_WAIT_NANOS over       |  lookup when stale, or another        |
+//!       | evicted          v                            v  address is claimed                   |
+//!       +------------- Failed <---- no reply ----- Probing: old address queried, then broadcast +
 //!                          |  lookup after the hold, or a claim
 //!                          +-------> Incomplete
 //! ```
 //!
-//! Only a lookup makes an entry, so strangers cannot fill the cache. Only an answer to a question that was sent
-//! changes an Ethernet address, and an address in use changes only after it left [`PROBE_WAIT_NANOS`] unanswered:
-//! what a frame claims unasked starts that verification, at most once in [`VERIFY_INTERVAL_NANOS`].
+//! Only a lookup creates an entry, so received frames cannot fill the cache. Only a reply to an outstanding query
+//! changes an Ethernet address, and the address in use changes only after it did not reply for [`PROBE_WAIT_NANOS`].
+//! A claim starts that verification, at most once per [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,63 +20,62 @@ use std::net::IpAddr;
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Neighbours in the cache: more hosts than one subnet of a cluster commonly has.
+/// Entries of the cache at most; a subnet of a cluster commonly has fewer hosts.
 pub const NEIGHBOURS_MAX: usize = 1024;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
 
-/// How long the answer to each question to all is waited for. The first are short: a lost question should
-/// cost less than the connection that waits for it.
+/// Wait for the reply to each broadcast or multicast query. The first waits are short, so that a lost query does
+/// not delay a connection for long.
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
-/// How long the answer to each question to the address in use is waited for, before all are asked.
+/// Wait for the reply to each unicast query to the address in use, before queries are broadcast.
 pub const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
-/// The least time between an answer and the next verification that a claim may cause: what a neighbour that has
-/// moved waits at most before its old address is asked.
+/// Minimum time from a reply to the next verification that a claim starts, hence the longest delay of the first
+/// query after a neighbour has moved.
 pub const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
-/// How long an address is taken for right without asking again (RFC 4861, REACHABLE_TIME).
+/// Time after a reply until a lookup verifies the address (RFC 4861, REACHABLE_TIME): 30 s.
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
-/// How long a neighbour that did not answer is not asked again.
+/// Time for which lookups of a neighbour that did not reply fail without a query: 1 s.
 const FAILED_HOLD_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// What is known of the way to an address.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Frames go to this Ethernet address.
+    /// The Ethernet address for frames to this destination.
     Known(Mac),
-    /// The neighbour has been asked; ask again when the generation has changed.
+    /// A query is outstanding; resolve again when the generation has changed.
     Pending,
-    /// There is no way: no neighbour answers, or the address is neither on the link nor behind a
-    /// gateway.
+    /// No neighbour replied, the cache is full, or the address is neither on the link nor behind a gateway.
     Unreachable,
 }
 
-/// How an entry came to be; decides what may change or evict it.
+/// Creator of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// A lookup asked for it.
+    /// A lookup, or the kernel: replies may change the entry, and new entries may evict it.
     Asked,
-    /// Given from outside. Neither evicted nor changed by what the wire says.
+    /// The configuration. Neither evicted nor changed by received frames.
     Configured,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// All are asked.
+    /// Queries are broadcast; `asks` have been sent, the next is sent at `due`.
     Incomplete {
         asks: usize,
         due: Instant,
     },
-    /// `settled_until`: earlier, no claim has the address verified.
+    /// After `fresh_until` a lookup starts a verification; before `settled_until` a claim does not.
     Known {
         mac: Mac,
         fresh_until: Instant,
         settled_until: Instant,
     },
-    /// The address in use is verified: asked itself first, then all are. `claimed`: because of a claim.
+    /// `mac`, in use, is being verified: unicast queries first, then broadcast. `claimed`: started by a claim.
     Probing {
         mac: Mac,
         asks: usize,
@@ -109,7 +108,7 @@ impl State {
         }
     }
 
-    /// The Ethernet address that the question under way went to; `None` within for one to all.
+    /// Destination of the outstanding query: `None` if there is none, `Some(None)` for broadcast.
     fn asked(self) -> Option<Option<Mac>> {
         match self {
             State::Incomplete { asks, .. } if asks > 0 => Some(None),
@@ -128,14 +127,14 @@ struct Entry {
     used: Instant,
 }
 
-/// A question to be sent: to the neighbour itself where its old address is verified, else to all.
+/// A query to send: to `probe`, the address being verified, or broadcast if that is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) ip: IpAddr,
     pub(super) probe: Option<Mac>,
 }
 
-/// What the cache counts.
+/// Counters of the cache, part of [`super::NeighbourCounters`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CacheCounters {
     pub(super) evicted: u64,
@@ -146,7 +145,7 @@ pub(super) struct CacheCounters {
     pub(super) moves_followed: u64,
 }
 
-/// The cache itself. Ordered maps: a simulation must repeat, and so must its order of questions.
+/// The neighbour cache. The maps are ordered, so that the order of queries repeats in a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: BTreeMap<IpAddr, Entry>,
@@ -156,37 +155,37 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// A number that changes whenever the result of a lookup would.
+    /// Returns a number that changes when the result of a lookup may have changed.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// When the next question is due.
+    /// When the next query is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// The Ethernet address of `ip`, if known.
+    /// The Ethernet address of `ip`, if resolved.
     pub(super) fn mac_of(&self, ip: IpAddr) -> Option<Mac> {
         self.entries.get(&ip)?.state.mac()
     }
 
-    /// Whether there is an entry of `ip`, whatever is known of it.
+    /// Whether there is an entry for `ip`, in any state.
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         self.entries.contains_key(&ip)
     }
 
-    /// How many neighbours are known or asked for.
+    /// Number of entries, in any state.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Neighbours whose answer is waited for.
+    /// Neighbours with an outstanding or due query, in the order of their timers.
     pub(super) fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.timers.iter().map(|&(_, ip)| ip)
     }
 
-    /// What is known of `ip`, which is on the link. Starts to ask where that is needed.
+    /// Looks up `ip`, which is on the link. Schedules a query if the entry is missing, stale or failed long ago.
     pub(super) fn lookup(&mut self, ip: IpAddr, now: Instant) -> Resolution {
         let Some(entry) = self.entries.get_mut(&ip) else {
             return self.ask_first(ip, now);
@@ -218,8 +217,7 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Takes the next question that is due at `now`. A neighbour asked often enough is given up on the
-    /// way.
+    /// Takes the next query that is due at `now`. Entries whose queries are used up fail on the way.
     pub(super) fn next_ask(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(due, ip)) = self.timers.first() {
             if due > now {
@@ -236,7 +234,7 @@ impl Cache {
         None
     }
 
-    /// Gives `ip` up: it did not answer, or there is no way to it.
+    /// Sets the entry of `ip` to `Failed`, unless it is of the configuration.
     pub(super) fn give_up(&mut self, ip: IpAddr, now: Instant) {
         if self.entries.get(&ip).is_some_and(|entry| entry.origin == Origin::Asked) {
             self.counters.unanswered += 1;
@@ -245,8 +243,8 @@ impl Cache {
         }
     }
 
-    /// Takes note of an answer by which `ip` is at `mac`. False where no question for it is under way, or one to
-    /// another address: then it is worth as much as any claim.
+    /// Processes a reply that gives `mac` for `ip`. If no query for `ip` is outstanding, or the outstanding one went
+    /// to another address, the reply counts as a claim. False if it has no effect.
     pub(super) fn on_answer(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
         let Some(state) = self.entries.get(&ip).map(|entry| entry.state) else { return false };
         if state.asked().is_none_or(|asked| asked.is_some_and(|asked| asked != mac)) {
@@ -261,7 +259,8 @@ impl Cache {
         true
     }
 
-    /// Takes note that a frame claims, unasked, that `ip` is at `mac`. False where that is nothing to us.
+    /// Processes an unsolicited claim of `mac` for `ip`. False if there is no entry, or the claim contradicts the
+    /// configuration.
     pub(super) fn on_claim(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
         let Some(entry) = self.entries.get(&ip) else { return false };
         let state = entry.state;
@@ -275,14 +274,14 @@ impl Cache {
                 let due = settled_until.max(now);
                 self.set_state(ip, State::Probing { mac, asks: 0, due, claimed: true });
             }
-            // It is there again: all are asked at once, instead of after the hold.
+            // A claim shows that the neighbour is up, so a query is sent at once instead of after the hold.
             State::Failed { .. } => self.set_state(ip, State::Incomplete { asks: 0, due: now }),
             State::Known { .. } | State::Probing { .. } | State::Incomplete { .. } => {}
         }
         true
     }
 
-    /// Sets `ip` to `mac` until told otherwise. False where the cache is full.
+    /// Sets `ip` to `mac`, until the next call or `forget`. False if the cache is full and no entry may be evicted.
     pub(super) fn set(&mut self, ip: IpAddr, mac: Mac, origin: Origin) -> bool {
         let state = State::Known { mac, fresh_until: FOREVER, settled_until: FOREVER };
         if self.mac_of(ip) != Some(mac) {
@@ -300,7 +299,7 @@ impl Cache {
         room
     }
 
-    /// Forgets `ip`, whatever is known of it.
+    /// Removes the entry of `ip`, in any state.
     pub(super) fn forget(&mut self, ip: IpAddr) {
         if let Some(entry) = self.entries.remove(&ip) {
             self.generation += 1;
@@ -322,8 +321,8 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// Evicts what is needed for one more entry: of those that are not being asked, the one that was not looked up
-    /// for longest. False where nothing may be evicted.
+    /// Evicts an entry if the cache is full: of those without a query, the least recently looked up. False if none
+    /// may be evicted.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;
@@ -339,7 +338,7 @@ impl Cache {
     }
 }
 
-/// `state` with one more question sent at `now`; `None` where it was asked often enough.
+/// Returns `state` with one more query sent at `now`; `None` if its queries are used up.
 fn next_question(state: State, now: Instant) -> Option<State> {
     match state {
         State::Incomplete { asks, .. } => {
@@ -370,7 +369,7 @@ mod tests {
         Instant::from_nanos(millis * MILLISECOND_NANOS)
     }
 
-    /// The times in milliseconds at which questions go out until none is left.
+    /// The times in milliseconds, and destinations, of all queries until none is left.
     fn ask_times(cache: &mut Cache) -> Vec<(u64, Option<Mac>)> {
         let mut times = Vec::new();
         while let Some(due) = cache.next_due() {
@@ -404,7 +403,7 @@ mod tests {
         assert_eq!(cache.generation(), 1, "nothing changed");
     }
 
-    /// A cache that has asked for host 1 at 0 and been answered at once.
+    /// A cache with a reply at time 0 to a query for host 1.
     fn cache_with_host_1() -> Cache {
         let mut cache = Cache::default();
         answered(&mut cache, 1, MAC, 0);
@@ -459,7 +458,7 @@ mod tests {
         assert!(cache.on_claim(host(1), OTHER, at_millis(2000)));
         assert_eq!(cache.lookup(host(1), at_millis(2000)), Resolution::Known(MAC));
         assert_eq!(cache.next_ask(at_millis(2000)), Some(Ask { ip: host(1), probe: Some(MAC) }));
-        // What another address says meanwhile is a claim, too, whatever it looks like.
+        // A reply of another address during the verification counts as a claim.
         assert!(cache.on_answer(host(1), OTHER, at_millis(2001)));
         assert_eq!(cache.mac_of(host(1)), Some(MAC));
         assert!(cache.on_answer(host(1), MAC, at_millis(2002)));
@@ -485,7 +484,7 @@ mod tests {
     #[test]
     fn a_neighbour_that_moved_is_followed_when_its_old_address_is_silent() {
         let mut cache = cache_with_host_1();
-        // At once after the last answer: the verification waits for the interval to end.
+        // Right after the last reply: the verification starts at the end of the interval.
         assert!(cache.on_claim(host(1), OTHER, at_millis(1)));
         let mut asks = Vec::new();
         for millis in 1..3000 {

@@ -1,11 +1,11 @@
-//! What the neighbour code saw and did, by name.
+//! Counters of the neighbour code.
 
 use crate::counters::counters;
 
 counters! {
-    /// What [`Neighbour`](super::Neighbour) saw and did. Each counts frames unless it says otherwise.
+    /// Counters of [`Neighbour`](super::Neighbour), of frames unless stated otherwise.
     NeighbourCounters {
-        /// ARP requests received, for whatever address.
+        /// ARP requests received, for any address.
         arp_requests_rx,
         /// ARP requests sent, announcements included.
         arp_requests_tx,
@@ -21,33 +21,33 @@ counters! {
         nd_advertisements_rx,
         /// Neighbour advertisements sent, announcements included.
         nd_advertisements_tx,
-        /// ICMP echo requests to our addresses received.
+        /// ICMP and ICMPv6 echo requests to own addresses received.
         echo_requests_rx,
-        /// ICMP echo replies sent.
+        /// ICMP and ICMPv6 echo replies sent.
         echo_replies_tx,
-        /// Well-formed frames that are nothing to us.
+        /// Frames of other protocols, to other stations, or without effect; on a shared port all.
         ignored,
-        /// Frames that break the rules of their protocol, or whose checksum is wrong.
+        /// Frames that violate their protocol, or whose checksum is wrong.
         malformed,
-        /// Frames of another VLAN than that of the address they are about.
+        /// Frames of another VLAN than that of the address they refer to.
         wrong_vlan,
-        /// Frames in which another station claims an IP address of ours, or our Ethernet address.
+        /// Frames in which another station claims an own IP address, or the own Ethernet address.
         address_conflicts,
-        /// Frames that claim another Ethernet address of a neighbour than the one in use.
+        /// Frames that claim another Ethernet address for a neighbour than the one in use.
         moves_claimed,
-        /// Verifications after such a claim in which the address in use answered.
+        /// Verifications after such a claim to which the address in use replied.
         moves_refuted,
-        /// Neighbours followed to another Ethernet address, the old one not answering.
+        /// Neighbours whose Ethernet address was changed, because the old one did not reply and another did.
         moves_followed,
-        /// Questions that were not answered because their source asked too many, or too many answers were waiting.
+        /// Queries and echo requests dropped by the rate limit of their source, or because too many replies are queued.
         rate_limited,
-        /// Frames that were not sent because too many were waiting.
+        /// Queries and announcements dropped because too many are queued, or because no frame could be built.
         tx_dropped,
-        /// Neighbours forgotten to make room.
+        /// Cache entries evicted by new ones.
         evicted,
-        /// Times that a neighbour did not answer and was given up.
+        /// Cache entries that failed: no neighbour replied, or the kernel reported none.
         unanswered,
-        /// Times that an address could not be asked for because the cache was full.
+        /// Lookups that failed because the cache was full and no entry could be evicted.
         cache_full,
     }
 }

@@ -1,4 +1,5 @@
-//! The frames that neighbours exchange, built.
+//! Builds frames of ARP, neighbour discovery and ICMP echo. `None`: the VLAN identifier does not exist, or the
+//! payload is too long for its header.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,15 +11,15 @@ use etherparse::{
 use super::group_mac_v6;
 use crate::id::Mac;
 
-/// The shortest Ethernet frame in bytes, without FCS; shorter ones are filled up with zeros.
+/// The shortest Ethernet frame in bytes, without FCS; shorter ones are padded with zeros.
 const FRAME_BYTES_MIN: usize = 60;
-/// Neighbour discovery proves by this that a packet crossed no router (RFC 4861).
+/// Hop limit of neighbour discovery: 255 on arrival proves that no router forwarded the packet (RFC 4861 7.1).
 pub(super) const ND_HOP_LIMIT: u8 = 255;
 const ECHO_HOP_LIMIT: u8 = 64;
-/// ff02::1.
+/// The all-nodes group, ff02::1.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The Ethernet part of a frame.
+/// The Ethernet header of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) source: Mac,
@@ -26,7 +27,7 @@ pub(super) struct Link {
     pub(super) vlan: Option<u16>,
 }
 
-/// Starts a frame and its network header; the two arms differ in type until that is there.
+/// Starts a frame with its network header, in both arms, because the builder's type differs by VLAN tag until then.
 macro_rules! start {
     ($link:expr, $next:ident ( $($argument:expr),* )) => {{
         let link = $link;
@@ -47,7 +48,7 @@ fn finish<T>(size_bytes: usize, write: impl FnOnce(&mut Vec<u8>) -> Result<(), T
     Some(frame)
 }
 
-/// An ARP packet for Ethernet and IPv4 (RFC 826).
+/// An ARP packet for Ethernet and IPv4 (RFC 826), with the frame's source MAC as sender address.
 pub(super) fn arp(
     link: Link,
     operation: ArpOperation,
@@ -66,8 +67,8 @@ pub(super) fn arp(
     finish(frame.size(), |out| frame.write_to_vec(out))
 }
 
-/// A neighbour solicitation from `sender` for `target`: to the target itself where the Ethernet
-/// address is an individual one, else to the target's solicited-node group (RFC 4861, 4.3).
+/// A neighbour solicitation from `sender` for `target` (RFC 4861, 4.3). IP destination: the solicited-node group
+/// of `target` if the Ethernet destination is a group, else `target`.
 pub(super) fn solicitation(link: Link, sender: Ipv6Addr, target: Ipv6Addr) -> Option<Vec<u8>> {
     let destination = if link.destination.is_group() { solicited_node(target) } else { target };
     let payload = discovery_payload(target, NdpOptionType::SOURCE_LINK_LAYER_ADDRESS, link.source);
@@ -76,7 +77,7 @@ pub(super) fn solicitation(link: Link, sender: Ipv6Addr, target: Ipv6Addr) -> Op
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
 }
 
-/// A neighbour advertisement of our address `target` (RFC 4861, 4.4).
+/// A neighbour advertisement of the own address `target`, with the override flag (RFC 4861, 4.4).
 pub(super) fn advertisement(
     link: Link,
     target: Ipv6Addr,
@@ -95,7 +96,7 @@ fn discovery_payload(target: Ipv6Addr, option: NdpOptionType, mac: Mac) -> Vec<u
     [&target.octets()[..], &[option.0, 1], &mac.0].concat()
 }
 
-/// The answer to an ICMP echo request.
+/// The reply to an ICMP echo request (RFC 792).
 pub(super) fn echo_reply_v4(
     link: Link,
     source: Ipv4Addr,
@@ -108,7 +109,7 @@ pub(super) fn echo_reply_v4(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
 }
 
-/// The answer to an ICMPv6 echo request.
+/// The reply to an ICMPv6 echo request (RFC 4443, 4.2).
 pub(super) fn echo_reply_v6(
     link: Link,
     source: Ipv6Addr,
@@ -121,7 +122,7 @@ pub(super) fn echo_reply_v6(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
 }
 
-/// The group that the owner of `target` listens to (RFC 4291, 2.7.1): ff02::1:ff and its low 24 bits.
+/// The solicited-node group of `target` (RFC 4291, 2.7.1): ff02::1:ff00:0/104 and its low 24 bits.
 pub(super) fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c])

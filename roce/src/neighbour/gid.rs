@@ -1,24 +1,24 @@
 //! The GID table of a RoCE v2 port: its IP addresses, by index.
 //!
 //! ```text
-//!   0    fe80::... from the Ethernet address; always there
+//!   0    fe80::... from the Ethernet address; always present
 //!   1..  IPv4 (as ::ffff:a.b.c.d) and IPv6 addresses, in the order added
 //! ```
 //!
-//! An index stays with its address as long as the address stays: queue pairs refer to it. A removed
-//! entry leaves a hole, which the next address fills.
+//! The index of an address does not change until the address is removed, because queue pairs refer to it. The
+//! lowest index of a removed entry is reused by the next address added.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::id::{Gid, Mac};
 
-/// Entries of a GID table. A verbs program names a GID by one byte, and a port has few addresses.
+/// Entries of a GID table at most; verbs give the source GID index in 8 bits.
 pub const GIDS_MAX: usize = 128;
 
-/// Where the address made from the Ethernet address stands.
+/// Index of the link-local address made from the Ethernet address.
 pub const LINK_LOCAL_INDEX: usize = 0;
 
-/// The highest VLAN identifier (802.1Q reserves 4095).
+/// The highest VLAN identifier; 802.1Q reserves 4095.
 const VLAN_MAX: u16 = 4094;
 
 /// An address of the port.
@@ -28,14 +28,14 @@ pub struct GidEntry {
     pub gid: Gid,
     /// Length of the subnet's prefix in bits: at most 32 for IPv4, 128 for IPv6.
     pub prefix_bits: u8,
-    /// The VLAN on which the address lives, `None` for untagged frames.
+    /// The VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// Whether neighbours have been told of it.
+    /// Whether the address has been announced.
     pub(super) announced: bool,
 }
 
 impl GidEntry {
-    /// The address as an IP address.
+    /// The address as an IP address; a mapped GID (`::ffff:a.b.c.d`) as IPv4.
     pub fn ip(&self) -> IpAddr {
         self.gid.ip()
     }
@@ -54,10 +54,10 @@ impl GidEntry {
     }
 }
 
-/// Why an address cannot enter or leave the GID table.
+/// Reason why an address cannot be added to, or removed from, the GID table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GidError {
-    /// Not an address that a port can have.
+    /// Not a unicast address.
     #[error("{0} is not an address of one interface; give a unicast address such as 10.0.0.1/24")]
     NotUnicast(IpAddr),
     /// The prefix is longer than the address.
@@ -65,34 +65,34 @@ pub enum GidError {
     Prefix {
         /// The address.
         ip: IpAddr,
-        /// The prefix length asked for.
+        /// The prefix length given, in bits.
         prefix_bits: u8,
-        /// The longest possible.
+        /// The longest possible, in bits: 32 or 128.
         max_bits: u8,
     },
-    /// Not a VLAN identifier.
+    /// Not a VLAN identifier, 1 to 4094.
     #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
     Vlan(u16),
-    /// The address is there already, with another prefix or VLAN.
+    /// The address is in the table, with another prefix or VLAN.
     #[error("{ip} is GID {index} already, with another prefix or VLAN; remove it first")]
     Present {
         /// The address.
         ip: IpAddr,
-        /// Where it stands.
+        /// Its GID index.
         index: usize,
     },
-    /// No entry is free.
+    /// All [`GIDS_MAX`] entries are used.
     #[error("no room for {0}: the GID table holds {GIDS_MAX} addresses; remove one first")]
     Full(IpAddr),
     /// The link-local GID cannot be removed.
     #[error("GID 0 is made from the Ethernet address and cannot be removed")]
     LinkLocal,
-    /// There is no such GID.
+    /// The address is not in the table.
     #[error("{0} is not an address of this port")]
     Absent(IpAddr),
 }
 
-/// The addresses of a port.
+/// The addresses of a port, by GID index.
 #[derive(Clone, Debug)]
 pub struct GidTable {
     entries: Vec<Option<GidEntry>>,
@@ -100,14 +100,14 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// The table of a port with Ethernet address `mac`: the link-local GID alone.
+    /// Creates the table of a port with Ethernet address `mac`, with the link-local GID alone, untagged.
     pub fn new(mac: Mac) -> Self {
         let link_local =
             GidEntry { gid: mac.link_local().into(), prefix_bits: 64, vlan: None, announced: false };
         GidTable { entries: vec![Some(link_local)], generation: 0 }
     }
 
-    /// The same, of a port whose link-local GID is on `vlan`.
+    /// As [`GidTable::new`], with the link-local GID on `vlan`.
     pub(super) fn on_vlan(mac: Mac, vlan: Option<u16>) -> Result<Self, GidError> {
         let mut table = GidTable::new(mac);
         check_vlan(vlan)?;
@@ -115,8 +115,8 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Adds `ip` with a subnet of `prefix_bits`, and returns its index. Adding an entry that is there
-    /// already changes nothing.
+    /// Adds `ip` with a subnet of `prefix_bits`, and returns its index. If the same entry is present, changes
+    /// nothing.
     pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
         let gid = Gid::from(ip);
         let ip = gid.ip();
@@ -143,7 +143,7 @@ impl GidTable {
         Ok(index)
     }
 
-    /// Removes `ip`; its index is empty until another address takes it.
+    /// Removes `ip`. Its index stays empty until another address is added.
     pub fn remove(&mut self, ip: IpAddr) -> Result<(), GidError> {
         let (index, _) = self.find(ip).ok_or(GidError::Absent(ip))?;
         if index == LINK_LOCAL_INDEX {
@@ -156,22 +156,22 @@ impl GidTable {
         Ok(())
     }
 
-    /// The entry at `index`, unless it is empty or past the end.
+    /// The entry at `index`; `None` if it is empty or past the end.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
         self.entries.get(index)?.as_ref()
     }
 
-    /// The index of `gid`.
+    /// The index of `gid`; `None` if it is not in the table.
     pub fn index_of(&self, gid: Gid) -> Option<usize> {
         self.iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| index)
     }
 
-    /// The entry of the address `ip` and its index.
+    /// The index and entry of the address `ip`; `None` if it is not in the table.
     pub fn find(&self, ip: IpAddr) -> Option<(usize, &GidEntry)> {
         self.iter().find(|(_, entry)| entry.ip() == ip)
     }
 
-    /// Every entry with its index, in order.
+    /// Iterates over the entries with their indices, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &GidEntry)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
     }
@@ -181,13 +181,13 @@ impl GidTable {
         self.entries.len()
     }
 
-    /// Never: GID 0 is always there.
+    /// Always false, because GID 0 is always present.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The entry to send from to `destination`: of its family, best that address itself, then the
-    /// closest subnet that it lies in, then the first address that a router would carry.
+    /// Returns the index of the source address for `destination`, of its IP family. In order of preference: the
+    /// destination itself, the address with the longest prefix that contains it, the first that is not link-local.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
         let destination = Gid::from(destination).ip();
         let rank = |entry: &GidEntry| {
@@ -198,7 +198,7 @@ impl GidTable {
             if own == destination {
                 return Some(u16::MAX);
             }
-            // The scope of a multicast address says from which address it wants to be sent.
+            // The scope of a multicast destination selects the scope of the source address.
             let local = is_link_scope(destination);
             if destination.is_multicast() {
                 return (entry.gid.is_link_local() == local || own.is_ipv4()).then_some(1);
@@ -212,12 +212,12 @@ impl GidTable {
         ranked.max_by_key(|&(rank, index)| (rank, std::cmp::Reverse(index))).map(|(_, index)| index)
     }
 
-    /// A number that changes with the table.
+    /// Returns a number that increases with each change of the table.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Takes the entries that neighbours have not been told of.
+    /// Marks all entries announced, and returns those that were not.
     pub(super) fn take_unannounced(&mut self) -> Vec<GidEntry> {
         let fresh = self.entries.iter_mut().flatten().filter(|entry| !entry.announced);
         fresh

@@ -1,18 +1,19 @@
-//! Neighbours on the link: our own addresses, and the way to those of others.
+//! Neighbours on the link: the port's own addresses, and the MACs of others.
 //!
-//! A DPDK port has no kernel behind it, so on a port of its own the engine answers ARP, IPv6 neighbour
-//! discovery and ICMP echo itself ([`Mode::Dedicated`]). On an interface that it shares with a kernel
-//! it must do none of that ([`Mode::Shared`]): whoever owns the port asks the kernel for the
-//! neighbours that [`Neighbour::wanted`] lists and hands them in.
+//! A dedicated port has no kernel behind it, so the engine answers ARP, IPv6 neighbour discovery and ICMP echo
+//! itself ([`Mode::Dedicated`]). On a shared port the kernel does ([`Mode::Shared`]): the owner of the port
+//! looks up the neighbours of [`Neighbour::wanted`] in the kernel and calls [`Neighbour::set_neighbour`].
+//! A query is an ARP request or a neighbour solicitation; a reply is an ARP reply, a neighbour advertisement or
+//! an echo reply.
 //!
 //! ```text
 //!   resolve(dst) -> gid table: on the link? else the gateway -> cache -> Known | Pending | Unreachable
-//!   handle_frame --> budget --> answers ----+
+//!   handle_frame --> budget --> replies ----+
 //!                --> cache                  +--> poll_transmit
-//!   timers --> questions, announcements ----+
+//!   timers --> queries, announcements ------+
 //! ```
 //!
-//! Not done: multicast listener reports, router discovery, duplicate address detection.
+//! Not implemented: multicast listener reports, router discovery, duplicate address detection.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -38,53 +39,53 @@ pub use cache::{NEIGHBOURS_MAX, PROBE_WAIT_NANOS, Resolution, VERIFY_INTERVAL_NA
 pub use counters::NeighbourCounters;
 pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable, LINK_LOCAL_INDEX};
 
-/// Questions and announcements that wait to be sent; more are dropped, as a busy network would. Holds the
-/// announcements of a full GID table and as many questions.
+/// Queries and announcements that may be queued: the announcements of a full GID table and as many queries. More
+/// are dropped and counted (`tx_dropped`).
 const TX_QUEUE_FRAMES_MAX: usize = 2 * GIDS_MAX;
-/// Answers that wait to be sent. None is made while so many wait, so that in the long run questions of others cost
-/// as much as the answers that polls send.
+/// Replies that may be queued. While so many are, none is built, so that replies are built no faster than polls
+/// send them.
 pub const ANSWERS_WAITING_MAX: usize = 32;
-/// The least time between two conflicts that [`Neighbour::take_conflict`] reports.
+/// Minimum time between two conflicts that [`Neighbour::take_conflict`] reports.
 const CONFLICT_INTERVAL_NANOS: u64 = 1_000_000_000;
-/// Questions that one call of `poll_transmit` makes.
+/// Queries that one call of `poll_transmit` builds at most.
 const ASKS_PER_CALL: usize = 16;
 
-/// Who speaks for the port's addresses.
+/// Whether the stack or a kernel answers for the port's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// We do: the port is ours alone.
+    /// Dedicated port: the stack answers.
     Dedicated,
-    /// A kernel does: nothing is answered or asked on the wire here.
+    /// Shared port: the kernel answers; the stack sends neither queries nor replies.
     Shared,
 }
 
-/// The port as its neighbours see it.
+/// Configuration of [`Neighbour`].
 #[derive(Clone, Debug)]
 pub struct NeighbourConfig {
     /// The port's Ethernet address.
     pub mac: Mac,
-    /// Who answers for it.
+    /// Dedicated or shared port.
     pub mode: Mode,
     /// IP addresses and their prefix lengths in bits, in the order of the GID table after GID 0.
     pub gids: Vec<(IpAddr, u8)>,
-    /// The next hop to IPv4 addresses off the link.
+    /// The next hop to IPv4 addresses off the link; if `None`, they are unreachable. Unused on a shared port.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// The next hop to IPv6 addresses off the link.
+    /// The next hop to IPv6 addresses off the link; if `None`, they are unreachable. Unused on a shared port.
     pub gateway_v6: Option<Ipv6Addr>,
     /// The VLAN of these addresses, of GID 0 and of the gateways: 1 to 4094, `None` for untagged frames.
     pub vlan: Option<u16>,
 }
 
-/// Another station uses an address of this port.
+/// A received frame in which another station claims an address of this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The IP address that the station claims.
+    /// The IP address that the frame claims.
     pub ip: IpAddr,
-    /// The Ethernet address that it claims it at: ours where that is what it took.
+    /// The Ethernet address that the frame gives for `ip`: this port's own if that is the address in conflict.
     pub mac: Mac,
 }
 
-/// The addresses of a port, its neighbours, and the exchanges between them.
+/// The GID table and neighbour cache of a port, with queries, replies and announcements to send.
 #[derive(Debug)]
 pub struct Neighbour {
     mac: Mac,
@@ -92,25 +93,28 @@ pub struct Neighbour {
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
     gids: GidTable,
-    /// The generation of `gids` whose addresses have been announced.
+    /// The generation of `gids` at the last announcement.
     announced: Option<u64>,
     cache: Cache,
     budget: Budget,
-    /// Questions and announcements that wait to be sent.
+    /// Queries and announcements to send.
     questions: VecDeque<Vec<u8>>,
-    /// Answers that wait to be sent.
+    /// Replies to send.
     answers: VecDeque<Vec<u8>>,
     conflict: Option<Conflict>,
-    /// Before this, no further conflict is reported.
+    /// The earliest time at which the next conflict is reported.
     conflict_due: Instant,
-    /// The frame that `poll_transmit` lent last.
+    /// The frame that `poll_transmit` returned last.
     sending: Vec<u8>,
     counters: NeighbourCounters,
 }
 
 impl Neighbour {
-    /// The neighbour code of a port. An address that cannot be one, or one too many, is refused. In
-    /// dedicated mode the first call of `poll_transmit` announces the addresses.
+    /// Builds the GID table from `config`. On a dedicated port the first call of `poll_transmit` announces the
+    /// addresses.
+    ///
+    /// # Errors
+    /// [`GidError`] for an address, prefix or VLAN that the GID table refuses.
     pub fn new(config: NeighbourConfig) -> Result<Self, GidError> {
         let mut gids = GidTable::on_vlan(config.mac, config.vlan)?;
         for (ip, prefix_bits) in config.gids {
@@ -134,17 +138,17 @@ impl Neighbour {
         })
     }
 
-    /// The port's addresses.
+    /// The GID table of the port.
     pub fn gids(&self) -> &GidTable {
         &self.gids
     }
 
-    /// The port's addresses, to change them; new ones are announced at the next `poll_transmit`.
+    /// The GID table, to change it. New addresses are announced by the next `poll_transmit` (dedicated port).
     pub fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }
 
-    /// The Ethernet address that packets to `dst` go to; starts to ask for it where it is unknown.
+    /// Resolves the Ethernet address for packets to `dst`. If it is unknown, queues a query for the next hop.
     pub fn resolve(&mut self, dst: IpAddr, now: Instant) -> Resolution {
         let dst = Gid::from(dst).ip();
         if let Some(group) = group_mac(dst) {
@@ -159,8 +163,8 @@ impl Neighbour {
         }
     }
 
-    /// `dst` itself where it is on the link, else the gateway of its family. On a shared port the kernel knows the
-    /// routes, and is asked for `dst`.
+    /// Returns `dst` itself if it is on the link, else the gateway of its family. On a shared port always `dst`,
+    /// because the kernel applies its own routes.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;
@@ -174,47 +178,48 @@ impl Neighbour {
         }
     }
 
-    /// Whether `ip` lies in the subnet of an address of this port, so that its frames come from its own Ethernet
-    /// address and not from a gateway's.
+    /// Whether `ip` lies in the subnet of an address of this port. Its frames then have its own source MAC, not a
+    /// gateway's.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|(_, entry)| entry.is_on_link(ip))
     }
 
-    /// A number that changes whenever a result of [`Neighbour::resolve`] does of itself, so that those
-    /// who wait for an address need to look again only then.
+    /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed, so that a caller
+    /// with a pending address need resolve again only then.
     pub fn generation(&self) -> u64 {
         self.cache.generation().wrapping_add(self.gids.generation())
     }
 
-    /// Sets the Ethernet address of `ip`, as its owner or the kernel told; it holds until the next call
-    /// or [`Neighbour::forget_neighbour`]. False where the cache is full of such entries.
+    /// Sets the Ethernet address of `ip`, until the next call for `ip` or [`Neighbour::forget_neighbour`]. Received
+    /// frames do not change it. False if the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
-        // What a kernel tells can be asked for again, so it may be evicted; a user's word may not.
+        // The kernel can be queried again, so its entries may be evicted; those of the configuration may not.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
 
-    /// Takes note that there is no way to `ip`, as the kernel told: whoever waits for it need not wait longer.
+    /// Marks `ip` unreachable, on behalf of the kernel: [`Neighbour::resolve`] fails for a second. Entries of the
+    /// configuration are unchanged.
     pub fn set_unreachable(&mut self, ip: IpAddr, now: Instant) {
         self.cache.give_up(Gid::from(ip).ip(), now);
     }
 
-    /// Whether `ip` is a neighbour that is known or asked for.
+    /// Whether the cache has an entry for `ip`, resolved or not.
     pub fn is_followed(&self, ip: IpAddr) -> bool {
         self.cache.contains(Gid::from(ip).ip())
     }
 
-    /// How many neighbours are known or asked for: at most [`NEIGHBOURS_MAX`].
+    /// Number of cache entries, resolved or not: at most [`NEIGHBOURS_MAX`].
     pub fn neighbour_count(&self) -> usize {
         self.cache.len()
     }
 
-    /// The last conflict over an address of this port that was not reported yet; at most one in a second.
+    /// Takes the conflict over an address of this port that was not reported yet; at most one per second.
     pub fn take_conflict(&mut self) -> Option<Conflict> {
         self.conflict.take()
     }
 
-    /// Whether frames to the Ethernet group `mac` are for this port: broadcast, all nodes, and the solicited-node
+    /// Whether this port receives frames to the Ethernet group `mac`: broadcast, all nodes, and the solicited-node
     /// groups of its IPv6 addresses.
     pub fn is_member(&self, mac: Mac) -> bool {
         mac == Mac::BROADCAST
@@ -226,21 +231,21 @@ impl Neighbour {
                 }))
     }
 
-    /// Forgets what is known of `ip`.
+    /// Removes the cache entry of `ip`.
     pub fn forget_neighbour(&mut self, ip: IpAddr) {
         self.cache.forget(Gid::from(ip).ip());
     }
 
-    /// The neighbours whose Ethernet address is waited for; on a shared port, those to ask the kernel
-    /// for. Each stays listed until it is set or given up.
+    /// Iterates over the neighbours that are being resolved or verified; on a shared port these are to be looked up
+    /// in the kernel. An address stays listed until it is set, or given up as unanswered.
     pub fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.cache.wanted()
     }
 
-    /// The next frame to send, or `None` where there is none at `now`. Call it until then at each poll.
+    /// Returns the next frame to send, or `None` if there is none at `now`. Each poll calls this until `None`.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
-        // Inlined, because nearly every poll ends here.
+        // Inlined, because in nearly every poll there is nothing to send.
         if self.next_deadline().is_none_or(|due| due > now) { None } else { self.next_frame(now) }
     }
 
@@ -250,13 +255,13 @@ impl Neighbour {
         if self.questions.is_empty() {
             self.ask(now);
         }
-        // Questions first: others that ask without end must not keep this port from asking.
+        // Queries go first, otherwise a flood of received queries would delay those of this port.
         let waiting = if self.questions.is_empty() { &mut self.answers } else { &mut self.questions };
         self.sending = waiting.pop_front()?;
         Some(&self.sending)
     }
 
-    /// When `poll_transmit` has something to do of its own accord; the origin of time means at once.
+    /// The time at which `poll_transmit` next has a frame to send or a timer to serve; [`Instant::ZERO`] is at once.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announcing = self.mode == Mode::Dedicated && self.announced != Some(self.gids.generation());
@@ -264,7 +269,7 @@ impl Neighbour {
         if announcing || waiting { Some(Instant::ZERO) } else { self.cache.next_due() }
     }
 
-    /// What was seen and done so far.
+    /// The counters, with those of the cache.
     pub fn counters(&self) -> NeighbourCounters {
         let cache = self.cache.counters;
         NeighbourCounters {
@@ -278,7 +283,8 @@ impl Neighbour {
         }
     }
 
-    /// Tells the link of addresses that are new: who had another Ethernet address for them mends it.
+    /// Announces new addresses by ARP announcement (RFC 5227 section 2.3) or unsolicited neighbour advertisement,
+    /// so that neighbours with another Ethernet address for them update their caches.
     fn announce(&mut self) {
         if self.mode == Mode::Shared || self.announced == Some(self.gids.generation()) {
             return;
@@ -300,8 +306,8 @@ impl Neighbour {
         }
     }
 
-    /// Queues some of the questions that are due. On a shared port the kernel asks, and the cache only
-    /// counts the time that it may take.
+    /// Queues up to `ASKS_PER_CALL` queries that are due. On a shared port none is sent, because the kernel
+    /// queries; the cache's timers then only bound the wait for it.
     fn ask(&mut self, now: Instant) {
         for _ in 0..ASKS_PER_CALL {
             let Some(ask) = self.cache.next_ask(now) else { return };
@@ -313,7 +319,7 @@ impl Neighbour {
 
     fn send_ask(&mut self, Ask { ip, probe }: Ask) {
         let source = self.gids.select_for(ip).and_then(|index| self.gids.get(index)).copied();
-        // The address that the neighbour was on the link of may have been removed since.
+        // The own address on the neighbour's link may have been removed since the lookup.
         let Some(source) = source else { return };
         match (source.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(target)) => {
@@ -334,7 +340,8 @@ impl Neighbour {
         Link { source: self.mac, destination, vlan }
     }
 
-    /// Queues a question or announcement; returns how many were, for the counter of its kind.
+    /// Queues a query or announcement, or counts it as dropped. Returns the number queued, for the counter of its
+    /// kind.
     fn enqueue(&mut self, frame: Option<Vec<u8>>) -> u64 {
         match frame {
             Some(frame) if self.questions.len() < TX_QUEUE_FRAMES_MAX => {
@@ -349,7 +356,7 @@ impl Neighbour {
     }
 }
 
-/// The Ethernet group that packets to the multicast address `ip` go to (RFC 1112, RFC 2464).
+/// The Ethernet group address of the multicast address `ip` (RFC 1112, RFC 2464); `None` for unicast.
 fn group_mac(ip: IpAddr) -> Option<Mac> {
     match ip {
         _ if !ip.is_multicast() => None,

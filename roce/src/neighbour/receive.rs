@@ -1,4 +1,4 @@
-//! What neighbours say: parsed, checked, answered.
+//! Received frames of ARP, neighbour discovery and ICMP echo: parsed, checked, answered.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,38 +15,38 @@ use super::{ANSWERS_WAITING_MAX, CONFLICT_INTERVAL_NANOS, Conflict, Mode, Neighb
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// The longest discovery message: fixed part, a link-layer address, and room for options of other makers. A
-/// longer one is not worth its checksum.
+/// Longest discovery message accepted, in bytes: fixed part, a link-layer address, other options. A longer one is
+/// dropped before its checksum is computed, to bound the cost of a frame.
 const ND_BYTES_MAX: usize = 512;
 
-/// Why a frame has no effect.
+/// Reason to drop a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It is nothing to us.
+    /// Another protocol or station, or no effect.
     Ignored,
-    /// It breaks a rule of its protocol.
+    /// Violates its protocol.
     Malformed,
-    /// It comes from another VLAN than that of the address it is about.
+    /// Received on another VLAN than that of the address it refers to.
     WrongVlan,
-    /// Its source, or all together, ask for too many answers.
+    /// The reply would exceed the rate limit of the source, or the queue of replies.
     RateLimited,
 }
 
 use Refusal::{Ignored, Malformed, RateLimited, WrongVlan};
 
-/// The Ethernet side of a received frame.
+/// Ethernet header fields and time of a received frame.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     source: Mac,
-    /// It was sent to this port alone, not to a group.
+    /// Whether the destination is this port's own address, not a group.
     is_unicast: bool,
     vlan: Option<u16>,
     now: Instant,
 }
 
 impl Neighbour {
-    /// Takes in a frame that is not RoCE: answers it, learns from it, or counts why not. Answers wait
-    /// in the queue of `poll_transmit`.
+    /// Processes a received frame that is not RoCE: queues a reply for `poll_transmit`, updates the cache, or
+    /// counts the reason for dropping it.
     pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
         match self.receive(frame, now) {
             Ok(()) => {}
@@ -73,7 +73,7 @@ impl Neighbour {
         }
         let vlan = match packet.link_exts.as_slice() {
             [] => None,
-            // VLAN 0 is no VLAN but a priority.
+            // VLAN identifier 0 is a priority tag: no VLAN (IEEE 802.1Q).
             [LinkExtSlice::Vlan(tag)] => Some(tag.vlan_identifier().value()).filter(|&id| id != 0),
             _ => return Err(Ignored),
         };
@@ -96,7 +96,7 @@ impl Neighbour {
         }
     }
 
-    /// RFC 826, with RFC 5227's probes (sender 0.0.0.0) and announcements (sender asks for itself).
+    /// ARP (RFC 826), with probes (sender 0.0.0.0) and announcements (sender equals target) of RFC 5227.
     fn receive_arp(&mut self, arrival: Arrival, arp: &ArpEthIpv4Packet) -> Result<(), Refusal> {
         let (mac, ip) = (Mac(arp.sender_mac), arp.sender_ipv4_addr());
         let is_request = match arp.operation {
@@ -197,7 +197,7 @@ impl Neighbour {
         }
     }
 
-    /// RFC 4861, 7.2.3 and 7.2.4.
+    /// Answers a neighbour solicitation (RFC 4861, 7.2.3 and 7.2.4).
     fn receive_solicitation(
         &mut self,
         arrival: Arrival,
@@ -220,7 +220,7 @@ impl Neighbour {
             (super::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
         } else {
             if link_address.is_some() {
-                // Nothing to us unless the neighbour is asked for; it is answered all the same.
+                // Without a cache entry the claim has no effect; the solicitation is answered anyway.
                 let _ = self.on_claim(peer.into(), mac, false, arrival);
             }
             (mac, peer)
@@ -231,7 +231,8 @@ impl Neighbour {
         Ok(())
     }
 
-    /// RFC 4861, 7.2.5, but that an address in use is verified before another takes its place.
+    /// Processes a neighbour advertisement (RFC 4861, 7.2.5), except that the address in use is verified before
+    /// another replaces it.
     fn receive_advertisement(
         &mut self,
         arrival: Arrival,
@@ -242,7 +243,7 @@ impl Neighbour {
     ) -> Result<(), Refusal> {
         let target = IpAddr::V6(target);
         let known = self.cache.mac_of(target);
-        // Without the option it confirms the station that sent it, and says nothing where none is known.
+        // Without the option an advertisement can only confirm a known address, that of its source.
         let mac = link_address.or(known.filter(|&known| known == arrival.source)).ok_or(Ignored)?;
         self.check_conflict(target, mac, arrival)?;
         if !flags.r#override && known.is_some_and(|known| known != mac) {
@@ -251,8 +252,8 @@ impl Neighbour {
         self.on_claim(target, mac, is_answer, arrival)
     }
 
-    /// Where the answer to an echo request of `peer` to `own` goes. It is paid for before its checksum is looked at,
-    /// for that costs the most.
+    /// Checks an echo request of `peer` to `own` and returns the Ethernet header of the reply. The rate limit is
+    /// charged before the checksum is computed, because that costs most.
     fn echo_link(&mut self, arrival: Arrival, peer: IpAddr, own: IpAddr) -> Result<Link, Refusal> {
         if !arrival.is_unicast || !self.owns(own, arrival.vlan) {
             return Err(Ignored);
@@ -265,13 +266,13 @@ impl Neighbour {
         Ok(self.link(arrival.source, arrival.vlan))
     }
 
-    /// Whether one more answer may be made, to the source of this frame.
+    /// Charges one reply to the source of this frame, or refuses it.
     fn charge(&mut self, arrival: Arrival) -> Result<(), Refusal> {
         let may = self.answers.len() < ANSWERS_WAITING_MAX && self.budget.charge(arrival.source, arrival.now);
         if may { Ok(()) } else { Err(RateLimited) }
     }
 
-    /// Queues an answer that was paid for; returns how many were, for the counter of its kind.
+    /// Queues a reply that was charged. Returns the number queued, for the counter of its kind.
     fn answer(&mut self, frame: Option<Vec<u8>>) -> u64 {
         let made = u64::from(frame.is_some());
         self.answers.extend(frame);
@@ -282,13 +283,13 @@ impl Neighbour {
         self.gids.find(ip).is_some_and(|(_, entry)| entry.vlan == vlan)
     }
 
-    /// Refuses claims of our own addresses, IP or Ethernet.
+    /// Refuses a frame that claims an own address, IP or Ethernet, and counts the conflict.
     fn check_conflict(&mut self, ip: IpAddr, mac: Mac, arrival: Arrival) -> Result<(), Refusal> {
         let is_own_ip = self.owns(ip, arrival.vlan);
         if !is_own_ip && mac != self.mac {
             return Ok(());
         }
-        // Both are ours: a frame of this port that came back.
+        // If both are own, the frame was sent by this port and looped back: no conflict.
         if is_own_ip != (mac == self.mac) {
             self.counters.address_conflicts += 1;
             if arrival.now >= self.conflict_due {
@@ -299,7 +300,7 @@ impl Neighbour {
         Err(Ignored)
     }
 
-    /// Hands the cache what a frame says of the neighbour `ip`, where it comes from the neighbour's VLAN.
+    /// Passes a reply or claim of `mac` for the neighbour `ip` to the cache, if received on the neighbour's VLAN.
     fn on_claim(&mut self, ip: IpAddr, mac: Mac, is_answer: bool, arrival: Arrival) -> Result<(), Refusal> {
         if !self.cache.contains(ip) {
             return Err(Ignored);
@@ -316,7 +317,8 @@ impl Neighbour {
     }
 }
 
-/// The source (or else target) link-layer address among the options of a discovery message.
+/// Returns the source (else the target) link-layer address option of a discovery message. `Malformed` if it is
+/// not the address of a station.
 fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<Mac>, Refusal> {
     let mut found = None;
     for option in options {
@@ -334,7 +336,7 @@ fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<
     Ok(found)
 }
 
-/// Whether `mac` can be one station's address.
+/// Whether `mac` is an individual address, not a group and not zero.
 fn is_station(mac: Mac) -> bool {
     !mac.is_group() && mac != Mac::default()
 }

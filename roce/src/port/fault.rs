@@ -1,14 +1,14 @@
-//! A port that loses, delays, damages and doubles frames: the network's bad days, on demand.
+//! A decorator with random impairments: loss, corruption, duplication and reordering of frames.
 //!
 //! ```text
-//!   frame --drop?--> --corrupt?--> --duplicate?--> --reorder?--> on its way
+//!   frame --drop?--> --corrupt?--> --duplicate?--> --reorder?--> passed on
 //!             |                         |               |            ^
-//!             x                     a copy goes now   held until a few frames
-//!                                                     or polls have passed
+//!             x                    a copy is passed   held until 1 to 8 frames
+//!                                                     or 64 polls have passed
 //! ```
 //!
-//! What happens depends on the seed and the sequence of frames alone, and each direction draws from
-//! its own stream, so a run repeats however its polls fall.
+//! Each direction draws from a random stream of its own, per frame, so the impairments depend only on the seed
+//! and the sequence of frames. Only the release of a held frame also counts polls.
 
 use std::collections::VecDeque;
 
@@ -19,34 +19,37 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// A held frame lets at most this many frames pass it.
+/// Most frames that overtake a held frame.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// A held frame goes at the latest after this many polls, so that the last of a burst is not lost.
+/// Polls after which a held frame is passed on in any case, otherwise the last frame of a burst would be lost.
 const REORDER_POLLS_MAX: u32 = 64;
-/// Frames held at once, per direction.
+/// Frames held at once, per direction, at most.
 const HELD_FRAMES_MAX: usize = 64;
 
-/// A probability, kept as the number of 32-bit draws out of 2^32 that hit.
+/// A probability, stored as the number of 2^32 equally likely draws for which the event occurs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probability(u32);
 
-/// What is wrong with a probability.
+/// A probability that is not a number from 0 to 1.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("a chance of `{0}` cannot be; give a number from 0 (never) to 1 (always), as in 0.05 for 5 %")]
 pub struct ChanceError(String);
 
 impl Probability {
-    /// Never.
+    /// Probability 0.
     pub const NEVER: Probability = Probability(0);
-    /// Always.
+    /// Probability 1.
     pub const ALWAYS: Probability = Probability(u32::MAX);
 
-    /// The chance of `probability`, from 0 to 1; other numbers are refused.
+    /// Converts `probability`, from 0 to 1, rounding down to a multiple of 2^-32.
+    ///
+    /// # Errors
+    /// [`ChanceError`] for any other number.
     pub fn from_probability(probability: f64) -> Result<Self, ChanceError> {
         if !(0.0..=1.0).contains(&probability) {
             return Err(ChanceError(probability.to_string()));
         }
-        // A float-to-integer cast saturates: a probability of 1 becomes ALWAYS.
+        // A float-to-integer cast saturates, so a probability of 1 becomes ALWAYS.
         Ok(Probability((probability * (f64::from(u32::MAX) + 1.0)) as u32))
     }
 
@@ -64,37 +67,37 @@ impl std::str::FromStr for Probability {
     }
 }
 
-/// Which way frames go that a [`Fault`] port meddles with.
+/// Direction of the frames that a [`Fault`] port impairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultDirection {
-    /// Frames from the wire.
+    /// Received frames.
     Rx,
-    /// Frames to the wire.
+    /// Sent frames.
     #[default]
     Tx,
-    /// Frames both ways, each with its own draws.
+    /// Received and sent frames, each with a random stream of its own.
     Both,
 }
 
-/// What a [`Fault`] port does, how often, and the seed that its draws come from.
+/// Impairments of a [`Fault`] port: probabilities per frame, seed and direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultConfig {
-    /// A frame vanishes.
+    /// Probability that a frame is dropped.
     pub drop_chance: Probability,
-    /// A frame is held back while up to eight later ones pass it.
+    /// Probability that a frame is held until 1 to 8 later frames have passed.
     pub reorder_chance: Probability,
-    /// One random bit of a frame is flipped.
+    /// Probability that one random bit of a frame is flipped.
     pub corrupt_chance: Probability,
-    /// A frame arrives twice.
+    /// Probability that a frame is duplicated.
     pub duplicate_chance: Probability,
-    /// The same seed over the same frames does the same things.
+    /// Seed of the draws; the same seed and frames give the same impairments.
     pub seed: u64,
-    /// Which frames are meddled with.
+    /// Direction of the frames that are impaired.
     pub direction: FaultDirection,
 }
 
 impl FaultConfig {
-    /// Whether this does anything at all.
+    /// Whether any probability is above 0.
     pub fn is_active(&self) -> bool {
         [self.drop_chance, self.reorder_chance, self.corrupt_chance, self.duplicate_chance]
             .iter()
@@ -102,35 +105,35 @@ impl FaultConfig {
     }
 }
 
-/// What was done to the frames of one direction.
+/// Impairments of one direction, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// Frames that came by.
+    /// Frames in this direction; 0 if it is not impaired.
     pub frames: u64,
-    /// Frames that vanished.
+    /// Frames dropped.
     pub dropped: u64,
-    /// Frames that were held back.
+    /// Frames held for others to overtake them.
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub corrupted: u64,
-    /// Frames sent on twice.
+    /// Frames duplicated.
     pub duplicated: u64,
 }
 
-/// What a [`Fault`] port did, each way.
+/// Impairments of a [`Fault`] port, counted per direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
-    /// Frames from the wire.
+    /// Received frames.
     pub rx: FaultTally,
-    /// Frames to the wire.
+    /// Sent frames.
     pub tx: FaultTally,
 }
 
 /// A frame received through a [`Fault`] port.
 pub enum FaultFrame<F> {
-    /// The port's own frame, untouched.
+    /// The inner port's frame, unchanged.
     Intact(F),
-    /// A damaged frame or a copy.
+    /// A corrupted frame or a duplicate.
     Copied(Vec<u8>),
 }
 
@@ -149,13 +152,13 @@ struct DelayedFrame<F> {
     polls_left: u32,
 }
 
-/// The faults of one direction.
+/// The impairments of one direction.
 struct Direction<F> {
     config: FaultConfig,
     active: bool,
     rng: ChaCha8Rng,
     held: VecDeque<DelayedFrame<F>>,
-    /// Frames that are through, in the order in which they go on.
+    /// Frames to pass on, in order.
     passed: VecDeque<FaultFrame<F>>,
     tally: FaultTally,
 }
@@ -174,7 +177,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         }
     }
 
-    /// Lets one frame meet its fate: gives it back where it vanishes.
+    /// Applies the impairments to one frame; returns it if it is dropped.
     fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.config.drop_chance.hits(&mut self.rng) {
@@ -208,7 +211,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         self.release();
     }
 
-    /// Counts a poll for the held frames.
+    /// Counts a poll for each held frame, and passes on those that are due.
     fn tick(&mut self) {
         for held in &mut self.held {
             held.polls_left = held.polls_left.saturating_sub(1);
@@ -224,7 +227,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
     }
 }
 
-/// `frame` with one bit, chosen by `draw`, the other way.
+/// Returns a copy of `frame` with one bit, selected by `draw`, flipped.
 fn flip_one_bit(frame: &[u8], draw: u64) -> Vec<u8> {
     let mut bytes = frame.to_vec();
     let bits = (bytes.len() as u64 * 8).max(1);
@@ -235,22 +238,22 @@ fn flip_one_bit(frame: &[u8], draw: u64) -> Vec<u8> {
     bytes
 }
 
-/// A port whose frames meet the faults of a [`FaultConfig`]. With every chance 0 it costs a branch
-/// per call on the way out and one per frame on the way in.
+/// A port with the impairments of a [`FaultConfig`]. With all probabilities 0 it costs a branch per call when
+/// sending, and one per frame when receiving.
 pub struct Fault<P: Port> {
     port: P,
     rx: Direction<P::Frame>,
     tx: Direction<Vec<u8>>,
-    /// Frames from the port beneath, on their way through a call of `rx_burst`.
+    /// Frames of the inner port, used within a call only.
     arrived: Vec<P::Frame>,
-    /// Frames the caller reserved since its last flush.
+    /// Frames reserved and not yet impaired.
     reserved: Staging,
-    /// Frames that are through the faults and that the port beneath had no room for.
+    /// Frames to send that did not fit the inner port yet.
     outgoing: Staging,
 }
 
 impl<P: Port> Fault<P> {
-    /// Puts the faults of `config` on `port`.
+    /// Applies the impairments of `config` to the frames of `port`.
     pub fn new(port: P, config: FaultConfig) -> Self {
         let (rx, tx) = match config.direction {
             FaultDirection::Rx => (true, false),
@@ -267,19 +270,19 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// From now on frames vanish with this chance, whichever way frames are meddled with. A port that was made
-    /// to do nothing at all stays out of the way for good.
+    /// Sets the probability of loss in the impaired directions. No effect on a port created with all
+    /// probabilities 0.
     pub fn set_drop_chance(&mut self, chance: Probability) {
         self.rx.config.drop_chance = chance;
         self.tx.config.drop_chance = chance;
     }
 
-    /// What was done so far.
+    /// The impairments applied so far.
     pub fn counters(&self) -> FaultCounters {
         FaultCounters { rx: self.rx.tally, tx: self.tx.tally }
     }
 
-    /// Puts what was reserved through the faults, and on to the port beneath.
+    /// Applies the impairments to the reserved frames, and passes them to the inner port.
     fn pass_on(&mut self) {
         while let Some(frame) = self.reserved.pop() {
             self.tx.admit(frame).into_iter().for_each(|lost| self.reserved.recycle(lost));
@@ -290,16 +293,16 @@ impl<P: Port> Fault<P> {
             });
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
-        // Buffers come from `reserved` and end in `outgoing`: bring the used ones back.
+        // Buffers are taken from `reserved` and end in `outgoing`; return them, otherwise each frame allocates.
         self.outgoing.return_spares(&mut self.reserved);
     }
 
-    /// The port beneath.
+    /// The inner port.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// The port beneath.
+    /// The inner port.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -346,9 +349,9 @@ impl<P: Port> Port for Fault<P> {
         if !self.tx.active {
             return self.port.tx_reserve(len_bytes);
         }
-        // What was reserved before is filled by now, and goes on without waiting for a flush.
+        // The caller has filled the frame reserved before, so it is passed on without a flush.
         self.pass_on();
-        // A backlog means that the port beneath is full, and the caller shall see that.
+        // A backlog means that the inner port is full, which the caller must see.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -393,7 +396,7 @@ mod tests {
         frames.iter().map(|f| u32::from_be_bytes(f.as_ref().try_into().unwrap())).collect()
     }
 
-    /// What arrives of 1000 frames sent one by one, and enough polls after them.
+    /// The frames received of 1000 sent one by one, after enough polls to release held ones.
     fn run_tx(config: FaultConfig) -> (Vec<u32>, FaultTally) {
         let (mut a, mut b) = tx_fault(config, 4096);
         (0..1000).for_each(|n| assert!(send(&mut a, n)));
@@ -401,7 +404,7 @@ mod tests {
         (receive(&mut b), a.counters().tx)
     }
 
-    /// The same with the faults at the receiver.
+    /// As `run_tx`, with the impairments at the receiver.
     fn run_rx(config: FaultConfig) -> (Vec<u32>, FaultTally) {
         let (mut a, b) = Loopback::pair(CAPS, CAPS, 4096);
         let mut b = Fault::new(b, FaultConfig { direction: FaultDirection::Rx, ..config });
@@ -486,7 +489,7 @@ mod tests {
             let (mut got, tally) = run(FaultConfig { reorder_chance: SOME, ..FaultConfig::default() });
             assert!((150..350).contains(&tally.reordered), "{tally:?}");
             assert!(!got.is_sorted());
-            // Where frames before it were held back too, more than REORDER_FRAMES_MAX numbers lie between.
+            // If frames before it were held too, their numbers add to REORDER_FRAMES_MAX.
             let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
             assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
             got.sort_unstable();

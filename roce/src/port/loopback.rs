@@ -1,4 +1,4 @@
-//! Two ports in one process, joined back to back: what the engine costs without any driver.
+//! Two ports in one process, connected back to back, to measure the engine without a driver.
 //!
 //! ```text
 //!   LoopbackPort a                                     LoopbackPort b
@@ -7,17 +7,17 @@
 //!      +---- the buffer is free again when its last frame drops --+
 //! ```
 //!
-//! A sender keeps one reference to each of its buffers and lends another to the receiver, so a
-//! buffer comes back by a count falling to one: no free list is locked, nothing is allocated after
-//! the start, and the ports may live on one thread or on two.
+//! A sender keeps one reference to each of its buffers and passes another to the receiver. A buffer is free
+//! when its reference count is one, so there is no locked free list and no allocation after the start. The
+//! ports may run on one thread or on two.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// How many lent buffers `tx_reserve` passes over in search of a free one. Frames come back nearly
-/// in order, so the first is free unless the receiver kept some.
+/// Buffers that `tx_reserve` tests for a free one. Frames are dropped nearly in order, so the first is free
+/// unless the receiver still holds it.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -25,7 +25,7 @@ struct Buffer {
     bytes: Box<[u8]>,
 }
 
-/// A received frame; dropping it gives the buffer back to the sender.
+/// A received frame; its drop returns the buffer to the sender.
 pub struct LoopbackFrame(Arc<Buffer>);
 
 impl AsRef<[u8]> for LoopbackFrame {
@@ -34,7 +34,7 @@ impl AsRef<[u8]> for LoopbackFrame {
     }
 }
 
-/// Frames under way in one direction.
+/// Frames sent and not received yet, in one direction.
 struct Wire(Mutex<VecDeque<LoopbackFrame>>);
 
 impl Wire {
@@ -43,17 +43,17 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // The queue is whole between any two of its operations, so a panic elsewhere spoils nothing.
+        // A panic of another thread cannot leave the queue inconsistent, because no operation on it panics midway.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes pairs of joined ports.
+/// Creates pairs of connected ports.
 pub struct Loopback;
 
 impl Loopback {
-    /// Two ports, each receiving what the other sends. `depth_frames` bounds, per direction, the
-    /// frames that are reserved, under way, or received and not yet dropped.
+    /// Creates two ports, each of which receives the frames that the other sends. `depth_frames` bounds, per
+    /// direction, the frames that are reserved, on the wire, or received and not yet dropped.
     pub fn pair(caps_a: PortCaps, caps_b: PortCaps, depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
         let (a_to_b, b_to_a) = (Wire::new(depth_frames), Wire::new(depth_frames));
         (
@@ -63,10 +63,10 @@ impl Loopback {
     }
 }
 
-/// One end of a [`Loopback::pair`].
+/// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// Every buffer of this sender that is not reserved, the one lent longest ago first.
+    /// The buffers of this sender that are not reserved, in the order in which they were sent.
     buffers: VecDeque<Arc<Buffer>>,
     reserved: Vec<Arc<Buffer>>,
     outgoing: Arc<Wire>,
@@ -86,7 +86,7 @@ impl LoopbackPort {
         }
     }
 
-    /// Brings a buffer that nobody borrows to the front of `buffers`; false where there is none.
+    /// Rotates a free buffer to the front of `buffers`; false if none of the first `SEARCH_MAX` is free.
     fn find_free(&mut self) -> bool {
         for _ in 0..self.buffers.len().min(SEARCH_MAX) {
             match self.buffers.front() {
@@ -177,7 +177,7 @@ mod tests {
         let mut held = Vec::new();
         b.rx_burst(&mut held, 8);
         assert!(!send(&mut a, b"3"), "received, but not yet dropped");
-        // The second comes back first: the search passes over the one still held.
+        // The second frame is dropped first: the search skips the buffer of the first.
         let at = held.pop().unwrap().as_ref().as_ptr();
         assert_eq!(a.tx_reserve(1).unwrap().as_ptr(), at);
         a.tx_flush();

@@ -1,4 +1,4 @@
-//! What the engine asks of an Ethernet port, a port without hardware, and decorators for any port.
+//! The Ethernet port under the engine ([`Port`]), a port without hardware, and decorators for any port.
 
 use crate::id::Mac;
 use crate::time::Instant;
@@ -9,15 +9,15 @@ pub mod loopback;
 pub mod pcap;
 mod staging;
 
-/// Ethernet header with one VLAN tag, in bytes: what a frame carries besides its IP packet.
+/// Bytes of a frame besides its IP packet: Ethernet header with one VLAN tag, no FCS.
 const ETHERNET_OVERHEAD_BYTES: usize = 14 + 4;
 
-/// Facts of a port that do not change while it is open.
+/// Properties of a port that are constant while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortCaps {
     /// The port's own Ethernet address.
     pub mac: Mac,
-    /// The largest IP packet it carries, in bytes (the interface's MTU).
+    /// The largest IP packet of the port in bytes (the interface's MTU).
     pub mtu_bytes: usize,
 }
 
@@ -28,60 +28,60 @@ impl PortCaps {
     }
 }
 
-/// What a port does with the payload of packets.
+/// Whether a port transmits the payload of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// It arrives as it was sent, under an ICRC.
+    /// Payload is transmitted, and the ICRC computed and checked.
     Carried,
-    /// A simulation that carries headers and lengths alone: payload bytes are unspecified at the
-    /// receiver, whose regions had better be [`crate::mem::Memory::phantom`]; a packet's ICRC is
-    /// [`PHANTOM_ICRC`], and another one where the frame was corrupted. Payloads that the protocol
-    /// itself reads (selective acknowledgements) arrive whole.
+    /// A simulation transmits headers and lengths only. Payload bytes are unspecified at the receiver, whose
+    /// memory should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is [`PHANTOM_ICRC`], and any
+    /// other value if the frame was corrupted. Payloads of selective acknowledges, which the protocol itself
+    /// reads, are transmitted.
     Phantom,
 }
 
-/// The ICRC of a good packet whose payload is not carried.
+/// The ICRC of an uncorrupted packet on a [`Payload::Phantom`] port.
 pub const PHANTOM_ICRC: u32 = 0;
 
-/// An Ethernet port: bursts of whole frames, without FCS, in and out.
+/// An Ethernet port: bursts of whole frames, without FCS, received and sent.
 ///
 /// Contract:
 /// * One thread at a time. No method blocks.
 /// * A received frame is one contiguous run of bytes and belongs to the caller until dropped.
-/// * Every buffer that `tx_reserve` hands out is sent, in order, by the next `tx_flush`; there is
-///   no taking it back, so a caller reserves only what it then fills completely. What was in the
-///   buffer before is unspecified.
-/// * A port may lose frames, as networks do; it never changes or duplicates them.
+/// * The next `tx_flush` sends every buffer that `tx_reserve` returned, in order. A reservation cannot be
+///   cancelled, so a caller reserves only a buffer that it then fills completely. The initial contents of a
+///   buffer are unspecified.
+/// * A port may lose frames; it never changes or duplicates them.
 pub trait Port {
-    /// A received frame, from destination address to the end of the payload.
+    /// A received frame, from the destination address to the last byte before the FCS.
     type Frame: AsRef<[u8]>;
 
-    /// The port's address and limits.
+    /// The port's address and MTU.
     fn caps(&self) -> PortCaps;
 
-    /// Appends frames that have arrived to `frames`, at most `max`; returns how many.
+    /// Appends received frames to `frames`, at most `max`, and returns their number.
     fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize;
 
-    /// Drops received frames, all at once: cheaper than one by one where buffers go back to a pool.
+    /// Drops received frames, all at once. A port with a buffer pool returns them to it in one operation.
     fn free_frames(&mut self, frames: &mut Vec<Self::Frame>) {
         frames.clear();
     }
 
-    /// A transmit buffer of exactly `len_bytes` bytes, or `None` where the port is full for now
-    /// (the caller tries again at a later poll, after a flush).
+    /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if the port is full; the caller retries in
+    /// a later poll, after a flush.
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
 
-    /// Sends everything reserved since the last flush.
+    /// Sends all buffers reserved since the last flush.
     fn tx_flush(&mut self);
 
-    /// Whether payload is carried; constant while the port is open, and where it is constant for the
-    /// type the engine is compiled for it.
+    /// Whether payload is transmitted; constant while the port is open. If it is a constant of the type, the
+    /// compiler removes the other case from the engine.
     #[inline]
     fn payload(&self) -> Payload {
         Payload::Carried
     }
 
-    /// Tells the port the time, once per poll and before its other calls. Only ports that stamp
-    /// or delay frames care; a decorator hands it on.
+    /// Sets the port's time; called once per poll, before the other methods. Only ports that stamp or delay
+    /// frames use it; a decorator passes it to its inner port.
     fn set_now(&mut self, _now: Instant) {}
 }

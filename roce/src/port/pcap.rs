@@ -1,4 +1,4 @@
-//! A port that writes down every frame: nanosecond pcap, as tcpdump and wireshark read it.
+//! A decorator that captures every frame in pcap format with nanosecond timestamps.
 
 use std::io;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// The longest frame a capture holds, in bytes; tcpdump's own limit.
+/// Snapshot length of the capture in bytes; tcpdump's default.
 const SNAPLEN_BYTES: u32 = 262_144;
 
-/// Why a capture could not be started or ended early.
+/// Reason why a capture did not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The output refused the bytes.
+    /// Writing to the output failed.
     #[error("cannot write the capture: {0}; check that its disk has room and its reader still reads")]
     Write(#[from] io::Error),
-    /// The pcap format cannot express the frame or its time.
+    /// The pcap format cannot represent the frame or its timestamp.
     #[error("a frame does not fit the pcap format: {0}")]
     Format(String),
 }
@@ -33,7 +33,7 @@ impl From<PcapError> for CaptureError {
     }
 }
 
-/// The file side of a [`Pcap`] port.
+/// The capture file of a [`Pcap`] port, with its counters.
 struct Recorder<W: io::Write> {
     writer: PcapWriter<W>,
     origin_nanos: u64,
@@ -67,10 +67,10 @@ impl<W: io::Write> Recorder<W> {
     }
 }
 
-/// A port that records what passes it, both ways, in the order in which it passes: a received frame
-/// when the caller gets it, a sent one when the port beneath takes it.
+/// A port that records the frames of both directions, in order: a received frame when `rx_burst` returns it, a
+/// sent one when the inner port accepts it.
 ///
-/// The first error ends the recording and never the traffic: see [`Pcap::error`].
+/// The first error ends the recording, but not the traffic: see [`Pcap::error`].
 pub struct Pcap<P: Port, W: io::Write> {
     port: P,
     recorder: Recorder<W>,
@@ -78,8 +78,8 @@ pub struct Pcap<P: Port, W: io::Write> {
 }
 
 impl<P: Port, W: io::Write> Pcap<P, W> {
-    /// Records the frames of `port` into `writer` (buffer it: there are two writes per frame).
-    /// `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in nanoseconds.
+    /// Writes the pcap header, then records the frames of `port` into `writer`, which should be buffered: each
+    /// frame is two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in nanoseconds.
     pub fn new(port: P, writer: W, origin_nanos: u64) -> Result<Self, CaptureError> {
         let header = PcapHeader {
             snaplen: SNAPLEN_BYTES,
@@ -98,32 +98,35 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
         Ok(Pcap { port, recorder, outgoing: Staging::default() })
     }
 
-    /// Frames in the capture.
+    /// Number of frames written to the capture.
     pub fn recorded(&self) -> u64 {
         self.recorder.recorded
     }
 
-    /// Frames that passed after the recording had ended.
+    /// Number of frames not captured, because of an error or after one.
     pub fn missed(&self) -> u64 {
         self.recorder.missed
     }
 
-    /// Why the recording ended early, if it did.
+    /// The error that ended the recording, if there was one.
     pub fn error(&self) -> Option<&CaptureError> {
         self.recorder.error.as_ref()
     }
 
-    /// The port beneath.
+    /// The inner port.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// The port beneath.
+    /// The inner port.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// Ends the recording: the port, and the writer with every byte flushed.
+    /// Ends the recording and returns the inner port and the writer, flushed.
+    ///
+    /// # Errors
+    /// The error that ended the recording before, or that of the flush.
     pub fn finish(self) -> Result<(P, W), CaptureError> {
         if let Some(error) = self.recorder.error {
             return Err(error);
@@ -232,7 +235,7 @@ mod tests {
         assert_eq!(a.recorded(), 2);
     }
 
-    /// Takes so many bytes and then no more.
+    /// Accepts this number of bytes, then fails.
     struct SmallDisk(usize);
 
     impl io::Write for SmallDisk {

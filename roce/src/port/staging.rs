@@ -1,19 +1,19 @@
-//! A queue of frames between a decorator's caller and the port beneath, for decorators that must
-//! see a frame after its caller has filled it.
+//! A queue of frames between a decorator's caller and its inner port, for decorators that read a frame
+//! after its caller has filled it.
 
 use std::collections::VecDeque;
 
 use super::Port;
 
-/// Frames that may wait at once; a full queue is a full port to the caller.
+/// Frames in the queue at most; if it is full, `reserve` returns `None`, as a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
-/// Frames in the order they were reserved, in buffers that are used again.
+/// Frames in the order in which they were reserved, in reused buffers.
 #[derive(Default)]
 pub(super) struct Staging {
     frames: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    /// Whether the port beneath was full at the last drain.
+    /// Whether the inner port was full at the last drain.
     blocked: bool,
 }
 
@@ -22,8 +22,7 @@ impl Staging {
         self.frames.is_empty()
     }
 
-    /// A buffer of `len_bytes` at the end of the queue, or `None` where the queue or the port beneath
-    /// is full.
+    /// Appends a buffer of `len_bytes` to the queue; `None` if the queue or the inner port is full.
     pub(super) fn reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         if self.blocked || self.frames.len() >= STAGED_FRAMES_MAX {
             return None;
@@ -42,20 +41,20 @@ impl Staging {
         self.frames.pop_front()
     }
 
-    /// Gives a buffer back for a later `reserve`.
+    /// Returns a buffer for use by a later `reserve`.
     pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < STAGED_FRAMES_MAX {
             self.spare.push(buffer);
         }
     }
 
-    /// Hands the buffers that are free for use again to `other`.
+    /// Moves all unused buffers to `other`.
     pub(super) fn return_spares(&mut self, other: &mut Staging) {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Copies the frames into `port`, telling `sent` of each; the caller flushes it. Frames that a port which is
-    /// full after a flush does not take stay at the head of the queue for the next call, in order.
+    /// Copies the frames into `port` and calls `sent` for each; the caller flushes `port`. If `port` is full even
+    /// after a flush, the remaining frames stay queued, in order, for the next call.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

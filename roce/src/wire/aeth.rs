@@ -2,20 +2,20 @@
 
 use crate::id::Msn;
 
-/// Why a responder refuses (IBA table 46).
+/// NAK code: the reason for which a responder refuses a request (IBA table 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
-    /// A packet is missing; the acknowledge's PSN is the one expected.
+    /// PSN sequence error: a request arrived out of order. The NAK's PSN is the expected one.
     PsnSequenceError,
-    /// The request is malformed, or the queue pair does not allow it.
+    /// Invalid request: malformed, or not allowed by the queue pair.
     InvalidRequest,
-    /// The request names memory that it may not touch.
+    /// Remote access error: key, protection domain, range or rights of the memory region do not allow it.
     RemoteAccessError,
-    /// The responder failed in itself.
+    /// Remote operational error: the responder failed for a reason of its own.
     RemoteOperationalError,
-    /// Reliable datagram only.
+    /// Invalid RD request: of reliable datagrams only.
     InvalidRdRequest,
-    /// A code (5 bits, from 5) that the standard keeps for later.
+    /// A reserved code, 5 to 31.
     Reserved(u8),
 }
 
@@ -43,40 +43,40 @@ impl NakCode {
     }
 }
 
-/// The low five bits of a syndrome: credits, timer code or NAK code.
+/// Mask of a syndrome's low five bits: credit code, RNR timer code or NAK code.
 const VALUE: u8 = 0x1F;
-/// The three bits above them, for each kind.
+/// The high three bits, which select the meaning of the low five.
 const ACK: u8 = 0x00;
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
-/// What an acknowledge says (IBA table 44). Every byte value is one of these, and comes back the same.
+/// AETH syndrome (IBA table 44). Each byte value decodes to one variant, and encodes to the same byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Acknowledged. `credits` is the 5-bit credit count code, [`Syndrome::CREDITS_UNLIMITED`] for none.
+    /// ACK.
     Ack {
-        /// End-to-end flow control credit code.
+        /// End-to-end flow control credit code, 5 bits; [`Syndrome::CREDITS_UNLIMITED`] for none.
         credits: u8,
     },
-    /// No receive request is posted; try again after `rnr_timer_nanos(timer)`.
+    /// RNR NAK: no receive was posted. The requester retransmits after `rnr_timer_nanos(timer)`.
     RnrNak {
         /// RNR timer code, 5 bits.
         timer: u8,
     },
-    /// Refused.
+    /// NAK, with its code.
     Nak(NakCode),
-    /// A byte (0x40 to 0x5F, or from 0x80) that the standard keeps for later.
+    /// A reserved byte, 0x40 to 0x5F or from 0x80.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// The credit code of a responder that does not count credits.
+    /// The credit code of a responder without end-to-end flow control.
     pub const CREDITS_UNLIMITED: u8 = 0x1F;
 
-    /// What such a responder acknowledges with.
+    /// The ACK of a responder without end-to-end flow control.
     pub const ACK: Syndrome = Syndrome::Ack { credits: Self::CREDITS_UNLIMITED };
 
-    /// The syndrome in a byte.
+    /// Decodes a syndrome; every byte value is valid.
     pub const fn from_byte(byte: u8) -> Self {
         match byte & !VALUE {
             ACK => Syndrome::Ack { credits: byte & VALUE },
@@ -86,7 +86,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte of the syndrome.
+    /// Encodes the syndrome. Of a field only the low five bits count.
     pub const fn byte(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => ACK | (credits & VALUE),
@@ -100,9 +100,9 @@ impl Syndrome {
 /// Acknowledge extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What it says.
+    /// ACK, RNR NAK or NAK, with its parameter.
     pub syndrome: Syndrome,
-    /// Messages that the responder has completed.
+    /// Requests completed by the responder, modulo 2^24.
     pub msn: Msn,
 }
 
@@ -110,13 +110,13 @@ impl Aeth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [syndrome, m0, m1, m2] = *bytes;
         Aeth { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(u32::from_be_bytes([0, m0, m1, m2])) }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         let [_, m0, m1, m2] = self.msn.value().to_be_bytes();
         *bytes = [self.syndrome.byte(), m0, m1, m2];
@@ -129,17 +129,17 @@ const RNR_TIMER_10_MICROS: [u16; 32] = [
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// How long to wait after an RNR NAK with this timer code, in nanoseconds (IBA table 45): 10 us for
+/// Returns the minimum wait after an RNR NAK with this timer code, in nanoseconds (IBA table 45): 10 us for
 /// code 1 up to 491.52 ms for 31, and 655.36 ms for 0. Only the low five bits of `code` count.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
     let index = (code & VALUE) as usize;
-    // Code 0 is 65,536 units, one more than its table entry can hold.
+    // Code 0 is 65,536 units, one more than a `u16` table entry can represent.
     let units = RNR_TIMER_10_MICROS[index] as u64 + if index == 0 { 1 } else { 0 };
     units * 10_000
 }
 
-/// The code of the shortest RNR timer that waits at least `nanos` nanoseconds; 0 (655.36 ms, the
-/// longest) where none does.
+/// Returns the code of the shortest RNR timer of at least `nanos` nanoseconds; if there is none, 0 (655.36 ms,
+/// the longest).
 pub const fn rnr_timer_code(nanos: u64) -> u8 {
     let mut code = 1;
     while code < 32 {

@@ -5,13 +5,13 @@ use crate::id::RKey;
 /// Atomic extended transport header, 28 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Virtual address of the 8 bytes, a multiple of 8.
+    /// Virtual address of the 8 bytes. The standard demands a multiple of 8; the parser does not check it.
     pub va: u64,
-    /// Key of the region.
+    /// R_Key of the memory region.
     pub rkey: RKey,
-    /// The value to swap in, or the value to add.
+    /// The value to swap in (COMPARE SWAP) or to add (FETCH ADD).
     pub swap_or_add: u64,
-    /// The value to compare with; not used by FETCH ADD.
+    /// The value to compare with (COMPARE SWAP); unused by FETCH ADD.
     pub compare: u64,
 }
 
@@ -19,7 +19,7 @@ impl AtomicEth {
     /// Bytes on the wire.
     pub const LEN: usize = 28;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(b: &[u8; Self::LEN]) -> Self {
         AtomicEth {
             va: u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
@@ -29,7 +29,7 @@ impl AtomicEth {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, b: &mut [u8; Self::LEN]) {
         b[..8].copy_from_slice(&self.va.to_be_bytes());
         b[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
@@ -41,7 +41,7 @@ impl AtomicEth {
 /// Atomic acknowledge extended transport header, 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
-    /// What the memory held before the operation.
+    /// Value of the memory before the operation.
     pub original: u64,
 }
 
@@ -49,12 +49,12 @@ impl AtomicAckEth {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         AtomicAckEth { original: u64::from_be_bytes(*bytes) }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = self.original.to_be_bytes();
     }

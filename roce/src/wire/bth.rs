@@ -13,25 +13,25 @@ const ACK_REQ: u8 = 0x80;
 /// Base transport header, 12 bytes. The reserved bits are sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What this packet is.
+    /// Operation, transport and position in the message.
     pub opcode: Opcode,
-    /// Solicited event: the responder's completion wakes a waiter.
+    /// Solicited event (SE): the responder's completion wakes its waiter.
     pub solicited: bool,
-    /// Migration state: set by a peer whose path is migrated, or that knows no migration.
+    /// MigReq, the automatic path migration state: 1 if migrated, or if the sender has no path migration.
     pub mig_req: bool,
     /// Pad bytes after the payload, 0 to 3.
     pub pad_bytes: u8,
-    /// Transport header version, 4 bits; 0 is the only one.
+    /// Transport header version (TVer), 4 bits; 0 is the only one defined.
     pub tver: u8,
-    /// Partition.
+    /// Partition key.
     pub pkey: PKey,
-    /// Forward explicit congestion notification.
+    /// Forward explicit congestion notification (FECN).
     pub fecn: bool,
-    /// Backward explicit congestion notification.
+    /// Backward explicit congestion notification (BECN); set in a CNP.
     pub becn: bool,
-    /// Queue pair that receives the packet.
+    /// Destination queue pair.
     pub dest_qp: Qpn,
-    /// The requester asks for an acknowledge.
+    /// AckReq: the requester requests an ACK of this packet.
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -41,8 +41,8 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// Reads the header. Always inlined: a value returned through memory is written in pieces and read
-    /// back in one, which waits for the stores.
+    /// Decodes the header; every bit pattern is valid. Always inlined, because a value returned through memory
+    /// is written in parts and read back whole, which stalls on store forwarding.
     #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [opcode, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
@@ -61,7 +61,7 @@ impl Bth {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         let [p0, p1] = self.pkey.0.to_be_bytes();
         let [_, q0, q1, q2] = self.dest_qp.value().to_be_bytes();
@@ -72,17 +72,17 @@ impl Bth {
     }
 }
 
-/// The second byte, for transport header version 0.
+/// Byte 1: SE, MigReq, pad count; transport header version 0.
 pub(super) const fn flags_byte(solicited: bool, mig_req: bool, pad_bytes: u8) -> u8 {
     (if solicited { SOLICITED } else { 0 }) | (if mig_req { MIG_REQ } else { 0 }) | ((pad_bytes & 3) << 4)
 }
 
-/// The fifth byte: the congestion notification bits. The ICRC does not cover it.
+/// Byte 4: FECN and BECN. The ICRC does not cover it.
 pub(super) const fn ecn_byte(fecn: bool, becn: bool) -> u8 {
     (if fecn { FECN } else { 0 }) | (if becn { BECN } else { 0 })
 }
 
-/// The ninth byte.
+/// Byte 8: AckReq.
 pub(super) const fn ack_byte(ack_req: bool) -> u8 {
     if ack_req { ACK_REQ } else { 0 }
 }

@@ -2,12 +2,12 @@
 
 use crate::id::{QKey, Qpn};
 
-/// Datagram extended transport header, 8 bytes. The reserved byte is sent as zero.
+/// Datagram extended transport header, 8 bytes. The reserved byte is sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Queue key that the receiving queue pair must have.
+    /// Q_Key; must equal that of the receiving queue pair.
     pub qkey: QKey,
-    /// Queue pair that sent the packet.
+    /// Queue pair of the sender.
     pub src_qp: Qpn,
 }
 
@@ -15,7 +15,7 @@ impl Deth {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [k0, k1, k2, k3, _, q0, q1, q2] = *bytes;
         Deth {
@@ -24,7 +24,7 @@ impl Deth {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..4].copy_from_slice(&self.qkey.0.to_be_bytes());
         bytes[4..].copy_from_slice(&self.src_qp.value().to_be_bytes());

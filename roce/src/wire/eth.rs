@@ -11,7 +11,7 @@ pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of the outer tag of 802.1ad (QinQ).
 pub const ETHERTYPE_QINQ: u16 = 0x88A8;
 
-/// The VLAN identifier within tag control information.
+/// Mask of the VLAN identifier (12 bits) in tag control information.
 pub const VLAN_ID_MASK: u16 = 0xFFF;
 
 /// Ethernet II header, 14 bytes.
@@ -21,7 +21,7 @@ pub struct EthHeader {
     pub dst: Mac,
     /// Source address.
     pub src: Mac,
-    /// What follows.
+    /// EtherType of the next header.
     pub ethertype: u16,
 }
 
@@ -29,7 +29,7 @@ impl EthHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 14;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *bytes;
         EthHeader {
@@ -39,7 +39,7 @@ impl EthHeader {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..6].copy_from_slice(&self.dst.0);
         bytes[6..12].copy_from_slice(&self.src.0);
@@ -47,12 +47,12 @@ impl EthHeader {
     }
 }
 
-/// What follows an EtherType of [`ETHERTYPE_VLAN`]: tag control information and the next EtherType.
+/// 802.1Q tag without its own EtherType ([`ETHERTYPE_VLAN`]): tag control information, next EtherType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
     /// Priority (3 bits), drop eligible (1), VLAN identifier (12).
     pub tci: u16,
-    /// What follows.
+    /// EtherType of the next header.
     pub ethertype: u16,
 }
 
@@ -60,13 +60,13 @@ impl VlanTag {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Reads the tag.
+    /// Decodes the tag; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [c0, c1, t0, t1] = *bytes;
         VlanTag { tci: u16::from_be_bytes([c0, c1]), ethertype: u16::from_be_bytes([t0, t1]) }
     }
 
-    /// Writes the tag.
+    /// Encodes the tag.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..2].copy_from_slice(&self.tci.to_be_bytes());
         bytes[2..].copy_from_slice(&self.ethertype.to_be_bytes());

@@ -1,6 +1,6 @@
 //! Flush extended transport header (IBA annex A19).
 
-/// Flush extended transport header, 4 bytes: how far, and over what, a FLUSH reaches.
+/// Flush extended transport header, 4 bytes: placement type and selectivity level of a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
     /// Placement type, 4 bits: bit 0 global visibility, bit 1 persistence.
@@ -13,12 +13,12 @@ impl Feth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Reads the header; the reserved bits are ignored.
+    /// Decodes the header; the reserved bits are ignored.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Feth { placement: bytes[3] & 0x0F, selectivity: (bytes[3] >> 4) & 3 }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = [0, 0, 0, ((self.selectivity & 3) << 4) | (self.placement & 0x0F)];
     }

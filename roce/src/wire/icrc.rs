@@ -1,40 +1,39 @@
-//! The invariant CRC (IBA 7.8, annex A17): CRC-32 of everything from the IP header to the pad bytes,
-//! with the fields that routers may change read as ones.
+//! The invariant CRC (IBA 7.8, annex A17): CRC-32 of eight 0xFF bytes, then of the packet from the IP header
+//! to the pad bytes, with the fields that routers may change read as ones.
 
 use super::{Bth, Ipv4Header, Ipv6Header, UdpHeader};
 use crc32fast::Hasher;
 use std::sync::LazyLock;
 
-/// A hasher of nothing, cloned for each packet, because a new one looks up the CPU's features again (31
-/// instructions).
+/// A hasher in its initial state, cloned for each packet, because `Hasher::new` looks up the CPU's features
+/// (31 instructions).
 static HASHER: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
-/// The CRC register (not inverted, as `Hasher` shows it) after the eight bytes of ones which stand for
-/// the link header.
+/// The CRC register, before the final inversion, after the eight 0xFF bytes that stand for the link header.
 const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
 
-/// IP, UDP and base transport header: where all masked fields lie.
+/// Bytes of the IP, UDP and base transport headers, which contain all masked fields.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// Those headers with zeroes in front, up to whole 16-byte blocks.
+/// Bytes of those headers with zeroes in front, rounded up to whole 16-byte blocks.
 const V4_BLOCKS: usize = V4_LEN.next_multiple_of(16);
 const V6_BLOCKS: usize = V6_LEN.next_multiple_of(16);
 
-/// What becomes ones. IPv4: type of service, TTL, header checksum; both: UDP checksum and the
-/// congestion bits of the base transport header.
+/// Bits that are read as ones: type of service, TTL, IPv4 header checksum, UDP checksum, and the byte of
+/// FECN and BECN in the base transport header.
 const V4_MASK: [u8; V4_BLOCKS] =
     in_blocks(V4_LEN, &[(1, 0xFF), (8, 0xFF), (10, 0xFF), (11, 0xFF), (26, 0xFF), (27, 0xFF), (32, 0xFF)]);
 
-/// As `V4_MASK` for IPv6: traffic class, flow label, hop limit.
+/// Bits that are read as ones: traffic class, flow label, hop limit, UDP checksum, byte of FECN and BECN.
 const V6_MASK: [u8; V6_BLOCKS] = in_blocks(
     V6_LEN,
     &[(0, 0x0F), (1, 0xFF), (2, 0xFF), (3, 0xFF), (7, 0xFF), (46, 0xFF), (47, 0xFF), (52, 0xFF)],
 );
 
-/// What is added to the blocks. A CRC adds its register to the first four bytes that it sees, so ones in front
-/// bring the register of a new hasher, all ones, to zero, and the first bytes of the headers bring in
-/// `AFTER_LINK_HEADER`.
+/// Bytes XORed into the blocks. A CRC XORs its register into the next four bytes. So four 0xFF in front set the
+/// register of a new hasher, all ones, to zero, and `AFTER_LINK_HEADER`, XORed into the first four bytes of the
+/// headers, takes the place of the eight 0xFF bytes.
 const V4_START: [u8; V4_BLOCKS] = start(V4_LEN);
 const V6_START: [u8; V6_BLOCKS] = start(V6_LEN);
 
@@ -46,10 +45,10 @@ const fn start<const N: usize>(len: usize) -> [u8; N] {
     blocks
 }
 
-// The headers' first bytes lie behind the ones.
+// At least four bytes of padding precede the headers, for the four 0xFF of `start`.
 const _: () = assert!(V4_BLOCKS - V4_LEN >= 4 && V6_BLOCKS - V6_LEN >= 4);
 
-/// Zeroes but for `bytes`, given by their offset in the last `len` bytes.
+/// Returns zeroes except for `bytes`, given by their offset in the last `len` bytes.
 const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N] {
     let mut blocks = [0; N];
     let mut i = 0;
@@ -60,10 +59,9 @@ const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N]
     blocks
 }
 
-/// The ICRC of a packet. `l3` is the packet from its IP header to the byte before the ICRC. `None`
-/// where it is neither IPv4 without options nor IPv6, or too short for a base transport header.
-///
-/// The value goes on the wire little-endian.
+/// Returns the ICRC of a packet; it is sent little-endian. `l3` is the packet from its IP header to the byte
+/// before the ICRC. IPv4 options are not looked for. `None` if the IP version is neither 4 nor 6, or `l3` too
+/// short for a base transport header.
 pub fn compute(l3: &[u8]) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
@@ -82,8 +80,8 @@ pub fn compute(l3: &[u8]) -> Option<u32> {
     }
 }
 
-/// The ICRC that the packet of `l3` would have with what a requester changes where it sends a packet again: the
-/// IPv4 identification and the byte of AckReq. `None` as for [`compute`].
+/// Returns the ICRC of `l3` with `fields` in place of its own: the fields under the ICRC that may differ between
+/// transmissions of one packet. `None` as for [`compute`].
 pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
@@ -107,17 +105,17 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     }
 }
 
-/// The fields of [`compute_with`].
+/// The fields under the ICRC that may differ between transmissions of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RetransmitFields {
-    /// IPv4 identification; zero on IPv6, which has none.
+    /// IPv4 identification; zero for IPv6, which has none.
     ip_id: [u8; 2],
-    /// The byte of the base transport header that has AckReq.
+    /// The byte of the base transport header that contains AckReq.
     ack_req: u8,
 }
 
 impl RetransmitFields {
-    /// Those of a packet.
+    /// Reads the fields of the packet `l3`; `None` if it is too short.
     pub(super) fn of(l3: &[u8]) -> Option<Self> {
         let at = |at: usize| l3.get(at).copied();
         match l3.first()? >> 4 {
@@ -130,14 +128,14 @@ impl RetransmitFields {
     }
 }
 
-/// The byte of the base transport header that has AckReq.
+/// Offset in the base transport header of the byte that contains AckReq.
 const ACK_REQ_AT: usize = 8;
 
-/// The CRC of the headers in `blocks`, and of what follows them.
+/// Returns the CRC of the headers in `blocks`, masked, and of `rest`.
 ///
-/// A CRC register of zero does not see zeroes, so those in front of the headers cost nothing in
-/// meaning. What they buy: the masked headers are stored in the same 16-byte blocks in which the CRC
-/// loads them, and a load need not wait for several stores (measured: 7 ns in place of 21).
+/// Zeroes in front leave a CRC register of zero unchanged. They align the masked headers to the 16-byte
+/// blocks in which the CRC loads them, because a load that spans several stores cannot be forwarded
+/// (measured: 7 ns instead of 21).
 fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: &[u8]) -> u32 {
     let masked: [u8; N] = std::array::from_fn(|i| (blocks[i] | mask[i]) ^ start[i]);
     let mut hasher = HASHER.clone();
@@ -146,7 +144,7 @@ fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: 
     hasher.finalize()
 }
 
-/// `AFTER[n][byte]`: the register, zero before, after `byte` and then `n` zeroes.
+/// `AFTER[n][byte]`: the CRC register, zero before, after `byte` and then `n` zero bytes.
 static AFTER: [[u32; 256]; V6_LEN] = after();
 
 const fn after() -> [[u32; 256]; V6_LEN] {
@@ -175,22 +173,22 @@ const fn after() -> [[u32; 256]; V6_LEN] {
     table
 }
 
-/// Where packets of one [`super::HeaderTemplate`] differ: lengths, identification, opcode, flags, the
-/// acknowledge request, PSN.
+/// Offsets, from the IP header, of the bytes under the ICRC in which packets of one [`super::HeaderTemplate`]
+/// differ: lengths, identification, opcode, flags, AckReq, PSN.
 const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 
-/// As [`compute`], for an IPv4 packet whose headers give `header_crc` by [`compute`] when the bytes of
-/// `V4_VARYING` are zero.
+/// Returns the ICRC of an IPv4 packet. `header_crc` is the result of [`compute`] for its headers with zeroes at
+/// `V4_VARYING`. `None` if `l3` is shorter than the headers.
 ///
-/// A CRC of a sum is the sum of the CRCs: each byte that differs adds its own. The headers have just
-/// been written piecewise, and reading them back whole would wait for that (as in `crc`); reading
-/// those few bytes does not.
+/// A CRC is linear, so each byte at `V4_VARYING` XORs its own contribution into `header_crc`. Only these bytes
+/// are read, because the headers have just been written in parts, and a load across several stores stalls
+/// (as in `crc`).
 pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
     l3.split_first_chunk().map(|(header, rest)| extend::<V4_LEN>(header_crc, header, &V4_VARYING, rest))
 }
 
-/// As `extend_v4`, for IPv6.
+/// Returns the ICRC of an IPv6 packet, as `extend_v4` does.
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     l3.split_first_chunk().map(|(header, rest)| extend::<V6_LEN>(header_crc, header, &V6_VARYING, rest))
 }
@@ -203,7 +201,7 @@ fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], 
     hasher.finalize()
 }
 
-/// A congestion notification captured on a ConnectX-4 Lx, from its IP header on.
+/// A CNP captured on a ConnectX-4 Lx, from its IP header to its ICRC.
 #[cfg(test)]
 pub(crate) const CONNECTX_4_CNP: [u8; 60] = [
     0x45, 0xC2, 0x00, 0x3C, 0x71, 0x8C, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0A, 0x00, 0x11, 0x01, 0x0A,
@@ -216,7 +214,7 @@ pub(crate) const CONNECTX_4_CNP: [u8; 60] = [
 mod tests {
     use super::*;
 
-    /// A UC SEND ONLY of a ConnectX NIC: the example of scapy's RoCE tests.
+    /// A UC SEND ONLY of a ConnectX NIC, from scapy's RoCE tests.
     const UC_SEND_ONLY: [u8; 64] = [
         0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0xB4, 0xD5, 0xC0, 0xA8, 0x00, 0x07, 0xC0,
         0xA8, 0x00, 0x07, 0xC0, 0x00, 0x12, 0xB7, 0x00, 0x2C, 0xAC, 0xA2, 0x24, 0x60, 0xFF, 0xFF, 0x00, 0x00,

@@ -2,10 +2,10 @@
 
 use crate::id::RKey;
 
-/// Invalidate extended transport header, 4 bytes: the key that a SEND WITH INVALIDATE takes away.
+/// Invalidate extended transport header, 4 bytes, of a SEND WITH INVALIDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth {
-    /// Key to invalidate at the responder.
+    /// R_Key that the responder is to invalidate.
     pub rkey: RKey,
 }
 
@@ -13,12 +13,12 @@ impl Ieth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Ieth { rkey: RKey(u32::from_be_bytes(*bytes)) }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = self.rkey.0.to_be_bytes();
     }

@@ -6,7 +6,7 @@ pub const PROTOCOL_UDP: u8 = 17;
 pub const VERSION_IHL: u8 = 0x45;
 /// The "don't fragment" bit of `flags_fragment`.
 pub const DONT_FRAGMENT: u16 = 0x4000;
-/// The bits of `flags_fragment` that a whole datagram leaves clear: "more fragments" and the offset.
+/// The bits of `flags_fragment` that are 0 in an unfragmented datagram: "more fragments" and the offset.
 pub const FRAGMENT_BITS: u16 = 0x3FFF;
 
 /// IPv4 header, 20 bytes.
@@ -18,15 +18,15 @@ pub struct Ipv4Header {
     pub tos: u8,
     /// Bytes of header and payload.
     pub total_len_bytes: u16,
-    /// Identification.
+    /// Identification (RFC 6864); may differ in a retransmission.
     pub id: u16,
     /// Reserved, "don't fragment", "more fragments" (3 bits), fragment offset in 8-byte units (13).
     pub flags_fragment: u16,
-    /// Time to live.
+    /// Time to live; routers decrement it, so the ICRC does not cover it.
     pub ttl: u8,
-    /// Protocol of the payload.
+    /// Protocol of the payload; [`PROTOCOL_UDP`] in a RoCE v2 packet.
     pub protocol: u8,
-    /// Header checksum.
+    /// Header checksum (RFC 1071).
     pub checksum: u16,
     /// Source address.
     pub src: [u8; 4],
@@ -38,7 +38,7 @@ impl Ipv4Header {
     /// Bytes on the wire.
     pub const LEN: usize = 20;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(b: &[u8; Self::LEN]) -> Self {
         Ipv4Header {
             version_ihl: b[0],
@@ -54,7 +54,7 @@ impl Ipv4Header {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, b: &mut [u8; Self::LEN]) {
         b[0] = self.version_ihl;
         b[1] = self.tos;
@@ -69,13 +69,13 @@ impl Ipv4Header {
     }
 }
 
-/// The sum of the header's ten 16-bit words, not folded (RFC 1071). Over a correct header it folds to
-/// 0xFFFF.
+/// Returns the sum of the header's ten 16-bit words, not folded (RFC 1071). With a correct checksum it folds
+/// to 0xFFFF.
 pub fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
     header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
 }
 
-/// A sum of 16-bit words folded to one of them, with end-around carry. `sum` is below 2^32.
+/// Folds a sum of 16-bit words to 16 bits, with end-around carry (RFC 1071).
 pub const fn fold(sum: u32) -> u16 {
     let once = (sum & 0xFFFF) + (sum >> 16);
     let twice = (once & 0xFFFF) + (once >> 16);
@@ -83,7 +83,7 @@ pub const fn fold(sum: u32) -> u16 {
     twice as u16
 }
 
-/// Whether the header's checksum is right.
+/// Whether the header's checksum is correct.
 pub fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
     fold(word_sum(header)) == 0xFFFF
 }

@@ -1,4 +1,4 @@
-//! IPv6 header (RFC 8200); RoCE v2 packets carry no extension headers of IPv6.
+//! IPv6 header (RFC 8200). IPv6 extension headers are neither sent nor accepted.
 
 /// Next-header value of a fragment header.
 pub const NEXT_HEADER_FRAGMENT: u8 = 44;
@@ -6,7 +6,7 @@ pub const NEXT_HEADER_FRAGMENT: u8 = 44;
 /// IPv6 header, 40 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Header {
-    /// Version, 4 bits.
+    /// Version, 4 bits: 6.
     pub version: u8,
     /// Traffic class: DSCP (6 bits) and ECN (2 bits).
     pub tclass: u8,
@@ -14,9 +14,9 @@ pub struct Ipv6Header {
     pub flow_label: u32,
     /// Bytes after this header.
     pub payload_len_bytes: u16,
-    /// Protocol of the payload.
+    /// Protocol of the payload, or type of the next IPv6 header.
     pub next_header: u8,
-    /// Hop limit.
+    /// Hop limit; routers decrement it, so the ICRC does not cover it.
     pub hop_limit: u8,
     /// Source address.
     pub src: [u8; 16],
@@ -28,7 +28,7 @@ impl Ipv6Header {
     /// Bytes on the wire.
     pub const LEN: usize = 40;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(b: &[u8; Self::LEN]) -> Self {
         let [v0, v1, v2, v3, l0, l1, next_header, hop_limit, addresses @ ..] = b;
         let mut src = [0; 16];
@@ -47,7 +47,7 @@ impl Ipv6Header {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, b: &mut [u8; Self::LEN]) {
         let word =
             u32::from(self.version) << 28 | u32::from(self.tclass) << 20 | (self.flow_label & 0xF_FFFF);

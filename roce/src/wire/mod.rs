@@ -1,7 +1,7 @@
-//! What is on the wire: headers, opcodes, the invariant CRC, and whole frames in and out.
+//! Wire formats: headers, opcodes, the invariant CRC, and whole frames parsed and written.
 //!
-//! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`, so a
-//! length is checked once, where a slice becomes an array, and nothing after that can fail.
+//! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`. The
+//! length is checked once, where a slice becomes an array; `parse` and `write` cannot fail.
 //! [`Packet::parse`] reads a frame in one pass; [`HeaderTemplate`] writes one.
 //!
 //! ```text
@@ -48,7 +48,7 @@ pub use template::{FrameParts, HeaderSpec, HeaderTemplate, MixedFamilies, Packet
 pub use udp::{UdpHeader, flow_label_from_qpns, udp_source_port};
 pub use xrceth::XrcEth;
 
-/// Bytes of the invariant CRC at the end of every packet.
+/// Bytes of the ICRC, the last field of every packet.
 pub const ICRC_LEN: usize = 4;
 
 #[cfg(test)]

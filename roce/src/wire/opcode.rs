@@ -1,5 +1,5 @@
-//! What an opcode means: one table (IBA 9.2.1 table 38, annexes A14, A16, A17, A19), and nothing else
-//! in the crate decides by a number.
+//! The opcode table (IBA 9.2.1 table 38, annexes A14, A16, A17, A19). Other modules use its constants and
+//! fields; none compares opcode numbers.
 
 use std::fmt;
 
@@ -10,48 +10,48 @@ pub enum Transport {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram. Named, never spoken.
+    /// Reliable datagram: in the table only, not supported.
     Rd,
     /// Unreliable datagram.
     Ud,
     /// Extended reliable connection.
     Xrc,
-    /// Congestion notification, of no transport.
+    /// Congestion notification packet, which belongs to no transport service.
     Cnp,
 }
 
-/// What a packet asks, or answers.
+/// The operation that a packet requests, or to which it is a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// SEND, into a receive request.
+    /// SEND; consumes a receive of the responder.
     Send,
     /// RDMA WRITE.
     Write,
     /// RDMA READ request.
     ReadRequest,
-    /// RDMA READ response; also answers FLUSH and ATOMIC WRITE.
+    /// RDMA READ response; also the response to FLUSH and ATOMIC WRITE.
     ReadResponse,
-    /// Acknowledge, positive or negative.
+    /// ACK, NAK or RNR NAK.
     Acknowledge,
-    /// Acknowledge with what arrived out of order; this project's own.
+    /// Selective acknowledge: ACK with a bitmap of out-of-order PSNs; not of the standard (docs/WIRE.md).
     SelectiveAcknowledge,
-    /// Acknowledge of COMPARE SWAP and FETCH ADD.
+    /// Response to COMPARE SWAP and FETCH ADD, with the original value.
     AtomicAcknowledge,
-    /// Compare with a value and swap if equal.
+    /// Swap 8 bytes if they equal a value.
     CompareSwap,
-    /// Fetch and add.
+    /// Add to 8 bytes.
     FetchAdd,
-    /// Make earlier writes visible or persistent.
+    /// Make earlier writes globally visible or persistent.
     Flush,
-    /// Write 8 bytes at once.
+    /// Write 8 bytes atomically.
     AtomicWrite,
-    /// Reliable datagram's resynchronisation.
+    /// Resynchronisation of reliable datagrams.
     Resync,
-    /// Congestion notification.
+    /// Congestion notification, from notification point to reaction point.
     CongestionNotification,
 }
 
-/// Where a packet stands in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
     /// The first of several.
@@ -64,7 +64,7 @@ pub enum Position {
     Only,
 }
 
-/// An extension header: what may stand between the base transport header and the payload.
+/// A header between the base transport header and the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExtHeader {
@@ -88,9 +88,9 @@ pub enum ExtHeader {
     XrcEth,
     /// Flush: placement, selectivity.
     Feth,
-    /// Selective acknowledge: version, what triggered it.
+    /// Selective acknowledge: version, flags, PSN of the trigger.
     SackEth,
-    /// Receive: which one, and which packet of the message.
+    /// Receive: recv WQE sequence number, packet index in the message.
     RecvEth,
     /// The 16 reserved bytes of a congestion notification packet.
     CnpReserved,
@@ -119,39 +119,39 @@ impl ExtHeader {
     }
 }
 
-/// Whether packets of an opcode carry payload; spelled out in the table.
+/// Column of the table: whether packets of an opcode may carry payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Payload {
     None,
     Data,
 }
 
-/// What an opcode means.
+/// Properties of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
-    /// The opcode.
+    /// The opcode that these properties are of.
     pub opcode: Opcode,
-    /// Its name as the standard writes it, with its transport in front: "RC SEND ONLY".
+    /// Transport and name as in the standard: "RC SEND ONLY".
     pub name: &'static str,
     /// Transport service.
     pub transport: Transport,
-    /// What it asks or answers.
+    /// Operation that the packet requests, or to which it is a response.
     pub operation: Operation,
-    /// Where the packet stands in its message.
+    /// Position of the packet in its message.
     pub position: Position,
-    /// Extension headers in the order in which they follow the base transport header.
+    /// Extension headers, in wire order.
     pub headers: &'static [ExtHeader],
     /// Bytes of all extension headers.
     pub ext_len_bytes: usize,
-    /// Whether it may carry payload.
+    /// Whether the packet may carry payload.
     pub has_payload: bool,
-    /// Whether it carries immediate data.
+    /// Whether the packet carries immediate data.
     pub has_immediate: bool,
-    /// Whether it goes from a requester to a responder.
+    /// Whether a requester sends it to a responder. False for a CNP.
     pub is_request: bool,
-    /// Whether it goes from a responder to a requester.
+    /// Whether a responder sends it to a requester. False for a CNP.
     pub is_response: bool,
-    /// Where each extension header starts, counted from the end of the base transport header.
+    /// Offset of each extension header in bytes from the end of the base transport header, or `ABSENT`.
     offsets: [u8; ExtHeader::COUNT],
 }
 
@@ -195,8 +195,8 @@ impl OpcodeInfo {
         }
     }
 
-    /// Where the header starts, counted in bytes from the end of the base transport header; `None`
-    /// where packets of this opcode do not have it.
+    /// Returns the header's offset in bytes from the end of the base transport header; `None` if packets of
+    /// this opcode do not have it.
     pub const fn offset_of(&self, header: ExtHeader) -> Option<usize> {
         match self.offsets[header as usize] {
             ABSENT => None,
@@ -215,7 +215,7 @@ impl OpcodeInfo {
     }
 }
 
-/// The operation code of a base transport header. Every byte is one; those the table lists are known.
+/// The opcode of a base transport header. Any byte is a value of this type, also one not in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(u8);
 
@@ -230,12 +230,12 @@ impl Opcode {
         self.0
     }
 
-    /// What it means, `None` where the table does not list it.
+    /// Looks the opcode up in the table; `None` if it is not listed.
     pub const fn info(self) -> Option<&'static OpcodeInfo> {
         TABLE[self.0 as usize].as_ref()
     }
 
-    /// The SEND that a numbered one stands for; any other opcode as it is.
+    /// Maps a numbered SEND (0xE0 to 0xE5) to the standard's SEND; returns other opcodes unchanged.
     pub const fn unnumbered(self) -> Opcode {
         match self {
             Opcode::RC_NUMBERED_SEND_FIRST => Opcode::RC_SEND_FIRST,
@@ -248,7 +248,7 @@ impl Opcode {
         }
     }
 
-    /// Every opcode of the table, in the order of values.
+    /// Iterates over the table in ascending order of values.
     pub fn known() -> impl Iterator<Item = &'static OpcodeInfo> {
         TABLE.iter().flatten()
     }
@@ -269,7 +269,7 @@ impl fmt::Debug for Opcode {
     }
 }
 
-/// Turns the rows below into one constant each and the table indexed by value.
+/// Expands each row to a constant, and all rows to the table indexed by value.
 macro_rules! opcodes {
     ($($value:literal $constant:ident $name:literal $transport:ident $operation:ident $position:ident
        [$($header:ident)*] $payload:ident)*) => {
@@ -389,7 +389,7 @@ opcodes! {
     0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
     0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
 
-    // 0xC0 to 0xFF are the manufacturers' own (IBA 9.2.1): used between peers that have agreed to it.
+    // 0xC0 to 0xFF are left to manufacturers (IBA 9.2.1): sent only to a peer that has agreed to them.
     0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE"               Rc  SelectiveAcknowledge Only [Aeth SackEth]      Data
     0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST"                 Rc  Send              First   [RecvEth]           Data
     0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE"                Rc  Send              Middle  [RecvEth]           Data
@@ -429,7 +429,7 @@ mod tests {
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
                 5 => Transport::Xrc,
-                _ => Transport::Rc, // this project's own
+                _ => Transport::Rc, // 0xC0 to 0xFF
             };
             assert_eq!(info.transport, transport, "{name}");
             assert!(!(info.is_request && info.is_response), "{name}");

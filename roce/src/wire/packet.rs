@@ -1,4 +1,4 @@
-//! A received frame, read in one pass.
+//! Parsing of a received frame in one pass.
 
 use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, VLAN_ID_MASK};
 use super::icrc::RetransmitFields;
@@ -10,16 +10,16 @@ use super::{
 };
 use crate::id::{Gid, Mac};
 
-/// Why a frame is not a RoCE v2 packet that can be taken in. Counted by [`ParseError::index`].
+/// Reason why a frame is not a valid RoCE v2 packet. [`ParseError::index`] is its place in counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Another protocol: ARP, ICMP, neighbour discovery, another UDP port. No fault of the frame.
+    /// Another protocol: ARP, ICMP, neighbour discovery, another UDP port. Not an error.
     #[error("not a RoCE v2 packet")]
     NotRoce,
-    /// The frame ends before its headers or its stated length do.
+    /// The frame is shorter than its headers, or than the length in its IP header.
     #[error("truncated")]
     Truncated,
-    /// More than one VLAN tag.
+    /// More than one VLAN tag, or an 802.1ad tag.
     #[error("stacked VLAN tags")]
     StackedVlan,
     /// The IP version does not match the EtherType.
@@ -40,19 +40,19 @@ pub enum ParseError {
     /// The base transport header's version is not 0.
     #[error("unknown transport header version")]
     BadTver,
-    /// An opcode that the table does not list.
+    /// The opcode is not in the table.
     #[error("unknown opcode")]
     UnknownOpcode,
-    /// More pad bytes than bytes, or payload and pad are not a multiple of four.
+    /// The pad count exceeds the bytes after the headers, or payload and pad are not a multiple of 4 bytes.
     #[error("bad pad count")]
     BadPad,
-    /// Payload in a packet whose opcode has none.
+    /// Payload or pad in a packet whose opcode carries none.
     #[error("unexpected payload")]
     UnexpectedPayload,
 }
 
 impl ParseError {
-    /// Every reason, in the order of [`ParseError::index`].
+    /// All reasons, in the order of [`ParseError::index`].
     pub const ALL: [ParseError; 12] = [
         ParseError::NotRoce,
         ParseError::Truncated,
@@ -68,19 +68,19 @@ impl ParseError {
         ParseError::UnexpectedPayload,
     ];
 
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// A number below [`ParseError::COUNT`], for a counter per reason.
+    /// Returns a number below [`ParseError::COUNT`], the index of this reason in an array of counters.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// What matters of an IP header besides the addresses.
+/// Fields of an IP header, without the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpInfo {
-    /// IPv6 or IPv4.
+    /// True for IPv6, false for IPv4.
     pub is_ipv6: bool,
     /// Traffic class or type of service: DSCP (6 bits) and ECN (2 bits).
     pub tclass: u8,
@@ -91,13 +91,13 @@ pub struct IpInfo {
 }
 
 impl IpInfo {
-    /// Whether a router on the way marked the packet "congestion experienced" (RFC 3168).
+    /// Whether the packet has a CE mark (RFC 3168).
     pub const fn congestion_experienced(&self) -> bool {
         self.tclass & 3 == 3
     }
 }
 
-/// A RoCE v2 packet inside a received frame: consistent lengths, a known opcode. Its ICRC is not yet
+/// A RoCE v2 packet of a received frame, with consistent lengths and an opcode of the table. Its ICRC is not
 /// checked; see [`Packet::icrc_ok`].
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -105,7 +105,7 @@ pub struct Packet<'a> {
     pub dst_mac: Mac,
     /// Ethernet source.
     pub src_mac: Mac,
-    /// Tag control information of the VLAN tag.
+    /// Tag control information of the VLAN tag, `None` in an untagged frame.
     pub vlan: Option<u16>,
     /// The IP header without its addresses.
     pub ip: IpInfo,
@@ -113,28 +113,28 @@ pub struct Packet<'a> {
     pub udp_source_port: u16,
     /// Base transport header.
     pub bth: Bth,
-    /// What its opcode means.
+    /// Properties of the opcode.
     pub info: &'static OpcodeInfo,
     /// Payload without pad.
     pub payload: &'a [u8],
-    /// Extension headers, as many bytes as `info.ext_len_bytes`.
+    /// Extension headers, `info.ext_len_bytes` bytes.
     ext: &'a [u8],
-    /// IP header to pad, what the ICRC covers.
+    /// IP header to pad: the bytes under the ICRC.
     l3: &'a [u8],
-    /// The ICRC that came with the packet.
+    /// The received ICRC.
     icrc: u32,
 }
 
-/// The source and the destination address of packets, of one family.
+/// Source and destination address of a connection's packets, to compare with received ones.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressPair {
     is_ipv6: bool,
-    /// As in an IP header: two addresses of IPv4 in the first 8 bytes, or two of IPv6.
+    /// Source and destination as in an IP header; IPv4 uses the first 8 bytes.
     bytes: [u8; 32],
 }
 
 impl AddressPair {
-    /// The addresses of packets from `src` to `dst`.
+    /// The addresses of packets from `src` to `dst`, which must be of one IP family.
     pub fn new(src: Gid, dst: Gid) -> Self {
         let is_ipv6 = !src.is_ipv4();
         let (skipped, len) = if is_ipv6 { (0, 16) } else { (12, 4) };
@@ -145,7 +145,7 @@ impl AddressPair {
     }
 }
 
-/// The ICRC of a packet, and the fields under it that differ in a retransmission.
+/// The ICRC of a packet, and the fields under it that may differ in a retransmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     icrc: u32,
@@ -153,7 +153,8 @@ pub struct Fingerprint {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a frame, from the Ethernet header on; bytes after the IP packet are Ethernet padding.
+    /// Parses a frame that starts with its Ethernet header. Bytes after the IP packet are ignored, as Ethernet
+    /// padding.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
         let (bytes, rest) = take::<{ EthHeader::LEN }>(frame)?;
         let eth = EthHeader::parse(bytes);
@@ -195,58 +196,59 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Whether the ICRC is right.
+    /// Whether the received ICRC equals the one computed from the packet.
     pub fn icrc_ok(&self) -> bool {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Whether the packet is of `vlan`, `None` for no VLAN, which VLAN identifier 0 is too (IEEE 802.1Q 9.6).
+    /// Whether the packet belongs to `vlan`. A tag with VLAN identifier 0 is no VLAN, as `None` is (IEEE 802.1Q 9.6).
     #[inline]
     pub fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
         self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
     }
 
-    /// The ICRC that came with the packet.
+    /// The received ICRC, whether or not it is correct.
     pub const fn icrc(&self) -> u32 {
         self.icrc
     }
 
-    /// Whether this packet asks for what `other` asks for: a retransmission differs in its IP identification,
-    /// its ECN bits and AckReq at most.
+    /// Whether opcode, solicited event, extension headers and payload equal those of `other`. The caller compares
+    /// addresses and PSN. Not compared, because a retransmission may differ in them: IP identification, ECN, AckReq.
     pub fn has_content_of(&self, other: &Packet<'_>) -> bool {
         let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
         content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
     }
 
-    /// What tells this packet from others of its PSN, in a few bytes.
+    /// Returns the fingerprint by which [`Packet::has_fingerprint`] compares a later packet of the same PSN.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// As [`Packet::has_content_of`], by the ICRC: not safe from whoever knows the other packet to the bit.
+    /// Whether this packet has the content of the one with the fingerprint `other`, by the ICRC. A CRC is no
+    /// protection against an attacker who knows that packet bit for bit.
     pub fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
 
-    /// The packet from its IP header to its pad bytes: what the ICRC covers.
+    /// The packet from its IP header to its pad bytes: the bytes under the ICRC.
     pub const fn l3(&self) -> &'a [u8] {
         self.l3
     }
 
-    /// Source address.
+    /// Source address; IPv4 is mapped (`::ffff:a.b.c.d`).
     pub fn src_gid(&self) -> Gid {
         self.gid(12, 8)
     }
 
-    /// Destination address.
+    /// Destination address; IPv4 is mapped (`::ffff:a.b.c.d`).
     pub fn dst_gid(&self) -> Gid {
         self.gid(16, 24)
     }
 
-    /// Whether the packet comes from and goes to these addresses.
+    /// Whether source and destination address are those of `pair`.
     #[inline]
     pub fn is_between(&self, pair: &AddressPair) -> bool {
-        // Source and destination lie side by side, so they are compared at once.
+        // Source and destination are adjacent in the header, so one comparison covers both.
         if self.ip.is_ipv6 {
             pair.is_ipv6 && self.l3.get(8..).and_then(|b| b.first_chunk()) == Some(&pair.bytes)
         } else {
@@ -255,19 +257,19 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Whether the packet comes from `gid`, and is of its family.
+    /// Whether the source address is `gid`.
     #[inline]
     pub fn is_from(&self, gid: &Gid) -> bool {
         self.has_address(gid, 12, 8)
     }
 
-    /// Whether the packet goes to `gid`, and is of its family.
+    /// Whether the destination address is `gid`.
     #[inline]
     pub fn is_to(&self, gid: &Gid) -> bool {
         self.has_address(gid, 16, 24)
     }
 
-    /// Compares in place: a GID put together from pieces and read back whole would wait for the stores.
+    /// Compares in place, because a GID assembled from parts and read back whole stalls on store forwarding.
     #[inline]
     fn has_address(&self, gid: &Gid, v4_at: usize, v6_at: usize) -> bool {
         if self.ip.is_ipv6 {
@@ -278,7 +280,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The address at `v4_at` or `v6_at` of the IP header, which `parse` has seen to be whole.
+    /// The address at offset `v4_at` or `v6_at` of the IP header, whose length `parse` has checked.
     fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
         if self.ip.is_ipv6 {
             self.l3.get(v6_at..).and_then(|b| b.first_chunk()).map_or(Gid::ZERO, |ip| Gid(*ip))
@@ -288,12 +290,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The bytes of an extension header, where the opcode has it.
+    /// The bytes of an extension header; `None` if the opcode does not have it.
     fn ext<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
         self.ext.get(self.info.offset_of(header)?..)?.first_chunk()
     }
 
-    /// RDMA extended transport header.
+    /// RDMA extended transport header; as for the others, `None` if the opcode does not have it.
     pub fn reth(&self) -> Option<Reth> {
         self.ext(ExtHeader::Reth).map(Reth::parse)
     }
@@ -355,8 +357,8 @@ fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// What an IP header says. Without a `bool`: a `Result` would keep its own mark in it, write the fields
-/// one by one and read them back together, which waits for the stores.
+/// Fields of an IP header. Without a `bool`, because `Result` would store its discriminant there, write the
+/// fields one by one and read them back together, which stalls on store forwarding.
 struct IpParts<'a> {
     tclass: u8,
     ttl: u8,
@@ -366,8 +368,8 @@ struct IpParts<'a> {
     payload: &'a [u8],
 }
 
-/// Whether the bytes after an IP header are not for us. Told before any fault of the header, for
-/// faults in other protocols' packets are not ours to count.
+/// Whether the bytes after an IP header begin a UDP header of another port than RoCE's. Checked before checksum
+/// and lengths, because errors in other protocols' packets must not be counted.
 fn is_other_udp(rest: &[u8]) -> bool {
     matches!(rest, [_, _, d0, d1, ..] if u16::from_be_bytes([*d0, *d1]) != ROCE_PORT)
 }
@@ -423,7 +425,7 @@ struct Transport<'a> {
     icrc: u32,
 }
 
-/// Always inlined, as [`Bth::parse`] is.
+/// Always inlined, for the reason of [`Bth::parse`].
 #[inline(always)]
 fn parse_transport(bytes: &[u8]) -> Result<Transport<'_>, ParseError> {
     let (header, rest) = take::<{ Bth::LEN }>(bytes)?;

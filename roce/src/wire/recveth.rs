@@ -1,18 +1,19 @@
-//! Receive extended transport header: this project's own (docs/WIRE.md), sent only to a peer that has agreed
-//! to selective repeat. It says where in which receive the payload of a SEND belongs, so that it can be put
-//! there before the packets ahead of it have come (as IRN's, SIGCOMM'18, section 5.3).
+//! Receive extended transport header: not of the standard (docs/WIRE.md), sent only to a peer that has agreed
+//! to selective repeat. It names the receive, and the packet of its message, to which the payload of a SEND
+//! belongs, so that an out-of-order payload can be placed on arrival (IRN section 5.3, RFC 5041 section 5).
 //!
 //! ```text
 //!   byte 0..3             4..7
 //!   | receive            | packet |
 //! ```
 
-/// The header.
+/// Receive extended transport header, 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvEth {
-    /// Messages before this one that take a receive, since the connection was made, modulo 2^32.
+    /// Recv WQE sequence number: messages before this one that consume a receive (SENDs and WRITEs with
+    /// immediate), since the connection was made, modulo 2^32.
     pub recv_seq: u32,
-    /// Packets of the message before this one.
+    /// Packets of the same message before this one.
     pub packet: u32,
 }
 
@@ -20,7 +21,7 @@ impl RecvEth {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [r0, r1, r2, r3, p0, p1, p2, p3] = *bytes;
         RecvEth {
@@ -29,7 +30,7 @@ impl RecvEth {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         let ([r0, r1, r2, r3], [p0, p1, p2, p3]) = (self.recv_seq.to_be_bytes(), self.packet.to_be_bytes());
         *bytes = [r0, r1, r2, r3, p0, p1, p2, p3];

@@ -1,4 +1,4 @@
-//! Each reason for refusing a frame, by an example; and what a template refuses to write.
+//! An example of each `ParseError`, and packets that a template refuses to write.
 
 use super::*;
 use crate::id::{Gid, Mac, PKey, Qpn};
@@ -51,14 +51,14 @@ fn frame(spec: &HeaderSpec, opcode: Opcode, payload_len: usize) -> Vec<u8> {
     frame
 }
 
-/// What parse says of a frame of 5 bytes payload after a change to it.
+/// Returns the parse error of a frame with 5 bytes of payload after `change`.
 fn after(is_ipv6: bool, change: impl FnOnce(&mut Vec<u8>)) -> ParseError {
     let mut frame = frame(&header(is_ipv6), Opcode::RC_SEND_ONLY, 5);
     change(&mut frame);
     Packet::parse(&frame).unwrap_err()
 }
 
-/// Puts the IPv4 header checksum right again.
+/// Recomputes the IPv4 header checksum.
 fn mend_checksum(frame: &mut [u8]) {
     let header = frame[IP..].first_chunk_mut::<{ Ipv4Header::LEN }>().unwrap();
     header[10..12].fill(0);

@@ -2,14 +2,14 @@
 
 use crate::id::RKey;
 
-/// RDMA extended transport header, 16 bytes: the remote memory that a request names.
+/// RDMA extended transport header, 16 bytes: the responder's memory that a request reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Virtual address of the first byte.
     pub va: u64,
-    /// Key of the region.
+    /// R_Key of the memory region.
     pub rkey: RKey,
-    /// Length of the whole message in bytes.
+    /// DMA length: bytes of the whole message.
     pub len_bytes: u32,
 }
 
@@ -17,7 +17,7 @@ impl Reth {
     /// Bytes on the wire.
     pub const LEN: usize = 16;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = *bytes;
         Reth {
@@ -27,7 +27,7 @@ impl Reth {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..8].copy_from_slice(&self.va.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());

@@ -1,28 +1,28 @@
-//! Selective acknowledge extended transport header: this project's own (docs/WIRE.md), sent only to a
-//! peer that has agreed to it.
+//! Selective acknowledge extended transport header: not of the standard (docs/WIRE.md), sent only to a
+//! peer that has agreed to selective repeat.
 //!
 //! ```text
 //!   byte 0                1..3
-//!   | version 1 | flags | PSN that triggered it |
+//!   | version 1 | flags | PSN of the trigger |
 //! ```
-//! It follows an AETH. The base transport header's PSN is the first one missing, as in a NAK, and all
+//! The header follows an AETH. The base transport header's PSN is the expected PSN, as in a NAK: all requests
 //! before it have been executed. The payload is a bitmap of 32-bit big-endian words: bit `i` of word
-//! `w`, counted from the least significant, stands for PSN + 1 + 32 `w` + `i`, and is set where that
+//! `w`, counted from the least significant, stands for PSN + 1 + 32 `w` + `i`, and is 1 if that
 //! packet was received.
 
 use crate::psn::Psn;
 
-/// The flag of a duplicate.
+/// Flag 0: the triggering packet had been received before.
 const DUPLICATE: u8 = 1;
 
-/// The header.
+/// Selective acknowledge extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SackEth {
     /// Format, 4 bits: [`SackEth::VERSION`].
     pub version: u8,
-    /// The packet that triggered it had been received before.
+    /// Whether the triggering packet had been received before.
     pub duplicate: bool,
-    /// The packet that made the responder tell.
+    /// PSN of the packet that triggered this response.
     pub trigger: Psn,
 }
 
@@ -30,28 +30,28 @@ impl SackEth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// The format described here.
+    /// The only format defined.
     pub const VERSION: u8 = 1;
 
-    /// Words of the longest bitmap: 4,096 PSNs.
+    /// Words of the longest bitmap: 4,096 PSNs, 512 bytes.
     pub const BITMAP_WORDS_MAX: usize = 128;
 
-    /// Reads the header; unknown flags are ignored.
+    /// Decodes the header; every bit pattern is valid, and unknown flags are ignored.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [first, p0, p1, p2] = *bytes;
         let trigger = Psn::new(u32::from_be_bytes([0, p0, p1, p2]));
         SackEth { version: first >> 4, duplicate: first & DUPLICATE != 0, trigger }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         let [_, p0, p1, p2] = self.trigger.value().to_be_bytes();
         *bytes = [(self.version << 4) | (u8::from(self.duplicate) * DUPLICATE), p0, p1, p2];
     }
 }
 
-/// The words of a bitmap, first to last; bytes beyond the last whole word or the longest bitmap are
-/// left out.
+/// Iterates over the words of a bitmap. Bytes after the last whole word, or after
+/// [`SackEth::BITMAP_WORDS_MAX`] words, are ignored.
 pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
     let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);
     words.map(|word| word.try_into().map_or(0, u32::from_be_bytes))

@@ -1,4 +1,4 @@
-//! Frames to send: everything that stays the same for a destination, written once.
+//! Frames to send. The headers that are constant for a destination are written once, then copied per packet.
 
 use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
 use super::ipv4::{DONT_FRAGMENT, PROTOCOL_UDP, VERSION_IHL};
@@ -11,21 +11,21 @@ use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IP, UDP and base transport header.
+/// Bytes of the IP, UDP and base transport headers.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
-/// Ethernet header, without and with a VLAN tag.
+/// Bytes of the Ethernet header, without and with a VLAN tag.
 const ETH_LEN: usize = EthHeader::LEN;
 const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 
-/// Where packets go and how they look there.
+/// Header fields that are the same in all packets to one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderSpec {
     /// Ethernet source.
     pub src_mac: Mac,
     /// Ethernet destination.
     pub dst_mac: Mac,
-    /// Tag control information, where frames carry a VLAN tag.
+    /// Tag control information of the VLAN tag, `None` for untagged frames.
     pub vlan: Option<u16>,
     /// Source address.
     pub src: Gid,
@@ -35,18 +35,18 @@ pub struct HeaderSpec {
     pub tclass: u8,
     /// Hop limit or time to live.
     pub ttl: u8,
-    /// IPv6 flow label, 20 bits; IPv4 has none.
+    /// IPv6 flow label, 20 bits; ignored for IPv4.
     pub flow_label: u32,
     /// UDP source port.
     pub udp_source_port: u16,
-    /// Partition.
+    /// Partition key.
     pub pkey: PKey,
-    /// Queue pair that receives.
+    /// Destination queue pair.
     pub dest_qp: Qpn,
 }
 
 impl HeaderSpec {
-    /// The IPv4 header with zero length, identification and checksum.
+    /// The IPv4 header with length, identification and checksum 0, which `fill_v4` sets per packet.
     fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
         Ipv4Header {
             version_ihl: VERSION_IHL,
@@ -62,7 +62,7 @@ impl HeaderSpec {
         }
     }
 
-    /// The IPv6 header with zero length.
+    /// The IPv6 header with length 0, which `fill_v6` sets per packet.
     fn ipv6(&self, src: Ipv6Addr, dst: Ipv6Addr) -> Ipv6Header {
         Ipv6Header {
             version: 6,
@@ -77,7 +77,7 @@ impl HeaderSpec {
     }
 }
 
-/// The two addresses of a [`HeaderSpec`] are of two families.
+/// Source and destination of a [`HeaderSpec`] are of different IP families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "source GID {src} and destination GID {dst} are of two IP families; choose a source GID of the destination's family"
@@ -89,39 +89,39 @@ pub struct MixedFamilies {
     pub dst: Gid,
 }
 
-/// What differs from packet to packet.
+/// Header fields that differ from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSpec {
-    /// What the packet is.
+    /// Opcode; must be in the table.
     pub opcode: Opcode,
-    /// Solicited event.
+    /// Solicited event (SE).
     pub solicited: bool,
-    /// Ask for an acknowledge.
+    /// AckReq.
     pub ack_req: bool,
-    /// Forward explicit congestion notification.
+    /// Forward explicit congestion notification (FECN).
     pub fecn: bool,
-    /// Backward explicit congestion notification.
+    /// Backward explicit congestion notification (BECN).
     pub becn: bool,
     /// Packet sequence number.
     pub psn: Psn,
-    /// IPv4 identification; IPv6 has none.
+    /// IPv4 identification; ignored for IPv6.
     pub ip_id: u16,
     /// Payload bytes without pad.
     pub payload_len: usize,
 }
 
-/// A frame whose headers are written: what is left to fill, in the order of the wire.
+/// A frame whose headers are written: the parts left to fill, in wire order.
 #[derive(Debug)]
 pub struct FrameParts<'a> {
-    /// Room for the extension headers, as many bytes as the opcode has.
+    /// Space for the extension headers of the opcode. Not zeroed.
     pub ext: &'a mut [u8],
-    /// Room for the payload, without pad.
+    /// Space for the payload, without pad. Not zeroed.
     pub payload: &'a mut [u8],
     info: &'static OpcodeInfo,
 }
 
 impl FrameParts<'_> {
-    /// The room of one extension header, `None` where the opcode does not have it.
+    /// The space of one extension header; `None` if the opcode does not have it.
     fn ext<const N: usize>(&mut self, header: ExtHeader) -> Option<&mut [u8; N]> {
         self.ext.get_mut(self.info.offset_of(header)?..)?.first_chunk_mut()
     }
@@ -194,22 +194,25 @@ impl FrameParts<'_> {
 }
 
 /// The headers of packets to one destination, ready to copy: Ethernet, VLAN tag, IP, UDP and base
-/// transport header. IPv4 goes out with "don't fragment", UDP without checksum, and MigReq set.
+/// transport header. "Don't fragment" is set in IPv4, the UDP checksum is 0, MigReq is 1 unless changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
-    /// The headers; only the first `header_len()` bytes count.
+    /// The headers: the first `header_len()` bytes.
     bytes: [u8; VLAN_LEN + V6_LEN],
     is_ipv6: bool,
     has_vlan: bool,
     mig_req: bool,
-    /// Sum of the IPv4 header's words with length, identification and checksum as zero.
+    /// Sum of the IPv4 header's 16-bit words, with length, identification and checksum 0.
     ipv4_sum: u32,
-    /// ICRC of the headers alone, with zeroes where packets differ.
+    /// ICRC of the headers alone, with zeroes in the fields in which packets differ.
     header_crc: u32,
 }
 
 impl HeaderTemplate {
-    /// The headers that `spec` describes.
+    /// Builds the headers of `spec`.
+    ///
+    /// # Errors
+    /// [`MixedFamilies`] if source and destination address are of different IP families.
     pub fn new(spec: &HeaderSpec) -> Result<Self, MixedFamilies> {
         let mut template = HeaderTemplate {
             bytes: [0; VLAN_LEN + V6_LEN],
@@ -237,7 +240,7 @@ impl HeaderTemplate {
         Ok(template)
     }
 
-    /// Writes all headers, with zeroes where packets differ.
+    /// Writes all headers, with zeroes in the fields in which packets differ.
     fn put_headers<const N: usize>(
         &mut self,
         spec: &HeaderSpec,
@@ -281,17 +284,18 @@ impl HeaderTemplate {
         self.l3_offset() + if self.is_ipv6 { V6_LEN } else { V4_LEN }
     }
 
-    /// Bytes of a frame with so many bytes of extension headers and payload; pad and ICRC included.
+    /// Bytes of a frame with `ext_len` bytes of extension headers and `payload_len` of payload, pad and ICRC
+    /// included.
     pub const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
         self.header_len() + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
     }
 
-    /// Sets MigReq in packets from here on. Set at first; some peers send it clear.
+    /// Sets MigReq of the packets written after this call. Initially 1; CNPs are sent with 0.
     pub fn set_mig_req(&mut self, mig_req: bool) {
         self.mig_req = mig_req;
     }
 
-    /// Sets the traffic class (type of service) of packets from here on: DSCP and ECN.
+    /// Sets the traffic class (IPv4: type of service) of the packets written after this call: DSCP and ECN.
     pub fn set_tclass(&mut self, tclass: u8) {
         let at = self.l3_offset();
         if self.is_ipv6 {
@@ -305,12 +309,11 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes all headers up to the base transport header, and the pad, into a frame of exactly
-    /// `frame_len(extension headers of the opcode, payload_len)` bytes. `None` where the frame has
-    /// another length, the opcode is not in the table or has no payload but some is asked, or the
-    /// packet would exceed 65,535 bytes.
+    /// Writes the headers up to the base transport header, and the pad. The caller fills both parts returned,
+    /// then calls [`HeaderTemplate::seal`].
     ///
-    /// The caller fills both parts, then calls [`HeaderTemplate::seal`].
+    /// `None` if `frame` is not exactly [`HeaderTemplate::frame_len`] bytes long, the opcode is not in the table
+    /// or carries no payload but `payload_len` is not 0, or the length does not fit the IP header (65,535 bytes).
     #[must_use]
     pub fn write<'f>(&self, frame: &'f mut [u8], spec: &PacketSpec) -> Option<FrameParts<'f>> {
         let info = spec.opcode.info()?;
@@ -332,9 +335,9 @@ impl HeaderTemplate {
         Some(FrameParts { ext, payload, info })
     }
 
-    /// Computes the ICRC of a frame that is otherwise complete and writes it at its end. The headers
-    /// must be those that [`HeaderTemplate::write`] of this template wrote; debug builds assert it.
-    /// `None` where `frame` is shorter than they are.
+    /// Computes the ICRC of an otherwise complete frame and writes it at the frame's end. The headers must be
+    /// those that [`HeaderTemplate::write`] of this template wrote; debug builds assert it. `None` if `frame` is
+    /// shorter than headers and ICRC.
     #[must_use]
     pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
@@ -349,18 +352,18 @@ impl HeaderTemplate {
         Some(())
     }
 
-    /// What `ipv4_sum` is.
+    /// Computes the value of `ipv4_sum`.
     fn sum_ipv4(&self) -> u32 {
         self.bytes.get(self.l3_offset()..).and_then(|b| b.first_chunk()).map_or(0, ipv4::word_sum)
     }
 
-    /// Bytes before the IP header.
+    /// Offset of the IP header in bytes.
     const fn l3_offset(&self) -> usize {
         if self.has_vlan { VLAN_LEN } else { ETH_LEN }
     }
 
-    /// Writes the headers of an IPv4 frame whose IP header starts at `L3`, `LEN` bytes in all, and
-    /// returns what follows them.
+    /// Writes the headers of an IPv4 frame, `LEN` bytes with the IP header at `L3`, and returns the bytes after
+    /// them. `None` if the IP packet exceeds 65,535 bytes.
     fn fill_v4<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -379,7 +382,7 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// As `fill_v4`, for IPv6.
+    /// Writes the headers of an IPv6 frame, as `fill_v4` does.
     fn fill_v6<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -395,9 +398,9 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// Writes what the template leaves open in the base transport header.
+    /// Writes the fields of the base transport header in which packets differ.
     fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], spec: &PacketSpec) {
-        // The cast keeps the low bits, which are all that pad needs.
+        // The cast keeps the low bits, of which the pad count uses two.
         let pad_bytes = (spec.payload_len as u8).wrapping_neg() & 3;
         let [_, n0, n1, n2] = spec.psn.value().to_be_bytes();
         bytes[0] = spec.opcode.value();
@@ -408,7 +411,7 @@ impl HeaderTemplate {
     }
 }
 
-/// Writes headers one after another into a buffer that is long enough for all of them.
+/// Writes headers one after another. The buffer must be long enough; a header that does not fit is left out.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {

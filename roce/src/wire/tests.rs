@@ -1,5 +1,5 @@
-//! Properties of whole frames: what is written is read back, by this decoder and by another; nothing
-//! that arrives can panic; the ICRC covers what it must and nothing else.
+//! Properties of whole frames: this parser and etherparse read back the fields that were written; no received
+//! frame can panic; the ICRC covers all bits but the masked ones.
 
 use super::*;
 use crate::id::{Gid, Mac, Msn, PKey, QKey, Qpn, RKey};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const UDP_PORT: u16 = 4791;
 
-/// Everything that makes a frame.
+/// All inputs of a frame.
 #[derive(Clone, Debug)]
 struct Recipe {
     header: HeaderSpec,
@@ -19,7 +19,7 @@ struct Recipe {
     payload: Vec<u8>,
 }
 
-/// A value for every extension header; an opcode takes those it has.
+/// A value for every extension header; a frame contains those of its opcode.
 #[derive(Clone, Copy, Debug)]
 struct Ext {
     reth: Reth,
@@ -88,7 +88,7 @@ fn any_header() -> impl Strategy<Value = HeaderSpec> {
     )
 }
 
-/// Lengths around every path MTU and every block that the ICRC is computed in, and any other.
+/// Lengths around every path MTU and every block size of the ICRC computation, and any other.
 fn any_payload_len() -> impl Strategy<Value = usize> {
     let near = prop::sample::select(vec![0usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4092]);
     prop_oneof![3 => (near, 0..=4usize).prop_map(|(a, b)| a + b), 1 => 0..=4096usize]
@@ -122,7 +122,7 @@ impl Recipe {
         template
     }
 
-    /// The sealed frame, from a buffer that was full of something else.
+    /// The sealed frame, written into a buffer of 0xA5 bytes.
     fn frame(&self) -> Vec<u8> {
         let template = self.template();
         let info = self.packet.opcode.info().unwrap();
@@ -143,7 +143,7 @@ impl Recipe {
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
-                // No values of these are ever sent; whatever stands there is covered all the same.
+                // These have no setter; the ICRC covers the 0xA5 bytes that the buffer has there.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
             .unwrap();
@@ -211,7 +211,7 @@ fn udp_payload(frame: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether the ICRC covers the bit `bit` (0 the lowest) of the byte at `at`, counted from the IP header.
+/// Whether the ICRC covers bit `bit` (0 is the least significant) of the byte at offset `at` from the IP header.
 fn is_covered(is_ipv6: bool, at: usize, bit: u32) -> bool {
     if is_ipv6 {
         // Traffic class and flow label begin in the low half of the first byte.
@@ -303,7 +303,7 @@ proptest! {
     }
 }
 
-/// Reads all that can be read of a frame; where it is taken for a packet, another decoder must agree.
+/// Calls every accessor of a frame; if it parses, etherparse must agree on its length.
 fn look_at_everything(frame: &[u8]) {
     let Ok(packet) = Packet::parse(frame) else { return };
     let ext = [
@@ -330,7 +330,7 @@ fn look_at_everything(frame: &[u8]) {
     assert_eq!(udp.payload().len(), len);
 }
 
-/// The ICRC by the definition: bit by bit, over a masked copy.
+/// The ICRC as the standard defines it, bit by bit over the masked packet.
 fn plain_icrc(packet: &Packet<'_>) -> u32 {
     let mut crc = u32::MAX;
     let mut feed = |byte: u8| {

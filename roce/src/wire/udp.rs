@@ -1,20 +1,20 @@
-//! UDP header, and the source port that spreads flows over a network's paths.
+//! UDP header, and the source port by which equal-cost multipath spreads flows.
 
 use crate::id::Qpn;
 
-/// Destination port of RoCE v2.
+/// UDP destination port of RoCE v2 (IANA "roce").
 pub const ROCE_PORT: u16 = 4791;
 
 /// UDP header, 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpHeader {
-    /// Source port; any is received.
+    /// Source port; the parser accepts any value.
     pub source_port: u16,
-    /// Destination port.
+    /// Destination port; [`ROCE_PORT`] in a RoCE v2 packet.
     pub dest_port: u16,
     /// Bytes of this header and the payload.
     pub len_bytes: u16,
-    /// Checksum; RoCE v2 sends 0 (none) and leaves integrity to the ICRC.
+    /// Checksum; sent as 0 (none), because the ICRC covers the payload, and ignored when received.
     pub checksum: u16,
 }
 
@@ -22,7 +22,7 @@ impl UdpHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [s0, s1, d0, d1, l0, l1, c0, c1] = *bytes;
         UdpHeader {
@@ -33,7 +33,7 @@ impl UdpHeader {
         }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..2].copy_from_slice(&self.source_port.to_be_bytes());
         bytes[2..4].copy_from_slice(&self.dest_port.to_be_bytes());
@@ -42,15 +42,16 @@ impl UdpHeader {
     }
 }
 
-/// The UDP source port of a flow label (20 bits): its halves folded into the dynamic port range.
+/// Returns the UDP source port of a flow label (20 bits): its high 6 bits XORed into its low 14, in the
+/// dynamic port range (0xC000 to 0xFFFF).
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xF_FFFF;
-    // At most 14 bits are left, so the cast loses nothing.
+    // At most 14 bits are set, so the cast loses nothing.
     0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
 }
 
-/// A flow label (20 bits) for a connection that was given none. Both ends get the same from the same
-/// two queue pairs, so the two directions of a connection hash alike.
+/// Returns the flow label (20 bits) of a connection whose address vector has none. The function is
+/// symmetric, so both directions of a connection use one UDP source port.
 pub const fn flow_label_from_qpns(local: Qpn, remote: Qpn) -> u32 {
     let product = local.value() as u64 * remote.value() as u64;
     // 48 bits fold into 20.

@@ -1,6 +1,6 @@
 //! Extended reliable connection header (IBA annex A14).
 
-/// XRC extended transport header, 4 bytes. The reserved byte is sent as zero.
+/// XRC extended transport header, 4 bytes. The reserved byte is sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
     /// Shared receive queue at the responder, 24 bits.
@@ -11,12 +11,12 @@ impl XrcEth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Decodes the header; every bit pattern is valid.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         XrcEth { srqn: u32::from_be_bytes(*bytes) & 0x00FF_FFFF }
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = (self.srqn & 0x00FF_FFFF).to_be_bytes();
     }

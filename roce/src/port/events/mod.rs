@@ -1,19 +1,19 @@
-//! A port on which single packets, named beforehand, meet a given fate: the n-th packet of a queue pair,
-//! or its second retransmission, is dropped, damaged, marked, doubled or held back. The language is that
-//! of Lumina (SIGCOMM 2023): queue pair, PSN, which transmission of it, what happens.
+//! A decorator that impairs single, specified packets: the n-th packet of a queue pair, or its second
+//! retransmission, is dropped, corrupted, CE-marked, duplicated, delayed or reordered. An event is specified as
+//! in Lumina (SIGCOMM 2023): queue pair, PSN, number of the transmission, action.
 //!
 //! ```text
 //!   frame sent --Packet::parse--> connection (destination GID and QPN) and lane (requests or responses)
 //!              --> offset of its PSN from the first that the lane sent
-//!              --> each event of that lane and offset counts a pass, and acts at the one that it names
+//!              --> each event of that lane and offset counts a pass, and acts on the pass it specifies
 //!
-//!   --drop?--> --corrupt, mark--> --duplicate?--> --delay, reorder?--> on its way
-//!        |                           a copy goes too      |               ^
-//!        x                                                held until its time or enough others passed
+//!   --drop?--> --corrupt, mark--> --duplicate?--> --delay, reorder?--> passed on
+//!        |                        a copy is passed on    |               ^
+//!        x                                               held until its time, or enough others passed
 //! ```
 //!
-//! Only frames sent are looked at. Each event acts once, so what is held or copied is bounded by the
-//! number of events, and nothing is allocated for a packet that no event acts on.
+//! Received frames are passed through. Each event acts once, so the number of events bounds the frames that are
+//! held or copied. Packets on which no event acts cause no allocation.
 
 mod plan;
 mod streams;
@@ -34,40 +34,40 @@ use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
-/// A frame held back behind others goes after this long, even if fewer have passed.
+/// Time in nanoseconds after which a reordered frame is sent, even if fewer frames have passed it: 1 ms.
 const REORDER_NANOS_MAX: u64 = 1_000_000;
 
-/// An event that has happened.
+/// The occurrence of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Firing {
-    /// When, counted from the first packet that the port sent, in nanoseconds.
+    /// Time since the first packet that the port sent, in nanoseconds.
     pub after_nanos: u64,
-    /// The queue pair that the packet went to.
+    /// Destination queue pair of the packet.
     pub dest_qpn: Qpn,
-    /// Its PSN.
+    /// PSN of the packet.
     pub psn: Psn,
-    /// What it was.
+    /// Opcode of the packet.
     pub opcode: Opcode,
-    /// How long after that the same PSN was sent again, in nanoseconds, if it was.
+    /// Time from the event to the next transmission of the same PSN, in nanoseconds; `None` if there was none.
     pub resent_after_nanos: Option<u64>,
 }
 
-/// What became of an event.
+/// State of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventOutcome {
-    /// The event.
+    /// The event, as given in the plan.
     pub event: PacketEvent,
-    /// How often its packet was sent, up to the transmission that it acted on.
+    /// Matching packets sent, up to the one on which the event acted.
     pub passes: u32,
-    /// What happened, if it did.
+    /// The occurrence; `None` if the event has not acted.
     pub fired: Option<Firing>,
 }
 
-/// An event on the watch.
+/// An event and its state.
 struct Watch {
     event: PacketEvent,
-    /// The lane that it names, once seen, and the offset of its PSN there: after it has fired, of the
-    /// packet that it acted on.
+    /// The lane of the event, once a packet of it was sent, and the offset of its PSN there. After the event has
+    /// acted, the offset of the packet on which it acted.
     space: Option<StreamId>,
     offset: Option<u64>,
     passes: u32,
@@ -81,13 +81,13 @@ impl Watch {
     }
 }
 
-/// What is known of a frame that is a RoCE packet of a connection.
+/// The fields of a sent RoCE packet of a connection that events use.
 struct Sighting {
     dest: (Gid, Qpn),
     space: PsnSpace,
     opcode: Opcode,
     psn: Psn,
-    /// Where the IP header starts and where the ICRC does, in bytes.
+    /// Offsets in bytes of the IP header and of the ICRC in the frame.
     l3_at: usize,
     icrc_at: usize,
     is_ipv6: bool,
@@ -113,7 +113,7 @@ impl Sighting {
         })
     }
 
-    /// Flips a bit of the ICRC: everything else can still be read in a capture.
+    /// Flips a bit of the ICRC, so that all headers stay readable in a capture.
     fn corrupt(&self, frame: &mut [u8]) {
         debug_assert!(self.icrc_at + ICRC_LEN <= frame.len());
         if let Some(byte) = frame.get_mut(self.icrc_at) {
@@ -121,7 +121,7 @@ impl Sighting {
         }
     }
 
-    /// Marks the packet "congestion experienced" (RFC 3168), as a router would: the ICRC does not cover it.
+    /// Sets the CE mark (RFC 3168), as a router does, and the IPv4 checksum; the ICRC covers neither.
     fn mark_ce(&self, frame: &mut [u8]) {
         let Some(l3) = frame.get_mut(self.l3_at..) else { return };
         if self.is_ipv6 {
@@ -139,7 +139,7 @@ impl Sighting {
     }
 }
 
-/// What becomes of a frame as a whole; at most one event decides that.
+/// Disposition of a whole frame; of several events the first decides.
 #[derive(Clone, Copy)]
 enum Fate {
     Drop,
@@ -147,7 +147,7 @@ enum Fate {
     Hold { behind_pkts: Option<u32>, due: Instant },
 }
 
-/// A frame held back: until `due`, or until so many packets of its lane have passed.
+/// A frame held until `due`, or until `behind_pkts` packets of its lane have passed.
 struct DelayedFrame {
     frame: Vec<u8>,
     space: StreamId,
@@ -155,25 +155,25 @@ struct DelayedFrame {
     due: Instant,
 }
 
-/// A port on which the events of an [`EventPlan`] happen to frames sent. With an empty plan it costs a
-/// branch per call.
+/// A port that applies the events of an [`EventPlan`] to sent frames. With an empty plan it costs a branch per
+/// call.
 pub struct Events<P: Port> {
     port: P,
     watches: Vec<Watch>,
     streams: Streams,
     now: Instant,
-    /// When the first packet was sent.
+    /// The time at which the first packet was sent.
     start: Option<Instant>,
-    /// At most as many as there are events.
+    /// Held frames, at most one per event.
     delayed: Vec<DelayedFrame>,
-    /// Frames the caller reserved since its last flush.
+    /// Frames reserved since the last flush.
     reserved: Staging,
-    /// Frames that the port beneath had no room for.
+    /// Frames to send that did not fit the inner port yet.
     outgoing: Staging,
 }
 
 impl<P: Port> Events<P> {
-    /// Puts the events of `plan` on `port`.
+    /// Applies the events of `plan` to the frames sent by `port`.
     pub fn new(port: P, plan: EventPlan) -> Self {
         let watch = |event| Watch { event, space: None, offset: None, passes: 0, fired: None };
         let watches: Vec<Watch> = plan.into_events().into_iter().map(watch).collect();
@@ -194,24 +194,24 @@ impl<P: Port> Events<P> {
         !self.watches.is_empty()
     }
 
-    /// What became of each event so far, in the order of the plan.
+    /// The state of each event, in the order of the plan.
     pub fn outcomes(&self) -> Vec<EventOutcome> {
         let outcome =
             |watch: &Watch| EventOutcome { event: watch.event, passes: watch.passes, fired: watch.fired };
         self.watches.iter().map(outcome).collect()
     }
 
-    /// The port beneath.
+    /// The inner port.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// The port beneath.
+    /// The inner port.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// Lets one frame meet its events.
+    /// Applies the events to one frame, and passes it on, holds it or drops it.
     fn admit(&mut self, mut frame: Vec<u8>) {
         let Some(sighting) = Sighting::of(&frame) else { return self.outgoing.push(frame) };
         self.start.get_or_insert(self.now);
@@ -230,7 +230,7 @@ impl<P: Port> Events<P> {
         self.count_passing(space);
     }
 
-    /// The lane of a packet and the offset of its PSN there, where any event waits for that lane.
+    /// Returns the lane of a packet and the offset of its PSN there; `None` if no event is of that lane.
     fn find_lane(&mut self, sighting: &Sighting) -> Option<(StreamId, u64)> {
         let spot = self.streams.locate(sighting.dest, sighting.space, sighting.psn)?;
         if spot.is_new {
@@ -244,8 +244,8 @@ impl<P: Port> Events<P> {
         self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
-    /// Counts a pass for every event that names this packet, changes the frame where one acts on its
-    /// bytes, and returns what becomes of it.
+    /// Counts a pass for every event that matches this packet, applies those that change its bytes, and returns
+    /// the disposition of the frame; `None` passes it on.
     fn fate(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Option<Fate> {
         let mut fate = None;
         let (now, start) = (self.now, self.start.unwrap_or(self.now));
@@ -274,7 +274,7 @@ impl<P: Port> Events<P> {
                     sighting.mark_ce(frame);
                     None
                 }
-                // Of two that decide on the whole frame the first does.
+                // Of several events for the disposition the first decides; the others, their pass counted, never act.
                 _ if fate.is_some() => continue,
                 EventAction::Drop => Some(Fate::Drop),
                 EventAction::Duplicate => Some(Fate::Duplicate),
@@ -294,7 +294,7 @@ impl<P: Port> Events<P> {
         fate
     }
 
-    /// A packet of `space` is on its way: frames held behind it have one less to wait for.
+    /// Counts a packet of `space` that was passed on for the frames held behind others, and releases those due.
     fn count_passing(&mut self, space: StreamId) {
         if self.delayed.is_empty() {
             return;
@@ -310,7 +310,7 @@ impl<P: Port> Events<P> {
         self.release();
     }
 
-    /// Sends the held frames that have waited enough, oldest first.
+    /// Passes on the held frames that are due, in the order in which they were held.
     fn release(&mut self) {
         let now = self.now;
         let due = |delayed: &DelayedFrame| delayed.behind_pkts == Some(0) || delayed.due <= now;
@@ -347,7 +347,7 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // A backlog means that the port beneath is full, and the caller shall see that.
+        // A backlog means that the inner port is full, which the caller must see.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -362,7 +362,7 @@ impl<P: Port> Port for Events<P> {
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
         self.port.tx_flush();
-        // Buffers come from `reserved` and end in `outgoing`: bring the used ones back.
+        // Buffers are taken from `reserved` and end in `outgoing`; return them, otherwise each frame allocates.
         self.outgoing.return_spares(&mut self.reserved);
     }
 

@@ -1,41 +1,41 @@
-//! What shall happen, and to which packets.
+//! The specification of events: packets and actions.
 
 use super::Sighting;
 use crate::id::Qpn;
 use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
-/// Events of one port.
+/// Events of one port at most.
 pub const EVENTS_MAX: usize = 256;
-/// Connections that are told apart by their number: those of `roce perf -q` at its most.
+/// Connections that are numbered, at most; the limit of `roce perf -q`.
 pub const CONNECTIONS_MAX: u32 = 4096;
 /// The longest delay, in nanoseconds: 10 s.
 pub const DELAY_NANOS_MAX: u64 = 10_000_000_000;
-/// The most packets that a frame may be held behind.
+/// The most packets behind which a frame may be reordered.
 pub const BEHIND_PKTS_MAX: u32 = 1024;
 
 /// The queue pair of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventQp {
-    /// A connection's number, from 1, in the order in which this end first sends on them.
+    /// The number of a connection, from 1, in the order of the first packets that the port sends.
     Number(u32),
-    /// The destination's queue pair number, as it is on the wire.
+    /// The destination queue pair number in the packet.
     Dest(Qpn),
 }
 
 /// The PSN of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPsn {
-    /// Counted from 1, which is the first that this end sends on its lane.
+    /// Counted from 1, the first PSN that the port sends on the lane.
     Relative(u32),
-    /// As it is on the wire, where it comes first.
+    /// The PSN in the packet, where it first occurs on the lane.
     Absolute(Psn),
-    /// Any: the event counts packets, not transmissions of one.
+    /// Any PSN: passes count packets, not transmissions of one PSN.
     Any,
 }
 
 impl EventPsn {
-    /// The offset from a lane's first PSN; `None` for any.
+    /// Returns the offset from `first`, the lane's first PSN; `None` for any PSN.
     pub(super) fn offset_from(self, first: Psn) -> Option<u64> {
         match self {
             EventPsn::Relative(number) => Some(u64::from(number.saturating_sub(1))),
@@ -45,48 +45,48 @@ impl EventPsn {
     }
 }
 
-/// What happens to a packet.
+/// The impairment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventAction {
-    /// It vanishes.
+    /// The packet is dropped.
     Drop,
     /// A bit of its ICRC is flipped.
     Corrupt,
-    /// It is marked "congestion experienced".
+    /// The packet gets a CE mark.
     MarkCe,
-    /// It goes twice.
+    /// The packet is sent twice.
     Duplicate,
-    /// It goes so much later, in nanoseconds; the poll after that sends it.
+    /// The packet is held; the first flush after the delay sends it.
     Delay {
-        /// Nanoseconds.
+        /// The delay in nanoseconds, 1 to [`DELAY_NANOS_MAX`].
         nanos: u64,
     },
-    /// It goes after the next so many packets of its lane, or after a millisecond if fewer come.
+    /// The packet is held until later packets of its lane were sent, or for a millisecond.
     Reorder {
-        /// Packets.
+        /// Number of these packets, 1 to [`BEHIND_PKTS_MAX`].
         behind_pkts: u32,
     },
 }
 
-/// An event.
+/// An event: an action on one transmission of the packets that match all fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
-    /// Packets of this connection,
+    /// The connection.
     pub qp: EventQp,
-    /// of this lane,
+    /// Requests or responses.
     pub space: PsnSpace,
-    /// with this PSN,
+    /// The PSN.
     pub psn: EventPsn,
-    /// and, where one is given, of this opcode; a SEND may be numbered.
+    /// The opcode; `None` for any. A SEND also matches the numbered SEND.
     pub opcode: Option<Opcode>,
-    /// Which of them, from 1: 1 is the first transmission, 2 the first retransmission.
+    /// The number of the matching packet, from 1: 1 is the first transmission, 2 the first retransmission.
     pub pass: u32,
-    /// What happens to it.
+    /// The impairment of that packet.
     pub action: EventAction,
 }
 
 impl PacketEvent {
-    /// Whether the event is for the lane of a packet on the connection of this number.
+    /// Whether the event is of the connection and lane of a packet; `number` is the connection's.
     pub(super) fn names(&self, number: u32, sighting: &Sighting) -> bool {
         let is_of_qp = match self.qp {
             EventQp::Number(wanted) => wanted == number,
@@ -115,34 +115,34 @@ impl PacketEvent {
     }
 }
 
-/// What is wrong with a plan.
+/// Reason to refuse a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// More events than [`EVENTS_MAX`].
     #[error("{count} events are too many: a port takes {EVENTS_MAX} at most")]
     TooMany {
-        /// How many there are.
+        /// Number of events in the plan.
         count: usize,
     },
-    /// An event that cannot be.
+    /// An event with a number out of its range.
     #[error("event {number}: {reason}")]
     Event {
-        /// Which, from 1.
+        /// Place of the event in the plan, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The number and its range.
         reason: &'static str,
     },
 }
 
-/// Events that a port can be given; the default has none.
+/// Checked events of one port; the default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventPlan(Vec<PacketEvent>);
 
 impl EventPlan {
-    /// A plan of these events, each of which is checked.
+    /// Checks `events` and makes them a plan.
     ///
     /// # Errors
-    /// [`PlanError`]: too many, or a number out of its range.
+    /// [`PlanError`] if there are more than [`EVENTS_MAX`], or a number is out of its range.
     pub fn new(events: Vec<PacketEvent>) -> Result<Self, PlanError> {
         if events.len() > EVENTS_MAX {
             return Err(PlanError::TooMany { count: events.len() });
@@ -153,7 +153,7 @@ impl EventPlan {
         Ok(EventPlan(events))
     }
 
-    /// Whether nothing is to happen.
+    /// Whether the plan has no event.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -163,6 +163,6 @@ impl EventPlan {
     }
 }
 
-// The texts of `PacketEvent::check` say these numbers.
+// The messages of `PacketEvent::check` contain these numbers.
 const _: () =
     assert!(CONNECTIONS_MAX == 4096 && BEHIND_PKTS_MAX == 1024 && DELAY_NANOS_MAX == 10_000_000_000);

@@ -1,4 +1,4 @@
-//! Where a packet stands: its connection, its lane there, and how far its PSN is from the lane's first.
+//! The connection and lane of a packet, and the offset of its PSN from the lane's first.
 
 use std::collections::HashMap;
 
@@ -6,46 +6,46 @@ use super::plan::CONNECTIONS_MAX;
 use crate::id::{Gid, Qpn};
 use crate::psn::{Psn, PsnSpace};
 
-/// Names a lane of a connection.
+/// Index of a lane of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(usize);
 
-/// What the port has sent on a lane.
+/// The highest PSN that the port has sent on a lane.
 #[derive(Clone, Copy)]
 struct Sent {
-    /// The PSN furthest ahead, and its offset from the first: PSNs go round, offsets do not.
+    /// The highest PSN, and its offset from the first. Offsets do not wrap at 2^24.
     newest: Psn,
     newest_offset: u64,
     is_watched: bool,
 }
 
-/// Where a packet stands.
+/// Connection, lane and offset of a packet.
 pub(super) struct Position {
     pub(super) space: StreamId,
     /// The connection's number, from 1, in the order of first packets.
     pub(super) number: u32,
-    /// PSNs after the lane's first; `None` where it is before that.
+    /// Distance from the lane's first PSN; `None` if the packet's PSN is before that.
     pub(super) offset: Option<u64>,
-    /// The lane's first packet.
+    /// Whether the packet is the lane's first.
     pub(super) is_new: bool,
 }
 
-/// All connections that a port sends on, up to [`CONNECTIONS_MAX`]; those that come later are not seen.
+/// The first [`CONNECTIONS_MAX`] connections on which a port sends; later ones are ignored.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: HashMap<(Gid, Qpn), u32>,
-    /// Two for each connection: requests, responses.
+    /// Two per connection: requests, responses.
     sent: Vec<Option<Sent>>,
 }
 
 impl Streams {
-    /// None yet; with room for all that may come, where any are to be seen.
+    /// Creates an empty table; if `is_active`, allocates it for [`CONNECTIONS_MAX`] connections.
     pub(super) fn new(is_active: bool) -> Self {
         let room = if is_active { CONNECTIONS_MAX as usize } else { 0 };
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Where a packet to `dest` with this PSN stands; `None` where the table is full.
+    /// Locates a packet to `dest` with this PSN; `None` if the table is full. Adds unknown connections.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {
@@ -69,7 +69,7 @@ impl Streams {
         Some(Position { space: StreamId(at), number, offset, is_new })
     }
 
-    /// Some event waits for packets of this lane.
+    /// Marks a lane as one of an event.
     pub(super) fn watch(&mut self, space: StreamId) {
         if let Some(Some(sent)) = self.sent.get_mut(space.0) {
             sent.is_watched = true;

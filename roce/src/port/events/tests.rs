@@ -1,4 +1,4 @@
-//! The events in virtual time, over a loopback.
+//! Events in virtual time, over a loopback.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn template(qpn: u32, to: IpAddr, vlan: Option<u16>) -> HeaderTemplate {
     .unwrap()
 }
 
-/// Two ends, the first of which has events.
+/// Two ports, the first of which has events.
 struct Bench {
     port: Events<LoopbackPort>,
     far: LoopbackPort,
@@ -84,7 +84,7 @@ impl Bench {
         frames.iter().map(|frame| frame.as_ref().to_vec()).collect()
     }
 
-    /// The PSNs of what arrived, all of it whole.
+    /// The PSNs of the packets received, all with a correct ICRC.
     fn arrived(&mut self) -> Vec<u32> {
         let frames = self.frames();
         let psn = |frame: &Vec<u8>| {
@@ -318,7 +318,7 @@ fn numbers_out_of_range_are_refused() {
 }
 
 proptest! {
-    /// Any course of transmissions against a model that counts them one by one.
+    /// Any sequence of transmissions, compared with a model that counts them one by one.
     #[test]
     fn each_event_acts_on_its_transmission_alone(
         psns in prop::collection::vec(0..6u32, 1..60),
@@ -328,7 +328,7 @@ proptest! {
         let action = |drops| if drops { EventAction::Drop } else { EventAction::Duplicate };
         let events: Vec<_> =
             wanted.iter().map(|&(psn, pass, drops)| event(psn, pass, action(drops))).collect();
-        // The first packet is the one that PSNs are counted from.
+        // PSNs are counted from the first packet.
         let psns: Vec<u32> = std::iter::once(0).chain(psns).collect();
         let mut expected = Vec::new();
         let mut counts = [0; 6];
