@@ -1,5 +1,5 @@
-//! Nothing is allocated per packet once a connection is warm: at neither end, by no operation, at no
-//! size, and not while lost packets are sent again.
+//! A connection that is warm allocates nothing per packet: at neither end, by no operation, at no size, and not
+//! while lost packets are retransmitted.
 
 mod common;
 
@@ -13,10 +13,10 @@ use roce::queue::{SendOp, WcStatus};
 use roce::start;
 use roce::time::Instant;
 
-/// Messages before allocations are counted: queues have grown to what they need.
+/// Messages before allocations are counted, so that queues have grown to the size they need.
 const WARM_MESSAGES: u64 = 600;
 const MESSAGES: u64 = 300;
-/// Messages posted and not completed.
+/// Messages posted and not completed at most.
 const WINDOW: u64 = 16;
 const MEMORY_BYTES: usize = 64 << 10;
 
@@ -27,7 +27,7 @@ enum Kind {
     Read,
 }
 
-/// Messages from one end to the other, or back by READ.
+/// Messages between two ends, all of one operation and length.
 struct Flow<P: Port> {
     a: End<P>,
     b: End<P>,
@@ -36,7 +36,7 @@ struct Flow<P: Port> {
     now: Instant,
 }
 
-/// Allocations by posting and polling, at each end.
+/// Allocations by posting and polling, per end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Allocations {
     requester: u64,
@@ -62,7 +62,7 @@ impl<P: Port> Flow<P> {
         Flow { a, b, op, len_bytes, now: start::INSTANT }
     }
 
-    /// Connects both ends anew, with another congestion control, along a path that marks every packet.
+    /// Reconnects both ends with another congestion control; every packet is sent with a CE mark.
     fn reconnect(&mut self, congestion: &str) {
         let congestion = congestion.parse().unwrap();
         let [(qpn_a, gid_a), (qpn_b, gid_b)] = [&self.a, &self.b].map(|end| (end.qpn, end.gid));
@@ -106,7 +106,7 @@ impl<P: Port> Flow<P> {
     }
 }
 
-/// Checks every operation and size over the ports that `ports` makes; returns all packets sent again.
+/// Checks every operation and size over the ports that `ports` makes. Returns the packets retransmitted.
 fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
     let mut resent_pkts = 0;
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
@@ -137,7 +137,7 @@ fn nothing_is_allocated_while_losses_are_made_good() {
     let resent_pkts = assert_no_allocations(|| {
         let chance = "0.02".parse().unwrap();
         let direction = FaultDirection::Rx;
-        // Frames that are dropped or held on arrival need no buffers of their own.
+        // On receive, because frames dropped or delayed there need no buffers of their own.
         let config =
             FaultConfig { drop_chance: chance, reorder_chance: chance, direction, ..FaultConfig::default() };
         let (a, b) = ports();

@@ -1,5 +1,5 @@
-//! What Linux's soft-RoCE (rdma_rxe 6.1) put on the wire, in pcap/, against pcap/SUMMARY.txt, which an
-//! independent decoder wrote.
+//! Captures of Linux's soft-RoCE (rdma_rxe 6.1) in pcap/, against pcap/SUMMARY.txt, which an independent
+//! decoder wrote.
 
 use pcap_file::pcap::PcapReader;
 use roce::wire::{FrameParts, HeaderSpec, HeaderTemplate, NakCode, Packet, PacketSpec, Syndrome};
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 const PACKETS: usize = 396;
 const CAPTURES: usize = 45;
-/// The summary lists the first packets of a capture, at most so many.
+/// Packets of a capture that the summary lists at most, from the first on.
 const LISTED: usize = 40;
 
-/// The standard's words and the summary's, in the order of replacing.
+/// Words of the IBA and of the summary, in the order of their replacement.
 const WORDS: [(&str, &str); 8] = [
     ("RDMA WRITE", "WR"),
     ("RDMA READ REQUEST", "RD_REQ"),
@@ -23,7 +23,7 @@ const WORDS: [(&str, &str); 8] = [
     (" ", "_"),
 ];
 
-/// A capture as the summary tells it.
+/// A capture as the summary describes it.
 struct Expected {
     file: String,
     packets: usize,
@@ -60,7 +60,7 @@ fn frames(file: &str) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A packet in the words of the summary.
+/// Describes a packet in the words of the summary.
 fn tell(packet: &Packet<'_>) -> String {
     let info = packet.info;
     let (transport, name) = info.name.split_once(' ').unwrap();
@@ -112,7 +112,7 @@ fn every_packet_encodes_to_the_same_bytes() {
     assert_eq!(packets, PACKETS);
 }
 
-/// A frame written from the values that were read from it.
+/// Writes a frame from the values parsed from `frame`.
 fn encode_again(frame: &[u8]) -> Vec<u8> {
     let packet = Packet::parse(frame).unwrap();
     let mut template = HeaderTemplate::new(&HeaderSpec {

@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus of `parse`: frames of the captures, and what the fuzzer found worth keeping.
+//! Replays the fuzz corpus of `parse`: frames of the captures, and inputs that the fuzzer added.
 
 use roce::wire::Transport;
 use std::collections::BTreeSet;

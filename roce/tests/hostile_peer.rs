@@ -1,4 +1,4 @@
-//! A hostile peer against one engine: the corpus of the fuzz target, and scripts drawn at random.
+//! A hostile peer against one engine: the corpus of the fuzz target, and random scripts.
 
 mod hostile;
 
@@ -17,7 +17,7 @@ fn the_corpus_holds() {
         sum.successes += tally.successes;
         sum.failures += tally.failures;
     }
-    // Not only frames that are dropped at the door, nor connections that fail at once.
+    // Otherwise most frames are dropped before they reach a queue pair, or most connections fail at once.
     assert!(sum.received > 1000 && sum.frames > sum.received + 100, "{sum:?}");
     assert!(sum.connections > 100 && sum.successes > 100 && sum.failures > 100, "{sum:?}");
 }

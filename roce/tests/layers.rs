@@ -1,11 +1,11 @@
-//! The shape of the house: who may name whom, where `unsafe` may stand, how long files and functions
-//! may be. All of it is read from the sources, line by line, as rustfmt leaves them.
+//! The shape of the sources: which module may name which, where `unsafe` may stand, how long files and
+//! functions may be. The tests read the sources line by line, as rustfmt formats them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Crates in the workspace, and which of the others each may depend on.
+/// Crates of the workspace, and the others that each may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("dpdk-ffi/sys", &[]),
     ("dpdk-ffi", &["dpdk-sys"]),
@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests", &["verbs", "roce", "netsim", "lab", "apps"]),
 ];
 
-/// Where `unsafe` may stand, as the start of a path.
+/// Starts of the paths where `unsafe` may stand.
 const UNSAFE: &[&str] =
     &["dpdk-ffi/", "roce/src/mem/copy.rs", "roce/src/queue/ring.rs", "roce/tests/hostile/memory.rs"];
 
@@ -28,7 +28,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every Rust source under `dir`, with its path from the workspace's root.
+/// Returns path, from the workspace's root, and text of every Rust source under `dir`.
 fn sources(dir: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut dirs = vec![PathBuf::from(dir)];
@@ -55,7 +55,7 @@ fn all_sources() -> Vec<(String, String)> {
     dirs.into_iter().flat_map(sources).collect()
 }
 
-/// A line without its comment. That a `//` may stand in a string does no harm here.
+/// Returns a line without its comment. A `//` in a string does no harm here.
 fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
@@ -64,7 +64,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
-/// The modules that `text` names as `crate::module` or `crate::{module, ..}`.
+/// Returns the modules that `text` names as `crate::module` or `crate::{module, ..}`.
 fn named_modules(text: &str) -> BTreeSet<String> {
     let code: String = text.lines().map(code).collect::<Vec<_>>().join(" ");
     let mut named = BTreeSet::new();
@@ -134,7 +134,7 @@ fn crates_depend_downwards() {
         for line in manifest.lines() {
             section = line.strip_prefix('[').map_or(section, |name| name.trim_end_matches(']'));
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            // What tests of a crate need is no part of its shape, but netsim's depend on nothing either.
+            // Dependencies of tests do not count, except that netsim has none there either.
             let counts =
                 section == "dependencies" || (*member == "netsim" && section.ends_with("dependencies"));
             if counts && names.contains(name) {
@@ -164,7 +164,7 @@ fn files_are_short() {
     }
 }
 
-/// Whether a line of code begins a function's item.
+/// Returns whether a line of code begins a function.
 fn begins_function(line: &str) -> bool {
     let mut words = words(line).skip_while(|word| {
         matches!(*word, "pub" | "crate" | "super" | "const" | "async" | "extern" | "C" | "in")
@@ -173,7 +173,7 @@ fn begins_function(line: &str) -> bool {
     words.next() == Some("fn")
 }
 
-/// The functions of a file, with how many lines each has from its name to its closing brace.
+/// Returns the functions of a file, each with its lines from its name to its closing brace.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

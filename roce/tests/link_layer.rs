@@ -1,4 +1,4 @@
-//! Layer 2: which frames the device takes, by Ethernet destination and by VLAN.
+//! Layer 2: which frames a device accepts, by Ethernet destination and by VLAN.
 
 mod common;
 
@@ -12,12 +12,12 @@ use std::net::{IpAddr, Ipv4Addr};
 const LEN_BYTES: u32 = 64;
 const OTHER_HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A counter of drops, 0 where there is none of that name.
+/// A drop counter; 0 if no counter has this name.
 fn dropped(end: &End, name: &str) -> u64 {
     end.engine.drop_counters().iter().find(|(n, _)| *n == name).map_or(0, |(_, count)| count)
 }
 
-/// The frame of a WRITE that `a` sends, taken off the wire before `b` receives it.
+/// Removes the frame of a WRITE that `a` sends from the wire, before `b` receives it.
 fn stolen_write(a: &mut End, b: &mut End) -> Vec<u8> {
     a.memory.write(0, &[0x5A; LEN_BYTES as usize]).unwrap();
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
@@ -26,7 +26,7 @@ fn stolen_write(a: &mut End, b: &mut End) -> Vec<u8> {
     take(b.engine.port_mut())
 }
 
-/// The one frame under way to `port`.
+/// Removes the only frame on the wire to `port`.
 fn take(port: &mut LoopbackPort) -> Vec<u8> {
     let mut frames = Vec::new();
     port.rx_burst(&mut frames, 2);
@@ -34,12 +34,12 @@ fn take(port: &mut LoopbackPort) -> Vec<u8> {
     frames[0].as_ref().to_vec()
 }
 
-/// Sends `frame` from `a`'s port, and lets `b` receive it. Returns how many frames `b` answers with.
+/// Sends `frame` from `a`'s port, and polls `b`. Returns how many frames `b` sends.
 fn inject(a: &mut End, b: &mut End, frame: &[u8]) -> usize {
     let port = a.engine.port_mut();
     port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);
     port.tx_flush();
-    // An acknowledgement may wait for one poll.
+    // An ACK may be delayed by one poll.
     for _ in 0..3 {
         b.poll(2);
     }
@@ -108,12 +108,12 @@ fn an_address_on_a_vlan_sends_and_receives_frames_with_its_tag() {
     let untagged = [&frame[..12], &frame[16..]].concat();
     assert_eq!(inject(&mut a, &mut b, &untagged), 0);
     assert!(!is_written(&b) && dropped(&b, "wrong_vlan") == 1);
-    // With another priority it is the same VLAN.
+    // A tag with another priority is of the same VLAN.
     let mut prior = frame;
     prior[14] = 0xA0;
     assert_eq!(inject(&mut a, &mut b, &prior), 1);
     assert!(is_written(&b));
-    // And the whole way, both ways.
+    // End to end, in both directions.
     a.post(2, SendOp::Read { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(1024, LEN_BYTES));
     settle(&mut a, &mut b);
     assert!(a.completions().iter().any(|c| c.wr_id == 2 && c.status == WcStatus::Success));

@@ -1,4 +1,4 @@
-//! Work requests that fail on this side, and what becomes of those before them.
+//! Work requests that fail at the requester without a request sent, and completion of those before them.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
     end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
 }
 
-/// Everything on its way to `end` is lost.
+/// Drops all frames on the wire to `end`, and returns their number.
 fn lose(end: &mut End) -> usize {
     end.engine.port_mut().rx_burst(&mut Vec::new(), usize::MAX)
 }
@@ -30,7 +30,7 @@ fn what_precedes_a_bad_local_key_is_sent_again_where_it_was_lost() {
     let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::INSTANT);
     a.poll(timeout_nanos);
     b.poll(timeout_nanos);
-    // The acknowledgement waits for one poll.
+    // The ACK is delayed by one poll.
     b.poll(timeout_nanos);
     a.poll(timeout_nanos);
     assert_eq!(statuses(&mut a), [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]);

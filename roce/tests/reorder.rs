@@ -1,4 +1,4 @@
-//! What an engine keeps out of order: how much of it for whom, how long, and which version of a packet.
+//! The reorder buffer of an engine: share of each queue pair, age, and forged versions of packets.
 
 mod hostile;
 
@@ -22,7 +22,7 @@ fn the_corpus_holds() {
         sum.conflicts += tally.conflicts;
         sum.writes += tally.writes;
     }
-    // Not only a few at a time, and all ways out.
+    // Otherwise the buffer is never full, or packets do not leave it in every way.
     assert!(sum.kept_max > REORDER_FRAMES_MAX * 3 / 4, "{sum:?}");
     assert!(sum.no_room > 100 && sum.expired > 100 && sum.conflicts > 10 && sum.writes > 1000, "{sum:?}");
 }
@@ -39,17 +39,17 @@ proptest! {
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 4096 };
 const KEEPING: [RecoveryScheme; 2] = [RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-/// Longer than anything is kept.
+/// Longer than a packet is buffered.
 const LONG_NANOS: u64 = 3_000_000_000;
 
-/// A full packet of the path MTU of [`setup`].
+/// Payload bytes of a packet of the path MTU of [`setup`].
 const FULL: usize = 256;
 
-/// What a peer fills its payloads with, and what somebody else does.
+/// Payload byte of the peer, and of a forged packet.
 const GENUINE: u8 = 0x44;
 const FORGED: u8 = 0x66;
 
-/// The frames of the queue pair behind a gap of one packet, and the packet that closes it.
+/// Sends `count` WRITEs of one packet behind a gap of one packet. Returns the frame that closes the gap.
 fn behind_a_gap(several: &mut Several, index: usize, count: usize, len_bytes: usize) -> Vec<u8> {
     let mut frames = several.writes(index, count + 1, len_bytes);
     let missing = frames.remove(0);
@@ -61,7 +61,7 @@ fn behind_a_gap(several: &mut Several, index: usize, count: usize, len_bytes: us
 #[test]
 fn one_queue_pair_leaves_the_others_their_share() {
     let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 3);
-    // Two that leave their gaps open, and one that does not.
+    // Two queue pairs leave their gaps open, one closes its gap.
     for greedy in [0, 1] {
         behind_a_gap(&mut several, greedy, 4095, FULL);
     }
@@ -136,7 +136,7 @@ fn the_packet_farthest_ahead_makes_room() {
     let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 1);
     let mut frames = several.writes(0, 4096, FULL);
     let missing = frames.remove(0);
-    // The last comes first: what there is no room for is what would be executed first.
+    // In descending PSN order: packets that find no room are those that would be executed first.
     several.put_all(frames.into_iter().rev());
     several.run();
     let (kept, lost) = (several.pinned() as u64, several.counter(0, "reorder_no_room"));
@@ -164,7 +164,7 @@ fn the_genuine_packet_takes_the_place_of_a_forged_one() {
                 several.run();
                 several.put(genuine[0].clone());
                 several.run();
-                // What was thrown away with the forged one goes again.
+                // The packets dropped with the forged one are retransmitted.
                 several.put_all(genuine);
                 several.run();
                 assert_eq!(several.counter(0, "rx_write_requests"), 4);
@@ -185,7 +185,7 @@ fn a_packet_sent_again_is_no_other_version_of_itself() {
             let reth = several.shared(0, 4 * FULL);
             let frames = several.message(0, Kind::Write, reth);
             several.put_all(frames[1..].iter().cloned());
-            // A retransmission has another IP identification, and may ask for an acknowledgement.
+            // A retransmission has another IP identification, and may have AckReq set.
             several.put_all(frames[1..].iter().map(|frame| hostile::several::sent_again(frame)));
             several.run();
             assert_eq!(several.counter(0, "reorder_conflicts"), 0, "{recovery}, {placement:?}");
@@ -214,7 +214,7 @@ fn a_forged_first_packet_leads_no_payload_astray() {
         several.put_all(frames[1..4].iter().cloned());
         several.put(frames[0].clone());
         several.run();
-        // What was thrown away goes again.
+        // The packets dropped are retransmitted.
         several.put_all(frames);
         several.run();
         several.ends[0].peer.expected = first;

@@ -1,4 +1,4 @@
-//! Packets of a stranger who knows some of a connection and guesses the rest.
+//! Packets of a stranger, who knows some fields of a connection and guesses the others.
 
 use super::End;
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};
@@ -9,7 +9,7 @@ use roce::wire::{
     udp_source_port,
 };
 
-/// A packet to an end. [`Forged::to`] makes one that is in no way different from its peer's; each field may then be wrong.
+/// A packet to an end. [`Forged::to`] returns one that is equal to its peer's; a test then changes fields.
 #[derive(Clone, Copy)]
 pub(crate) struct Forged {
     pub(crate) src_mac: Mac,
@@ -28,12 +28,12 @@ pub(crate) struct Forged {
     pub(crate) syndrome: Syndrome,
     pub(crate) payload: u8,
     pub(crate) payload_len: usize,
-    /// Its ICRC is right.
+    /// Whether the ICRC is right.
     pub(crate) sound: bool,
 }
 
 impl Forged {
-    /// A packet of `opcode` at `psn` from `peer` to `victim`; WRITEs and READs name the victim's memory.
+    /// A packet of `opcode` and `psn` from `peer` to `victim`; WRITEs and READs name the victim's memory.
     pub(crate) fn to<P: Port, Q: Port>(victim: &End<P>, peer: &End<Q>, opcode: Opcode, psn: Psn) -> Forged {
         let payload_len = if opcode.info().is_some_and(|info| info.has_payload) { 64 } else { 0 };
         Forged {
@@ -57,7 +57,6 @@ impl Forged {
         }
     }
 
-    /// Its frame.
     pub(crate) fn frame(&self) -> Vec<u8> {
         let template = HeaderTemplate::new(&HeaderSpec {
             src_mac: self.src_mac,
@@ -97,7 +96,7 @@ impl Forged {
         frame
     }
 
-    /// Puts it on the wire to the peer of `from`.
+    /// Sends the packet from the port of `from`.
     pub(crate) fn send_from<P: Port>(&self, from: &mut End<P>) {
         let frame = self.frame();
         let port = from.engine.port_mut();

@@ -31,7 +31,7 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) gid: Gid,
 }
 
-/// Depth of each end's queues: no power of two, as that of their rings is.
+/// Depth of each end's queues: no power of two, unlike that of their rings.
 pub(crate) const DEPTH: u32 = 600;
 
 fn end<P: Port>(
@@ -77,7 +77,8 @@ fn end<P: Port>(
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
-/// Connects a queue pair in RESET to `peer`, up to RTS, with the schemes of `schemes`.
+/// Connects a queue pair in RESET to `peer`, up to RTS, with the recovery, placement and congestion control of
+/// `schemes`.
 pub(crate) fn connect<P: Port>(
     this: &mut End<P>,
     peer: Qpn,
@@ -126,7 +127,7 @@ pub(crate) fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End,
     pair_over(port_a, port_b, mtu, memory_bytes, signal_all, &QpAttr::default())
 }
 
-/// The two ends of a loopback.
+/// The two ends of a loopback of 1,024 frames.
 pub(crate) fn ports() -> (LoopbackPort, LoopbackPort) {
     ports_of(1024)
 }
@@ -151,7 +152,7 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
     joined(a, b, mtu, schemes)
 }
 
-/// As [`pair`], of devices whose configuration was changed.
+/// As [`pair`], with the devices' configuration changed by `change`.
 pub(crate) fn pair_of(
     mtu: PathMtu,
     memory_bytes: usize,
@@ -176,23 +177,23 @@ fn joined<P: Port, Q: Port>(
 }
 
 impl<P: Port> End<P> {
-    /// A list of one entry: `len_bytes` at `offset` of this end's memory.
+    /// A scatter/gather entry: `len_bytes` at `offset` of this end's memory.
     pub(crate) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.memory.addr() + offset as u64, len_bytes, lkey: self.lkey }
     }
 
-    /// Posts a send of one entry.
+    /// Posts a send of one scatter/gather entry.
     pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
         let data = SendData::Sges(&[sge]);
         self.send.post(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
     }
 
-    /// Posts a receive of one entry.
+    /// Posts a receive of one scatter/gather entry.
     pub(crate) fn post_recv(&mut self, wr_id: u64, sge: Sge) {
         self.recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
     }
 
-    /// A queue pair more, which stays in RESET.
+    /// Creates one more queue pair, which stays in RESET.
     pub(crate) fn create_idle_qp(&mut self) -> Qpn {
         let init = QpInit {
             pd: self.pd,
@@ -213,13 +214,13 @@ impl<P: Port> End<P> {
         self.engine.poll(start::INSTANT.plus_nanos(nanos))
     }
 
-    /// Everything that has completed.
+    /// Takes all CQEs from the completion queue.
     pub(crate) fn completions(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.poller.pop()).collect()
     }
 }
 
-/// Polls both ends in turn until neither has anything left to do.
+/// Polls both ends in turn until both are idle.
 pub(crate) fn settle(a: &mut End, b: &mut End) {
     for nanos in 0..100_000 {
         let now = start::INSTANT.plus_nanos(nanos);

@@ -1,12 +1,12 @@
-//! Several queue pairs that fill the reorder memory of one engine, with gaps, forged versions and errors, and end
-//! in any order: runs a script and checks every few polls what must always hold. Shared by the fuzz target, the
-//! replay of its corpus and a property test.
+//! Several queue pairs that fill the reorder buffer of one engine, with gaps, forged versions and errors, and end
+//! in any order: runs a script and checks invariants every few polls. Shared by the fuzz target, the replay of its
+//! corpus and a property test.
 //!
-//! * What the engine says that it keeps is what the port's pool misses, and within its bounds.
-//! * A queue pair that takes no packets keeps none.
+//! * The frames that the engine reports as buffered are those missing in the port's pool, and within its bounds.
+//! * A queue pair in a state that receives no packets buffers none.
 //! * Every frame is dropped for a counted reason or reaches a queue pair.
-//! * No byte changes but where a receive, or a permitted WRITE, puts it.
-//! * The engine comes to rest; and once all queue pairs are gone, all frames are back.
+//! * No byte changes, except by a receive or a permitted WRITE.
+//! * The engine becomes idle; after all queue pairs are destroyed, all frames are back in the pool.
 
 use super::several::{Several, sent_again};
 use super::tape::{self, Tape};
@@ -16,25 +16,25 @@ use roce::recovery::RecoveryScheme;
 
 /// Steps of one run at most.
 const STEPS_MAX: usize = 200;
-/// Frames of one run at most: enough to fill the memory.
+/// Frames of one run at most: enough to fill the reorder buffer.
 const FRAMES_MAX: usize = 10_000;
-/// Polls without a look at everything.
+/// Polls between two checks at most.
 const UNCHECKED_POLLS_MAX: usize = 16;
 /// Queue pairs at once.
 const QPS_MAX: usize = 4;
-/// Bytes of a packet that is kept as a copy.
+/// Payload bytes of a packet that is buffered as a copy.
 const TINY: usize = 64;
 
-/// What a run did, so that a test can see that scripts go deep.
+/// Counts of a run, so that a test can check that scripts reach deep states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Packets kept at once at most.
+    /// Packets buffered at once at most.
     pub(crate) kept_max: usize,
-    /// Packets that found no room.
+    /// Packets dropped for want of room.
     pub(crate) no_room: u64,
-    /// Packets kept for too long.
+    /// Packets dropped with age.
     pub(crate) expired: u64,
-    /// Kept packets that gave way to other versions.
+    /// Buffered packets replaced by other versions.
     pub(crate) conflicts: u64,
     /// WRITEs executed.
     pub(crate) writes: u64,
@@ -43,13 +43,13 @@ pub(crate) struct Tally {
 struct Crowd<'a> {
     tape: Tape<'a>,
     several: Several,
-    /// What each peer has sent, by queue pair.
+    /// Frames that each peer has sent, by queue pair.
     sent: Vec<Vec<Vec<u8>>>,
     frames: usize,
     tally: Tally,
 }
 
-/// Runs the script that `bytes` spell; panics where something does not hold.
+/// Runs the script that `bytes` encode; panics if an invariant does not hold.
 pub(crate) fn run(bytes: &[u8]) -> Tally {
     let mut tape = Tape(bytes);
     let mut setup = tape::setup(&mut tape);
@@ -126,7 +126,7 @@ impl Crowd<'_> {
         self.several.put(frame);
     }
 
-    /// A whole message, but for what is lost of it.
+    /// Sends a message, of which some packets are lost.
     fn message(&mut self, index: usize) {
         let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.mtu.bytes());
         let reth = self.several.arena.reth(tape::honest_reth(&mut self.tape, mtu_bytes));
@@ -139,7 +139,7 @@ impl Crowd<'_> {
         }
     }
 
-    /// A message of somebody else's, at PSNs that the peer has used or will use.
+    /// Sends a forged message, at PSNs that the peer has used or will use.
     fn forge(&mut self, index: usize) {
         let peer = &mut self.several.ends[index].peer;
         let (expected, fill) = (peer.expected, peer.fill);
@@ -154,7 +154,7 @@ impl Crowd<'_> {
         frames.into_iter().for_each(|frame| self.put(frame));
     }
 
-    /// Any packet.
+    /// Sends any packet.
     fn packet(&mut self, index: usize) {
         let plan = tape::packet(&mut self.tape, self.several.setup.mtu.bytes());
         let reth = self.several.arena.reth(plan.reth);
@@ -162,7 +162,7 @@ impl Crowd<'_> {
         self.put(frame);
     }
 
-    /// Some of what the peer has sent, again.
+    /// Retransmits some of the frames that the peer has sent.
     fn send_again(&mut self, index: usize) {
         let len = self.sent[index].len();
         let from = usize::from(self.tape.byte()) * len / 256;
@@ -175,7 +175,7 @@ impl Crowd<'_> {
         }
     }
 
-    /// Many packets behind a gap.
+    /// Sends many packets behind a gap.
     fn fill(&mut self, index: usize) {
         let count = usize::from(self.tape.pick(&[3u16, 40, 300, 4095, 3, 40, 300, 40]));
         let mtu_bytes = self.several.setup.mtu.bytes() as usize;
@@ -194,7 +194,7 @@ impl Crowd<'_> {
         self.poll();
     }
 
-    /// Polls until all is taken, with a look at everything every few polls and in the end.
+    /// Polls until all frames are received, and checks every few polls and in the end.
     fn poll(&mut self) {
         let mut unchecked = 0;
         while !(self.several.poll() && self.several.engine.port().incoming.is_empty()) {
@@ -206,7 +206,7 @@ impl Crowd<'_> {
         }
         self.check();
         self.check_states();
-        // In error for good: its connection begins anew.
+        // A queue pair in error may be reset and reconnected.
         for index in 0..self.sent.len() {
             if self.several.state(index) == QpState::Err && self.tape.once_in(2) {
                 assert!(self.several.modify(index, QpState::Reset));

@@ -1,4 +1,4 @@
-//! One allocation with four regions and guards between them, and what may change in it.
+//! One allocation with four regions and guards between them, and the bytes of it that may change.
 #![allow(unsafe_code)] // regions that are parts of one allocation, as an application's are
 
 use super::tape::{RethPlan, Target};
@@ -13,8 +13,8 @@ pub(crate) const REGION_BYTES: usize = 16 << 10;
 const GUARD_BYTES: usize = 1 << 10;
 const ARENA_BYTES: usize = 4 * REGION_BYTES + 5 * GUARD_BYTES;
 
-/// What memory holds at first. What the guards and the foreign region hold must never leave the engine,
-/// and what the private one holds only in the application's own messages.
+/// Bytes that memory is filled with. Those of the guards and of the foreign region must never be sent, and
+/// those of the private region only in the application's own messages.
 pub(crate) const GUARD: u8 = 0xEE;
 const SHARED: u8 = 0x22;
 const READ_ONLY: u8 = 0x11;
@@ -30,16 +30,16 @@ struct Region {
 
 pub(crate) struct Arena {
     memory: Memory,
-    /// What the memory held when it was last looked at.
+    /// The content of the memory at the last check.
     before: Vec<u8>,
     now: Vec<u8>,
-    /// Parts of the shared region that the peer has asked to write.
+    /// Parts of the shared region named by WRITEs of the peer.
     written: Vec<Range<usize>>,
     regions: [Region; 4],
     pub shared_is_registered: bool,
 }
 
-/// Where a region starts in the arena.
+/// Offset of a region in the arena.
 const fn start_of(index: usize) -> usize {
     GUARD_BYTES + index * (REGION_BYTES + GUARD_BYTES)
 }
@@ -66,7 +66,7 @@ impl Arena {
         let rights = [remote, Access::REMOTE_READ, Access::LOCAL_WRITE, remote];
         let regions = std::array::from_fn(|index| {
             let part = part(&memory, index);
-            // As far up as addresses go, so that a range that leaves the region wraps around.
+            // At the end of the address space, so that a range beyond the region wraps.
             let addr = if index == 1 { u64::MAX - REGION_BYTES as u64 } else { part.addr() };
             let pd = if index == 3 { other_pd } else { pd };
             let (lkey, rkey) = engine.register(pd, part, addr, rights[index]).unwrap();
@@ -118,14 +118,14 @@ impl Arena {
         Reth { va: start, rkey: self.rkey(plan.target), len_bytes: plan.len_bytes }
     }
 
-    /// The peer has sent `packet`: what it asks to write may change.
+    /// Records a packet of the peer: the memory that it may write may change.
     pub(crate) fn expect(&mut self, packet: &Packet<'_>) {
         if let (Operation::Write, Some(reth)) = (packet.info.operation, packet.reth()) {
             self.expect_write(reth.rkey, reth.va, reth.len_bytes);
         }
     }
 
-    /// What is in the shared region from `offset` on.
+    /// Reads the shared region from `offset` on.
     pub(crate) fn shared(&self, offset: usize, len_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; len_bytes];
         self.memory.read(start_of(0) + offset, &mut bytes).unwrap();
@@ -147,13 +147,13 @@ impl Arena {
         }
     }
 
-    /// Part of the private region, in the arena.
+    /// Range in the arena of a part of the private region.
     pub(crate) fn private(&self, sge_addr: u64, len_bytes: u32) -> Range<usize> {
         let start = start_of(2) + (sge_addr - self.regions[2].addr) as usize;
         start..start + len_bytes as usize
     }
 
-    /// Panics where a byte has changed that lies neither in `local` nor in what the peer may write.
+    /// Panics if a byte has changed that lies neither in `local` nor in a part that the peer may write.
     pub(crate) fn check<'a>(&'a mut self, local: impl Iterator<Item = &'a Range<usize>>) {
         self.memory.read(0, &mut self.now).unwrap();
         if self.now == self.before {
@@ -171,6 +171,6 @@ impl Arena {
 
 fn part(memory: &Memory, index: usize) -> Memory {
     let base = memory.addr() as *mut u8;
-    // SAFETY: inside the arena, which outlives the engine: the harness drops it last.
+    // SAFETY: the part lies inside the arena, which outlives the engine because the harness drops it last.
     unsafe { Memory::from_raw(base.add(start_of(index)), REGION_BYTES) }.unwrap()
 }

@@ -1,17 +1,17 @@
-//! One engine and a hostile peer: runs a script and checks after every poll what must always hold.
+//! One engine and a hostile peer: runs a script and checks invariants after every poll.
 //! Shared by the fuzz target, the replay of its corpus and a property test.
 //!
 //! ```text
 //!   bytes --tape--> steps --peer--> frames --> Engine::poll --> frames, completions, memory --> checks
 //! ```
 //!
-//! * No byte changes but where a receive or READ of the application, or a permitted WRITE, puts it.
-//! * No byte leaves that the peer may not read.
+//! * No byte changes, except by a receive or READ of the application, or by a permitted WRITE.
+//! * No byte is sent that the peer may not read.
 //! * Each work request completes exactly once and in order; a tiny completion queue may lose some.
 //! * Every frame is dropped for a counted reason or reaches the queue pair.
-//! * Answers, READ responses and resent requests are bounded by what asks for them.
-//! * The engine allocates next to nothing, and does not spin.
-//! * In the end, with a peer that has gone silent, nothing stays outstanding.
+//! * ACKs, READ responses and retransmissions are bounded by the packets and timeouts that cause them.
+//! * The engine allocates a bounded amount, and does not spin.
+//! * After the peer stops sending, all work requests complete.
 
 #![allow(dead_code)] // each test and fuzz target uses its part
 
@@ -47,25 +47,25 @@ use tape::{Kind, RethPlan, Setup, Step, Target};
 
 const DEPTH: u32 = 64;
 const INLINE_BYTES: u32 = 64;
-/// What the application puts into inline messages.
+/// Payload byte of inline messages.
 const INLINE: u8 = 0x55;
-/// Receives have odd numbers.
+/// Set in the `wr_id` of receives.
 const RECV_BIT: u64 = 1;
-/// Net allocations of the engine in one run, in bytes: queues of events that grow a little.
+/// Net allocations of the engine in one run, in bytes: event queues that grow.
 const ALLOCATED_MAX_BYTES: i64 = 16 << 10;
-/// What a poll takes.
+/// Time of a poll after the script.
 const POLL_NANOS: u64 = 100;
-/// The least rate that the scripts' schemes know.
+/// The lowest minimum rate of the scripts' congestion control.
 const RATE_MIN_BITS_PER_SEC: u64 = 1_000_000_000;
-/// Polls after which a silent peer must have been given up.
+/// Polls, after the peer stops sending, until all work requests must have completed.
 const LAST_POLLS_MAX: usize = 5000;
 
-/// What a run did, so that a test can see that scripts go deep.
+/// Counts of a run, so that a test can check that scripts reach deep states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Frames into the engine.
+    /// Frames that the engine received.
     pub(crate) frames: u64,
-    /// Of these, packets that reached a queue pair.
+    /// Those of them that reached a queue pair.
     pub(crate) received: u64,
     /// Completions with success.
     pub(crate) successes: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Tally {
     pub(crate) connections: u64,
 }
 
-/// Bytes that print as the steps that they spell.
+/// Bytes that print as the steps that they encode.
 pub(crate) struct Script(pub(crate) Vec<u8>);
 
 impl std::fmt::Debug for Script {
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Script {
     }
 }
 
-/// A work request that has not completed, and the memory that it may fill.
+/// A work request that has not completed, and the memory that it may write.
 struct Posted {
     wr_id: u64,
     len_bytes: u32,
@@ -114,7 +114,7 @@ struct Hostile {
     tally: Tally,
 }
 
-/// What the engine may send at most, and what it has sent.
+/// Counts that bound what the engine may send, and counts of packets sent.
 #[derive(Default)]
 struct Bounds {
     requests_in: u64,
@@ -127,7 +127,7 @@ struct Bounds {
     notifications_out: u64,
 }
 
-/// Runs the script that `bytes` spell; panics where something does not hold.
+/// Runs the script that `bytes` encode; panics if an invariant does not hold.
 pub(crate) fn run(bytes: &[u8]) -> Tally {
     let (setup, steps) = tape::script(bytes);
     let mut hostile = Hostile::new(setup);
@@ -146,7 +146,7 @@ fn gid(setup: Setup, last: u8) -> IpAddr {
     }
 }
 
-/// An engine with room for `max_qps`, which knows its peer and a stranger.
+/// An engine of at most `max_qps` queue pairs, with its peer and a stranger as neighbours.
 fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let gids = vec![(gid(setup, 1), if setup.is_ipv6 { 64 } else { 24 })];
@@ -175,7 +175,7 @@ fn qp_init(pd: PdId, cq: CqId) -> QpInit {
     }
 }
 
-/// Connects a queue pair in RESET to `peer`, as far as `until`.
+/// Connects a queue pair in RESET to `peer`, up to state `until`.
 fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, until: QpState) {
     let mut access = Access::NONE;
     for (bit, right) in [(1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ)] {
@@ -315,7 +315,7 @@ impl Hostile {
         }
     }
 
-    /// Puts a frame into the port, and notes what it entitles the engine to do.
+    /// Sends a frame to the engine, and counts what the engine may send for it.
     fn put(&mut self, frame: Vec<u8>) {
         if let Ok(packet) = Packet::parse(&frame)
             && packet.icrc_ok()
@@ -330,7 +330,7 @@ impl Hostile {
         self.engine.port_mut().incoming.push_back(frame);
     }
 
-    /// A list of `len_bytes` bytes in up to three pieces of the private region.
+    /// A scatter/gather list of `len_bytes` in `pieces` parts of the private region.
     fn sges(&self, len_bytes: u32, pieces: u8, bad_key: bool) -> Vec<Sge> {
         let lkey = self.arena.lkey(Target::Private);
         let lkey = if bad_key { LKey(lkey.0 ^ 1) } else { lkey };
@@ -405,7 +405,7 @@ impl Hostile {
         }
     }
 
-    /// The queue pair is in RESET: its work requests are gone without completions.
+    /// Reconnects a queue pair in RESET, which has dropped its work requests without completions.
     fn start_again(&mut self) {
         self.take_completions();
         self.sends.clear();
@@ -434,7 +434,7 @@ impl Hostile {
         progress
     }
 
-    /// Polls, then checks everything.
+    /// Polls once, then checks all invariants.
     fn poll_once(&mut self, room: usize) -> Progress {
         self.engine.port_mut().room = room;
         let mut progress = Progress::default();
@@ -460,7 +460,7 @@ impl Hostile {
         progress
     }
 
-    /// Reads what the engine sent: well-formed, to the peer, and nothing in it that is secret.
+    /// Checks the frames sent: well-formed, to the peer, and without secret bytes.
     fn take_sent(&mut self) {
         let is_latest = self.engine.port().incoming.is_empty();
         for frame in self.engine.port_mut().take_sent() {
@@ -470,7 +470,7 @@ impl Hostile {
             assert_eq!(packet.bth.dest_qp, Qpn::new(0x1234));
             let bounds = &mut self.bounds;
             let is_response = packet.info.operation == Operation::ReadResponse;
-            // A run: single bytes of any value come from the peer itself, in damaged packets.
+            // A run of four, because single bytes of any value may be from damaged packets of the peer.
             let secrets = [GUARD, FOREIGN, STALE, if is_response { PRIVATE } else { GUARD }];
             let is_secret = |run: &[u8]| secrets.iter().any(|secret| run.iter().all(|byte| byte == secret));
             assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);
@@ -489,7 +489,7 @@ impl Hostile {
             let is_recv = cqe.wr_id & RECV_BIT != 0;
             let queue = if is_recv { &mut self.recvs } else { &mut self.sends };
             let mut posted = queue.pop_front();
-            // What an overflowed queue lost is missing, but the order stays.
+            // A completion queue that overflowed has lost CQEs, but the others are in order.
             while self.setup.tiny_cq && posted.as_ref().is_some_and(|posted| posted.wr_id < cqe.wr_id) {
                 posted = queue.pop_front();
             }
@@ -515,7 +515,7 @@ impl Hostile {
             + counters.packet_seq_err
             + counters.rcvd_rnr_err
             + counters.implied_nak_seq_err;
-        // Under selective repeat each answer may show a window of losses, and no more.
+        // Under selective repeat each response shows the loss of at most a window.
         let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
         let shown = if is_selective { counters.rcvd_pkts } else { 0 };
         let resumptions = resumptions + counters.tail_probes + counters.roce_adp_retrans_to + shown;
@@ -532,7 +532,7 @@ impl Hostile {
         assert!(rate.is_none_or(|rate| rate >= RATE_MIN_BITS_PER_SEC), "slowed down to {rate:?}");
     }
 
-    /// Lets time pass until the engine's next deadline; false where it has none.
+    /// Polls at the engine's next deadline; false if it has none.
     fn sleep(&mut self) -> bool {
         let Some(deadline) = self.engine.next_deadline() else { return false };
         if self.now < deadline {
@@ -542,12 +542,12 @@ impl Hostile {
         true
     }
 
-    /// The peer says no more: whatever is outstanding ends.
+    /// The peer sends nothing more: all work requests must complete.
     fn finish(&mut self) {
         self.modify(QpState::Rts);
         for _ in 0..LAST_POLLS_MAX {
             let idle = self.poll(usize::MAX).is_idle();
-            // Each poll takes its time: what is held back for a moment must not be held for ever.
+            // The clock advances with each poll, otherwise packets that are paced or delayed would never be sent.
             self.now = self.now.plus_nanos(POLL_NANOS);
             if idle && self.sends.is_empty() {
                 break;

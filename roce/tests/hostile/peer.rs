@@ -1,4 +1,4 @@
-//! The peer: builds the frames that a script asks for, and reads those that the engine sends.
+//! The peer: builds the frames of a script's steps, and parses those that the engine sends.
 
 use super::port::MTU_BYTES;
 use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
@@ -11,16 +11,16 @@ use roce::wire::{
 };
 use std::collections::VecDeque;
 
-/// What the peer fills its payloads with.
+/// Payload byte of the peer.
 pub(crate) const PEER: u8 = 0x44;
 
 pub(crate) const ETH_LEN: usize = 14;
-/// Requests of the engine that the peer remembers.
+/// Requests of the engine that the peer remembers at most.
 const REQUESTS_MAX: usize = 512;
-/// Responses to one READ that an honest answer has at most.
+/// READ responses that an honest peer sends to one READ at most.
 const RESPONSES_MAX: u32 = 64;
 
-/// A request that the engine sent.
+/// A request packet of the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub psn: Psn,
@@ -37,9 +37,9 @@ pub(crate) struct Peer {
     pub other_qpn: Qpn,
     pub idle_qpn: Qpn,
     pub mtu_bytes: u32,
-    /// What it fills its payloads with.
+    /// Payload byte.
     pub fill: u8,
-    /// The PSN that the engine expects, as far as the peer knows.
+    /// The engine's expected PSN, as far as the peer knows.
     pub expected: Psn,
     pub requests: VecDeque<Request>,
     unanswered: usize,
@@ -49,13 +49,13 @@ pub(crate) struct Peer {
     receives: u32,
 }
 
-/// A frame's header fields, with what is wrong with them.
+/// Header fields of a frame, which may be wrong.
 struct Address {
     src: Gid,
     dst: Gid,
     qpn: Qpn,
     pkey: PKey,
-    /// A router on the way marked it "congestion experienced".
+    /// The frame has a CE mark.
     marked: bool,
 }
 
@@ -80,7 +80,7 @@ impl Peer {
         }
     }
 
-    /// A new connection begins.
+    /// Resets the state for a new connection.
     pub(crate) fn restart(&mut self, expected: Psn, is_selective: bool) {
         self.expected = expected;
         self.is_selective = is_selective;
@@ -89,7 +89,7 @@ impl Peer {
         self.unanswered = 0;
     }
 
-    /// Learns from a frame that the engine sent. `is_latest`: the engine has seen all that was sent to it.
+    /// Records a packet of the engine. `is_latest`: the engine has received all frames sent to it.
     pub(crate) fn observe(&mut self, packet: &Packet<'_>, is_latest: bool) {
         if packet.info.is_request {
             if self.requests.len() == REQUESTS_MAX {
@@ -181,7 +181,7 @@ impl Peer {
             Damage::WrongDestination => address.dst = self.stranger,
             _ => {}
         }
-        // Often the one that is due, and often not.
+        // In about every fourth packet, the recv WQE sequence number is the one due.
         let recveth = RecvEth {
             recv_seq: self.receives.wrapping_add(u32::from(plan.syndrome & 3)).wrapping_sub(1),
             packet: if plan.syndrome == 0xFF { u32::MAX } else { u32::from(plan.flags >> 6) },
@@ -202,7 +202,7 @@ impl Peer {
         frame
     }
 
-    /// The frames of a whole message.
+    /// The frames of a message, which advance `expected`.
     pub(crate) fn message(&mut self, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
         let [first, middle, last, only] = match kind {
             Kind::Send if self.is_selective => [0xE0, 0xE1, 0xE2, 0xE4],
@@ -213,7 +213,7 @@ impl Peer {
             Kind::WriteWithImm => [0x06, 0x07, 0x09, 0x0B],
             Kind::Read => [0x0C; 4],
         };
-        // A message is short whatever its RETH says.
+        // At most 16 packets, also if the RETH has a larger length.
         let len_bytes = if kind == Kind::Read { 0 } else { reth.len_bytes.min(16 * self.mtu_bytes) };
         let packets = len_bytes.div_ceil(self.mtu_bytes).max(1);
         let mut frames = Vec::new();
@@ -240,7 +240,7 @@ impl Peer {
         PacketSpec { opcode, solicited, ack_req, fecn, becn, psn, ip_id: 0, payload_len }
     }
 
-    /// Honest answers to all requests not yet answered.
+    /// ACKs and READ responses of an honest peer to all requests not yet answered.
     pub(crate) fn answers(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let first = self.requests.len() - self.unanswered;
@@ -283,7 +283,7 @@ fn reth_of_nothing() -> Reth {
     Reth { va: 0, rkey: roce::id::RKey(0), len_bytes: 0 }
 }
 
-/// PSNs of a request packet.
+/// PSNs that a request packet takes.
 fn span(opcode: Opcode, reth: &Reth, mtu_bytes: u32) -> u32 {
     if opcode == Opcode::RC_RDMA_READ_REQUEST { reth.len_bytes.div_ceil(mtu_bytes).max(1) } else { 1 }
 }
@@ -309,7 +309,7 @@ fn damage(frame: &mut Vec<u8>, damage: Damage, bth: usize) {
     }
 }
 
-/// Makes the ICRC right again.
+/// Recomputes the ICRC of a frame.
 pub(crate) fn reseal(frame: &mut [u8]) {
     let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>().unwrap();
     if let Some(value) = icrc::compute(&covered[ETH_LEN..]) {

@@ -1,25 +1,25 @@
-//! A port whose wire is the harness, and which allocates nothing while the engine polls.
+//! A port whose wire is the harness. It allocates nothing while the engine polls.
 
 use roce::id::Mac;
 use roce::port::{Port, PortCaps};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Frames that one poll can reserve.
+/// Frames that the engine may send in one poll.
 const FRAMES_MAX: usize = 128;
 /// The port's MTU.
 pub(crate) const MTU_BYTES: usize = 4200;
 
-/// What a transmit buffer holds when the engine gets it.
+/// Content of a transmit buffer when the engine reserves it.
 pub(crate) const STALE: u8 = 0xBA;
 
 pub(crate) struct WirePort {
     mac: Mac,
     /// Frames on their way to the engine. The harness keeps another reference to each.
     pub incoming: VecDeque<Rc<[u8]>>,
-    /// Frames that the engine has taken.
+    /// Frames that the engine has received.
     pub taken: u64,
-    /// Frames that the port still takes from the engine.
+    /// Frames that the port still accepts from the engine.
     pub room: usize,
     bytes: Vec<u8>,
     lens: Vec<usize>,
@@ -37,7 +37,7 @@ impl WirePort {
         }
     }
 
-    /// The frames sent since the last call.
+    /// Returns the frames sent since the last call.
     pub(crate) fn take_sent(&mut self) -> Vec<Vec<u8>> {
         let mut rest = self.bytes.as_slice();
         let frames = self.lens.iter().map(|len| {

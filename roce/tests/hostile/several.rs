@@ -1,5 +1,5 @@
-//! Several queue pairs of one engine, each with its own peer at the same address, and what the engine keeps of
-//! their frames.
+//! Several queue pairs of one engine, each with its own peer at the same address, and the frames that the engine
+//! holds.
 
 use super::memory::{Arena, REGION_BYTES};
 use super::peer::{ETH_LEN, Peer, reseal};
@@ -18,7 +18,7 @@ use roce::time::Instant;
 use roce::wire::{Operation, Packet, Reth};
 use std::rc::Rc;
 
-/// Polls that take all that is on the wire: more is a fault.
+/// Polls after which the engine must be idle.
 const POLLS_MAX: usize = 10_000;
 
 /// One queue pair and its peer.
@@ -39,11 +39,11 @@ pub(crate) struct Several {
     poller: CqPoller,
     /// Every frame that the engine may still hold.
     frames: Vec<Rc<[u8]>>,
-    /// How many packets the last selective acknowledgement tells of, behind the one that is missing.
+    /// Bits set in the bitmap of the last SACK.
     pub(crate) told: u32,
 }
 
-/// A connection under `recovery` with the smallest MTU.
+/// Setup of a connection under `recovery` with the smallest MTU.
 pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
     Setup {
         is_ipv6: false,
@@ -60,7 +60,7 @@ pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
     }
 }
 
-/// A frame as its sender makes it again: of another IP identification, and asking for an acknowledgement.
+/// A retransmission of `frame`: with another IP identification, and with AckReq set.
 pub(crate) fn sent_again(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let ip = ETH_LEN;
@@ -76,7 +76,7 @@ pub(crate) fn sent_again(frame: &[u8]) -> Vec<u8> {
 }
 
 impl Several {
-    /// `count` queue pairs, connected.
+    /// An engine with `count` connected queue pairs.
     pub(crate) fn new(setup: Setup, count: usize) -> Self {
         let mut engine = engine(setup, 2 * count);
         let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
@@ -89,7 +89,7 @@ impl Several {
         several
     }
 
-    /// One more queue pair, connected.
+    /// Creates and connects one more queue pair.
     pub(crate) fn create(&mut self) {
         let handles = self.engine.create_qp(&qp_init(self.pd, self.cq)).unwrap();
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(self.setup, last)));
@@ -107,7 +107,7 @@ impl Several {
         end.peer.restart(start::psn(setup.first_psn), is_selective);
     }
 
-    /// Destroys a queue pair.
+    /// Destroys a queue pair; the last one takes its index.
     pub(crate) fn destroy(&mut self, index: usize) {
         let end = self.ends.swap_remove(index);
         self.engine.destroy_qp(end.qpn).unwrap();
@@ -117,24 +117,24 @@ impl Several {
         self.engine.query_qp(self.ends[index].qpn).unwrap().0
     }
 
-    /// Whether there is such a transition.
+    /// Changes the state of a queue pair; false if there is no such transition.
     pub(crate) fn modify(&mut self, index: usize, to: QpState) -> bool {
         let attr = QpAttr { state: Some(to), ..QpAttr::default() };
         self.engine.modify_qp(self.ends[index].qpn, &attr).is_ok()
     }
 
-    /// Part of the shared region.
+    /// RETH of a part of the shared region.
     pub(crate) fn shared(&self, offset: usize, len_bytes: usize) -> Reth {
         let (offset, len_bytes) = (offset as i64, len_bytes as u32);
         self.arena.reth(RethPlan { target: Target::Shared, offset, from_end: false, len_bytes })
     }
 
-    /// The frames of a whole message, the next of its peer.
+    /// The frames of the next message of a peer.
     pub(crate) fn message(&mut self, index: usize, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
         self.ends[index].peer.message(kind, reth)
     }
 
-    /// The frames of WRITEs of one packet each, one behind the other in the shared region.
+    /// The frames of `count` WRITEs of one packet each, to consecutive parts of the shared region.
     pub(crate) fn writes(&mut self, index: usize, count: usize, len_bytes: usize) -> Vec<Vec<u8>> {
         let reth = |number| self.shared(number * len_bytes % REGION_BYTES, len_bytes);
         let reths: Vec<Reth> = (0..count).map(reth).collect();
@@ -161,7 +161,7 @@ impl Several {
         frames.into_iter().for_each(|frame| self.put(frame));
     }
 
-    /// Polls until all that is on the wire was taken and answered.
+    /// Polls until the wire is empty and the engine idle, then checks memory.
     pub(crate) fn run(&mut self) {
         for _ in 0..POLLS_MAX {
             if self.poll() && self.engine.port().incoming.is_empty() {
@@ -171,7 +171,7 @@ impl Several {
         panic!("it never comes to rest");
     }
 
-    /// Polls once, and looks at what is sent. Returns whether there was nothing to do.
+    /// Polls once and parses the frames sent. Returns whether the engine was idle.
     pub(crate) fn poll(&mut self) -> bool {
         self.engine.port_mut().room = usize::MAX;
         let progress = self.engine.poll(self.now);
@@ -182,7 +182,7 @@ impl Several {
             if packet.info.operation == Operation::SelectiveAcknowledge {
                 self.told = packet.payload.iter().map(|byte| byte.count_ones()).sum();
             }
-            // All have one address: only those of a single queue pair are told apart.
+            // All peers have one address, so a packet has a known receiver only with a single queue pair.
             if let [end] = &mut self.ends[..] {
                 end.peer.observe(&packet, is_latest);
             }
@@ -196,14 +196,14 @@ impl Several {
         progress.is_idle()
     }
 
-    /// Checks that no byte changed but where it may.
+    /// Checks that no byte changed where it may not.
     pub(crate) fn check(&mut self) {
         let fills = self.arena.private(self.arena.addr(Target::Private), REGION_BYTES as u32);
         self.arena.check([fills].iter());
         self.frames.retain(|frame| Rc::strong_count(frame) > 1);
     }
 
-    /// Lets so much time pass, with a poll at every deadline.
+    /// Advances the clock by `nanos`, with a poll at every deadline.
     pub(crate) fn wait(&mut self, nanos: u64) {
         let end = self.now.plus_nanos(nanos);
         while let Some(due) = self.engine.next_deadline().filter(|due| *due <= end) {

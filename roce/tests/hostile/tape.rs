@@ -1,5 +1,5 @@
-//! Bytes to steps: what a hostile peer, the network and the application do to one engine. Every byte
-//! string is a script, and most packets are nearly right, for those go deepest.
+//! Decodes bytes to steps of a hostile peer, the network and the application. Every byte string is a script. Most
+//! packets are nearly right, because those reach the deepest states.
 
 use roce::congestion::CongestionScheme;
 use roce::qp::{PathMtu, Placement, QpState};
@@ -7,15 +7,15 @@ use roce::recovery::RecoveryScheme;
 
 /// Steps of one run at most.
 const STEPS_MAX: usize = 400;
-/// Packets kept out of order where that was agreed: few, so that scripts leave the window.
+/// Window under selective repeat, in packets: small, so that scripts leave it.
 const SELECTIVE_WINDOW_PKTS: u32 = 64;
 
-/// How the connection is set up.
+/// Attributes of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub is_ipv6: bool,
     pub mtu: PathMtu,
-    /// A completion queue of four entries, which overflows.
+    /// The completion queue has four entries, so that it overflows.
     pub tiny_cq: bool,
     /// The queue pair refuses remote WRITE (bit 0), remote READ (bit 1).
     pub refuses: u8,
@@ -28,27 +28,27 @@ pub(crate) struct Setup {
     pub congestion: CongestionScheme,
 }
 
-/// Which region of memory, or none.
+/// Memory region that an RKey names, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Remote WRITE and READ.
+    /// Permits remote WRITE and READ.
     Shared,
-    /// Remote READ only.
+    /// Permits remote READ only.
     ReadOnly,
-    /// No remote access.
+    /// Permits no remote access.
     Private,
-    /// Of another protection domain.
+    /// Belongs to another protection domain.
     Foreign,
-    /// The key of `Shared`, with one bit wrong.
+    /// The key of `Shared` with one bit wrong.
     NoRegion,
 }
 
-/// A PSN, given from what the engine expects or has sent.
+/// A PSN, relative to one of the engine's, or absolute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PsnPlan {
-    /// From the PSN that the engine expects.
+    /// Offset from the engine's expected PSN.
     Expected(i32),
-    /// From the engine's own request, so many before its last.
+    /// Offset from a request of the engine, `back` before its last.
     Request {
         back: u8,
         offset: i32,
@@ -60,32 +60,32 @@ pub(crate) enum PsnPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RethPlan {
     pub target: Target,
-    /// After the region's start, or (where `from_end`) before the last place where the length fits.
+    /// Offset from the region's start or, if `from_end`, back from the last position where the length fits.
     pub offset: i64,
     pub from_end: bool,
     pub len_bytes: u32,
 }
 
-/// What is wrong with a packet besides its fields.
+/// Damage of a packet, in addition to its fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Damage {
     None,
     UnknownQp(u32),
-    /// To the queue pair of another peer.
+    /// Addressed to the queue pair of another peer.
     OtherQp,
-    /// To a queue pair in INIT.
+    /// Addressed to a queue pair in INIT.
     IdleQp,
     PKey(u16),
     WrongSource,
     WrongDestination,
-    /// The pad count, with the ICRC right.
+    /// Replaces the pad count; the ICRC is right.
     Pad(u8),
-    /// A byte of the packet, with the ICRC right.
+    /// Changes a byte of the packet; the ICRC is right.
     Byte {
         at: u16,
         xor: u8,
     },
-    /// A byte of the frame, ICRC or not.
+    /// Changes any byte of the frame, without a new ICRC.
     Corrupt {
         at: u16,
         xor: u8,
@@ -101,12 +101,12 @@ pub(crate) struct PacketPlan {
     pub payload_len: usize,
     pub reth: RethPlan,
     pub syndrome: u8,
-    /// Solicited, ack request, FECN, BECN, from bit 0 on; bits 4 and 5 both: marked on its way.
+    /// Solicited, AckReq, FECN, BECN, from bit 0 on; bits 4 and 5 both: a CE mark.
     pub flags: u8,
     pub damage: Damage,
 }
 
-/// A kind of message or work request.
+/// Operation of a message or work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -118,19 +118,19 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// One packet of the peer's.
+    /// The peer sends one packet.
     Packet(PacketPlan),
-    /// A whole message, as an honest peer sends it, but for the packets whose bit in `lost` is set.
+    /// The peer sends a message; packets whose bit in `lost` is set are lost.
     Message {
         kind: Kind,
         reth: RethPlan,
         lost: u32,
     },
-    /// Honest answers to the engine's requests, but for those whose bit in `lost` is set.
+    /// The peer sends the responses due to the engine's requests; those whose bit in `lost` is set are lost.
     Answer {
         lost: u32,
     },
-    /// Bytes that need not be a packet.
+    /// The peer sends bytes that need not be a packet.
     Raw(Vec<u8>),
     /// The application posts a send.
     Send {
@@ -147,20 +147,20 @@ pub(crate) enum Step {
         sges: u8,
         bad_key: bool,
     },
-    /// Time passes, and the engine is polled, with room for so many frames in the port.
+    /// The engine is polled after `nanos`, with room for `room` frames in the port.
     Poll {
         nanos: u64,
         room: usize,
     },
-    /// Time passes until the engine's next deadline.
+    /// The engine is polled at its next deadline.
     Sleep,
-    /// The application takes the shared region away, and gives it back.
+    /// The application deregisters the shared region; `Register` registers it again.
     Deregister,
     Register,
     Modify(QpState),
 }
 
-/// Bytes, read as choices; zeroes after their end.
+/// Bytes read as choices, followed by zeroes without end.
 pub(crate) struct Tape<'a>(pub(crate) &'a [u8]);
 
 impl Tape<'_> {
@@ -182,13 +182,13 @@ impl Tape<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// True once in `out_of` times.
+    /// Returns true for one in `out_of` bytes on average.
     pub(crate) fn once_in(&mut self, out_of: u8) -> bool {
         self.byte() % out_of == 1
     }
 }
 
-/// The script that `bytes` spell.
+/// Decodes the script of `bytes`.
 pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     let mut tape = Tape(bytes);
     let setup = setup(&mut tape);
@@ -199,7 +199,7 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     (setup, steps)
 }
 
-/// How a connection is set up.
+/// Decodes the attributes of a connection.
 pub(crate) fn setup(tape: &mut Tape<'_>) -> Setup {
     let flags = tape.byte();
     let mtu = tape.byte();

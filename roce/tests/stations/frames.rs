@@ -1,4 +1,4 @@
-//! Frames of neighbours, well-formed or not, and what they say.
+//! Frames of neighbours, well-formed or not, and the parser of those that the engine sends.
 
 use super::OWN_MAC;
 use etherparse::icmpv6::NeighborAdvertisementHeader;
@@ -8,15 +8,15 @@ use std::net::{IpAddr, Ipv6Addr};
 
 const TAG: [u8; 2] = [0x81, 0x00];
 
-/// A question that the engine sent.
+/// An ARP request or neighbour solicitation of the engine.
 pub(crate) struct Question {
     pub(crate) target: IpAddr,
     pub(crate) asker: IpAddr,
-    /// Its Ethernet destination.
+    /// Ethernet destination.
     pub(crate) to: Mac,
 }
 
-/// What `frame`, sent by the engine, asks for.
+/// Parses an ARP request or neighbour solicitation of the engine; `None` for other frames.
 pub(crate) fn question(frame: &[u8]) -> Option<Question> {
     let to = Mac(*frame.first_chunk()?);
     let v6 =
@@ -30,7 +30,7 @@ pub(crate) fn question(frame: &[u8]) -> Option<Question> {
     }
 }
 
-/// The answer of the owner of `target`, which is at `mac`.
+/// The ARP reply or neighbour advertisement of `target`, which has `mac`.
 pub(crate) fn answer(target: IpAddr, mac: Mac, asker: IpAddr) -> Vec<u8> {
     match (target, asker) {
         (IpAddr::V6(target), IpAddr::V6(asker)) => {
@@ -40,7 +40,7 @@ pub(crate) fn answer(target: IpAddr, mac: Mac, asker: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What the owner of `ip` sends unasked when it has moved to `mac`.
+/// The claim that `ip` sends when it has moved to `mac`.
 pub(crate) fn announcement(ip: IpAddr, mac: Mac) -> Vec<u8> {
     match ip {
         IpAddr::V4(_) => arp(mac, Mac::BROADCAST, 1, (mac, ip), (Mac::default(), ip)),
@@ -138,7 +138,7 @@ pub(crate) fn echo(source: Mac, destination: Mac, ips: [IpAddr; 2], payload: &[u
     frame
 }
 
-/// The frame with a VLAN tag.
+/// Inserts a VLAN tag into `frame`.
 pub(crate) fn tagged(frame: &[u8], tci: u16) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(12);
     [addresses, &TAG, &tci.to_be_bytes(), rest].concat()

@@ -1,15 +1,15 @@
-//! One engine on a link with two honest stations and a stranger: plays a script of frames and checks after every poll
-//! what must always hold. Shared by the fuzz target, the replay of its corpus and a property test.
+//! One engine on a link with two honest stations and a stranger: plays a script of frames and checks invariants after
+//! every poll. Shared by the fuzz target, the replay of its corpus and a property test.
 //!
 //! ```text
 //!   bytes --tape--> steps --> ARP, neighbour discovery, echo, raw frames --> Engine::poll --> frames --> checks
 //!                                                       honest answers <----------------------'
 //! ```
 //!
-//! * The packets of a live connection go to its peer, as long as the peer answered whatever it was asked.
+//! * The packets of a connection go to the MAC of its peer, if the peer has answered every request.
 //! * A poll sends no more frames of the neighbour code than its bound.
-//! * The neighbour table and what the engine allocates are bounded.
-//! * The engine comes to rest.
+//! * The neighbour table and the memory that the engine allocates are bounded.
+//! * The engine becomes idle.
 
 mod frames;
 #[path = "../hostile/port.rs"]
@@ -33,14 +33,14 @@ use std::net::IpAddr;
 use tape::Step;
 
 pub(crate) const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// Polls after which the engine must have come to rest, with all that is under way answered.
+/// Polls after which the engine must be idle, with all its requests answered.
 const POLLS_MAX: usize = 400;
-/// Net allocations of the engine in one run, in bytes: answers that wait, and the cache.
+/// Net allocations of the engine in one run, in bytes: queued replies, and the neighbour table.
 const ALLOCATED_MAX_BYTES: i64 = 256 << 10;
-/// Addresses that a script can have resolved, and the two of the live connections.
+/// Addresses that a script can resolve, and those of the two connections.
 const NEIGHBOURS_MAX: usize = 8;
 
-/// What a run did, so that a test can see that scripts go deep.
+/// Counts of a run, so that a test can check that scripts reach deep states.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(dead_code)] // the fuzz target counts nothing
 pub(crate) struct Tally {
@@ -56,9 +56,9 @@ pub(crate) struct Tally {
 struct Station {
     ip: IpAddr,
     mac: Mac,
-    /// It answers questions.
+    /// Answers ARP requests and neighbour solicitations.
     is_there: bool,
-    /// It has always answered, from the same Ethernet address.
+    /// Has always answered, from the same MAC.
     is_faithful: bool,
     send: SendPoster,
 }
@@ -71,7 +71,7 @@ struct Link {
     tally: Tally,
 }
 
-/// Runs the script that `bytes` spell; panics where something does not hold.
+/// Runs the script that `bytes` encode; panics if an invariant does not hold.
 pub(crate) fn run(bytes: &[u8]) -> Tally {
     let mut link = Link::new();
     for step in tape::script(bytes) {
@@ -123,7 +123,7 @@ impl Link {
         link
     }
 
-    /// A station, and a connection to it.
+    /// Adds a station, and connects a queue pair to it.
     fn connect(&mut self, ip: IpAddr, mac: Mac) {
         let pd = self.engine.alloc_pd().unwrap();
         let (cq, _) = self.engine.create_cq(1024).unwrap();
@@ -191,7 +191,7 @@ impl Link {
             Step::Send(index) => {
                 let op = SendOp::Write { remote_addr: 0, rkey: roce::id::RKey(1) };
                 let data = SendData::Inline(&[0x55; 64]);
-                // Its queue may be full, or in error.
+                // The send queue may be full, or in error.
                 let _ = self.stations[index].send.post(&SendRequest {
                     wr_id: 0,
                     op,
@@ -208,7 +208,7 @@ impl Link {
         self.engine.port_mut().incoming.push_back(frame.into());
     }
 
-    /// Polls until nothing is under way, all questions being answered in no time by the honest stations.
+    /// Polls until the wire is empty; honest stations answer at once.
     fn settle(&mut self) {
         for _ in 0..POLLS_MAX {
             let (engine, now) = (&mut self.engine, self.now);
@@ -228,7 +228,7 @@ impl Link {
         panic!("the engine does not come to rest");
     }
 
-    /// Whether `frame` is a RoCE packet; checks where it goes.
+    /// Returns whether `frame` is a RoCE packet, and checks its MAC.
     fn on_packet(&self, frame: &[u8]) -> bool {
         let Ok(packet) = Packet::parse(frame) else { return false };
         let to = self.stations.iter().find(|station| packet.is_to(&Gid::from(station.ip)));

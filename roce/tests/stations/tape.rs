@@ -1,4 +1,4 @@
-//! From bytes to the steps that they spell.
+//! Decodes bytes to the steps of a script.
 
 use super::{OWN_MAC, address, frames};
 use roce::id::Mac;
@@ -10,16 +10,16 @@ const MILLISECOND_NANOS: u64 = 1_000_000;
 pub(crate) enum Step {
     Frame(Vec<u8>),
     Wait(u64),
-    /// The application looks for a neighbour.
+    /// The application resolves a neighbour.
     Resolve {
         is_ipv6: bool,
         last: u8,
     },
-    /// A station falls silent, or is back.
+    /// A station stops answering, or starts again.
     Leave(usize),
-    /// A station moves to another Ethernet address and says so.
+    /// A station changes its MAC and sends a claim.
     Move(usize, Mac),
-    /// The application sends to a station.
+    /// The application posts a WRITE to a station.
     Send(usize),
 }
 
