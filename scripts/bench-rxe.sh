@@ -8,7 +8,7 @@
 #                 needs nothing of the peer
 #
 # Each direction of each link loses that share of its RoCE packets. The pairs alternate; figures are medians of N
-# runs (3) and their ratios. Silences of 50 ms and more in the capture of our runs are counted: soft-RoCE's
+# runs (3) and their ratios. Stalls of 50 ms and more in the capture of our runs are counted: soft-RoCE's
 # retransmission timer is 67 ms. Everything runs in a network namespace of its own; the guest is emulated, so
 # figures are small, and only their ratios mean something.
 set -euo pipefail
@@ -37,7 +37,7 @@ if [ "${1:-}" != --inside ]; then
     # shellcheck source=install.sh
     . scripts/install.sh
     need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
-    need_packages "to count silences in captures" python3 iproute2 util-linux
+    need_packages "to count stalls in captures" python3 iproute2 util-linux
     cargo build --release --locked --quiet --package apps
     scripts/guest build >/dev/null
     user=()
@@ -69,7 +69,7 @@ rxe_rxe() {
     mbits "$work/out"
 }
 
-# ours_rxe RECOVERY: prints Mbit/s, packets sent again by this end, silences.
+# ours_rxe RECOVERY: prints Mbit/s, packets retransmitted by this end, stalls.
 ours_rxe() {
     inside "$pingpong -d rxe0" >/dev/null &
     local server=$!
@@ -81,8 +81,8 @@ ours_rxe() {
 import json, sys
 report = json.load(open(sys.argv[1]))
 nanos = [int(r["unix_nanos"]) for r in map(json.loads, sys.stdin) if "bth" in r]
-silences = sum(b - a >= 50_000_000 for a, b in zip(nanos, nanos[1:]))
-print(round(report["mbit_per_sec"], 2), report["retransmitted_pkts"], silences)' "$work/out"
+stalls = sum(b - a >= 50_000_000 for a, b in zip(nanos, nanos[1:]))
+print(round(report["mbit_per_sec"], 2), report["retransmitted_pkts"], stalls)' "$work/out"
 }
 
 median() {
@@ -111,7 +111,7 @@ measure() {
     local base
     base=$(median <"$work/row.rxe")
     printf '\n%s, %s B messages both ways, path MTU %s, medians of %s\n' "$1" "$SIZE" "$MTU" "$RUNS"
-    printf '%-28s %10s %8s %14s %10s\n' "" "Mbit/s" "ratio" "pkts again" "silences"
+    printf '%-28s %10s %8s %14s %10s\n' "" "Mbit/s" "ratio" "pkts again" "stalls"
     printf '%-28s %10s %8s\n' "rxe - rxe" "$base" 1.00
     for scheme in "${schemes[@]}"; do
         local file=$work/row.$scheme

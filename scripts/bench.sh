@@ -10,7 +10,7 @@
 #   loss           64 KiB messages over a memif port by selective repeat, when frames are lost both ways: how
 #                  much is left of what was carried without loss, counting what was lost as lost. The chances
 #                  of loss take turns within a run, and the ratio is the median of neighbouring turns. And how
-#                  many packets are sent again for each that was lost
+#                  many packets are retransmitted for each that was lost
 #
 # Each measurement is two processes on a core each, which change places from run to run. Figures are
 # medians of N runs (3). Machines are noisy and differ: what counts is the ratios, whose two sides are
@@ -184,7 +184,7 @@ measure_memif() {
     note send_lat_64 "$(one t_typical_usec send-lat -s 64 -m 4096 -n 200000)"
 }
 
-# again OP: packets that the last client sent again, for each that it lost: of READs, responses too; an
+# again OP: packets that the last client retransmitted, for each that it lost: of READs, responses too; an
 # acknowledgement that is lost is told by the next.
 again() {
     local dropped
@@ -286,7 +286,7 @@ ${op}_lossless|roce perf $op-bw, selective repeat, no loss|Gb/sec|||
 ${op}_kept_0.01|  kept of it x 0.99 at 1 % lost each way||||value >= 0.97
 ${op}_kept_0.02|  kept of it x 0.98 at 2 %||||value >= 0.97
 ${op}_kept_0.05|  kept of it x 0.95 at 5 %||||value >= 0.9
-${op}_again|  packets sent again for each lost||||value <= 1.02
+${op}_again|  packets retransmitted for each lost||||value <= 1.02
 ROWS
     done
 }

@@ -209,8 +209,8 @@ fn micros(nanos: u64) -> f64 {
 }
 
 fn happened(outcome: &EventOutcome, firing: &Firing) -> String {
-    let again = match firing.resent_after_nanos {
-        Some(nanos) => format!("; sent again {:.1} us later", micros(nanos)),
+    let again = match firing.retransmitted_after_nanos {
+        Some(nanos) => format!("; retransmitted {:.1} us later", micros(nanos)),
         None => String::new(),
     };
     format!(
@@ -262,7 +262,7 @@ pub(crate) fn report(outcomes: &[EventOutcome]) -> Value {
                 "dest_qpn": fired.dest_qpn.value(),
                 "psn": fired.psn.value(),
                 "opcode": fired.opcode.to_string(),
-                "resent_after_usec": fired.resent_after_nanos.map(micros),
+                "retransmitted_after_usec": fired.retransmitted_after_nanos.map(micros),
             })),
         })
     };
@@ -370,18 +370,18 @@ mod tests {
             dest_qpn: Qpn::new(0x11),
             psn: Psn::new(0xABC),
             opcode: Opcode::RC_SEND_MIDDLE,
-            resent_after_nanos: Some(45_600),
+            retransmitted_after_nanos: Some(45_600),
         };
         assert_eq!(
             happened(&outcome(2, None), &firing),
             "drop, qpn 1, request psn 5, iter 2 at 12.3 us: RC SEND MIDDLE, PSN 0x000abc, to queue pair \
-             0x000011; sent again 45.6 us later"
+             0x000011; retransmitted 45.6 us later"
         );
         assert!(missed(&outcome(0, None)).contains("sent no such packet"));
         assert!(missed(&outcome(1, None)).contains("only once"));
         assert!(missed(&outcome(2, None)).contains("an event before it"));
         let json = report(&[outcome(2, Some(firing)), outcome(0, None)]);
-        assert_eq!(json[0]["fired"]["resent_after_usec"], 45.6);
+        assert_eq!(json[0]["fired"]["retransmitted_after_usec"], 45.6);
         assert_eq!(json[0]["psn"], "5");
         assert_eq!((&json[1]["fired"], &json[1]["passes_seen"]), (&Value::Null, &json!(0)));
     }

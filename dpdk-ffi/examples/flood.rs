@@ -12,7 +12,7 @@ use dpdk_ffi::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, Port, PortBuilder};
 const BURST: usize = 32;
 /// How long the receiver waits for the first frame, and for one more after the last.
 const PATIENCE: Duration = Duration::from_secs(5);
-const SILENCE: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_millis(200);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -112,7 +112,7 @@ fn receive(socket: &str) -> Result<(), Box<dyn Error>> {
         let count = port.rx_burst(&mut frames, BURST);
         if count == 0 {
             idle_rounds += 1;
-            let silent = first.is_some() && idle_rounds.is_multiple_of(4096) && last.elapsed() > SILENCE;
+            let silent = first.is_some() && idle_rounds.is_multiple_of(4096) && last.elapsed() > IDLE;
             if silent || (first.is_none() && Instant::now() > patience) {
                 break;
             }

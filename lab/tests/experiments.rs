@@ -171,7 +171,7 @@ fn the_same_document_and_seeds_give_the_same_results_on_one_thread_and_on_two() 
 }
 
 #[test]
-fn selective_repeat_sends_again_what_was_lost_and_go_back_n_more() {
+fn selective_repeat_retransmits_what_was_lost_and_go_back_n_more() {
     let outcome = run_with(TINY, false, 1, 1);
     let get = |variant: usize, value: usize, figure: Figure| {
         let run =
@@ -180,8 +180,8 @@ fn selective_repeat_sends_again_what_was_lost_and_go_back_n_more() {
     };
     assert!(get(0, 2, results::LOST) > 0.0);
     assert!(get(0, 2, results::NEEDLESS) > 0.0);
-    let (lost, again) = (get(1, 2, results::LOST), get(1, 2, results::RESENT));
-    assert!(lost > 0.0 && again >= lost, "{lost} lost, {again} sent again");
+    let (lost, again) = (get(1, 2, results::LOST), get(1, 2, results::RETRANSMITTED));
+    assert!(lost > 0.0 && again >= lost, "{lost} lost, {again} retransmitted");
     assert!(get(0, 2, results::KEPT) < get(1, 2, results::KEPT));
     assert_eq!(get(0, 0, results::KEPT), 1.0);
 }
@@ -262,11 +262,11 @@ fn the_reaction_to_one_event_is_timed() {
             assert_eq!(last.get(results::NAK_GENERATION), None);
         }
         let marked = find(variant, "32", "mark-ce");
-        assert_eq!(marked.get(results::RESENT), Some(0.0), "{variant}");
+        assert_eq!(marked.get(results::RETRANSMITTED), Some(0.0), "{variant}");
         assert!(marked.get(results::NAK_GENERATION).is_some(), "{variant}: a mark is told by a CNP");
     }
-    assert_eq!(find("go-back-N", "32", "drop").get(results::RESENT), Some(33.0));
-    assert_eq!(find("selective repeat", "32", "drop").get(results::RESENT), Some(1.0));
+    assert_eq!(find("go-back-N", "32", "drop").get(results::RETRANSMITTED), Some(33.0));
+    assert_eq!(find("selective repeat", "32", "drop").get(results::RETRANSMITTED), Some(1.0));
 }
 
 /// Flows on a small fabric.

@@ -46,7 +46,7 @@ fn with_pauses_nothing_is_lost_and_nothing_sent_twice() {
 }
 
 #[test]
-fn with_tail_drop_selective_repeat_sends_again_what_was_lost_and_little_else() {
+fn with_tail_drop_selective_repeat_retransmits_what_was_lost_and_little_else() {
     let mesh = run(&MeshConfig { lossless: false, recovery: SELECTIVE, ..CONFIG });
     let overrun: u64 = mesh.links().iter().map(|link| link.overrun).sum();
     assert!(overrun > 100, "{overrun} frames were lost");
@@ -65,7 +65,7 @@ fn what_one_connection_learns_of_sprayed_packets_spares_the_next_ones() {
         ..CONFIG
     };
     let wave = |start_nanos| all_to_all(16, BYTES).into_iter().map(move |flow| Flow { start_nanos, ..flow });
-    let sent_again = |waves: u64| {
+    let retransmitted = |waves: u64| {
         // Each message over a connection of its own, and the waves apart.
         let flows: Vec<Flow> = (0..waves).flat_map(|n| wave(n * 50_000_000)).collect();
         let mut mesh = Mesh::new(&config, &flows);
@@ -73,12 +73,12 @@ fn what_one_connection_learns_of_sprayed_packets_spares_the_next_ones() {
         let counters = mesh.counters();
         assert!(counters.out_of_seq_request > 0, "{counters:?}");
         assert_eq!(mesh.links().iter().map(|link| link.overrun).sum::<u64>(), 0, "nothing is lost");
-        // A message ends in silence, which is probed: that has nothing to do with the order.
+        // The end of a message is probed, whatever the order of packets.
         counters.retransmitted_pkts - counters.tail_probes
     };
-    let first = sent_again(1);
+    let first = retransmitted(1);
     assert!(first > 0, "something is to be learned");
-    assert_eq!(sent_again(2), first, "and once learned, nothing is sent again for it");
+    assert_eq!(retransmitted(2), first, "and once learned, nothing is retransmitted for it");
 }
 
 #[test]

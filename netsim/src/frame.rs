@@ -59,7 +59,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// A frame in the network, with its forwarding data, in one cache line because each switch reads it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct UnderWay {
+pub(crate) struct InTransit {
     pub(crate) frame: Frame,
     /// The destination host; [`NONE`] if no host has the address.
     pub(crate) to: u32,
@@ -70,28 +70,28 @@ pub(crate) struct UnderWay {
 /// All frames in the network. Queues and events hold their indices.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    slots: Vec<UnderWay>,
+    slots: Vec<InTransit>,
     free: Vec<u32>,
     spare: Vec<Vec<u8>>,
 }
 
 impl Frames {
-    pub(crate) fn insert(&mut self, under_way: UnderWay) -> FrameId {
+    pub(crate) fn insert(&mut self, in_transit: InTransit) -> FrameId {
         if let Some(slot) = self.free.pop() {
-            self.slots[slot as usize] = under_way;
+            self.slots[slot as usize] = in_transit;
             return FrameId(slot);
         }
-        self.slots.push(under_way);
+        self.slots.push(in_transit);
         FrameId((self.slots.len() - 1) as u32)
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: FrameId) -> &UnderWay {
+    pub(crate) fn get(&self, id: FrameId) -> &InTransit {
         &self.slots[id.0 as usize]
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: FrameId) -> &mut UnderWay {
+    pub(crate) fn get_mut(&mut self, id: FrameId) -> &mut InTransit {
         &mut self.slots[id.0 as usize]
     }
 
@@ -103,7 +103,7 @@ impl Frames {
         bytes.extend_from_slice(&original.frame.bytes);
         let frame = Frame { bytes, ..Frame { bytes: Vec::new(), ..original.frame } };
         let (to, flow_hash) = (original.to, original.flow_hash);
-        self.insert(UnderWay { frame, to, flow_hash })
+        self.insert(InTransit { frame, to, flow_hash })
     }
 
     /// Removes a frame and returns it.

@@ -223,7 +223,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Frames, NONE, UnderWay};
+    use crate::frame::{Frames, InTransit, NONE};
     use crate::network::HostId;
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
             let end = Node::Host(HostId(0));
             let mut link = Link::new(config, end, end, SplitMix::new(0));
             link.keeps_fractions = true;
-            let frame = Frames::default().insert(UnderWay::default());
+            let frame = Frames::default().insert(InTransit::default());
             let mut now_nanos = 0;
             let lens = [60u32, 1_082, 4_154, 61];
             for len_bytes in lens.into_iter().cycle().take(1_000) {

@@ -102,17 +102,17 @@ fn responder_behind_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-fn told(case: Case) -> Box<Flow> {
+fn sacked(case: Case) -> Box<Flow> {
     let mut flow = lost(case);
     flow.wire_to_completion();
     flow
 }
 
 #[library_benchmark]
-#[bench::send_4k(told(Case::Send4K))]
-#[bench::write_64k(told(Case::Write64K))]
+#[bench::send_4k(sacked(Case::Send4K))]
+#[bench::write_64k(sacked(Case::Write64K))]
 fn requester_repairs_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
-    flow.send_again();
+    flow.retransmit();
     flow
 }
 
@@ -125,13 +125,13 @@ fn response_lost(case: Case) -> Box<Flow> {
 #[library_benchmark]
 #[bench::read_64k(response_lost(Case::Read64K))]
 fn requester_behind_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
-    flow.send_again();
+    flow.retransmit();
     flow
 }
 
 fn repaired(case: Case) -> Box<Flow> {
-    let mut flow = told(case);
-    flow.send_again();
+    let mut flow = sacked(case);
+    flow.retransmit();
     flow
 }
 
@@ -170,7 +170,7 @@ fn requester_completion(mut flow: Box<Flow>) -> Box<Flow> {
 #[bench::wrong_source_port(Flow::under(Junk::SourcePort))]
 #[bench::stale_response(Flow::under(Junk::StaleResponse))]
 #[bench::bad_icrc(Flow::under(Junk::BadIcrc))]
-#[bench::ahead(Flow::under(Junk::Ahead))]
+#[bench::out_of_order(Flow::under(Junk::OutOfOrder))]
 #[bench::duplicate(Flow::under(Junk::Duplicate))]
 #[bench::duplicate_read(Flow::under(Junk::DuplicateRead))]
 #[bench::duplicate_read_limited(Flow::under(Junk::DuplicateReadLimited))]

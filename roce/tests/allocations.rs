@@ -108,7 +108,7 @@ impl<P: Port> Flow<P> {
 
 /// Checks every operation and size over the ports that `ports` makes. Returns the packets retransmitted.
 fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
-    let mut resent_pkts = 0;
+    let mut retransmitted_pkts = 0;
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
         for len_bytes in [64, 64 << 10] {
             let mut flow = Flow::new(ports(), kind, len_bytes);
@@ -116,10 +116,10 @@ fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
             let warm = flow.a.engine.counters().retransmitted_pkts;
             let allocations = flow.run(MESSAGES);
             assert_eq!(allocations, Allocations::default(), "{kind:?}: {MESSAGES} messages of {len_bytes} B");
-            resent_pkts += flow.a.engine.counters().retransmitted_pkts - warm;
+            retransmitted_pkts += flow.a.engine.counters().retransmitted_pkts - warm;
         }
     }
-    resent_pkts
+    retransmitted_pkts
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn nothing_is_allocated_while_nothing_is_lost() {
 
 #[test]
 fn nothing_is_allocated_while_losses_are_made_good() {
-    let resent_pkts = assert_no_allocations(|| {
+    let retransmitted_pkts = assert_no_allocations(|| {
         let chance = "0.02".parse().unwrap();
         let direction = FaultDirection::Rx;
         // On receive, because frames dropped or delayed there need no buffers of their own.
@@ -143,7 +143,7 @@ fn nothing_is_allocated_while_losses_are_made_good() {
         let (a, b) = ports();
         (Fault::new(a, FaultConfig { seed: 1, ..config }), Fault::new(b, FaultConfig { seed: 2, ..config }))
     });
-    assert!(resent_pkts > 100, "only {resent_pkts} packets were lost");
+    assert!(retransmitted_pkts > 100, "only {retransmitted_pkts} packets were lost");
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn nothing_is_allocated_while_events_are_waited_for() {
         let event = PacketEvent { qp, space, psn, opcode: None, pass: 1, action: EventAction::Drop };
         EventPlan::new(vec![event]).unwrap()
     };
-    let resent_pkts = assert_no_allocations(|| {
+    let retransmitted_pkts = assert_no_allocations(|| {
         let (a, b) = ports();
         (Events::new(a, plan(PsnSpace::Request)), Events::new(b, plan(PsnSpace::Response)))
     });
-    assert_eq!(resent_pkts, 0);
+    assert_eq!(retransmitted_pkts, 0);
 }

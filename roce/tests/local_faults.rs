@@ -18,7 +18,7 @@ fn lose(end: &mut End) -> usize {
 }
 
 #[test]
-fn what_precedes_a_bad_local_key_is_sent_again_where_it_was_lost() {
+fn a_packet_before_a_bad_local_key_is_retransmitted_when_lost() {
     let (mut a, mut b) = pair(PathMtu::Mtu1024, 8192, true);
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
     a.memory.write(0, b"kept").unwrap();

@@ -178,7 +178,7 @@ fn the_genuine_packet_takes_the_place_of_a_forged_one() {
 }
 
 #[test]
-fn a_packet_sent_again_is_no_other_version_of_itself() {
+fn a_retransmission_is_no_conflict() {
     for recovery in KEEPING {
         for placement in [Placement::InOrder, Placement::Relaxed] {
             let mut several = Several::new(setup(recovery, placement), 1);
@@ -186,7 +186,7 @@ fn a_packet_sent_again_is_no_other_version_of_itself() {
             let frames = several.message(0, Kind::Write, reth);
             several.put_all(frames[1..].iter().cloned());
             // A retransmission has another IP identification, and may have AckReq set.
-            several.put_all(frames[1..].iter().map(|frame| hostile::several::sent_again(frame)));
+            several.put_all(frames[1..].iter().map(|frame| hostile::several::retransmitted(frame)));
             several.run();
             assert_eq!(several.counter(0, "reorder_conflicts"), 0, "{recovery}, {placement:?}");
             several.put(frames[0].clone());

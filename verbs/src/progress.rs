@@ -21,7 +21,7 @@ use crate::stat::StatSocket;
 
 /// The first nap after work; each further one is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// The longest nap: what the first packet after a silence may wait.
+/// The longest nap: how long the first packet after an idle period may wait.
 const NAP_MAX: Duration = Duration::from_millis(1);
 /// How long it keeps polling after work was found.
 const LINGER: Duration = Duration::from_micros(50);

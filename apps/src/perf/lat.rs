@@ -92,7 +92,7 @@ fn serve(bench: &mut Bench, ball: &mut Ball, progress: &mut Progress) -> anyhow:
 
 /// What came of waiting.
 enum Waited {
-    /// The other side's message, or the data read.
+    /// The peer's message, or the data read.
     Came,
     /// The word that it is over.
     Over(Row),
@@ -197,7 +197,7 @@ impl Ball {
         }
     }
 
-    /// Waits for the other side.
+    /// Waits for the peer.
     fn wait(&mut self, bench: &mut Bench) -> anyhow::Result<Waited> {
         let mut looks = 0_u32;
         loop {
@@ -266,7 +266,7 @@ impl Ball {
         Ok(())
     }
 
-    /// Compares what came with what was sent: the other side has sent as many as this one received.
+    /// Compares what came with what was sent: the peer has sent as many as this one received.
     fn compare(&mut self, bench: &Bench) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { return Ok(()) };
         lane.read(Area::Rx, self.arrived_at, &mut self.arrived)?;

@@ -52,7 +52,7 @@ impl fmt::Display for Test {
     }
 }
 
-/// What one side was told by its user; what it was not told the other side may say.
+/// What one side was told by its user; what it was not told the peer may say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Choices {
     pub(super) size: Option<u32>,

@@ -316,7 +316,7 @@ fn faulted(faults: &FaultCounters) -> Vec<(&'static str, FaultTally)> {
     ways.into_iter().filter(|(_, tally)| tally.frames > 0).collect()
 }
 
-/// What the faults asked for did to the frames of this end, and how many packets it sent again: a table.
+/// What the faults asked for did to the frames of this end, and how many packets it retransmitted: a table.
 pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<String> {
     let ways = faulted(faults);
     if ways.is_empty() {
@@ -327,7 +327,7 @@ pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<Str
         let FaultTally { frames, dropped, corrupted, duplicated, reordered } = tally;
         format!(" {way:<10} {frames:<12} {dropped:<12} {corrupted:<12} {duplicated:<12} {reordered}")
     };
-    let again = format!(" Packets sent again : {retransmitted_pkts}");
+    let again = format!(" Packets retransmitted : {retransmitted_pkts}");
     std::iter::once(header).chain(ways.into_iter().map(row)).chain([again]).collect()
 }
 
@@ -409,7 +409,7 @@ mod tests {
         let lossy = FaultCounters { tx: lost, ..FaultCounters::default() };
         let table = faults(&lossy, 10);
         assert_eq!(table[1], " sent       1000         9            0            0            0");
-        assert_eq!((table.len(), table[2].as_str()), (3, " Packets sent again : 10"));
+        assert_eq!((table.len(), table[2].as_str()), (3, " Packets retransmitted : 10"));
         assert_eq!(table[0].find("#dropped"), table[1].find('9'));
         assert_eq!(
             (&faults_json(&lossy)["sent"]["dropped"], faults_json(&lossy).get("received")),

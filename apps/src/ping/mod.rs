@@ -49,7 +49,7 @@ Examples:
   With 5 % of the packets lost, contents compared, and a capture of it all:
       roce ping --port memif:wire -s 65536 -c --drop-chance 0.05 --pcap /tmp/ping.pcap localhost
 
-  The same with only what was lost sent again, at both ends:
+  The same with only lost packets retransmitted, at both ends:
       roce ping --port memif:wire -s 65536 --recovery selective-repeat --drop-chance 0.05 &
       roce ping --port memif:wire -s 65536 --recovery selective-repeat --drop-chance 0.05 localhost
 
@@ -311,7 +311,7 @@ fn connect(
     game.post_receives()
 }
 
-/// Stays until the peer needs no more answers. Returns how many packets this end sent again.
+/// Stays until the peer needs no more answers. Returns how many packets this end retransmitted.
 fn say_farewell(game: &Game, stream: &mut std::net::TcpStream) -> u64 {
     oob::wait_for_hang_up(stream, FAREWELL_TIMEOUT);
     let counters = game.qp().counters();

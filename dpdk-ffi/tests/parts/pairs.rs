@@ -111,7 +111,7 @@ fn compare_bursts(port: &mut Port) {
     }
 }
 
-/// Has the other side close its port, and waits until it has: it would lose the announcement if this side went
+/// Has the peer close its port, and waits until it has: it would lose the announcement if this side went
 /// first.
 fn end(port: &mut Port) {
     send(port, &pattern(0, END_LEN));

@@ -47,7 +47,7 @@ struct Desk {
 }
 
 /// A flow under way.
-struct UnderWay {
+struct InTransit {
     flow: Flow,
     /// The queue pairs at its two ends.
     qpns: [Qpn; 2],
@@ -90,7 +90,7 @@ struct Run<'a> {
     flows: Vec<Flow>,
     started: usize,
     /// By number in `flows`.
-    under_way: HashMap<u64, UnderWay>,
+    in_transit: HashMap<u64, InTransit>,
     finished: Vec<FlowResult>,
     /// Flows whose queue pair gave up.
     failed: Vec<Flow>,
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
             desks,
             flows,
             started: 0,
-            under_way: HashMap::new(),
+            in_transit: HashMap::new(),
             finished: Vec::new(),
             failed: Vec::new(),
             start_nanos,
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         let request = SendRequest { wr_id: number, op, flags, data: SendData::Sges(&sges) };
         send.post(&request).expect("the queue is empty");
         self.hosts.world.hosts[flow.from].kick();
-        self.under_way.insert(number, UnderWay { flow, qpns, _send: send });
+        self.in_transit.insert(number, InTransit { flow, qpns, _send: send });
         Ok(())
     }
 
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
     /// Takes the completions of `host`, and its finished connections away.
     fn collect(&mut self, host: usize) {
         while let Some(cqe) = self.desks[host].completions.pop() {
-            let Some(UnderWay { flow, qpns, .. }) = self.under_way.remove(&cqe.wr_id) else { continue };
+            let Some(InTransit { flow, qpns, .. }) = self.in_transit.remove(&cqe.wr_id) else { continue };
             for (host, qpn) in [(flow.from, qpns[0]), (flow.to, qpns[1])] {
                 let host = &mut self.hosts.world.hosts[host];
                 host.engine.destroy_qp(qpn).expect("it was there");
@@ -241,7 +241,7 @@ impl<'a> Run<'a> {
     fn all_flows(&mut self) -> Vec<FlowResult> {
         let now_nanos = self.hosts.world.now_nanos() - self.start_nanos;
         let mut flows = std::mem::take(&mut self.finished);
-        let unfinished: Vec<Flow> = self.under_way.values().map(|under_way| under_way.flow).collect();
+        let unfinished: Vec<Flow> = self.in_transit.values().map(|in_transit| in_transit.flow).collect();
         for flow in self.failed.clone().into_iter().chain(unfinished) {
             flows.push(self.result(flow, now_nanos, false));
         }
@@ -275,7 +275,7 @@ impl<'a> Run<'a> {
         for (figure, count) in [
             (results::SENT, all.sent_pkts),
             (results::LOST, lost),
-            (results::RESENT, all.retransmitted_pkts),
+            (results::RETRANSMITTED, all.retransmitted_pkts),
             (results::NEEDLESS, all.retransmitted_pkts.saturating_sub(lost)),
             (results::NAKS, all.packet_seq_err + all.implied_nak_seq_err + all.sacks_received),
             (results::TIMEOUTS, all.local_ack_timeout_err + all.roce_adp_retrans_to),

@@ -140,7 +140,7 @@ fn collect(point: &Point, report: &Value) -> Result<PointResult, String> {
     let sum = |names: &[&str]| names.iter().map(|name| number(counters, name)).sum::<Result<f64, String>>();
     for (figure, names) in [
         (results::SENT, &["sent_pkts"][..]),
-        (results::RESENT, &["retransmitted_pkts"]),
+        (results::RETRANSMITTED, &["retransmitted_pkts"]),
         (results::NAKS, &["packet_seq_err", "implied_nak_seq_err", "sacks_received"]),
         (results::TIMEOUTS, &["local_ack_timeout_err", "roce_adp_retrans_to"]),
         (results::PROBES, &["tail_probes"]),

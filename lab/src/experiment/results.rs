@@ -44,19 +44,19 @@ figures! {
     GOODPUT_ALL: "fabric_goodput_gbit_per_sec", "goodput of all, Gbit/s",
         "Payload of all completed flows over the time until the last completion.";
     SENT: "sent_pkts", "packets sent",
-        "Packets that the requester (of flows: all hosts) sent, those sent again included.";
+        "Packets that the requester (of flows: all hosts) sent, retransmissions included.";
     LOST: "lost_pkts", "packets lost",
         "Packets that the network lost or corrupted: of two hosts, on the link that carries the payload (of READs, requests too); of a fabric, on all links, those included that found no room.";
-    RESENT: "retransmitted_pkts", "packets sent again",
-        "Packets that the requester (of READs: either end) sent again.";
-    NEEDLESS: "needless_pkts", "sent again needlessly",
-        "Packets sent again beyond those that were lost.";
+    RETRANSMITTED: "retransmitted_pkts", "packets retransmitted",
+        "Packets that the requester (of READs: either end) retransmitted.";
+    NEEDLESS: "needless_pkts", "retransmitted needlessly",
+        "Packets retransmitted beyond those that were lost.";
     NAKS: "loss_reports", "loss reports",
         "NAKs, selective acknowledges that report a gap, and responses found missing, at the requester.";
     TIMEOUTS: "timeouts", "timeouts",
         "Expiries of the local ACK timeout and of the adaptive one.";
     PROBES: "tail_probes", "tail probes",
-        "Last packets sent again early, to hear what became of them.";
+        "Last packets retransmitted early, to hear what became of them.";
     MARKED: "marked_pkts", "packets marked",
         "Packets that switches marked as having met congestion.";
     PAUSES: "pauses", "pauses",

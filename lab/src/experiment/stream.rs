@@ -137,14 +137,15 @@ impl Pair {
         };
         let is_read = self.op == Op::Read;
         let lost = if is_read { lost_on(0) + lost_on(1) } else { lost_on(0) };
-        let resent = requester.retransmitted_pkts + if is_read { responder.retransmitted_pkts } else { 0 };
+        let retransmitted =
+            requester.retransmitted_pkts + if is_read { responder.retransmitted_pkts } else { 0 };
         let reports = requester.packet_seq_err + requester.implied_nak_seq_err + requester.sacks_received;
         let timeouts = requester.local_ack_timeout_err + requester.roce_adp_retrans_to;
         for (figure, count) in [
             (results::SENT, requester.sent_pkts),
             (results::LOST, lost),
-            (results::RESENT, resent),
-            (results::NEEDLESS, resent.saturating_sub(lost)),
+            (results::RETRANSMITTED, retransmitted),
+            (results::NEEDLESS, retransmitted.saturating_sub(lost)),
             (results::NAKS, reports),
             (results::TIMEOUTS, timeouts),
             (results::PROBES, requester.tail_probes),

@@ -31,7 +31,7 @@ pub(super) fn charts(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     }
     plots.extend(slowdowns(outcome)?);
     plots.extend(courses(outcome)?);
-    if figures.contains(&results::RESENT) && !figures.contains(&results::COST) {
+    if figures.contains(&results::RETRANSMITTED) && !figures.contains(&results::COST) {
         plots.extend(breakdown(outcome)?);
     }
     Ok(plots)
@@ -167,14 +167,14 @@ fn courses(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
             ("Received by all hosts", "received by all hosts, Gbit/s", rates),
         ] {
             let title = format!("{what} over time{name}");
-            let note = "Seed 1. Packets sent again and headers count.";
+            let note = "Seed 1. Packets retransmitted and headers count.";
             plots.push(curves(&Titles { title: &title, note, x: "time, us", y }, &series, Scale::FromZero)?);
         }
     }
     Ok(plots)
 }
 
-/// What was sent again for each packet that was lost, by variant, at each value of the first sweep that
+/// Retransmissions for each packet lost, by variant, at each value of the first sweep that
 /// lost any.
 fn breakdown(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let experiment = &outcome.experiment;
@@ -190,11 +190,15 @@ fn breakdown(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
                 })
                 .collect::<Vec<f64>>()
         };
-        let (resent, needless) = (share(results::RESENT), share(results::NEEDLESS));
-        if resent.iter().all(|share| *share == 0.0) {
+        let (retransmitted, needless) = (share(results::RETRANSMITTED), share(results::NEEDLESS));
+        if retransmitted.iter().all(|share| *share == 0.0) {
             continue;
         }
-        let useful = resent.iter().zip(&needless).map(|(resent, needless)| resent - needless).collect();
+        let useful = retransmitted
+            .iter()
+            .zip(&needless)
+            .map(|(retransmitted, needless)| retransmitted - needless)
+            .collect();
         let names: Vec<String> = groups
             .iter()
             .map(|group| {
@@ -211,8 +215,8 @@ fn breakdown(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
             y: "of packets sent, %",
         };
         let series = [
-            Series { name: "sent again for a packet that was lost".to_owned(), values: useful },
-            Series { name: "sent again needlessly".to_owned(), values: needless },
+            Series { name: "retransmitted for a packet that was lost".to_owned(), values: useful },
+            Series { name: "retransmitted needlessly".to_owned(), values: needless },
         ];
         plots.push(stacked_bars(&titles, &names, &series)?);
     }

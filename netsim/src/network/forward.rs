@@ -19,9 +19,9 @@ impl Network {
         if self.routes.is_none() {
             self.routes();
         }
-        let under_way = self.frames.get(frame);
+        let in_transit = self.frames.get(frame);
         let ways = match &self.routes {
-            Some(routes) if under_way.to != NONE => routes.ways(id, under_way.to as usize),
+            Some(routes) if in_transit.to != NONE => routes.ways(id, in_transit.to as usize),
             _ => &[],
         };
         let out = match ways {
@@ -29,7 +29,7 @@ impl Network {
                 self.unroutable += 1;
                 return self.frames.discard(frame);
             }
-            ways => ways[self.switches[id.0].choose(ways.len(), under_way.flow_hash)],
+            ways => ways[self.switches[id.0].choose(ways.len(), in_transit.flow_hash)],
         };
         let out = LinkId(out as usize);
         self.pass_on(id, from, out, frame);

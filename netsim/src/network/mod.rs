@@ -8,7 +8,7 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 
 use crate::event::EventQueue;
-use crate::frame::{Frame, FrameId, Frames, NONE, UnderWay, flow_hash};
+use crate::frame::{Frame, FrameId, Frames, InTransit, NONE, flow_hash};
 use crate::link::{DelayedFrame, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
@@ -308,7 +308,7 @@ impl Network {
         // Destination and flow hash are computed once, not at each switch.
         let to = frame.address(0).and_then(|address| self.addresses.get(&address)).copied();
         let flow_hash = if to.is_some() { flow_hash(&frame.bytes) } else { 0 };
-        let id = self.frames.insert(UnderWay { frame, to: to.unwrap_or(NONE), flow_hash });
+        let id = self.frames.insert(InTransit { frame, to: to.unwrap_or(NONE), flow_hash });
         self.offer(link, id);
     }
 

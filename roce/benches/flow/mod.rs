@@ -141,7 +141,7 @@ impl Flow {
     }
 
     /// The requester receives the SACK or the READ responses behind the gap, and retransmits.
-    pub(crate) fn send_again(&mut self) {
+    pub(crate) fn retransmit(&mut self) {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
@@ -176,7 +176,7 @@ pub(crate) enum Junk {
     SourcePort,
     StaleResponse,
     BadIcrc,
-    Ahead,
+    OutOfOrder,
     Duplicate,
     /// Of a READ of 64 KiB, sent in one burst.
     DuplicateRead,
@@ -219,7 +219,7 @@ impl Flow {
             Junk::SourcePort => Forged { udp_source_port: 1, ..send },
             Junk::StaleResponse => Forged { opcode: Opcode::new(0x0E), psn: expected.plus(5), ..send },
             Junk::BadIcrc => Forged { sound: false, ..send },
-            Junk::Ahead => Forged { psn: expected.plus(1 << 20), ..send },
+            Junk::OutOfOrder => Forged { psn: expected.plus(1 << 20), ..send },
             Junk::Duplicate => Forged { psn: expected.minus(40), ..send },
             Junk::DuplicateRead | Junk::DuplicateReadLimited => {
                 Forged { reth: Reth { len_bytes: 64 << 10, ..send.reth }, ..read }

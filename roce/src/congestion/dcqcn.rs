@@ -131,7 +131,7 @@ impl Dcqcn {
         self.limiter.as_ref().is_none_or(|limiter| limiter.pacer.next_at() <= now)
     }
 
-    /// Returns when to call [`Dcqcn::may_send`] again; `None` without a limiter.
+    /// Returns the time of the next call to [`Dcqcn::may_send`]; `None` without a limiter.
     pub fn next_permit_at(&self) -> Option<Instant> {
         // At the next change of rate, too, because it may shorten the wait.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))

@@ -205,21 +205,21 @@ mod tests {
     type Tell = fn(&mut Congestion);
 
     #[test]
-    fn each_heeds_what_it_follows() {
+    fn each_scheme_follows_its_signals() {
         let after = |name: &str, tell: Tell| {
             let mut congestion = Congestion::new(&name.parse().unwrap(), 10_000_000_000);
             let before = (congestion.window_pkts(), congestion.rate_bits_per_sec());
             tell(&mut congestion);
             (congestion.window_pkts(), congestion.rate_bits_per_sec()) != before
         };
-        let heeds: [(&str, Tell); 3] = [
+        let followers: [(&str, Tell); 3] = [
             ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
             ("swift", |congestion| congestion.on_loss(NOW)),
             ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),
         ];
-        for (who, tell) in heeds {
+        for (who, tell) in followers {
             for name in ["none", "window", "dcqcn", "swift", "timely"] {
-                assert_eq!(after(name, tell), who.contains(name), "{name} is told what {who} heeds");
+                assert_eq!(after(name, tell), who.contains(name), "{name} gets the signal that {who} follow");
             }
         }
     }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_past_the_resend_point_moves_it() {
+    fn an_ack_above_the_next_psn_moves_it() {
         let mut scheme = sent(5);
         scheme.on_timeout();
         scheme.on_sent(1);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_is_probed_more_and_more_seldom_and_is_a_timeout_in_the_end() {
+    fn probe_timeouts_double_until_the_retransmission_timeout() {
         let expire_all = |rto: &mut AdaptiveRto, in_flight_pkts| {
             [0; 7].map(|_| (rto.wait_nanos(in_flight_pkts), rto.on_expired(in_flight_pkts)))
         };

@@ -642,7 +642,10 @@ mod tests {
         (0..3).for_each(|_| scheme.on_sent(1));
         assert_eq!((scheme.next_psn(), scheme.is_retransmission()), (FIRST.plus(10), false));
         acked(&mut scheme, [7, 8, 9]);
-        assert!(below_threshold(&mut scheme).is_empty(), "nothing sent after the repetitions has arrived");
+        assert!(
+            below_threshold(&mut scheme).is_empty(),
+            "nothing sent after the retransmissions was acknowledged"
+        );
         (0..2).for_each(|_| scheme.on_sent(1));
         acked(&mut scheme, [10]);
         assert_eq!(below_threshold(&mut scheme), [2, 3, 5], "lost again");
@@ -660,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_raise_the_tolerance_once_a_window_and_silences_lower_it() {
+    fn duplicates_raise_the_reordering_threshold_once_a_window_and_probes_lower_it() {
         let mut scheme = sent(40);
         scheme.on_spurious();
         scheme.on_spurious();
@@ -684,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_ends_new_packets_but_not_repetitions() {
+    fn the_window_ends_new_packets_but_not_retransmissions() {
         let mut scheme = sent(64);
         assert!(!scheme.permit());
         assert_eq!(scheme.probe(true), (FIRST.plus(63), 1));
@@ -695,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_to_be_sent_again_is_no_probe() {
+    fn a_packet_waiting_for_retransmission_is_no_probe() {
         let mut scheme = sent(10);
         scheme.on_spurious();
         scheme.on_lost(FIRST.plus(9), 1);
@@ -827,7 +830,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_sent_again_the_one_sent_first_is_looked_for_first() {
+    fn of_several_retransmissions_the_oldest_is_scanned_first() {
         let mut scheme = sent(10);
         let mark_acked_bits = |scheme: &mut SelectiveRepeat, index: u32| {
             scheme.on_acked(PsnSpace::Response, FIRST.plus(index), 1);
@@ -855,7 +858,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Send(u32),
-        Resend(u32),
+        Retransmit(u32),
         /// First packet, as a distance from una, and count.
         Arrived(u32, u32),
         /// As `Arrived`, packet by packet; `None`: from largest acked on.
@@ -868,7 +871,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             3 => prop_oneof![1u32..40, 1u32..130].prop_map(Step::Send),
-            3 => (1u32..8).prop_map(Step::Resend),
+            3 => (1u32..8).prop_map(Step::Retransmit),
             2 => (0u32..140, 1u32..140).prop_map(|(first, count)| Step::Arrived(first, count)),
             3 => (0u32..140, 1u32..4).prop_map(|(first, count)| Step::Arrived(first, count)),
             6 => (prop::option::of(0u32..140), 1u32..30).prop_map(|(first, count)| Step::OneByOne(first, count)),
@@ -894,8 +897,8 @@ mod tests {
     /// Plays the steps in which nothing is acknowledged.
     fn send_or_wait(scheme: &mut SelectiveRepeat, step: &Step) {
         match *step {
-            Step::Send(count) | Step::Resend(count) => {
-                let is_retransmission = matches!(step, Step::Resend(_));
+            Step::Send(count) | Step::Retransmit(count) => {
+                let is_retransmission = matches!(step, Step::Retransmit(_));
                 for _ in 0..count {
                     if scheme.permit() && scheme.is_retransmission() == is_retransmission {
                         scheme.on_sent(1);

@@ -8,7 +8,7 @@
 //! * No byte changes, except by a receive or a permitted WRITE.
 //! * The engine becomes idle; after all queue pairs are destroyed, all frames are back in the pool.
 
-use super::several::{Several, sent_again};
+use super::several::{Several, retransmitted};
 use super::tape::{self, Tape};
 use roce::engine::limits::{REORDER_COPIES_MAX, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
 use roce::qp::QpState;
@@ -79,7 +79,7 @@ impl Crowd<'_> {
             0..=2 => self.message(index),
             3..=4 => self.forge(index),
             5 => self.packet(index),
-            6..=7 => self.send_again(index),
+            6..=7 => self.retransmit(index),
             8..=9 => self.fill(index),
             10 => {
                 let len_bytes = u32::from(self.tape.byte()) * 8;
@@ -163,14 +163,14 @@ impl Crowd<'_> {
     }
 
     /// Retransmits some of the frames that the peer has sent.
-    fn send_again(&mut self, index: usize) {
+    fn retransmit(&mut self, index: usize) {
         let len = self.sent[index].len();
         let from = usize::from(self.tape.byte()) * len / 256;
         let count = usize::from(self.tape.byte() % 64);
         let frames: Vec<_> = self.sent[index].iter().skip(from).take(count).cloned().collect();
         for frame in frames {
             let is_ipv4 = !self.several.setup.is_ipv6;
-            let frame = if is_ipv4 && self.tape.once_in(4) { sent_again(&frame) } else { frame };
+            let frame = if is_ipv4 && self.tape.once_in(4) { retransmitted(&frame) } else { frame };
             self.put(frame);
         }
     }

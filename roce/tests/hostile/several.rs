@@ -61,7 +61,7 @@ pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
 }
 
 /// A retransmission of `frame`: with another IP identification, and with AckReq set.
-pub(crate) fn sent_again(frame: &[u8]) -> Vec<u8> {
+pub(crate) fn retransmitted(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let ip = ETH_LEN;
     frame[ip + 5] ^= 0x5A;

@@ -74,7 +74,7 @@ const PATTERNS: [(&str, Pattern); 20] = [
     ("response doubled", |run| vec![(RESPONSES, run.responses / 2, Action::Duplicate)]),
 ];
 
-/// A middle frame is lost, and its repetitions too: name, link, how often in all.
+/// A middle frame is lost, and its retransmissions too: name, link, how often in all.
 const STUBBORN: [(&str, usize, usize); 4] = [
     ("request middle, twice", REQUESTS, 2),
     ("request middle, 4 times", REQUESTS, 4),
@@ -172,7 +172,7 @@ impl Case {
         }
     }
 
-    /// Drops of frame `first` of a link and of its first `times - 1` repetitions, as far as it is
+    /// Drops of frame `first` of a link and of its first `times - 1` retransmissions, as far as it is
     /// repeated at all.
     fn stubborn(&self, link: usize, first: u64, times: usize) -> Vec<(usize, u64, Action)> {
         let mut lost = vec![first];

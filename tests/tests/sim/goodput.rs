@@ -84,14 +84,14 @@ fn selective_repeat_keeps_its_goodput() {
             let chance = f64::from(loss) / 100_000.0;
             let kept = run.gbit_per_sec / (clean * (1.0 - chance));
             println!(
-                "{op:?} at a loss of {chance:.5}: {:.2} Gbit/s, {kept:.3} kept, {} lost, {} sent again",
+                "{op:?} at a loss of {chance:.5}: {:.2} Gbit/s, {kept:.3} kept, {} lost, {} retransmitted",
                 run.gbit_per_sec, run.lost, run.requester.retransmitted_pkts
             );
             let least = if chance <= 0.02 { 0.97 } else { 0.90 };
             assert!(kept >= least, "{op:?} keeps {kept:.3} of its goodput at a loss of {chance}");
             let (again, probes) = (run.requester.retransmitted_pkts, run.requester.tail_probes);
             let most = run.lost + run.lost / 50 + probes;
-            assert!(again <= most, "{op:?} sends {again} again, {} lost, at a loss of {chance}", run.lost);
+            assert!(again <= most, "{op:?} retransmits {again}, {} lost, at a loss of {chance}", run.lost);
             assert_eq!(
                 run.requester.roce_adp_retrans_to, 0,
                 "{op:?} waits for a timeout at a loss of {chance}"
@@ -148,7 +148,7 @@ fn one_loss_costs_one_round_trip() {
 /// A peer, or this end, that stands still for a while hears and says nothing: no packet is lost, so little may be sent
 /// again.
 #[test]
-fn a_silence_costs_one_packet_a_probe() {
+fn a_probe_timeout_costs_one_packet() {
     const STILL_NANOS: u64 = 2_000_000;
     const MESSAGES: u32 = 4;
     for op in [Op::Send, Op::Write, Op::Read] {
@@ -177,7 +177,7 @@ fn a_silence_costs_one_packet_a_probe() {
         let data_link = usize::from(op == Op::Read);
         let needed = u64::from(MESSAGES * MESSAGE_BYTES / PATH_MTU.bytes());
         println!("{op:?}: {probes} probes, {} packets again", pair.left(data_link) - needed);
-        assert!((3..20).contains(&probes), "{op:?}: {probes} probes in {STILL_NANOS} ns of silence");
+        assert!((3..20).contains(&probes), "{op:?}: {probes} probes in {STILL_NANOS} ns without a response");
         assert!(pair.left(data_link) <= needed + probes, "{op:?}: more again than probes");
         assert_eq!(requester.spurious_retransmits, 0, "{op:?}: probes say nothing of the network");
     }

@@ -1,4 +1,4 @@
-//! Payload that comes before its turn: kept, or placed at once where that was asked for.
+//! Out-of-order payload: buffered, or placed on arrival under relaxed placement.
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::qp::{PathMtu, Placement};
@@ -9,7 +9,7 @@ const PATH_MTU: PathMtu = PathMtu::Mtu1024;
 /// Packets of each of two messages.
 const PACKETS: u32 = 16;
 const MESSAGE_BYTES: u32 = PACKETS * 1024 - 7;
-/// Long enough that everything is under way before the first loss is heard of.
+/// Long enough that all packets are in flight before the first loss is detected.
 const LINK: LinkConfig =
     LinkConfig { rate_bits_per_sec: 100_000_000_000, propagation_nanos: 20_000, queue_bytes_max: 1 << 20 };
 const KEEPING: [RecoveryScheme; 2] =
@@ -48,7 +48,7 @@ fn run(op: Op, recovery: RecoveryScheme, placement: Placement, lost: &[u64]) -> 
 }
 
 #[test]
-fn nothing_is_placed_before_its_turn_unless_asked_for() {
+fn nothing_is_placed_out_of_order_unless_relaxed() {
     for (op, recovery) in [Op::Send, Op::Write].into_iter().flat_map(|op| KEEPING.map(|r| (op, r))) {
         assert_eq!(run(op, recovery, Placement::InOrder, &[3]).1, 0, "{op:?} by {recovery}");
     }

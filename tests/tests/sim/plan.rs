@@ -188,7 +188,7 @@ impl Layout<'_> {
             if op.plan.kind == Kind::Read && is_hot {
                 op.content = hot_content[..op.len].to_vec();
             } else if is_hot {
-                // A WRITE that may overtake the repetition of a READ of the same bytes needs a fence.
+                // A WRITE that may overtake the retransmission of a READ of the same bytes needs a fence.
                 op.plan.fence |= hot_reads_unfenced;
                 hot_content[..op.len].copy_from_slice(&op.content);
             }

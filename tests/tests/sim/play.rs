@@ -180,7 +180,7 @@ impl Run {
             ensure!(step != Step::Idle, "stalled at {now_nanos} ns:\n{}", self.apps.missing());
             self.apps_turn()?;
         }
-        // What is still under way arrives now, and must change nothing.
+        // Packets still in flight arrive now, and must change nothing.
         let idle_by_nanos = self.world.now_nanos() + LIMIT_NANOS + patience_nanos;
         while self.world.step(None) != Step::Idle {
             ensure!(self.world.now_nanos() < idle_by_nanos, "all is done, but the engines do not rest");

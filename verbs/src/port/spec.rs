@@ -34,12 +34,7 @@ pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
     (PortKind::AfPacket, "af_packet", "a kernel interface", "af_packet:eth1"),
     (PortKind::AfXdp, "af_xdp", "a kernel interface", "af_xdp:eth1"),
     (PortKind::Vhost, "vhost", "a socket's path, which this side makes", "vhost:/tmp/vm.sock"),
-    (
-        PortKind::VirtioUser,
-        "virtio-user",
-        "a socket's path, which the other side made",
-        "virtio-user:/tmp/vm.sock",
-    ),
+    (PortKind::VirtioUser, "virtio-user", "a socket's path, which the peer made", "virtio-user:/tmp/vm.sock"),
     (PortKind::Tap, "tap", "a kernel interface to be made", "tap:rdma0"),
     (PortKind::Pci, "pci", "a PCI address", "pci:0000:3b:00.0"),
     (PortKind::Eal, "eal", "a DPDK virtual device", "eal:net_null0"),

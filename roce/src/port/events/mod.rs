@@ -49,7 +49,7 @@ pub struct Firing {
     /// Opcode of the packet.
     pub opcode: Opcode,
     /// Time from the event to the next transmission of the same PSN, in nanoseconds; `None` if there was none.
-    pub resent_after_nanos: Option<u64>,
+    pub retransmitted_after_nanos: Option<u64>,
 }
 
 /// State of an event.
@@ -251,9 +251,9 @@ impl<P: Port> Events<P> {
         let (now, start) = (self.now, self.start.unwrap_or(self.now));
         for watch in self.watches.iter_mut().filter(|watch| watch.space == Some(space)) {
             if let Some(fired) = &mut watch.fired {
-                if fired.resent_after_nanos.is_none() && watch.offset == Some(offset) {
+                if fired.retransmitted_after_nanos.is_none() && watch.offset == Some(offset) {
                     let since = now.nanos_since(start).saturating_sub(fired.after_nanos);
-                    fired.resent_after_nanos = Some(since);
+                    fired.retransmitted_after_nanos = Some(since);
                 }
                 continue;
             }
@@ -288,7 +288,7 @@ impl<P: Port> Events<P> {
                 dest_qpn: sighting.dest.1,
                 psn: sighting.psn,
                 opcode: sighting.opcode,
-                resent_after_nanos: None,
+                retransmitted_after_nanos: None,
             });
         }
         fate

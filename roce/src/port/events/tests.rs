@@ -116,12 +116,12 @@ fn the_nth_packet_and_its_retransmission_are_dropped_once_each() {
         assert_eq!(bench.arrived(), psns(5..6));
         bench.at(10_000).sends(psns(4..6));
         assert_eq!(bench.arrived(), psns(4..6));
-        let firing = |after_nanos, resent| Firing {
+        let firing = |after_nanos, retransmitted| Firing {
             after_nanos,
             dest_qpn: Qpn::new(0x11),
             psn: Psn::new(first + 4),
             opcode: SEND,
-            resent_after_nanos: Some(resent),
+            retransmitted_after_nanos: Some(retransmitted),
         };
         assert_eq!(bench.fired(), [Some(firing(0, 2000)), Some(firing(2000, 7000))]);
     }
@@ -151,7 +151,7 @@ fn a_psn_may_be_as_on_the_wire_or_any() {
     assert_eq!(bench.arrived(), [0xFF_FFFF, 0, 1, 2, 5]);
     assert_eq!(bench.port.outcomes()[1].passes, 6);
     bench.at(50).sends([4]);
-    assert_eq!(bench.fired()[1].unwrap().resent_after_nanos, Some(50));
+    assert_eq!(bench.fired()[1].unwrap().retransmitted_after_nanos, Some(50));
 }
 
 #[test]

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_lies_inside_what_was_served() {
+    fn a_duplicate_lies_inside_a_read_that_was_served() {
         let mut reads = ReadQueue::new(2, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_of_what_waits_rewinds_it_and_an_older_one_goes_first() {
+    fn a_duplicate_of_a_waiting_read_rewinds_it_and_an_older_one_goes_first() {
         let mut reads = ReadQueue::new(2, None, MTU);
         reads.push(read(10, 2));
         drain(&mut reads);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_cannot_fill_memory() {
+    fn duplicates_cannot_fill_memory() {
         let mut reads = ReadQueue::new(1, None, MTU);
         reads.push(read(10, 4));
         drain(&mut reads);
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_sent_again_so_often_and_then_at_a_rate() {
+    fn a_read_is_retransmitted_so_often_and_then_at_a_rate() {
         for duplicates_max in [None, Some(4)] {
             let mut reads = ReadQueue::new(1, duplicates_max, MTU);
             reads.push(read(10, 100));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewind_costs_what_is_sent_again() {
+    fn a_rewind_costs_what_is_retransmitted() {
         let mut reads = ReadQueue::new(1, None, MTU);
         reads.push(read(10, 10));
         let mut rewound = 0;

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_has_thrown_away_goes_again() {
+    fn what_the_peer_reneged_on_is_retransmitted() {
         let mut reader = Reader::new();
         (0..6).for_each(|_| reader.send());
         let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: Reader::psn(5) };
