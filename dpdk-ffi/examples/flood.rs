@@ -1,4 +1,5 @@
-//! How many frames a second one core sends and another receives, over a port between two processes.
+//! Measures the frames per second that one core sends and another receives, over a port between two
+//! processes.
 //!
 //! `flood [FRAME_BYTES] [SECONDS] [--unregistered]` starts its own receiver and floods it over memif.
 
@@ -10,7 +11,7 @@ use std::{env, io};
 use dpdk_ffi::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, Port, PortBuilder};
 
 const BURST: usize = 32;
-/// How long the receiver waits for the first frame, and for one more after the last.
+/// Longest wait of the receiver for the first frame, and for a further one after the last.
 const PATIENCE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -31,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Runs `work` on a thread that DPDK knows (the one that initialises EAL), or on one that it does not.
+/// Runs `work` on a thread that DPDK has registered (the one that initialises EAL), or on one that it has
+/// not.
 fn on_thread(
     unregistered: bool,
     work: impl FnOnce() -> Result<(), Box<dyn Error>> + Send + 'static,
@@ -61,7 +63,7 @@ fn open(role: &str, socket: &str) -> Result<Port, Box<dyn Error>> {
     let device = eal.attach_vdev("net_memif0", &format!("role={role},socket={socket},bsize=8192"))?;
     let mut port = PortBuilder::new(pool).open_stopped(device)?;
     let patience = Instant::now() + PATIENCE;
-    // The client's server may be a moment late.
+    // The client's server may start a moment late.
     while let Err(error) = port.start() {
         if Instant::now() > patience {
             return Err(error.into());

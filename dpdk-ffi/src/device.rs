@@ -17,7 +17,7 @@ pub type PortId = u16;
 /// that share it with DPDK's own driver.
 const USABLE_DRIVERS: &[&str] = &["uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
 
-/// A device with an Ethernet port that no one drives yet. Dropping it detaches the device.
+/// A device with an Ethernet port that is not open. Drop detaches the device.
 #[derive(Debug)]
 pub struct Device {
     bus: &'static CStr,
@@ -25,11 +25,11 @@ pub struct Device {
     port_id: PortId,
 }
 
-/// Why a device cannot be used.
+/// Reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// Not a name that DPDK could understand.
+    /// Not a name of a virtual device.
     #[error(
         "{name:?} is not the name of a virtual device: those are a driver's name and a number, like net_memif0"
     )]
@@ -46,93 +46,93 @@ pub enum DeviceError {
     /// No driver in this process knows the device.
     #[error("no DPDK driver in this program knows the device {name:?}{log}\n  {advice}")]
     NoDriver {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// What DPDK logged.
+        /// Lines that DPDK logged.
         log: LogLines,
-        /// What to do.
+        /// Remedy.
         advice: &'static str,
     },
-    /// There is one of this name already.
+    /// A device of this name is attached already.
     #[error("the device {name} is attached already: give this one another number, or share the first one")]
     AlreadyAttached {
-        /// The device.
+        /// Name of the device.
         name: String,
     },
     /// No such device on this machine.
     #[error("there is no PCI device {address} on this machine. Its Ethernet devices: {present}")]
     PciNotFound {
-        /// The address.
+        /// The PCI address.
         address: String,
-        /// Addresses that are there, or "none".
+        /// Addresses of the machine's Ethernet devices, or "none".
         present: String,
     },
-    /// The kernel drives the device, or nobody does.
+    /// The device is bound to a driver of the kernel, or to none.
     #[error(
         "the PCI device {address} is {bound}. Hand it to DPDK, as root:\n  \
          modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {address}\n  \
          (a network interface on it disappears from the kernel meanwhile)"
     )]
     PciNotBound {
-        /// The address.
+        /// The PCI address.
         address: String,
-        /// By whom it is driven.
+        /// Binding of the device, as text.
         bound: String,
     },
-    /// The device file by which user space reaches the device may not be opened.
+    /// The device file for access from user space cannot be opened.
     #[error(
         "{path}: {error}. It gives access to the PCI device {address}: run as root, or give yourself the file"
     )]
     PciAccess {
-        /// The address.
+        /// The PCI address.
         address: String,
-        /// The device file.
+        /// Path of the device file.
         path: PathBuf,
-        /// What came of opening it.
+        /// Error of the access check.
         error: std::io::Error,
     },
-    /// The driver did not take the device.
+    /// The driver refused the device.
     #[error("the driver did not take the device {name} with arguments {args:?}: {errno}{log}")]
     Attach {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// The arguments as given.
+        /// Arguments, without a secret.
         args: String,
-        /// What it reported.
+        /// Error number reported.
         errno: Errno,
-        /// What DPDK logged.
+        /// Lines that DPDK logged.
         log: LogLines,
     },
-    /// A memif without copying, whose peer could write into every mbuf, and into what DPDK keeps beside them.
+    /// A memif with zero copy, whose peer could write into every mbuf, and into DPDK's data beside them.
     #[error(
         "{name}: zero-copy=yes would let the peer write into all of DPDK's memory, with which it could take over \
          this process: leave it out"
     )]
     SharesAllMemory {
-        /// The device.
+        /// Name of the device.
         name: String,
     },
-    /// A second memif server on a socket, whose clients could not be told from those of the first.
+    /// A second memif server on a socket, whose clients could not be distinguished from those of the first.
     #[error("another memif of this process listens on {socket:?}: give each server a socket of its own")]
     SocketShared {
-        /// The socket.
+        /// Path or name of the socket.
         socket: String,
     },
-    /// Who may connect was said, and this build cannot hold the driver to it.
+    /// Users were named for the peer, and a build with shared libraries cannot refuse others.
     #[error(
         "{name}: with DPDK as shared libraries any user of this machine may connect, whatever is asked for: build \
          with DPDK's static libraries (DPDK_SYS_LINK=static)"
     )]
     AccessNotKept {
-        /// The device.
+        /// Name of the device.
         name: String,
     },
-    /// The device is there, but no Ethernet port came with it.
+    /// The device was attached without an Ethernet port.
     #[error("the device {name} was attached, but brought no Ethernet port: it is of another kind{log}")]
     NoPort {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// What DPDK logged.
+        /// Lines that DPDK logged.
         log: LogLines,
     },
 }
@@ -141,9 +141,9 @@ impl Eal {
     /// Attaches the virtual device `name` (a driver's name and a number, `net_memif0`) with the driver's `args`
     /// (`role=client,socket=@wire,bsize=8192`).
     ///
-    /// Of memif one should know: both ends name the same `socket`, and only this process's user and root may be
-    /// the other end; [`Eal::attach_memif`] lets others in. Arguments with a misspelt key are ignored, all of
-    /// them, without a word.
+    /// On memif both ends name the same `socket`, and only processes of this process's user and of root may
+    /// be the peer; [`Eal::attach_memif`] admits others. If one key is misspelt, the driver ignores all
+    /// arguments silently.
     ///
     /// # Errors
     /// `InvalidName`, `NoDriver`, `AlreadyAttached`, `SharesAllMemory`, `SocketShared`, `Attach`, `NoPort`.
@@ -151,11 +151,11 @@ impl Eal {
         self.attach_memif(name, args, MemifAccess::default())
     }
 
-    /// Attaches a virtual device as [`Eal::attach_vdev`] does; where it is a memif, `access` says who may be the
-    /// other end. With DPDK as shared libraries any user may, and `access` must be the default.
+    /// Attaches a virtual device as [`Eal::attach_vdev`] does. On memif, `access` names the users who may be
+    /// the peer. With DPDK as shared libraries any user may, and `access` must be the default.
     ///
     /// # Errors
-    /// Those of [`Eal::attach_vdev`], and `AccessNotKept`.
+    /// The errors of [`Eal::attach_vdev`], and `AccessNotKept`.
     pub fn attach_memif(self, name: &str, args: &str, access: MemifAccess) -> Result<Device, DeviceError> {
         let invalid = || DeviceError::InvalidName { name: name.to_owned() };
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
@@ -179,9 +179,9 @@ impl Eal {
         attach(c"vdev", c_name, name, args, access)
     }
 
-    /// As [`Eal::attach_vdev`], for the af_packet driver: the kernel hands the port only frames that the classic BPF
-    /// program `filter` accepts, and none that leave the interface. In a build with shared libraries
-    /// ([`dpdk_sys::STATIC`] is false) the driver cannot be kept from receiving all.
+    /// Attaches a device of the af_packet driver as [`Eal::attach_vdev`] does: its sockets receive only
+    /// frames that the classic BPF program `filter` accepts, and none that the interface sends. A build with
+    /// shared libraries ([`dpdk_sys::STATIC`] is false) cannot keep the driver from receiving all.
     ///
     /// # Errors
     /// As [`Eal::attach_vdev`].
@@ -217,13 +217,13 @@ impl Eal {
     }
 }
 
-/// The value of `key` in a driver's arguments: the last, if there are several.
+/// Returns the value of `key` in a driver's arguments; of several, the last.
 fn argument<'a>(args: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = args.split(',').rev().filter_map(|pair| pair.split_once('='));
     pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
 }
 
-/// Arguments as an error may show them.
+/// Returns the arguments for error values, without a secret.
 fn without_secret(args: &str) -> String {
     let shown =
         |pair: &str| if pair.starts_with("secret=") { "secret=...".to_owned() } else { pair.to_owned() };
@@ -242,7 +242,7 @@ fn check_memif(name: &str, args: &str, access: &MemifAccess) -> Result<(), Devic
     Ok(())
 }
 
-/// Whether a memif with these arguments listens, as the driver reads them.
+/// Whether a memif with these arguments listens, by the driver's own comparison.
 fn listens(args: &str) -> bool {
     argument(args, "role").is_some_and(|role| role.contains("server") || role.contains("master"))
 }
@@ -269,7 +269,7 @@ fn attach(
     // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
     let ret = unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
     let port_id = if ret < 0 { None } else { port_by_name(&c_name) };
-    // Under the lock: from now on clients are let in, and their handlers run.
+    // Still under the lock, otherwise a client that connects now would be refused.
     let is_alone = match port_id {
         Some(port_id) if guard.is_some() && dpdk_sys::STATIC => {
             memif::attached(port_id, access, listens(args))
@@ -298,19 +298,19 @@ fn port_by_name(name: &CStr) -> Option<PortId> {
 }
 
 fn detach(bus: &CStr, name: &CStr) {
-    // A driver that cannot detach keeps the device: its name stays taken, nothing else follows from it.
+    // A driver that cannot detach keeps the device: its name stays taken, without another effect.
     let _guard = guard::lock(name.to_str().unwrap_or_default());
-    // SAFETY: two C strings; nobody uses the device's port any more.
+    // SAFETY: two C strings; the device's port is not used any more.
     unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
 }
 
 impl Device {
-    /// The number of its Ethernet port.
+    /// Returns the number of the Ethernet port.
     pub fn port_id(&self) -> PortId {
         self.port_id
     }
 
-    /// The name it was attached by.
+    /// Returns the name that the device was attached by.
     pub fn name(&self) -> &str {
         self.name.to_str().unwrap_or_default()
     }
@@ -323,7 +323,7 @@ impl Drop for Device {
     }
 }
 
-/// dddd:bb:dd.f, in hexadecimal but for the function.
+/// Whether `address` is dddd:bb:dd.f, hexadecimal, with a function from 0 to 7.
 fn is_pci_address(address: &str) -> bool {
     const PATTERN: &[u8] = b"xxxx:xx:xx.f";
     address.len() == PATTERN.len()
@@ -334,7 +334,7 @@ fn is_pci_address(address: &str) -> bool {
         })
 }
 
-/// Says beforehand what EAL would answer with a bare number: whether the device is there and DPDK's to take.
+/// Checks that the device exists and that DPDK may use it, because EAL would report a bare error number.
 fn check_pci(devices: &Path, address: &str) -> Result<(), DeviceError> {
     let device = devices.join(address.to_ascii_lowercase());
     if !device.exists() {
@@ -360,7 +360,7 @@ fn check_pci(devices: &Path, address: &str) -> Result<(), DeviceError> {
 fn check_vfio(device: &Path, address: &str) -> Result<(), DeviceError> {
     let Some(group) = link_name(&device.join("iommu_group")) else { return Ok(()) };
     let path = Path::new("/dev/vfio").join(group);
-    // Opening the group would take it from EAL; whether it may be opened is enough to know here.
+    // Opening the group would make EAL's own open fail, so only the access is checked.
     let c_path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
     // SAFETY: a C string, only read.
     if unsafe { libc::access(c_path.as_ptr(), libc::R_OK | libc::W_OK) } == 0 {
@@ -370,12 +370,12 @@ fn check_vfio(device: &Path, address: &str) -> Result<(), DeviceError> {
     Err(DeviceError::PciAccess { address: address.to_owned(), path, error })
 }
 
-/// The last component of where a symbolic link points.
+/// Returns the last component of a symbolic link's target.
 fn link_name(link: &Path) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Addresses of the devices whose PCI class is "network controller".
+/// Returns the addresses of the devices whose PCI class is "network controller".
 fn ethernet_devices(devices: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(devices) else { return Vec::new() };
     let mut addresses: Vec<String> = entries

@@ -8,21 +8,21 @@ use std::fmt;
 pub struct Errno(c_int);
 
 impl Errno {
-    /// EINVAL, for what is found out before DPDK is asked.
+    /// EINVAL, for errors found before DPDK is called.
     pub(crate) const INVALID: Self = Self(libc::EINVAL);
 
-    /// The calling thread's `rte_errno`.
+    /// Returns the calling thread's `rte_errno`.
     pub(crate) fn last() -> Self {
         // SAFETY: reads a thread-local variable.
         Self(unsafe { dpdk_sys::shim_errno() })
     }
 
-    /// From a return value that is negative on error.
+    /// Converts a return value that is negative on error.
     pub(crate) fn check(ret: c_int) -> Result<c_int, Self> {
         if ret < 0 { Err(Self(-ret)) } else { Ok(ret) }
     }
 
-    /// The positive number, as in errno.h.
+    /// Returns the positive number, as in errno.h.
     pub fn raw(self) -> i32 {
         self.0
     }

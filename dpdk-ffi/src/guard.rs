@@ -1,20 +1,21 @@
-//! Keeps a memif port apart from the thread on which its driver handles control messages: when the peer goes
-//! away, that thread unmaps the very memory that a burst copies from and to. dpdk-sys/guard.c has the lock.
+//! Mutual exclusion of a memif port and the thread on which its driver handles control messages: when the
+//! peer disconnects, that thread unmaps the memory that bursts copy from and to. dpdk-sys/guard.c has the
+//! lock.
 
 use std::marker::PhantomData;
 
 /// Held while a memif port is attached, started, stopped, closed or detached.
 pub(crate) struct Lock {
-    /// To be released by the thread that took it.
+    /// Not `Send`, because the thread that took the lock must release it.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Whether the device `name` is one of the driver's.
+/// Whether the device `name` is a memif.
 pub(crate) fn concerns(name: &str) -> bool {
     name.starts_with("net_memif")
 }
 
-/// Takes the lock, where the device `name` needs it.
+/// Takes the lock if the device `name` is a memif.
 pub(crate) fn lock(name: &str) -> Option<Lock> {
     concerns(name).then(|| {
         // SAFETY: released by `drop`. Nothing that runs under the lock takes it again.

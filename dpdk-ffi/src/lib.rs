@@ -1,6 +1,6 @@
-//! Owners for what DPDK hands out: the environment ([`Eal`]), devices ([`Device`]), pools of packet buffers
-//! ([`Mempool`], [`Mbuf`]) and Ethernet ports ([`Port`]). The only crate that sees DPDK; it knows nothing of
-//! what the frames carry.
+//! Owners of DPDK's objects: the environment ([`Eal`]), devices ([`Device`]), pools of packet buffers
+//! ([`Mempool`], [`Mbuf`]) and Ethernet ports ([`Port`]). The only crate that uses DPDK; it does not
+//! interpret frames.
 //!
 //! ```no_run
 //! use dpdk_ffi::{Eal, EalConfig, Mempool, MempoolConfig, PortBuilder};
@@ -18,12 +18,11 @@
 //! # }
 //! ```
 //!
-//! EAL exists once in a process and lives until the process ends: memory that other threads may still be
-//! giving back is never unmapped under them. [`Eal`] is the proof that it runs, and [`Eal::get`] finds it.
+//! EAL exists once in a process and runs until the process ends, because other threads may still return mbufs
+//! to its memory. [`Eal`] is the proof that it runs, and [`Eal::get`] returns it.
 //!
-//! Every owner may move between threads. None of them locks: a [`Port`] is driven through `&mut`, so whoever
-//! shares one puts it in a mutex. See [`ThreadRegistration`] for what threads other than the first gain by
-//! telling DPDK of themselves.
+//! Every owner may move between threads. None of them locks: a [`Port`] is driven through `&mut`, so a shared
+//! one needs a mutex. [`ThreadRegistration`] makes mempools faster for threads that EAL did not start.
 #![allow(unsafe_code)]
 
 mod device;

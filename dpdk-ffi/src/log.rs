@@ -1,4 +1,4 @@
-//! DPDK's log, kept in memory so that an error value can carry what DPDK said about it.
+//! DPDK's log, held in memory so that error values can quote it.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -6,22 +6,22 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Lines kept; older ones are forgotten.
+/// Lines held; beyond this the oldest is dropped.
 const LINES_MAX: usize = 64;
 
-/// Which of DPDK's messages reach standard error.
+/// Messages of DPDK's log that reach standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// None: what matters is in the error values.
+    /// None, because error values quote the log.
     #[default]
     Quiet,
     /// Errors.
     Error,
     /// Errors and warnings.
     Warning,
-    /// And what DPDK reports of its normal work.
+    /// Errors, warnings and reports of normal operation.
     Info,
-    /// Everything.
+    /// All messages.
     Debug,
 }
 
@@ -36,18 +36,18 @@ impl LogLevel {
         }
     }
 
-    /// What DPDK is told to log: warnings always, because error values quote them.
+    /// Returns the level for EAL: at least warnings, because error values quote them.
     pub(crate) fn eal_level(self) -> u32 {
         self.threshold().max(dpdk_sys::RTE_LOG_WARNING)
     }
 }
 
-/// Lines that DPDK logged while an operation ran; printed indented, one per line.
+/// Lines that DPDK logged during an operation; displayed indented, one per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogLines(Vec<String>);
 
 impl LogLines {
-    /// The lines, oldest first.
+    /// Returns the lines, oldest first.
     pub fn lines(&self) -> &[String] {
         &self.0
     }
@@ -61,7 +61,7 @@ impl fmt::Display for LogLines {
 
 struct Capture {
     lines: VecDeque<String>,
-    /// Lines ever captured: the number of the next one.
+    /// Lines captured so far: the number of the next one.
     total: u64,
 }
 
@@ -72,26 +72,26 @@ fn capture() -> MutexGuard<'static, Capture> {
     CAPTURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Directs DPDK's log here. Called before `rte_eal_init`, so that its own complaints are caught.
+/// Redirects DPDK's log to `write`. Called before `rte_eal_init`, so that its messages are captured.
 pub(crate) fn install(level: LogLevel) -> bool {
     ECHO_THRESHOLD.store(level.threshold(), Ordering::Relaxed);
     // SAFETY: `write` has the signature asked for and lives forever.
     unsafe { dpdk_sys::shim_log_to(Some(write)) == 0 }
 }
 
-/// A point in the log, for `since`.
+/// Returns the current position in the log, for `since`.
 pub(crate) fn mark() -> u64 {
     capture().total
 }
 
-/// What was logged after `mark`, as far as it is kept.
+/// Returns the lines logged after `mark`, as far as they are held.
 pub(crate) fn since(mark: u64) -> LogLines {
     let capture = capture();
     let fresh = usize::try_from(capture.total - mark).unwrap_or(usize::MAX).min(capture.lines.len());
     LogLines(capture.lines.iter().skip(capture.lines.len() - fresh).cloned().collect())
 }
 
-/// Receives whole messages: DPDK flushes its stream after each one.
+/// Receives whole messages, because DPDK flushes its stream after each one.
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, len: usize) -> isize {
     // SAFETY: stdio hands over `len` readable bytes.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };

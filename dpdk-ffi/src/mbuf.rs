@@ -8,9 +8,9 @@ use dpdk_sys::rte_mbuf;
 
 use crate::mempool::Mempool;
 
-/// A frame: one packet buffer, or a chain of them. Dropping it returns it to its pool, from any thread.
+/// A frame: one packet buffer, or a chain of them. Drop returns it to its pool, from any thread.
 ///
-/// Whoever drops many at a time uses [`Mbuf::free_bulk`], which costs one access to the pool and not one each.
+/// [`Mbuf::free_bulk`] frees many with one access to the pool.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<rte_mbuf>);
 
@@ -19,21 +19,21 @@ unsafe impl Send for Mbuf {}
 // SAFETY: through a shared reference it is only read.
 unsafe impl Sync for Mbuf {}
 
-/// Two frames did not fit into one chain, or bytes not into the last buffer.
+/// Reason why a frame could not be extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
     /// More segments than an mbuf counts.
     #[error("a chain has at most {} segments", dpdk_sys::SHIM_MBUF_MAX_NB_SEGS)]
     TooManySegments,
-    /// Less room behind the data than needed.
+    /// Too little room behind the data of the last buffer.
     #[error(
         "{needed} bytes do not fit into the {room} bytes behind the data; use a pool with a larger data room"
     )]
     NoRoom {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes available.
         room: usize,
     },
 }
@@ -52,13 +52,13 @@ macro_rules! field {
 
         #[inline]
         fn $set(self, value: $ty) {
-            // SAFETY: the offset is that of a field of this type; who makes a `Header` owns the mbuf.
+            // SAFETY: the offset is that of a field of this type; the maker of a `Header` owns the mbuf.
             unsafe { self.0.as_ptr().byte_add(dpdk_sys::$offset as usize).cast::<$ty>().write(value) }
         }
     };
 }
 
-/// The header of one buffer. Made only by what owns the buffer, for as long as it does.
+/// The header of one buffer. Made only by the buffer's owner, while it owns the buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Header(NonNull<rte_mbuf>);
 
@@ -90,7 +90,7 @@ impl Header {
             .saturating_sub(usize::from(self.data_len()))
     }
 
-    /// Makes this single, empty buffer a frame of `len` bytes and returns where they are.
+    /// Makes this single, empty buffer a frame of `len` bytes and returns their address.
     ///
     /// # Safety
     /// `len` bytes fit behind the headroom.
@@ -104,7 +104,7 @@ impl Header {
 
 impl Mbuf {
     /// # Safety
-    /// `raw` is a valid mbuf, alone or the head of a chain, and nobody else's.
+    /// `raw` is a valid mbuf, alone or the head of a chain, and owned by the caller.
     #[inline]
     pub(crate) unsafe fn from_raw(raw: NonNull<rte_mbuf>) -> Self {
         Self(raw)
@@ -123,7 +123,7 @@ impl Mbuf {
         Header(self.0)
     }
 
-    /// Bytes of the whole frame.
+    /// Returns the length of the whole frame, in bytes.
     #[inline]
     pub fn frame_len(&self) -> usize {
         self.header().pkt_len() as usize
@@ -135,7 +135,7 @@ impl Mbuf {
         self.header().nb_segs() == 1
     }
 
-    /// The bytes of the first segment.
+    /// Returns the bytes of the first segment.
     #[inline]
     pub fn data(&self) -> &[u8] {
         let header = self.header();
@@ -143,7 +143,7 @@ impl Mbuf {
         unsafe { std::slice::from_raw_parts(header.data_ptr(), usize::from(header.data_len())) }
     }
 
-    /// The bytes of the first segment, to write.
+    /// Returns the bytes of the first segment, to write.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let header = self.header();
@@ -151,7 +151,7 @@ impl Mbuf {
         unsafe { std::slice::from_raw_parts_mut(header.data_ptr(), usize::from(header.data_len())) }
     }
 
-    /// The frame piece by piece.
+    /// Returns the segments of the frame, in order.
     pub fn segments(&self) -> Segments<'_> {
         Segments { next: Some(self.0), frame: PhantomData }
     }
@@ -192,7 +192,8 @@ impl Mbuf {
     /// Moves all bytes into the first segment and frees the others.
     ///
     /// # Errors
-    /// `NoRoom`; the frame is as before, and [`Mbuf::copy_contiguous`] into a pool of larger mbufs remains.
+    /// `NoRoom`; the frame is unchanged, and may be copied by [`Mbuf::copy_contiguous`] into a pool of larger
+    /// mbufs.
     pub fn linearize(&mut self) -> Result<(), AppendError> {
         // SAFETY: a valid chain with one owner.
         if unsafe { dpdk_sys::shim_pktmbuf_linearize(self.0.as_ptr()) } == 0 {
@@ -203,7 +204,7 @@ impl Mbuf {
         Err(AppendError::NoRoom { needed, room: header.tailroom() })
     }
 
-    /// Copies the whole frame to the front of `to` and returns its length; `None` where it does not fit.
+    /// Copies the whole frame to the front of `to` and returns its length; `None` if it does not fit.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let mut rest = to.get_mut(..self.frame_len())?;
         for segment in self.segments() {
@@ -214,7 +215,8 @@ impl Mbuf {
         rest.is_empty().then(|| self.frame_len())
     }
 
-    /// A copy of the frame in one mbuf of `pool`; `None` where the pool is exhausted or its mbufs are too small.
+    /// Returns a copy of the frame in one mbuf of `pool`; `None` if the pool is exhausted or its mbufs are
+    /// too small.
     pub fn copy_contiguous(&self, pool: &Mempool) -> Option<Mbuf> {
         let mut copy = pool.alloc()?;
         let room = copy.append(self.frame_len()).ok()?;
@@ -222,7 +224,7 @@ impl Mbuf {
         Some(copy)
     }
 
-    /// Frees all of `frames`, which keeps its capacity.
+    /// Frees all of `frames` and keeps its capacity.
     pub fn free_bulk(frames: &mut Vec<Mbuf>) {
         let mut raw = frames.as_mut_ptr().cast::<*mut rte_mbuf>();
         let mut left = frames.len();
@@ -249,8 +251,8 @@ impl Mbuf {
 }
 
 impl AsRef<[u8]> for Mbuf {
-    /// The first segment: the whole frame where [`Mbuf::is_contiguous`], as all frames are that a port with a
-    /// linear pool receives.
+    /// Returns the first segment, which is the whole frame if [`Mbuf::is_contiguous`]. A port with a linear
+    /// pool receives only such frames.
     #[inline]
     fn as_ref(&self) -> &[u8] {
         self.data()
@@ -272,7 +274,7 @@ impl fmt::Debug for Mbuf {
     }
 }
 
-/// The pieces of a frame, in order.
+/// The segments of a frame, in order.
 #[derive(Clone)]
 pub struct Segments<'a> {
     next: Option<NonNull<rte_mbuf>>,
@@ -281,7 +283,7 @@ pub struct Segments<'a> {
 
 impl Segments<'_> {
     /// # Safety
-    /// `head` is a valid mbuf, alone or the head of a chain, and stays so while the pieces are used.
+    /// `head` is a valid mbuf, alone or the head of a chain, and stays so while the segments are used.
     #[inline]
     pub(crate) unsafe fn of(head: NonNull<rte_mbuf>) -> Self {
         Self { next: Some(head), frame: PhantomData }

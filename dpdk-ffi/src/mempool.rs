@@ -11,19 +11,19 @@ use crate::eal::Eal;
 use crate::errno::Errno;
 use crate::mbuf::Mbuf;
 
-/// The shape of a pool.
+/// Configuration of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MempoolConfig {
-    /// Mbufs in the pool. A port needs its receive descriptors, its transmit descriptors, what the program
-    /// holds, and one and a half times `cache_mbufs` for each thread that drives it.
+    /// Mbufs in the pool. A port needs its receive descriptors, its transmit descriptors, the mbufs that the
+    /// program holds, and one and a half times `cache_mbufs` for each thread that drives it.
     pub mbufs: u32,
-    /// Bytes of frame that fit into one mbuf. Its headroom comes on top.
+    /// Bytes of frame per mbuf, without the headroom.
     pub data_room_bytes: u16,
-    /// Size of each registered thread's cache, in mbufs; 0 for none.
+    /// Mbufs in the cache of each registered thread; 0: no cache.
     pub cache_mbufs: u32,
-    /// Whether the mbufs stand side by side in one piece of memory, also across the ends of pages. A driver
-    /// that hands the pool to the kernel (af_xdp) takes this for granted: of another pool it would lose
-    /// whatever is sent from the mbufs at the end.
+    /// Whether the mbufs are contiguous in one piece of memory, also across pages. A driver that shares the
+    /// pool with the kernel (af_xdp) requires this: of another pool it loses frames sent from the mbufs at
+    /// the end.
     pub packed: bool,
 }
 
@@ -34,38 +34,38 @@ impl Default for MempoolConfig {
     }
 }
 
-/// Why there is no such pool.
+/// Reason why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MempoolError {
-    /// A shape that DPDK cannot make.
+    /// A configuration that DPDK cannot make.
     #[error("a mempool of {mbufs} mbufs with a cache of {cache_mbufs}: {reason}", mbufs = config.mbufs, cache_mbufs = config.cache_mbufs)]
     Invalid {
-        /// The shape.
+        /// The configuration.
         config: MempoolConfig,
-        /// What is wrong with it.
+        /// Defect of the configuration.
         reason: String,
     },
-    /// DPDK has not the memory.
+    /// DPDK has too little memory.
     #[error(
         "DPDK has no memory for a mempool of {mbufs} mbufs, about {needed_mib} MiB: {errno}. Reserve more \
          hugepages (/proc/sys/vm/nr_hugepages), or without hugepages start EAL with a larger -m; or use fewer mbufs",
         mbufs = config.mbufs
     )]
     NoMemory {
-        /// The shape.
+        /// The configuration.
         config: MempoolConfig,
-        /// Memory asked for, in MiB.
+        /// Memory needed, in MiB.
         needed_mib: u64,
-        /// What DPDK reported.
+        /// Error number reported.
         errno: Errno,
     },
 }
 
 /// A pool of mbufs. Clones share it; any thread may allocate from it.
 ///
-/// The memory is DPDK's until the process ends. When the last handle is dropped, mbufs may still be on their
-/// way; the pool then waits for the next one of the same shape to be asked for, and serves again.
+/// The memory is DPDK's until the process ends. When the last handle is dropped, mbufs may still be in use;
+/// the pool is then idle until a pool of the same configuration is made, which reuses it.
 #[derive(Clone, Debug)]
 pub struct Mempool(Arc<Pool>);
 
@@ -80,13 +80,13 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-/// Pools without a handle.
+/// Pools without a handle, to be reused.
 static IDLE: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
-/// Makes the names of pools differ.
+/// Number in the name of the next pool.
 static NEXT_NAME: AtomicU32 = AtomicU32::new(0);
 
 impl Mempool {
-    /// Makes a pool, or takes an idle one of the same shape to which every mbuf has returned.
+    /// Makes a pool, or reuses an idle one of the same configuration to which every mbuf has returned.
     ///
     /// # Errors
     /// [`MempoolError`]
@@ -101,35 +101,36 @@ impl Mempool {
         Ok(Self(Arc::new(pool)))
     }
 
-    /// Memory that an mbuf with `data_room_bytes` takes, about, in bytes: with its headroom, its own header and
+    /// Returns the approximate memory of an mbuf, in bytes: `data_room_bytes`, headroom, its own header and
     /// the pool's.
     pub const fn mbuf_bytes(data_room_bytes: u16) -> u64 {
         const HEADERS_BYTES: u64 = 192;
         data_room_bytes as u64 + dpdk_sys::SHIM_PKTMBUF_HEADROOM as u64 + HEADERS_BYTES
     }
 
-    /// The shape it was made with.
+    /// Returns the configuration of the pool.
     pub fn config(&self) -> &MempoolConfig {
         &self.0.config
     }
 
-    /// Mbufs that can be allocated, those in other threads' caches included. Slow: for tests and reports.
+    /// Returns the mbufs that can be allocated, including those in other threads' caches. Slow: for tests and
+    /// reports.
     pub fn available(&self) -> u32 {
         self.0.available()
     }
 
-    /// An empty mbuf; `None` where the pool is exhausted.
+    /// Allocates an empty mbuf; `None` if the pool is exhausted.
     pub fn alloc(&self) -> Option<Mbuf> {
         let mut raw = ptr::null_mut();
         if !self.alloc_raw(std::slice::from_mut(&mut raw)) {
             return None;
         }
-        // SAFETY: a fresh mbuf, owned by nobody else.
+        // SAFETY: an mbuf just allocated, with no other owner.
         NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
     }
 
-    /// Fills `mbufs` with empty mbufs, whose ownership passes to the caller; or leaves it alone and returns
-    /// false where the pool has not that many.
+    /// Fills `mbufs` with empty mbufs, which the caller then owns. False, with `mbufs` unchanged, if the pool
+    /// has fewer.
     pub(crate) fn alloc_raw(&self, mbufs: &mut [*mut rte_mbuf]) -> bool {
         let count = u32::try_from(mbufs.len()).unwrap_or(u32::MAX);
         // SAFETY: the pool lives forever, and `mbufs` takes `count` pointers.
@@ -175,7 +176,7 @@ impl Pool {
 
 impl Drop for Mempool {
     fn drop(&mut self) {
-        // Only the last handle gets hold of the pool itself, and with it can put it aside.
+        // Only the last handle has exclusive access to the pool.
         if let Some(pool) = Arc::get_mut(&mut self.0) {
             let pool = Pool { raw: pool.raw, config: pool.config };
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
@@ -192,7 +193,7 @@ fn validate(config: &MempoolConfig) -> Result<(), MempoolError> {
     if config.cache_mbufs > cache_max {
         return invalid(format!("a cache holds at most {cache_max}"));
     }
-    // DPDK's rule: a cache is flushed at one and a half times its size, which the pool must be able to fill.
+    // Because DPDK flushes a cache at one and a half times its size, the pool must be able to fill that.
     if u64::from(config.cache_mbufs) * 3 > u64::from(config.mbufs) * 2 {
         return invalid("the pool must be at least one and a half times the size of the cache".to_owned());
     }
@@ -203,7 +204,7 @@ fn validate(config: &MempoolConfig) -> Result<(), MempoolError> {
     Ok(())
 }
 
-/// Returns what the calling thread's caches hold to their pools.
+/// Returns the mbufs in the calling thread's caches to their pools.
 pub(crate) fn flush_own_caches() {
     unsafe extern "C" fn flush(pool: *mut rte_mempool, _argument: *mut c_void) {
         // SAFETY: rte_mempool_walk passes pools that exist; the cache touched is this thread's own.

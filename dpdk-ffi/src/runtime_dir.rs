@@ -1,20 +1,22 @@
-//! Directories for run-time files, in places where others may write too.
+//! Directories for run-time files, in places where other users may write.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// What stands in for `XDG_RUNTIME_DIR` where a user has none: [`crate::Eal::init`] makes it, and sets the variable.
+/// Returns the stand-in for a missing `XDG_RUNTIME_DIR`; [`crate::Eal::init`] makes it, and sets the
+/// variable.
 pub fn stand_in_runtime_dir(uid: u32) -> PathBuf {
     std::env::temp_dir().join(format!("dpdk-runtime-{uid}"))
 }
 
-/// Makes `path` a directory of `uid`'s alone, or checks that it is one: others can write where it stands.
+/// Makes `path` a directory private to `uid`, or checks that it is one, because other users may write to its
+/// parent.
 ///
 /// # Errors
-/// Its parent is missing or closed, or what is there is no directory, is a link, belongs to somebody else, or lets
-/// others in.
+/// The parent is missing or closed; or `path` is no directory, is a link, belongs to another user, or is open
+/// to others.
 pub fn private_dir(path: &Path, uid: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -27,7 +29,7 @@ pub fn private_dir(path: &Path, uid: u32) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, reason))
 }
 
-/// Whether this, not read through a link, is a directory of `uid`'s that is closed to others.
+/// Whether `metadata`, not read through a link, is of a directory of `uid` that is closed to others.
 pub fn is_private_dir(metadata: &Metadata, uid: u32) -> bool {
     metadata.is_dir() && metadata.uid() == uid && metadata.mode() & 0o077 == 0
 }

@@ -5,25 +5,24 @@ use std::marker::PhantomData;
 use crate::eal::Eal;
 use crate::errno::Errno;
 
-/// Gives the calling thread an lcore id, and with it a cache of its own in every mempool, until dropped.
+/// Gives the calling thread an lcore ID, and so a cache of its own in every mempool, until dropped.
 ///
-/// A thread without one works too, only slower: each allocation and each free goes to the pool's shared ring
-/// with an atomic exchange, and so does each of the driver's own. The thread that called [`Eal::init`] has an
-/// id already.
+/// A thread without an lcore ID works, but more slowly: each allocation and each free accesses the pool's
+/// shared ring with an atomic exchange, and so does each of the driver's. The thread that called
+/// [`Eal::init`] has an ID.
 ///
-/// Limits: there are `RTE_MAX_LCORE` ids in a process (128 on Debian, EAL's own one among them). While
-/// registered, a thread holds up to one and a half times the cache size of each pool it uses; those mbufs
-/// return to the pool when the registration is dropped. Registration ends DPDK's support for secondary
-/// processes.
+/// Limits: a process has `RTE_MAX_LCORE` IDs (128 on Debian), including EAL's own. While registered, a thread
+/// holds up to one and a half times the cache size of each pool it uses; those mbufs return to the pool when
+/// the registration is dropped. Registration ends DPDK's support for secondary processes.
 #[derive(Debug)]
 pub struct ThreadRegistration {
-    /// False where the thread had an id before: dropping this must not take that one away.
+    /// False if the thread had an ID before, which drop must not release.
     owns_id: bool,
-    /// The id belongs to this thread.
+    /// Not `Send`, because the ID belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// No lcore id could be had.
+/// No lcore ID was available.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this thread cannot be registered with DPDK: {errno}. At most {max} threads of a process can be; the others \
@@ -31,13 +30,12 @@ pub struct ThreadRegistration {
     max = dpdk_sys::SHIM_MAX_LCORE
 )]
 pub struct RegisterError {
-    /// What DPDK reported.
+    /// Error number reported.
     pub errno: Errno,
 }
 
 impl ThreadRegistration {
-    /// Registers the calling thread. Where it has an lcore id already, this does nothing, and neither does
-    /// dropping the result.
+    /// Registers the calling thread. If it has an lcore ID already, neither this nor drop changes anything.
     pub fn new(_eal: Eal) -> Result<Self, RegisterError> {
         if is_registered() {
             return Ok(Self { owns_id: false, _not_send: PhantomData });
@@ -61,7 +59,7 @@ impl Drop for ThreadRegistration {
     }
 }
 
-/// Whether the calling thread has an lcore id.
+/// Whether the calling thread has an lcore ID.
 pub fn is_registered() -> bool {
     // SAFETY: both read thread-local or constant values.
     unsafe { dpdk_sys::shim_lcore_id() != dpdk_sys::shim_lcore_id_any() }

@@ -1,11 +1,14 @@
-//! Finds DPDK, binds to an allow-list of it, and decides how it is linked.
+//! Finds DPDK, generates bindings to an allow-list of it, and decides how it is linked.
 //!
-//! Static by default: shared, EAL would load every driver that is installed, which takes most of a second and
-//! brings libibverbs into a process that may well provide the ibv_* symbols itself. `DPDK_SYS_LINK=shared`
-//! asks for that nevertheless; it is also what happens where the distribution has no static libraries. It costs
-//! what stands around the memif driver too (guard.c, memif.c): then any user may be the peer of a memif port, and a
-//! process may crash when its peer goes away or means harm. And it costs the care for kernel interfaces
-//! (interface.c): then opening a port on one flushes its neighbours.
+//! Linking is static by default. With shared libraries EAL would load every installed driver, which takes
+//! most of a second and brings libibverbs into a process that may provide the ibv_* symbols itself.
+//! `DPDK_SYS_LINK=shared` selects shared libraries nevertheless; they are also used if the distribution has
+//! no static ones. Then the redirection of the drivers' calls is missing, with these effects:
+//!
+//! * guard.c, memif.c: any user may be the peer of a memif port, and a process may crash when its peer
+//! disconnects or
+//!   is hostile;
+//! * interface.c: opening a port on a kernel interface flushes the interface's neighbours.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +20,7 @@ dpdk-sys needs DPDK 22.11 or later, pkg-config, a C compiler and libclang to bui
   Fedora:          dnf install dpdk-devel pkgconf gcc clang-devel
 DPDK outside the default path is found through PKG_CONFIG_PATH, libclang through LIBCLANG_PATH.";
 
-/// The libraries every build links, and those only some releases have (they are skipped where absent).
+/// Libraries that every build links; those that a release does not have are skipped.
 const LIBRARIES: &[&str] = &[
     "log",
     "kvargs",
@@ -44,8 +47,8 @@ const LIBRARIES: &[&str] = &[
     "vhost",
 ];
 
-/// The drivers of a static build: the ports between processes and to the kernel, and the NICs one most often
-/// meets (virtual machines and Intel).
+/// The drivers of a static build: ports between processes and to the kernel, and common NICs of virtual
+/// machines and of Intel.
 const DRIVERS: &[&str] = &[
     "net_memif",
     "net_ring",
@@ -66,7 +69,8 @@ const DRIVERS: &[&str] = &[
     "net_vmxnet3",
 ];
 
-/// Libraries whose calls go to functions of this crate in a static build: guard.c, memif.c and interface.c say why.
+/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c and
+/// interface.c say why.
 const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
     (
         "net_memif",
@@ -88,7 +92,7 @@ const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
             ("close", "shim_memif_close"),
         ],
     ),
-    // Sockets of vhost ports are to be their owner's alone.
+    // Sockets of vhost ports are to be accessible to their owner only.
     ("vhost", &[("bind", "shim_socket_bind")]),
     (
         "net_af_packet",
@@ -103,7 +107,7 @@ const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
 
 const MLX5_DRIVERS: &[&str] = &["bus_auxiliary", "common_mlx5", "net_mlx5"];
 
-/// Functions and types bound to directly. Those that are inline are in shim.c.
+/// Functions and types bound to directly; inline functions are in shim.c.
 const ALLOWED_FUNCTIONS: &[&str] = &[
     "shim_.*",
     "rte_version",
@@ -124,7 +128,7 @@ const ALLOWED_TYPES: &[&str] =
     &["shim_.*", "rte_eth_(conf|dev_info|stats|xstat|xstat_name)", "rte_ether_addr"];
 const ALLOWED_VARS: &[&str] = &["SHIM_.*", "RTE_LOG_[A-Z]+"];
 
-/// What a build script can fail with: text that is all the user needs.
+/// The error is the whole text for the user.
 type Result<T> = std::result::Result<T, String>;
 
 fn main() {
@@ -154,8 +158,8 @@ fn build() -> Result<()> {
     link(&library)
 }
 
-/// The C flags as pkg-config prints them: the crate above drops `-include rte_config.h` and `-march`, and
-/// DPDK's headers need both.
+/// Returns the C flags as pkg-config prints them, because the crate `pkg_config` drops `-include
+/// rte_config.h` and `-march`, and DPDK's headers need both.
 fn compiler_flags() -> Result<Vec<String>> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(program)
@@ -178,7 +182,7 @@ fn bind(flags: &[String]) -> Result<()> {
         .clang_args(flags)
         // Vector types that DPDK's headers touch on x86 and bindgen cannot express.
         .blocklist_type("__tile1024i.*")
-        // Behind pointers only; their layouts are nobody's business and differ between releases.
+        // Used through pointers only; their layouts differ between releases.
         .opaque_type("rte_mempool")
         .opaque_type("rte_mbuf")
         .derive_debug(false)
@@ -195,7 +199,7 @@ fn bind(flags: &[String]) -> Result<()> {
     for pattern in ALLOWED_VARS {
         builder = builder.allowlist_var(pattern);
     }
-    // bindgen panics where libclang cannot be loaded, with a text that does not say what to install.
+    // bindgen panics if libclang cannot be loaded, with a text that does not say what to install.
     let generated = panic::catch_unwind(panic::AssertUnwindSafe(|| builder.generate()))
         .map_err(|_| format!("{INSTALL}\n\nlibclang could not be loaded (see above)"))?
         .map_err(|error| format!("{INSTALL}\n\nbindgen: {error}"))?;
@@ -206,7 +210,7 @@ fn bind(flags: &[String]) -> Result<()> {
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
     build.files(["shim.c", "guard.c", "memif.c", "interface.c"]).opt_level(3).warnings(false);
-    // A function that is not declared returns an int, also where it should be a pointer.
+    // Otherwise an undeclared function returns an int, even if it should return a pointer.
     build.flag("-Werror=implicit-function-declaration");
     for flag in flags {
         build.flag(flag);
@@ -247,7 +251,7 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     println!("cargo:rustc-cfg=dpdk_static");
     let mlx5 = env::var_os("CARGO_FEATURE_MLX5").is_some();
     let chosen = LIBRARIES.iter().chain(DRIVERS).chain(if mlx5 { MLX5_DRIVERS } else { &[] });
-    // Drivers register themselves in constructors that nothing refers to, hence whole archives.
+    // Whole archives, because drivers register themselves in constructors that nothing refers to.
     for name in chosen.filter(|name| has_archive(name)) {
         let archive = match REDIRECTED.iter().find(|(library, _)| library == name) {
             Some((_, calls)) => redirect(libdir, name, calls)?,
@@ -255,7 +259,7 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
         };
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
     }
-    // What those archives in turn need, of all that DPDK as a whole does.
+    // The libraries that those archives need, of all that DPDK as a whole needs.
     let mut needed = vec!["numa", "fdt", "bsd", "archive", "xdp", "bpf"];
     needed.extend(if mlx5 { ["mlx5", "ibverbs"].as_slice() } else { &[] });
     let whole = pkg_config::Config::new()
@@ -269,7 +273,7 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes a copy of a library whose `calls` go to other functions.
+/// Makes a copy of a library in which `calls` refer to other functions.
 fn redirect(libdir: &str, name: &str, calls: &[(&str, &str)]) -> Result<String> {
     let copy = format!("rte_{name}_redirected");
     let target = out_dir().join(format!("lib{copy}.a"));

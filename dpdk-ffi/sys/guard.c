@@ -1,14 +1,14 @@
 /* A lock that the memif driver lacks.
  *
- * Its control messages are handled on EAL's interrupt thread. When a peer goes away, that thread unmaps the rings
- * and buffers, at any time: in the middle of a burst or of a stop on another thread, which then crashes. Besides,
- * a listening socket is never closed, and its handler stays registered for memory that is freed.
+ * The driver handles control messages on EAL's interrupt thread. When a peer disconnects, that thread unmaps the rings
+ * and buffers, possibly during a burst or a stop on another thread, which then crashes. Besides, the driver never
+ * closes a listening socket, whose handler stays registered for memory that is freed.
  *
  * build.rs redirects the driver's calls for interrupt handlers to the functions here, so that a handler runs only
- * while no burst and no control operation does. A burst pays two writes to its own port's cache line for it: the
- * barrier between a burst's write and its look at the handlers is made by the handlers' side, which are rare, for
- * all processors at once (membarrier, Linux 4.14). A barrier in each burst would wait for what the last one wrote
- * to the rings.
+ * while no burst and no control operation does. This costs a burst two writes to its own port's cache line. The
+ * barrier between a burst's write and its read of `handler_waits` is made by the handlers, which are rare, for all
+ * processors at once (membarrier, Linux 4.14). A barrier in each burst would wait for the last burst's writes to the
+ * rings.
  *
  * Where DPDK is linked as shared libraries the driver cannot be redirected, and none of this has an effect. */
 #ifndef _GNU_SOURCE
@@ -28,7 +28,7 @@
 
 #include "shim.h"
 
-/* Longer than any processor keeps a write to itself: in place of a barrier that was possible once and is refused. */
+/* Longer than any processor delays a write: replaces a membarrier that was registered and is now refused. */
 #define FENCE_USEC 1000
 
 struct burst_flag {
@@ -37,20 +37,20 @@ struct burst_flag {
 
 /* Held by handlers and by control operations. */
 static pthread_mutex_t control_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Whether a handler wants to run. */
+/* Whether a handler is waiting for bursts to end, or running. */
 static atomic_bool handler_waits;
 static struct burst_flag bursts[RTE_MAX_ETHPORTS];
 /* Whether handlers make the barriers. Set before the first handler is registered, and so before the first burst. */
 static atomic_bool handlers_fence;
 
-/* One registered handler. */
+/* A registered handler. */
 struct guarded {
 	LIST_ENTRY(guarded) next;
 	const struct rte_intr_handle *handle;
 	rte_intr_callback_fn handler;
 	rte_intr_unregister_callback_fn unregistered;
 	void *arg;
-	/* Unregistered while its handler was waiting for the lock. */
+	/* Set if the handler is unregistered while it waits for the lock. */
 	atomic_bool cancelled;
 };
 
@@ -59,7 +59,7 @@ static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool shim_guard_burst_begin(uint16_t port)
 {
-	/* Both sides write their flag before they read the other's, so one of them sees the other. */
+	/* Burst and handler each write their own flag before they read the other's, so at least one reads it set. */
 	if (atomic_load_explicit(&handlers_fence, memory_order_relaxed)) {
 		atomic_store_explicit(&bursts[port].busy, true, memory_order_relaxed);
 		atomic_signal_fence(memory_order_seq_cst);
@@ -121,7 +121,7 @@ static void run_unregistered(struct rte_intr_handle *handle, void *arg)
 	free(guarded);
 }
 
-/* Takes a registration off the list. A null handler stands for any. */
+/* Removes a registration from the list and returns it. With a null handler, any of the handle. */
 static struct guarded *take(const struct rte_intr_handle *handle, rte_intr_callback_fn handler)
 {
 	struct guarded *guarded;
@@ -185,7 +185,7 @@ int shim_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr
 	return ret;
 }
 
-/* Unregisters a handler that may be running or waiting for the lock; `unregistered` is called when it is not. */
+/* Unregisters a handler that may be running or waiting for the lock; `unregistered` is called once it is neither. */
 static int cancel(struct guarded *guarded, rte_intr_unregister_callback_fn unregistered)
 {
 	const struct rte_intr_handle *handle = guarded->handle;
@@ -193,7 +193,7 @@ static int cancel(struct guarded *guarded, rte_intr_unregister_callback_fn unreg
 
 	guarded->unregistered = unregistered;
 	atomic_store(&guarded->cancelled, true);
-	/* Each call refuses in one of two states, and the interrupt thread changes the state. */
+	/* Each call fails with EAGAIN in one of two states, and the interrupt thread changes the state. */
 	for (;;) {
 		ret = rte_intr_callback_unregister_pending(handle, run_handler, guarded, run_unregistered);
 		if (ret != -EAGAIN)
@@ -215,7 +215,7 @@ int shim_intr_callback_unregister_pending(const struct rte_intr_handle *handle, 
 	return guarded == NULL ? -ENOENT : cancel(guarded, unregistered);
 }
 
-/* EAL passes its own copy of the handle, and frees that itself. */
+/* EAL passes its own copy of the handle, and frees the copy itself. */
 static void close_instance(struct rte_intr_handle *handle, void *arg)
 {
 	shim_memif_close(rte_intr_fd_get(handle));

@@ -1,11 +1,11 @@
 /* Keeps the drivers of kernel interfaces (af_packet, af_xdp) from changing the interface, and af_packet's sockets
- * from receiving what nobody asked for.
+ * from receiving frames that their filter refuses.
  *
- * Whenever a port starts, ethdev sets its Ethernet address and its promiscuous mode anew. On a kernel interface the
- * address is the one that is there already, but setting it flushes the interface's neighbour table, permanent
- * entries included; and promiscuous mode is taken from whoever asked the kernel for it. Besides, af_packet's sockets
- * receive every frame of the interface, those that leave it too, and its sockets form a fanout group, which
- * reassembles IP fragments and ignores the socket's own wish to see no outgoing frames.
+ * Whenever a port starts, ethdev sets its MAC and its promiscuous mode. On a kernel interface the MAC is the one it
+ * has, but setting it flushes the interface's neighbour table, permanent entries included; and promiscuous mode is
+ * switched off for all who requested it from the kernel. Besides, af_packet's sockets receive every frame of the
+ * interface, including those sent, and form a fanout group, which reassembles IP fragments and ignores a socket's own
+ * option to receive no outgoing frames.
  *
  * build.rs redirects the drivers' system calls to the functions here. Where DPDK is linked as shared libraries the
  * drivers cannot be redirected, and none of this has an effect. */
@@ -29,7 +29,7 @@
 #define PACKET_FANOUT_FLAG_IGNORE_OUTGOING 0x4000
 #endif
 
-/* The filter of packet sockets that this thread binds; none where its length is 0. */
+/* The filter of packet sockets that this thread binds; none if its length is 0. */
 static _Thread_local struct sock_fprog bound_filter;
 
 void shim_packet_filter(const void *instructions, uint16_t count)
@@ -54,13 +54,13 @@ int shim_interface_ioctl(int fd, unsigned long request, ...)
 	ifr = arg;
 	if (request == SIOCSIFHWADDR)
 		return 0;
-	/* Promiscuous mode is switched on where a port asks for it, and off by no port. */
+	/* A port may switch promiscuous mode on, and no port switches it off. */
 	if (request == SIOCSIFFLAGS && !(ifr->ifr_flags & IFF_PROMISC))
 		return 0;
 	return ioctl(fd, request, arg);
 }
 
-/* Before its address a socket receives nothing, so that no frame passes its filter. */
+/* Attaches the filter before the bind, because until then a socket receives nothing: no frame passes unfiltered. */
 int shim_interface_bind(int fd, const struct sockaddr *address, socklen_t len)
 {
 	int on = 1;
@@ -68,7 +68,7 @@ int shim_interface_bind(int fd, const struct sockaddr *address, socklen_t len)
 	if (bound_filter.len != 0) {
 		if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &bound_filter, sizeof(bound_filter)) < 0)
 			return -1;
-		/* Linux 4.20; before, the filter alone drops them. */
+		/* Needs Linux 4.20; before, the filter alone drops outgoing frames. */
 		setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on));
 	}
 	return bind(fd, address, len);

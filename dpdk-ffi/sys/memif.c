@@ -1,8 +1,8 @@
-/* The memif driver's system calls, handed to whoever installed functions for them (dpdk-ffi/src/memif).
+/* The memif driver's system calls, passed to installed functions (dpdk-ffi/src/memif).
  *
- * The driver believes what its peer says: which users connect, where regions, rings and buffers are. build.rs
- * redirects its calls to the functions here, and dpdk-ffi checks what goes through them; its bursts, which read
- * the shared memory without a check, are not used at all. */
+ * The driver trusts its peer: its user, and the positions of regions, rings and buffers. build.rs redirects the
+ * driver's calls to the functions here, and dpdk-ffi checks them. The driver's bursts, which read the shared memory
+ * without a check, are not used. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -17,7 +17,7 @@
 #include "shim.h"
 
 static struct shim_memif_hooks hooks;
-/* A connection was refused, which the driver logs each time: a stranger could fill the log. */
+/* Set after a refused connection, whose log line is dropped: otherwise a stranger could fill the log. */
 static _Thread_local bool refused;
 
 int shim_socket_bind(int fd, const struct sockaddr *address, socklen_t len);
@@ -41,8 +41,8 @@ void shim_memif_warn(const char *line)
 	rte_log(RTE_LOG_WARNING, RTE_LOGTYPE_USER1, "%s\n", line);
 }
 
-/* A socket file takes its mode from the socket: its owner's alone, from the first moment on. The umask, which
- * would do the same, is the whole process's. An abstract address has no mode. */
+/* A socket file takes its mode from the socket, so it is its owner's alone from the first moment on. The umask would
+ * do the same, but is the whole process's. An abstract address has no mode. */
 int shim_socket_bind(int fd, const struct sockaddr *address, socklen_t len)
 {
 	return fchmod(fd, S_IRUSR | S_IWUSR) != 0 ? -1 : bind(fd, address, len);

@@ -69,14 +69,14 @@ static int fill_packed(struct rte_mempool *pool, uint16_t room)
 		return -ret;
 	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
 	rte_mempool_obj_iter(pool, widen, &extent);
-	/* Memory in several pieces leaves gaps. */
+	/* Not contiguous if the memory is in several pieces. */
 	return extent.last - extent.first == (pool->size - 1) * stride ? 0 : ENOMEM;
 }
 
 struct rte_mempool *shim_pktmbuf_pool_create_packed(const char *name, unsigned int mbufs, unsigned int cache,
 						    uint16_t room, int socket)
 {
-	/* Without the flag no mbuf crosses from one page to the next. */
+	/* Without the flag no mbuf may cross from one page to the next. */
 	struct rte_mempool *pool =
 		rte_mempool_create_empty(name, mbufs, sizeof(struct rte_mbuf) + room, cache,
 					 sizeof(struct rte_pktmbuf_pool_private), socket,
@@ -117,7 +117,7 @@ int shim_link_get(uint16_t port, uint32_t *speed_mbps, int *up)
 
 int shim_vdev_has_driver(const char *name)
 {
-	/* Without a bus in front, parsing asks every bus whether one of its drivers knows the name. */
+	/* Without a bus prefix, parsing queries every bus for a driver of the name. */
 	struct rte_devargs devargs = {0};
 	int ret = rte_devargs_parse(&devargs, name);
 

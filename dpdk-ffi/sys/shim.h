@@ -1,5 +1,5 @@
-/* What DPDK offers only as inline functions, macros, bit fields or thread-local variables, as plain symbols.
- * Everything else is bound to directly; build.rs holds the list. */
+/* Parts of DPDK that are inline functions, macros, bit fields or thread-local variables, as plain symbols.
+ * Everything else is bound to directly; build.rs has the list. */
 #ifndef DPDK_SYS_SHIM_H
 #define DPDK_SYS_SHIM_H
 
@@ -21,8 +21,8 @@
 #include <rte_mempool.h>
 #include <rte_version.h>
 
-/* struct rte_mbuf is made of nested anonymous unions which releases rearrange in name, not in meaning:
- * the offsets are all that Rust needs, and they keep field access free of calls. */
+/* struct rte_mbuf consists of nested anonymous unions, which releases rename without a change of meaning. Rust needs
+ * only the offsets, and with them accesses fields without calls. */
 enum shim_mbuf_offset {
 	SHIM_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
 	SHIM_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
@@ -52,19 +52,19 @@ void shim_pktmbuf_free(struct rte_mbuf *mbuf);
 int shim_pktmbuf_linearize(struct rte_mbuf *mbuf);
 int shim_pktmbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail);
 
-/* Around a burst of a memif port, on whose memory the driver's own thread works too: see guard.c. While a handler
- * of the driver runs there is no burst, and `false` is returned. */
+/* Enclose a burst of a memif port, because the driver's own thread also accesses its memory: see guard.c. While a
+ * handler of the driver runs, `begin` returns false and no burst may be made. */
 bool shim_guard_burst_begin(uint16_t port);
 void shim_guard_burst_end(uint16_t port);
-/* Around whatever attaches, starts, stops, closes or detaches a memif port. */
+/* Enclose an operation that attaches, starts, stops, closes or detaches a memif port. */
 void shim_guard_lock(void);
 void shim_guard_unlock(void);
 
-/* What the memif driver calls instead of the system, with the same meaning: see memif.c. Installed before the
+/* Called by the memif driver in place of the system calls, with the same meaning: see memif.c. Installed before the
  * first memif device is attached. */
 struct shim_memif_hooks {
 	int (*listen)(int fd, int backlog);
-	/* The caller does not look at the address. */
+	/* Without an address, because the caller does not read it. */
 	int (*accept)(int fd);
 	/* struct sockaddr */
 	int (*connect)(int fd, const void *address, unsigned int len);
@@ -80,15 +80,15 @@ int shim_memif_close(int fd);
 /* Logs a line as a warning. */
 void shim_memif_warn(const char *line);
 
-/* The classic BPF program of packet sockets that the af_packet driver binds in this thread from now on, none where
- * `count` is 0: see interface.c. It stays the caller's, and must live until the next call. */
+/* Sets the classic BPF program of packet sockets that the af_packet driver binds in this thread from now on; none if
+ * `count` is 0: see interface.c. The caller owns the program, which must live until the next call. */
 void shim_packet_filter(const void *instructions, uint16_t count);
 
-/* Returns the objects that the calling thread's cache of `pool` holds to the pool. */
+/* Returns the objects in the calling thread's cache of `pool` to the pool. */
 void shim_mempool_flush_own_cache(struct rte_mempool *pool);
 
-/* As rte_pktmbuf_pool_create, but with the mbufs side by side in one piece of memory, also across pages: what a
- * driver needs that computes the end of a pool from the number of its mbufs. NULL, with rte_errno, otherwise. */
+/* As rte_pktmbuf_pool_create, but with the mbufs contiguous in one piece of memory, also across pages, because a
+ * driver may compute the end of a pool from the number of its mbufs. NULL, with rte_errno, on failure. */
 struct rte_mempool *shim_pktmbuf_pool_create_packed(const char *name, unsigned int mbufs, unsigned int cache,
 						    uint16_t room, int socket);
 
@@ -100,7 +100,7 @@ unsigned int shim_lcore_id_any(void);
 /* struct rte_eth_link is bit fields, and a union since 24.11. */
 int shim_link_get(uint16_t port, uint32_t *speed_mbps, int *up);
 
-/* Whether a driver that is in this process claims the virtual device `name`. */
+/* Whether a driver in this process claims the virtual device `name`. */
 int shim_vdev_has_driver(const char *name);
 
 /* Sends DPDK's log, whole messages at a time, to `write`. */

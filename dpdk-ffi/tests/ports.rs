@@ -1,5 +1,5 @@
-//! Real ports. EAL exists once in a process, so each test runs its parts in processes of their own: this
-//! binary again, told by an environment variable which part to play. All of it works without hugepages.
+//! Real ports. EAL exists once in a process, so each test runs its parts in child processes: this binary,
+//! with an environment variable that names the part. None of the tests needs hugepages.
 //!
 //! With DPDK as shared libraries three of the memif tests fail now and then: those of ports that open, close
 //! and lose their peers. The faults are the driver's, and only a static build can be guarded against them.
@@ -17,7 +17,7 @@ use parts::pairs::{FLOWING, KILLS};
 
 const PART: &str = "DPDK_FFI_TEST_PART";
 
-/// The entry of the child processes; does nothing by itself, which is why it is not among the tests that run.
+/// Entry of the child processes. Ignored by a test run, because without a part it has nothing to do.
 #[test]
 #[ignore = "runs in child processes of the other tests"]
 fn part() {

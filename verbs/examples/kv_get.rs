@@ -1,4 +1,4 @@
-//! A key-value store whose server answers nothing: clients look keys up in its memory by RDMA READ.
+//! A key-value store whose server executes no lookups: clients look keys up in its memory by RDMA READ.
 //!   cargo run -p verbs --example kv_get -- --port memif:kv
 //!   cargo run -p verbs --example kv_get -- --port memif:kv localhost pear
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,13 +13,13 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const SLOTS: u64 = 1024;
 const SLOT_BYTES: usize = 64;
 const TCP_PORT: u16 = 18516;
-/// Bounds on the peer: what it says, how long it takes, and how many there are at a time.
+/// Limits on the peer: length of a line, timeout, and number of clients at a time.
 const LINE_BYTES_MAX: u64 = 256;
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const CLIENTS_MAX: usize = 16;
 
-/// Where in the table to look for a key: the slot of its hash, then those after it. A slot holds
-/// `key NUL value NUL`, and a NUL at its start where it is free.
+/// Returns the offsets at which `key` may lie in the table: the slot of its hash, then the following ones. A
+/// slot holds `key NUL value NUL`, and begins with NUL if free.
 fn offsets(key: &str) -> impl Iterator<Item = u64> {
     let hash = key.bytes().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(byte));
     (0..SLOTS).map(move |probe| hash.wrapping_add(probe) % SLOTS * SLOT_BYTES as u64)
@@ -53,7 +53,8 @@ fn serve(context: &Context, pd: &Pd, cq: &Cq) -> Result<()> {
         let mut stream = limit(listener.accept()?.0)?;
         let qp = pd.create_qp(&QpOptions::new(cq))?;
         connect(context, &qp, &mut stream, &format!("{} {}", table.addr(), table.rkey().0))?;
-        // From here on the device serves the client's READs; this thread waits until it hangs up.
+        // From here on the responder executes the client's READs; this thread waits until the client
+        // disconnects.
         read_line(&mut stream).map(drop)
     };
     let worker = || loop {
@@ -68,7 +69,7 @@ fn limit(stream: TcpStream) -> Result<BufReader<TcpStream>> {
     Ok(BufReader::new(stream))
 }
 
-/// The peer's next line, or an empty one where it has hung up.
+/// Returns the peer's next line; empty if the peer has disconnected.
 fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
     let mut line = String::new();
     if stream.take(LINE_BYTES_MAX).read_line(&mut line)? > 0 && line.pop() != Some('\n') {
@@ -77,7 +78,7 @@ fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
     Ok(line)
 }
 
-/// Connects `qp` with the peer behind `stream`: each end says who it is, and `more`.
+/// Connects `qp` with the peer behind `stream`: the peers exchange endpoints, and `more`.
 fn connect(context: &Context, qp: &Qp, stream: &mut BufReader<TcpStream>, more: &str) -> Result<String> {
     // The first address that the port was given, or else its link-local one.
     let gid_index = u8::from(context.gid(1).is_some());

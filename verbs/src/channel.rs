@@ -13,20 +13,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::context::{Context, Shared};
 use crate::error::Error;
 
-/// How long a waiting thread polls before it sleeps: most answers come sooner, and a sleep costs more.
+/// Time that a waiting thread polls before it sleeps, because most completions take less than a wake-up
+/// costs.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A number that others can wait for while it is 0.
+/// A counting semaphore.
 pub(crate) trait Semaphore {
-    /// Adds one.
+    /// Adds one, which wakes waiters.
     fn add(&self);
-    /// Takes one; 0 stays 0.
+    /// Subtracts one; 0 stays 0.
     fn take(&self);
 }
 
 impl Semaphore for OwnedFd {
     fn add(&self) {
-        // It fails only when 2^64-2 events wait.
+        // Fails only with 2^64 - 2 events pending.
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
@@ -35,11 +36,11 @@ impl Semaphore for OwnedFd {
     }
 }
 
-/// The part that the engine's driver reaches.
+/// The events of a channel: put by the thread that drives the engine, taken by waiters.
 #[derive(Debug)]
 pub(crate) struct Inbox<S = OwnedFd> {
     ready: Mutex<VecDeque<CqId>>,
-    /// Counts the events that nobody has taken: readable while there are any.
+    /// Number of events in `ready`, plus one after `close`: readable while above 0.
     count: S,
 }
 
@@ -48,25 +49,24 @@ impl<S: Semaphore> Inbox<S> {
         Inbox { ready: Mutex::new(VecDeque::new()), count }
     }
 
-    /// Its count, which others may wait for.
     pub(crate) fn count(&self) -> &S {
         &self.count
     }
 
-    /// Adds an event. It is counted under the lock: whoever took it in between would find nothing to take from the
-    /// count, which then stayed above 0 for ever.
+    /// Appends an event. Counted under the lock, otherwise a `take` in between would find the count at 0,
+    /// leave it there, and the count would stay above 0 for ever.
     pub(crate) fn put(&self, cq: CqId) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.push_back(cq);
         self.count.add();
     }
 
-    /// Ends all waiting for good: the count stays above 0.
+    /// Wakes all waiters for good: the count stays above 0.
     pub(crate) fn close(&self) {
         self.count.add();
     }
 
-    /// Takes the oldest event.
+    /// Removes the oldest event.
     pub(crate) fn take(&self) -> Option<CqId> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let cq = ready.pop_front()?;
@@ -75,7 +75,7 @@ impl<S: Semaphore> Inbox<S> {
     }
 }
 
-/// A channel on which completion queues announce completions (`ibv_comp_channel`).
+/// A channel that notifies of completions (`ibv_comp_channel`). Clones are the same channel.
 #[derive(Clone)]
 pub struct CompChannel {
     pub(crate) inbox: Arc<Inbox>,
@@ -91,10 +91,10 @@ impl CompChannel {
         Ok(CompChannel { inbox: Arc::new(Inbox::new(fd)), shared: context.shared() })
     }
 
-    /// Waits for an event: the completion queue that has completions. `None` after `timeout`.
+    /// Waits for an event and returns its completion queue; `None` after `timeout`.
     ///
-    /// Each notification that was requested gives one event; request the next before polling the
-    /// queue empty, or a completion in between goes unannounced.
+    /// Each notification that was requested gives one event. Request the next one before polling the queue
+    /// empty, otherwise a completion in between gives no event.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`], which ends the wait of every thread; [`Error::System`].
@@ -126,7 +126,7 @@ impl CompChannel {
         }
     }
 
-    /// An event that has come, without waiting.
+    /// Returns a pending event, without waiting.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`], after the last event.
@@ -140,8 +140,8 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// Readable while an event waits, and for good when the device is out of order; for `poll` and its like. Do not
-    /// read from it.
+    /// Readable while an event is pending, and for good once the device is fatal; for `poll` and `epoll`. Do
+    /// not read from it, because `try_wait` does.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inbox.count().as_fd()
     }

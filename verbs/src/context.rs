@@ -1,4 +1,4 @@
-//! The device: an engine over a live port, and whoever drives it.
+//! The device: an engine over a live port, and the threads that drive it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -34,63 +34,63 @@ use crate::progress::Background;
 use crate::stat::{self, Answer, DeviceCounters, StatSocket};
 use crate::watch::Watch;
 
-/// How a device is opened, besides its port.
+/// Options of a device besides its port.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Faults put on the frames sent.
+    /// Impairments of frames, each with a probability.
     pub faults: FaultConfig,
-    /// What happens to single packets sent, before the faults.
+    /// Impairments of single packets sent, applied before `faults`.
     pub events: EventPlan,
-    /// A file to capture frames in, as they are on the wire.
+    /// Capture file (pcap) of all frames as they are on the wire.
     pub pcap: Option<PathBuf>,
-    /// How DPDK is started, where this process has not yet.
+    /// Configuration of DPDK; ignored if this process has started DPDK already.
     pub eal: EalConfig,
     /// Congestion control of queue pairs that name none.
     pub congestion: CongestionScheme,
-    /// How peers are told of packets that came marked "congestion experienced".
+    /// The notification point: CNPs sent for CE marks.
     pub notification: NotificationConfig,
-    /// How many objects the device has room for.
+    /// Numbers of objects that the device has room for.
     pub limits: DeviceLimits,
 }
 
-/// What a device is and can do (`ibv_device_attr` and `ibv_port_attr`).
+/// Attributes of a device and its port (`ibv_device_attr`, `ibv_port_attr`).
 #[derive(Clone, Debug)]
 pub struct DeviceAttr {
-    /// Its port's name.
+    /// The port's name, `KIND:TARGET`.
     pub port: String,
-    /// The DPDK driver.
+    /// Name of the DPDK driver.
     pub driver: String,
-    /// Its Ethernet address.
+    /// MAC of the port.
     pub mac: Mac,
-    /// The largest IP packet, in bytes.
+    /// Largest IP packet, in bytes.
     pub mtu_bytes: usize,
-    /// The largest path MTU.
+    /// Largest path MTU that fits `mtu_bytes`; `None`: even the smallest does not.
     pub active_mtu: Option<PathMtu>,
     /// Whether the link is up.
     pub is_up: bool,
-    /// GID table: index and GID.
+    /// Index and GID of each entry of the GID table.
     pub gids: Vec<(usize, Gid)>,
-    /// Objects it has room for.
+    /// Numbers of objects that the device has room for.
     pub limits: DeviceLimits,
-    /// Work requests of a queue.
+    /// Work requests per queue, at most.
     pub max_qp_wr: u32,
-    /// Scatter/gather entries.
+    /// Scatter/gather entries per work request, at most.
     pub max_sge: u32,
-    /// Inline bytes.
+    /// Inline bytes per send, at most.
     pub max_inline_bytes: u32,
-    /// Completions of a queue.
+    /// Completions per queue, at most.
     pub max_cqe: u32,
-    /// READs outstanding.
+    /// READs outstanding per queue pair, and its responder resources, at most.
     pub max_rd_atomic: u8,
 }
 
 pub(crate) type LivePort = Events<Fault<Wire>>;
 
-/// The engine's time: nanoseconds since the device was opened.
+/// The engine's clock: nanoseconds since the device was opened.
 #[derive(Clone)]
 struct EngineClock {
     clock: quanta::Clock,
-    /// The clock's reading at the origin.
+    /// Reading of `clock` at the origin.
     origin: u64,
 }
 
@@ -106,7 +106,7 @@ impl EngineClock {
     }
 }
 
-/// What one thread at a time may touch.
+/// The state that only the holder of the [`DriveLock`] may touch.
 pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
@@ -115,12 +115,12 @@ pub(crate) struct DeviceCore {
     channels: HashMap<CqId, Arc<Inbox>>,
     async_events: VecDeque<Event>,
     watch: Watch,
-    /// The thread of this name panics at its next poll, as by a fault of the engine.
+    /// Name of the thread that panics at its next poll, as after a fault of the engine.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
 }
 
-/// What all objects of a device share.
+/// State shared by all objects of a device.
 pub(crate) struct Shared {
     driven: DriveLock<DeviceCore>,
     pub(crate) fatal: Arc<Fatal>,
@@ -132,13 +132,13 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device (`ibv_context`). Clones are the same device; it closes with the last object of it.
+/// An open device (`ibv_context`). Clones are the same device, which closes when its last object is dropped.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Owner>,
 }
 
-/// Ends the background thread with the last context.
+/// Ends the background thread when the last context is dropped.
 struct Owner {
     shared: Arc<Shared>,
 }
@@ -150,16 +150,16 @@ impl Drop for Owner {
     }
 }
 
-/// Asynchronous events kept for the application; older ones give way.
+/// Asynchronous events queued for the application; beyond this the oldest is dropped.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
-/// Neighbours that the kernel is asked for in one turn of the chores, besides those whose way may have changed.
+/// Unresolved neighbours that one call of `follow_kernel` asks the kernel for, besides those to be rechecked.
 const WANTED_PER_TURN: usize = 32;
 
 impl Drive for DeviceCore {
     #[inline]
     fn send_posted(&mut self) {
-        // A thread that answers for others has not looked.
+        // Because `DriveLock::answer` does not check, and a fatal engine must not be driven.
         if self.fatal.reason().is_some() {
             return;
         }
@@ -178,7 +178,7 @@ impl Drive for DeviceCore {
 }
 
 impl DeviceCore {
-    /// One poll of the engine, and its events to those who wait for them.
+    /// Polls the engine once and delivers its events.
     #[inline]
     pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
         #[cfg(test)]
@@ -197,8 +197,8 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// Tells the engine how fast the link is, where the port's driver knows: those of virtual devices make a
-    /// number up.
+    /// Sets the engine's link speed from that of the driver, on PCI ports only, because the drivers of
+    /// virtual devices report an invented one.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
         let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
@@ -220,13 +220,14 @@ impl DeviceCore {
         self.async_events.push_back(event);
     }
 
-    /// Slow chores: a link that must be knocked for, neighbours that the kernel knows.
+    /// Slow control-plane work: restarts a link that needs its peer, and follows the kernel's neighbours.
     pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
-            // The counter has its rate-limited warning (watch.rs); this says who.
+            // The warning in watch.rs is rate-limited and has the counter only; the addresses are logged
+            // here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
         }
         if let Err(error) = self.follow_kernel(now) {
@@ -234,7 +235,7 @@ impl DeviceCore {
         }
     }
 
-    /// Asks the kernel for the neighbours that are waited for, and again for those whose way may have changed.
+    /// Resolves through the kernel the neighbours that the engine waits for, and those that may have changed.
     fn follow_kernel(&mut self, now: roce::time::Instant) -> Result<(), KernelError> {
         let Some(SharedInterface { neighbours, .. }) = &mut self.shared_interface else { return Ok(()) };
         let mut asked = neighbours.due()?;
@@ -250,17 +251,17 @@ impl DeviceCore {
                 Ok(Resolution::Known(mac)) => {
                     neighbour.set_neighbour(ip, mac);
                 }
-                // What was known stays in use.
+                // A MAC resolved before stays in use.
                 Ok(Resolution::Pending) => {}
                 Ok(Resolution::Unreachable) => neighbour.set_unreachable(ip, now),
-                // The others are followed all the same.
+                // The remaining neighbours are resolved all the same.
                 Err(error) => result = Err(error),
             }
         }
         result
     }
 
-    /// Refuses a peer that the kernel has no route to over the interface.
+    /// Fails if the kernel has no route to `dgid` over the interface.
     fn require_route(&mut self, dgid: Gid) -> Result<(), KernelError> {
         match &mut self.shared_interface {
             Some(shared) => shared.neighbours.next_hop(dgid.ip()).map(drop),
@@ -268,7 +269,7 @@ impl DeviceCore {
         }
     }
 
-    /// What the log should say of counters that have grown.
+    /// Returns the log lines for counters that have grown.
     pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
         if !self.watch.is_due(now) {
             return Vec::new();
@@ -297,7 +298,7 @@ impl DeviceCore {
         }
     }
 
-    /// Announces the device's end to the application and to all who wait.
+    /// Notifies the application that the device is fatal, and wakes all waiters.
     pub(crate) fn on_fatal(&mut self) {
         self.on_event(Event::DeviceFatal);
         self.channels.values().for_each(|inbox| inbox.close());
@@ -313,30 +314,30 @@ impl DeviceCore {
 }
 
 impl Shared {
-    /// The engine, for control operations: waits for whoever drives it just now.
+    /// Waits for the engine, for control operations.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
-        // Only now: whoever held it until now may have panicked.
+        // Checked under the lock, because the holder before may have panicked.
         self.check()?;
         Ok(driven)
     }
 
-    /// The engine, to look at it, in order or not.
+    /// Waits for the engine, to read from it; also from a fatal one.
     pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
         self.driven.lock()
     }
 
-    /// The engine, if it is in order and nobody drives it just now.
+    /// Takes the engine if no thread drives it and it is not fatal.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, DeviceCore>> {
         let driven = self.driven.try_lock()?;
         self.fatal.reason().is_none().then_some(driven)
     }
 
-    /// Whether the device is in order.
+    /// Fails if the device is fatal.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -353,13 +354,12 @@ impl Shared {
         Error::DeviceFatal { port: self.port.to_string(), reason: reason.to_owned() }
     }
 
-    /// The engine's time.
     #[inline]
     pub(crate) fn now(&self) -> roce::time::Instant {
         self.clock.now()
     }
 
-    /// Drives the engine once on behalf of the application, unless another thread is at it.
+    /// Polls the engine once on behalf of the application, unless another thread drives it.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -375,18 +375,19 @@ impl Shared {
         }
     }
 
-    /// Sends what was posted, or leaves it to the thread that drives the engine just now.
+    /// Sends what was posted, or leaves it to the thread that drives the engine.
     #[inline]
     pub(crate) fn push(&self) {
-        // Dropping the guard also empties this processor's store buffer, where the frame might linger while the
-        // polls that follow read memory of the other's (measured on an EPYC, two cores: 0.3 us of 1.4).
+        // Dropping the guard executes a locked instruction, which drains this processor's store buffer.
+        // Otherwise the frame may stay there while the polls that follow read the peer's memory (0.3 us of
+        // 1.4, EPYC, two cores).
         if let Some(mut driven) = self.driven.try_lock_to_send() {
             self.activity.count_poll();
             driven.send_posted();
         }
     }
 
-    /// What the device says to readers of its statistics.
+    /// Describes the device for readers of its statistics.
     pub(crate) fn describe(&self) -> Answer {
         let driven = self.inspect();
         let dpdk = driven.wire().dpdk();
@@ -404,7 +405,7 @@ impl Shared {
         }
     }
 
-    /// Tells the background thread that the application stops polling for now.
+    /// Announces to the background thread that the application stops polling.
     pub(crate) fn hand_over(&self) {
         self.activity.hand_over();
         self.background.wake();
@@ -415,7 +416,7 @@ impl Context {
     /// Opens the port `spec` as an RDMA device.
     ///
     /// # Errors
-    /// [`OpenError`]: what is missing and what to do about it.
+    /// [`OpenError`] names what is missing and how to provide it.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let opened = port::open(spec, &options.eal)?;
         let clock = EngineClock::new();
@@ -479,7 +480,7 @@ impl Context {
         self.inner.shared.clone()
     }
 
-    /// Waits until the port's link is up: until the other end of a memif or vhost socket is there.
+    /// Waits until the port's link is up; on memif and vhost, until the peer has connected to the socket.
     ///
     /// # Errors
     /// [`Error::LinkDown`] after `timeout`.
@@ -503,7 +504,7 @@ impl Context {
         }
     }
 
-    /// What the device is and can do.
+    /// Returns the device's attributes; also of a fatal device.
     pub fn attr(&self) -> DeviceAttr {
         let shared = &self.inner.shared;
         let driven = shared.inspect();
@@ -526,15 +527,15 @@ impl Context {
         }
     }
 
-    /// The GID of an index.
+    /// Returns the GID of index `index`; `None` where the table has no entry.
     pub fn gid(&self, index: usize) -> Option<Gid> {
         self.inner.shared.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
     }
 
-    /// The index of the GID to reach `dgid` from.
+    /// Returns the index of the GID to send from to `dgid`, of the same address family.
     ///
     /// # Errors
-    /// [`Error::NoGid`] where none is of its family.
+    /// [`Error::NoGid`] if no GID suits.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
         let driven = self.inner.shared.inspect();
         let table = driven.engine.neighbour().gids();
@@ -550,10 +551,10 @@ impl Context {
         self.inner.shared.inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
-    /// Finds the Ethernet address of `dgid`.
+    /// Resolves the MAC of `dgid`, or of the gateway to it. Blocks; `sgid_index` is for the error only.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] after `timeout`; on a kernel interface [`KernelError::NoRoute`] at once.
+    /// [`Error::Unreachable`] after `timeout`; [`KernelError::NoRoute`] at once, on a kernel interface.
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
         let start = Instant::now();
@@ -576,23 +577,23 @@ impl Context {
         }
     }
 
-    /// Allocates a protection domain.
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     pub fn alloc_pd(&self) -> Result<Pd, Error> {
         Pd::new(self)
     }
 
-    /// Creates a completion queue of at most `depth` entries; with a channel, its completions can be
-    /// waited for.
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`), which notifies `channel`, if
+    /// given.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(self, depth, channel)
     }
 
-    /// Creates a completion channel.
+    /// Creates a completion channel (`ibv_create_comp_channel`).
     pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
         CompChannel::new(self)
     }
 
-    /// Drives the device once; for a thread that waits for something other than completions.
+    /// Polls the engine once, for a thread that waits for something other than completions.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -600,39 +601,40 @@ impl Context {
         self.inner.shared.drive()
     }
 
-    /// The next asynchronous event.
+    /// Returns the oldest asynchronous event (`ibv_get_async_event`), without waiting. Of more than 1024 the
+    /// oldest are dropped.
     pub fn poll_async_event(&self) -> Option<Event> {
         self.inner.shared.inspect().async_events.pop_front()
     }
 
-    /// Counters of all queue pairs, and of frames dropped before any.
+    /// Returns the sums over all queue pairs, and the counters of frames dropped before any.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
         let driven = self.inner.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
     }
 
-    /// All that the device and its port have counted, by name.
+    /// Returns all counters of the device and its port, by name.
     pub fn device_counters(&self) -> DeviceCounters {
         self.inner.shared.inspect().counters()
     }
 
-    /// What the faults asked for did to frames.
+    /// Returns the counters of impaired frames.
     pub fn fault_counters(&self) -> FaultCounters {
         self.inner.shared.inspect().engine.port().inner().counters()
     }
 
-    /// From now on frames are lost with this chance, the ways that [`DeviceOptions::faults`] says. A device that
-    /// was opened without any faults stays without.
+    /// Sets the probability of loss in the directions of [`DeviceOptions::faults`]. No effect on a device
+    /// that was opened without impairments.
     pub fn set_drop_chance(&self, chance: Probability) {
         self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_chance(chance);
     }
 
-    /// What became of each event asked for, in their order.
+    /// Returns the outcome of each of [`DeviceOptions::events`], in their order.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
         self.inner.shared.inspect().engine.port().outcomes()
     }
 
-    /// Why the capture ended early, if it did.
+    /// Returns the error that ended the capture, if any.
     pub fn capture_error(&self) -> Option<String> {
         match self.inner.shared.inspect().wire() {
             Wire::Bare(_) => None,

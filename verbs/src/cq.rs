@@ -20,7 +20,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
-        // Queue pairs hold their queues, so nothing uses it any more.
+        // Cannot be in use, because each queue pair holds its completion queues.
         let _ = driven.engine.destroy_cq(self.id);
     }
 }
@@ -41,18 +41,18 @@ impl Cq {
         Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
-    /// Its number, which a channel's events carry.
+    /// Returns the queue's number, which a channel's events carry.
     pub fn id(&self) -> CqId {
         self.0.id
     }
 
-    /// The device.
+    /// Returns the device that the queue belongs to.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Appends completions to `out`, at most `max`; returns how many. Drives the device where there
-    /// are none yet. Does not block.
+    /// Appends at most `max` completions to `out` and returns their number (`ibv_poll_cq`). Polls the engine
+    /// once if the queue is empty. Does not block.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`], after the last completion.
@@ -67,13 +67,14 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Whoever drives the engine may hold this lock; who holds the engine never takes it.
+    /// Locks the queue's poller. Lock order: poller, then engine; a holder of the engine never locks a
+    /// poller.
     #[inline]
     fn lock(&self) -> LockGuard<'_, CqPoller> {
         self.0.poller.lock()
     }
 
-    /// The next completion, if there is one. Drives the device where there is none.
+    /// Returns the oldest completion, if any. Polls the engine once if the queue is empty.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`], after the last completion.
@@ -87,7 +88,8 @@ impl Cq {
         Ok(poller.pop())
     }
 
-    /// Asks for one event on the queue's channel at the next completion (`ibv_req_notify_cq`).
+    /// Requests one event on the queue's channel, for the next completion that `notify` names
+    /// (`ibv_req_notify_cq`).
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
     }

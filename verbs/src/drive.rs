@@ -1,4 +1,5 @@
-//! Who drives the engine: one thread at a time, and none leaves before what others have posted meanwhile is sent.
+//! The right to drive the engine: one thread at a time has it, and none stops before work that others posted
+//! meanwhile is sent.
 //!
 //! ```text
 //!   poster                               holder
@@ -10,8 +11,9 @@
 //!                                        asked = false (swap): was true -> locks and sends, and so on
 //! ```
 //!
-//! Of the two swaps one is first. If it is the poster's, the holder's finds true. If it is the holder's, the lock was
-//! released before, and the poster's second try finds it free, or held by a thread whose swap is yet to come.
+//! The two swaps are ordered. If the poster's is first, the holder's reads true. Otherwise the lock was
+//! released before, and the poster's second try_lock finds it free, or held by a thread whose swap is still
+//! to follow.
 
 use std::ops::{Deref, DerefMut};
 use std::thread;
@@ -20,25 +22,26 @@ use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::lock::{Lock, LockGuard};
 
-/// What is driven.
+/// The state behind a [`DriveLock`].
 pub(crate) trait Drive {
-    /// Sends what was posted and not yet sent.
+    /// Sends work requests that were posted and not yet sent.
     fn send_posted(&mut self);
-    /// The thread that held it has panicked, perhaps between two of its states.
+    /// Called if the holder panics, which may have left the engine between two states.
     fn on_panic(&mut self);
 }
 
-/// The engine and the right to drive it.
+/// The engine, and the lock that a thread holds while it drives the engine.
 pub(crate) struct DriveLock<T: Drive> {
     driven: Lock<T>,
-    /// A thread that found the lock taken has posted work.
+    /// Set by a thread that posted work and found the lock taken.
     asked: AtomicBool,
 }
 
-/// The lock, taken.
+/// The lock, taken; reports a panic of its holder.
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
-    /// A lock that a `Drop` takes and releases while its thread unwinds has nothing to do with the panic.
+    /// Whether the thread unwound already when it took the lock, as a `Drop` may: then the panic is not the
+    /// engine's.
     was_panicking: bool,
 }
 
@@ -58,15 +61,14 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
     }
 }
 
-/// The right to drive, until it is dropped.
+/// The right to drive the engine, until dropped.
 pub(crate) struct DriveGuard<'a, T: Drive> {
-    // Dropped in this order: who answers has released the lock.
+    // Dropped in this order, because `Answer` takes the lock itself.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
 }
 
 impl<T: Drive> DriveLock<T> {
-    /// Nobody drives yet.
     pub(crate) fn new(driven: T) -> Self {
         DriveLock { driven: Lock::new(driven), asked: AtomicBool::new(false) }
     }
@@ -76,18 +78,18 @@ impl<T: Drive> DriveLock<T> {
         DriveGuard { poison_guard: PoisonGuard::new(driven), _answer: Answer(self) }
     }
 
-    /// Waits until nobody else drives.
+    /// Waits for the lock.
     pub(crate) fn lock(&self) -> DriveGuard<'_, T> {
         self.guard(self.driven.lock())
     }
 
-    /// The right to drive, if nobody has it just now.
+    /// Takes the lock if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
     }
 
-    /// The right to drive for a thread that has posted. Who has it now, if anyone, will send what was posted.
+    /// Takes the lock for a thread that has posted. `None`: the holder will send what was posted.
     #[inline]
     pub(crate) fn try_lock_to_send(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().or_else(|| self.ask()).map(|poison_guard| self.guard(poison_guard))
@@ -99,11 +101,11 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends for those who asked. It ends, because each round has taken work out of a send queue and none receives
-    /// the acknowledgements that would make room in one.
+    /// Sends for the threads that set `asked`. Terminates, because each round removes work requests from send
+    /// queues and none receives the ACKs that would make room for more.
     #[cold]
     fn answer(&self) {
-        // A thread whose engine has panicked must not use it again.
+        // Because a panic may have left the engine between two states, the thread must not use it again.
         while !thread::panicking() {
             let Some(driven) = self.driven.try_lock().or_else(|| self.ask()) else { return };
             let mut poison_guard = PoisonGuard::new(driven);
@@ -121,7 +123,8 @@ struct Answer<'a, T: Drive>(&'a DriveLock<T>);
 impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // A swap even where nobody has asked: a load alone may be done before the lock's release is seen by others.
+        // A swap even if `asked` is clear, because a load may be executed before the lock's release is
+        // visible.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -144,7 +147,7 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// What the application's threads let the background thread know.
+/// Signals from the application's threads to the background thread.
 #[derive(Default)]
 pub(crate) struct Activity {
     polls: AtomicU64,
@@ -152,21 +155,21 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Polls by application threads so far: while it moves, the background thread sleeps.
+    /// Returns the number of polls by application threads. While it grows, the background thread sleeps.
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Counts a poll. Only for who drives: so the count needs no exchange between processors.
+    /// Counts a poll. Only for the holder of the lock, so a load and a store suffice.
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The application stops polling for now. The background thread must be woken after.
+    /// Announces that the application stops polling. The caller must wake the background thread afterwards.
     pub(crate) fn hand_over(&self) {
-        // A swap where a store would do: loom may order a store before an exchange that has not seen it.
+        // A swap, because loom may order a plain store before an exchange that has not seen it.
         self.handed_over.swap(true, Ordering::AcqRel);
     }
 }
@@ -177,19 +180,19 @@ pub(crate) struct Watch {
     polls_seen: u64,
 }
 
-/// Whose turn it is to drive, as the background thread finds when it wakes.
+/// Which threads should drive the engine, as found by the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// The application's, which has polled since the last look.
+    /// The application's, which polled since the last look.
     Application,
-    /// The background thread's: nobody has polled since.
+    /// The background thread, because no application thread polled since the last look.
     Background,
-    /// The background thread's, from this moment on.
+    /// The background thread, because the application has handed over.
     TakenOver,
 }
 
 impl Watch {
-    /// Whose turn it is.
+    /// Compares the application's signals with those of the last look.
     pub(crate) fn look(&mut self, activity: &Activity) -> Duty {
         let handed_over = activity.handed_over.swap(false, Ordering::AcqRel);
         let polls = activity.polls();

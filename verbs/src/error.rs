@@ -12,7 +12,7 @@ use roce::qp::ModifyError;
 
 use crate::kernel::KernelError;
 
-/// Why a port did not become a device.
+/// Reason why [`crate::Context::open`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -22,62 +22,62 @@ pub enum OpenError {
     /// The device could not be attached.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Its port could not be opened.
+    /// The device's port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
     /// No memory for packets.
     #[error(transparent)]
     Mempool(#[from] MempoolError),
-    /// The kernel's interface cannot be used.
+    /// The kernel interface cannot be used.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// An address cannot be given to the port.
+    /// An address of the port's name cannot be a GID.
     #[error(transparent)]
     Gid(#[from] GidError),
     /// A key of the port's name does not apply to its kind.
     #[error("{kind} takes no `{key}=`: {reason}")]
     KeyDoesNotApply {
-        /// The kind of port.
+        /// Kind of port.
         kind: &'static str,
-        /// The key.
+        /// The key, without `=`.
         key: &'static str,
-        /// Why not.
+        /// Reason, for the message.
         reason: &'static str,
     },
-    /// A memif's socket whose name would be cut off.
+    /// The name of a memif's socket is longer than the driver holds.
     #[error("the socket {name} has too long a name: at most {max} bytes, so choose a shorter one")]
     SocketName {
-        /// The path or abstract name.
+        /// Path or abstract name.
         name: String,
-        /// Bytes that fit.
+        /// Longest name, in bytes.
         max: usize,
     },
     /// The capture file could not be written.
     #[error("{path}: {error}")]
     Capture {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What went wrong.
+        /// Error of the capture.
         error: CaptureError,
     },
     /// The operating system refused.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// What came of it.
+        /// Error of the operating system.
         error: io::Error,
     },
 }
 
-/// Why a verb was refused. Nothing was changed.
+/// Reason why a verb failed. The verb changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An object was not created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// An object was not destroyed, or there is none.
+    /// An object was not destroyed: in use, or unknown.
     #[error(transparent)]
     Destroy(#[from] DestroyError),
     /// A queue pair was not modified.
@@ -86,64 +86,64 @@ pub enum Error {
     /// A work request was not posted.
     #[error(transparent)]
     Post(#[from] roce::queue::PostError),
-    /// The peer's Ethernet address was not found.
+    /// The MAC of the peer, or of the gateway to it, was not resolved.
     #[error(
         "no neighbour answers for {dgid} after {waited_millis} ms: is the peer up, and in the same subnet as {sgid}?"
     )]
     Unreachable {
-        /// The peer.
+        /// GID of the peer.
         dgid: Gid,
-        /// This side.
+        /// GID of this device.
         sgid: Gid,
-        /// How long was waited.
+        /// Time waited, in milliseconds.
         waited_millis: u64,
     },
-    /// A path's destination is no single interface.
+    /// The destination of an address vector is not unicast.
     #[error(
         "{dgid} is not the address of one interface, and a connection leads to one: the peer must say its own GID"
     )]
     NotUnicast {
-        /// The destination.
+        /// GID of the destination.
         dgid: Gid,
     },
-    /// No GID of this device suits the peer.
+    /// No GID of this device suits the peer's.
     #[error("no GID of this device is of the family of {dgid} and in reach of it; its GIDs: {gids}")]
     NoGid {
-        /// The peer.
+        /// GID of the peer.
         dgid: Gid,
-        /// What there is.
+        /// GIDs of this device.
         gids: String,
     },
-    /// The other end of the port never came up.
+    /// The port's link did not come up.
     #[error("port {port}: the link is not up after {waited_millis} ms: is the other end running?")]
     LinkDown {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// How long was waited.
+        /// Time waited, in milliseconds.
         waited_millis: u64,
     },
-    /// A thread panicked in the engine, by a fault of this library.
+    /// A thread panicked in the engine, by a fault of this library; the device is fatal.
     #[error(
         "the device {port} is out of order: {reason} (the panic is on standard error, please report it). Its queue pairs, queues and regions are lost: close the device and open it again"
     )]
     DeviceFatal {
-        /// The port.
+        /// The port's name.
         port: String,
-        /// What happened.
+        /// Thread that panicked.
         reason: String,
     },
     /// A range does not lie in a memory region.
     #[error(transparent)]
     OutOfRange(#[from] roce::mem::OutOfRange),
-    /// The kernel's neighbour table could not be asked.
+    /// The kernel's routes or neighbours could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The operating system refused.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// What came of it.
+        /// Error of the operating system.
         error: io::Error,
     },
 }

@@ -1,25 +1,25 @@
-//! A device whose driving thread panicked.
+//! Fatal devices: a thread panicked while it drove the engine.
 //!
-//! The engine is then between two states, and must not be driven again, otherwise it may complete work that was never
-//! done. A system mutex would be poisoned; the device is, with an event
-//! ([`Event::DeviceFatal`](roce::engine::Event)) and an error for every later call.
+//! The panic may have left the engine between two states. DeviceCore further, the engine might complete work that
+//! was never done. The device therefore gives an event ([`Event::DeviceFatal`](roce::engine::Event)), and
+//! every later call fails, as with a poisoned mutex.
 
 use std::sync::OnceLock;
 
 use crate::context::DeviceCore;
 
-/// Why the device is out of order, once it is.
+/// Reason why the device is fatal; empty while the device works.
 #[derive(Default)]
 pub(crate) struct Fatal(OnceLock<String>);
 
 impl Fatal {
-    /// The reason; `None` while the device is in order.
+    /// Returns the reason; `None` while the device works.
     #[inline]
     pub(crate) fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 
-    /// Puts the device out of order, with an event and an end to all waiting. Later calls change nothing.
+    /// Makes the device fatal: raises the event and wakes all waiters. Later calls change nothing.
     pub(crate) fn raise(&self, driven: &mut DeviceCore, reason: String) {
         if self.0.set(reason).is_ok() {
             driven.on_fatal();
@@ -38,7 +38,7 @@ mod tests {
         SendFlags, SendOp, SendRequest,
     };
 
-    /// Only reached by a test that fails: a waiter that nobody wakes.
+    /// Timeout of waits; reached only if the test fails.
     const LONG: Duration = Duration::from_secs(60);
 
     fn open(device: &str) -> Context {
@@ -50,7 +50,7 @@ mod tests {
         matches!(result, Err(Error::DeviceFatal { .. }))
     }
 
-    /// Waits until the thread of this name has panicked in the engine.
+    /// Waits until the thread of the name `thread` has panicked in the engine.
     fn panic_in(context: &Context, thread: &str) {
         let shared = context.shared();
         shared.inspect().panics_in = Some(thread.to_owned());

@@ -1,19 +1,19 @@
 //! RDMA verbs over any Ethernet port.
 //!
-//! [`Context::open`] takes a port by its name ([`PortSpec`]) and makes an RDMA device of it. What it
-//! gives out is what libibverbs gives out: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`]. Every
-//! object may be used from any number of threads at once.
+//! [`Context::open`] takes a port by its name ([`PortSpec`]) and makes an RDMA device of it. The device's
+//! objects are those of libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`]. Every object may be used
+//! from any number of threads at once.
 //!
 //! # Progress
-//! There is no NIC: the engine runs on the application's threads. Whoever polls a completion queue
-//! or posts work also receives and sends packets, if no other thread is just doing it. A background
-//! thread takes over while the application is busy elsewhere, because a peer's READs and WRITEs must
-//! be served all the same; it sleeps while the application polls and while the wire is idle.
+//! The engine runs on the application's threads, without a NIC. A thread that polls a completion queue or
+//! posts work also receives and sends packets, unless another thread drives the engine. A background thread
+//! takes over while the application does neither, because the responder must still execute a peer's READs and
+//! WRITEs; the background thread sleeps while the application polls and while the wire is idle.
 //!
 //! ```text
 //!   app thread:   post_send -> ring -> engine.poll -> port
 //!   app thread:   poll_cq   <- ring <- engine.poll <- port
-//!   background:                        engine.poll    (only while nobody else does)
+//!   background:                        engine.poll    (only while no application thread does)
 //! ```
 
 pub mod kernel;

@@ -1,19 +1,19 @@
-//! The lock of everything that is held for a moment only.
+//! The lock of state that is held for a moment only.
 
-/// Taken by one locked instruction and released by none: a system mutex takes two, and each waits until
-/// what was written to a port before has reached the other processor. Who finds it taken tries again and
-/// gives way to other threads; nobody sleeps while holding it but on the control plane.
+/// A spin lock, taken by one locked instruction and released by a plain store. A system mutex needs two
+/// locked instructions, and each waits until earlier writes to a port are visible to the other processor. A
+/// thread that finds the lock taken tries again and yields. Holders sleep on the control plane only.
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 
-/// What holds a [`Lock`].
+/// The guard of a [`Lock`].
 #[cfg(not(loom))]
 pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
 #[cfg(loom)]
 pub(crate) use double::{Lock, LockGuard};
 
-/// The same lock of loom's atomics: taken with Acquire where it is free, released by a store with Release.
+/// A model of the lock with loom's atomics: taken with Acquire, released by a store with Release.
 #[cfg(loom)]
 mod double {
     use std::ops::{Deref, DerefMut};
@@ -23,12 +23,12 @@ mod double {
 
     pub(crate) struct Lock<T> {
         held: AtomicBool,
-        /// Never waited for: only who has set `held` asks for it.
+        /// Never contended, because only the thread that set `held` locks it.
         value: Mutex<T>,
     }
 
     pub(crate) struct LockGuard<'a, T> {
-        // Dropped in this order.
+        // Dropped in this order, otherwise the next holder would find `value` locked.
         value: MutexGuard<'a, T>,
         _held: LockedFlag<'a>,
     }

@@ -12,7 +12,7 @@ use roce::sync::atomic::{AtomicUsize, Ordering};
 use crate::channel::{Inbox, Semaphore};
 use crate::drive::{Activity, Drive, DriveLock, Duty, Watch};
 
-/// An engine that knows of nothing but doorbells.
+/// An engine with doorbells only.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,
@@ -39,7 +39,8 @@ fn post(bells: &Doorbells, lock: &DriveLock<DoorbellCore>, slot: usize) {
     }
 }
 
-/// Polls once, as does who then goes away: an application that has what it waited for, a background thread that naps.
+/// Polls once and stops, as an application thread with its completion does, or a background thread before a
+/// nap.
 fn poll(lock: &DriveLock<DoorbellCore>) {
     if let Some(mut driven) = lock.try_lock() {
         driven.send_posted();
@@ -95,7 +96,7 @@ fn what_was_posted_during_a_control_operation_is_sent() {
     });
 }
 
-/// `park` and `unpark`: loom's own lose an `unpark` of a thread that is about to park.
+/// `park` and `unpark`, because loom's own lose an `unpark` of a thread that is about to park.
 #[derive(Default)]
 struct Nap {
     woken: Mutex<bool>,
@@ -116,7 +117,7 @@ impl Nap {
     }
 }
 
-/// The background thread naps without end here, so only what wakes it counts.
+/// The nap has no timeout here, so only an `unpark` ends it.
 #[test]
 fn the_background_thread_drives_when_it_is_handed_over_to() {
     loom::model(|| {

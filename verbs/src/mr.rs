@@ -23,12 +23,12 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Regions and queue pairs hold the domain, so nothing uses it any more.
+        // Cannot be in use, because regions and queue pairs hold the domain.
         let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
     }
 }
 
-/// A protection domain (`ibv_pd`). Clones are the same domain; it goes with the last object in it.
+/// A protection domain (`ibv_pd`). Clones are the same domain, deallocated when its last object is dropped.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
@@ -38,7 +38,7 @@ impl Pd {
         Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
     }
 
-    /// Registers `memory` with the given rights; remote addresses are its own addresses.
+    /// Registers `memory` with the rights `access` (`ibv_reg_mr`). Requests name it by its virtual addresses.
     pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, Error> {
         let addr = memory.addr();
         self.register_at(memory, addr, access)
@@ -51,12 +51,12 @@ impl Pd {
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
-    /// Allocates `len_bytes` zero bytes and registers them.
+    /// Allocates and registers `len_bytes` zero bytes.
     pub fn alloc(&self, len_bytes: usize, access: Access) -> Result<Mr, Error> {
         self.register(Memory::alloc(len_bytes), access)
     }
 
-    /// Creates a queue pair, in RESET.
+    /// Creates a queue pair in state RESET (`ibv_create_qp`).
     pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, Error> {
         Qp::new(self, options)
     }
@@ -72,27 +72,27 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// The key for this side's work requests.
+    /// Returns the L_Key, for work requests of this device.
     pub fn lkey(&self) -> LKey {
         self.lkey
     }
 
-    /// The key for a peer's requests.
+    /// Returns the R_Key, for requests of the peer.
     pub fn rkey(&self) -> RKey {
         self.rkey
     }
 
-    /// The address of its first byte in work requests, local and remote.
+    /// Returns the address of the first byte, as work requests and remote requests name it.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.memory.len_bytes()
     }
 
-    /// A scatter/gather entry for `len_bytes` at `offset`.
+    /// Returns a scatter/gather entry of `len_bytes` at `offset`. Its bounds are checked when it is used.
     pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.addr.wrapping_add(offset as u64), len_bytes, lkey: self.lkey }
     }
@@ -110,7 +110,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // It was registered, and nobody else deregisters it.
+        // Cannot fail for a device that works, because nothing else deregisters the region.
         let _ = self.pd.shared().lock().map(|mut driven| driven.engine.deregister(self.lkey));
     }
 }

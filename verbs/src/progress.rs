@@ -19,26 +19,25 @@ use crate::context::Shared;
 use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
 
-/// The first nap after work; each further one is twice as long.
+/// The first nap after work; doubled with each further nap.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// The longest nap: how long the first packet after an idle period may wait.
+/// The longest nap, which delays the first packet on an idle port.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// How long it keeps polling after work was found.
+/// Polling continues for this long after the last work.
 const LINGER: Duration = Duration::from_micros(50);
-/// How often links and kernel neighbours are looked after.
+/// Interval of `maintain`, and of answers on the statistics socket.
 const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the thread is called.
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
-/// The thread of a device.
+/// The background thread of a device.
 #[derive(Default)]
 pub(crate) struct Background {
     thread: Mutex<Option<(JoinHandle<()>, Thread)>>,
 }
 
 impl Background {
-    /// Starts the thread.
+    /// Starts the thread, which also answers readers of `stat`.
     pub(crate) fn start(&self, shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Result<()> {
         let weak = Arc::downgrade(shared);
         let handle = thread::Builder::new()
@@ -56,21 +55,21 @@ impl Background {
         }
     }
 
-    /// Waits for the thread to end, which it does when the device is stopping.
+    /// Waits for the end of the thread, which follows when the device is stopping.
     pub(crate) fn join(&self) {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((handle, thread)) = taken {
             thread.unpark();
             if handle.thread().id() != thread::current().id() {
-                // A panic in it has been printed; there is nothing to add.
+                // A panic has been reported by `run_to_the_end`.
                 let _ = handle.join();
             }
         }
     }
 }
 
-/// Runs until the device is closed. A panic puts it out of order; the thread goes on without driving it, to
-/// answer for it, and a second panic ends that too.
+/// Runs until the device is closed. A panic makes the device fatal; the thread then continues without driving
+/// it, to answer readers of its statistics. A second panic ends the thread.
 fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     for _ in 0..2 {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, stat))) else { return };
@@ -110,8 +109,8 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     }
 }
 
-/// Does the device's slow chores, and logs what its operator should know. False where an application thread drives
-/// the engine just now.
+/// Maintains link and neighbours, and logs counters that should not grow. False if another thread drives the
+/// engine.
 fn maintain(shared: &Shared) -> bool {
     let Some(mut driven) = shared.try_lock() else { return false };
     driven.maintain(shared.now());
@@ -123,8 +122,8 @@ fn maintain(shared: &Shared) -> bool {
     true
 }
 
-/// Drives until nothing has happened for a while, or the application polls again. Returns whether
-/// there was anything to do.
+/// Polls until `LINGER` has passed without work, or an application thread polls. Returns whether there was
+/// work.
 fn drive_while_busy(shared: &Shared) -> bool {
     let polls = shared.activity.polls();
     let mut last_work: Option<Instant> = None;

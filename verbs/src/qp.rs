@@ -20,35 +20,35 @@ use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
-/// Posts that go out together. The first post since the device was last driven does not wait for more.
+/// Work requests pushed to the engine together. The first one after a poll of the device is pushed at once.
 const POSTS_PER_PUSH: u32 = 16;
 
-/// How long `modify` looks for the Ethernet address of a path's destination.
+/// Longest wait of `modify` for the MAC of an address vector's destination.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a queue pair is created with (`ibv_qp_init_attr`).
+/// Attributes that a queue pair is created with (`ibv_qp_init_attr`).
 #[derive(Clone)]
 pub struct QpOptions<'a> {
-    /// Where sends complete.
+    /// Completion queue of send work requests.
     pub send_cq: &'a Cq,
-    /// Where receives complete.
+    /// Completion queue of receive work requests.
     pub recv_cq: &'a Cq,
-    /// Send work requests outstanding at most.
+    /// Outstanding send work requests, at most.
     pub max_send_wr: u32,
-    /// Receive work requests outstanding at most.
+    /// Outstanding receive work requests, at most.
     pub max_recv_wr: u32,
-    /// Gather entries of a send at most.
+    /// Gather entries of a send work request, at most.
     pub max_send_sge: u32,
-    /// Scatter entries of a receive at most.
+    /// Scatter entries of a receive work request, at most.
     pub max_recv_sge: u32,
-    /// Inline bytes of a send at most.
+    /// Inline bytes of a send work request, at most.
     pub max_inline_bytes: u32,
-    /// Every send completes visibly.
+    /// Every send work request produces a completion, signalled or not (`sq_sig_all`).
     pub signal_all: bool,
 }
 
 impl<'a> QpOptions<'a> {
-    /// 128 work requests of one entry each way, 64 bytes inline, completions in `cq`.
+    /// Defaults: 128 work requests of one entry each way, 64 inline bytes, `cq` for all completions.
     pub fn new(cq: &'a Cq) -> Self {
         QpOptions {
             send_cq: cq,
@@ -63,32 +63,32 @@ impl<'a> QpOptions<'a> {
     }
 }
 
-/// How [`Qp::connect`] connects; the defaults are perftest's.
+/// Connection attributes of [`Qp::connect`]; the defaults are perftest's.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// Index of this side's GID.
+    /// Index of the local GID.
     pub gid_index: u8,
-    /// Path MTU.
+    /// Path MTU; the same at both peers.
     pub path_mtu: PathMtu,
-    /// What the peer's requests may do.
+    /// Access rights of the peer's requests.
     pub access: Access,
-    /// READs outstanding, at both ends.
+    /// READs outstanding as requester, and responder resources; 0 to 128.
     pub rd_atomic: u8,
-    /// Local ACK timeout: 4.096 us * 2^timeout.
+    /// Local ACK timeout: 4.096 us * 2^timeout, 0 to 31; 0: none.
     pub timeout: u8,
-    /// Retries.
+    /// Retry count, 0 to 7: timeouts or PSN sequence errors without progress before a work request fails.
     pub retry_count: u8,
-    /// Retries after receiver-not-ready; 7: for ever.
+    /// RNR retry count, 0 to 6; 7: no limit.
     pub rnr_retry: u8,
-    /// RNR timer code.
+    /// Code of the delay in RNR NAKs sent, 0 to 31.
     pub min_rnr_timer: u8,
-    /// Traffic class.
+    /// Traffic class of packets sent: DSCP and ECN.
     pub traffic_class: u8,
-    /// Recovery; anything but the standard's go-back-N must have been agreed with the peer.
+    /// Loss recovery. Selective repeat must have been agreed with the peer, including its window.
     pub recovery: RecoveryScheme,
-    /// The order in which what the peer writes reaches this side's memory.
+    /// Order in which the peer's payloads are placed.
     pub placement: Placement,
-    /// Congestion control of what this side sends; `None`: the device's.
+    /// Congestion control of this sender; `None`: the device's ([`crate::DeviceOptions::congestion`]).
     pub congestion: Option<CongestionScheme>,
 }
 
@@ -111,17 +111,18 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A reliable connection's queue pair (`ibv_qp`). Posting takes a lock of its own queue only, so
-/// two threads may post to it and others poll at the same time. Destroyed when dropped.
+/// A queue pair of a reliable connection (`ibv_qp`). Each of its two queues has a lock of its own, so threads
+/// may post sends, post receives and poll at the same time. Destroyed when dropped.
 pub struct Qp {
-    // Fields are dropped in this order, the domain last.
+    // Dropped in this order: the domain last.
     shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
     send: Lock<SendPoster>,
     recv: Lock<RecvPoster>,
-    /// Posts since the last push, and the device's count of polls then.
+    /// Work requests posted since the last push.
     posts_waiting: AtomicU32,
+    /// [`crate::drive::Activity::polls`] at the last push.
     polls_seen: AtomicU64,
     _cqs: [Arc<CqInner>; 2],
     pd: Arc<PdInner>,
@@ -129,7 +130,7 @@ pub struct Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // It was created, and nobody else destroys it.
+        // Cannot fail for a device that works, because `new` created `qpn` and nothing else destroys it.
         let _ = self.shared.lock().map(|mut driven| driven.engine.destroy_qp(self.qpn));
     }
 }
@@ -165,32 +166,34 @@ impl Qp {
         })
     }
 
-    /// Its number.
+    /// Returns the queue pair number, 24 bits.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// What the peer needs to know of this end, which will send from its GID `gid_index`.
+    /// Returns the endpoint that the peer connects to: QPN, first PSN sent, and the GID of index `gid_index`
+    /// (zero where the table has none).
     pub fn endpoint(&self, gid_index: u8) -> Endpoint {
         let gid = self.pd.context.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
         Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
-    /// Its state and attributes.
+    /// Returns the state and the attributes (`ibv_query_qp`).
     pub fn query(&self) -> Option<(QpState, Attributes)> {
         self.shared.inspect().engine.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
     }
 
-    /// Its counters.
+    /// Returns the counters of this queue pair.
     pub fn counters(&self) -> QpCounters {
         self.shared.inspect().engine.qp_counters(self.qpn).unwrap_or_default()
     }
 
-    /// Changes its state and attributes (`ibv_modify_qp`). Where they name a path, waits until its
-    /// Ethernet address is found.
+    /// Changes the state and attributes (`ibv_modify_qp`). If `attr` has an address vector, blocks until the
+    /// destination's MAC is resolved, for 3 s at most.
     ///
     /// # Errors
-    /// [`Error::Modify`] names what was missing or not allowed; [`Error::Unreachable`]; [`Error::NotUnicast`].
+    /// [`Error::Modify`] names the missing or refused attribute; [`Error::Unreachable`];
+    /// [`Error::NotUnicast`].
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         if let Some(path) = &attr.path {
             if !path.dgid.is_unicast() {
@@ -205,7 +208,7 @@ impl Qp {
         Ok(driven.engine.modify_qp(self.qpn, attr)?)
     }
 
-    /// RESET to RTR: connects to `peer`, ready to receive.
+    /// Takes the queue pair from RESET over INIT to RTR, connected to `peer`.
     ///
     /// # Errors
     /// As [`Qp::modify`].
@@ -236,7 +239,7 @@ impl Qp {
         })
     }
 
-    /// RESET to RTS: connects to `peer`, ready to send.
+    /// Takes the queue pair from RESET over INIT and RTR to RTS, connected to `peer`.
     ///
     /// # Errors
     /// As [`Qp::modify`].
@@ -256,7 +259,7 @@ impl Qp {
     /// Posts a send work request.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; nothing was posted.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; the send queue is unchanged.
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;
@@ -265,8 +268,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts several send work requests, which go out together. Returns how many were posted, and
-    /// why not the next.
+    /// Posts `requests` in order, with one push. Returns how many were posted, and the error of the first
+    /// that was refused.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
         if let Err(error) = self.shared.check() {
             return (0, Err(error));
@@ -286,8 +289,9 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Sends what was posted, at once or when there is enough. Two threads that post at a time may
-    /// miscount, which delays nothing for longer than a poll.
+    /// Pushes posted work requests: at once if the device was polled since the last push, otherwise when
+    /// `POSTS_PER_PUSH` have been posted. The next poll sends the others. Threads that post at the same time
+    /// may miscount, which delays a request until that poll at most.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;
@@ -305,7 +309,7 @@ impl Qp {
     /// Posts a receive work request.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; nothing was posted.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; the receive queue is unchanged.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;

@@ -1,5 +1,5 @@
-//! The hand-over of the engine between threads that really run: for ThreadSanitizer, and for faults that only many
-//! rounds show. What every interleaving does, loom says (`models.rs`).
+//! The hand-over of the engine between real threads: for ThreadSanitizer, and for races that only many rounds
+//! show. `models.rs` covers every interleaving with loom.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::drive::{Drive, DriveLock};
 
 const ROUNDS: u64 = 100_000;
 
-/// An engine that knows of nothing but doorbells, and what it has sent for each.
+/// An engine with doorbells only, and the last post sent for each.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     posted: Arc<[AtomicU64; 2]>,
@@ -64,7 +64,7 @@ fn is_readable(fd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
-/// Not for ThreadSanitizer, which does not see the whole of the standard library's mutex.
+/// Not run under ThreadSanitizer, which does not see all of the standard library's mutex.
 #[test]
 fn events_that_were_taken_leave_nothing_to_read() {
     let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

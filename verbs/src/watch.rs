@@ -1,4 +1,4 @@
-//! Log lines for counters that should stand still: a conflict of addresses, a refused key, a full buffer.
+//! Log lines for counters that should not grow: conflicts of addresses, refused keys, full buffers.
 //!
 //! The progress thread compares counters at intervals, because the data path may only count. The first growth of a
 //! counter is logged at once; while it continues, the interval between lines doubles, and each line has the sum since
@@ -11,17 +11,17 @@
 
 use roce::time::Instant;
 
-/// Between two looks at the counters. A driver's statistics may cost a question to the device.
+/// Interval of comparisons, because reading a driver's statistics may query the device.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// From the first line about a counter to the second; it doubles from line to line.
+/// Interval from the first line about a counter to the second; doubled with each further line.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
-/// Between two lines about a counter that goes on growing.
+/// Longest interval between two lines about a counter.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// With at most so many queue pairs their counters are summed up at every look; with more, only after one has failed,
-/// because the sum is taken under the engine's lock.
+/// With at most this many queue pairs their counters are summed at every look; with more, only after one has
+/// failed, because the sum is taken under the engine's lock.
 const SUMMED_QPS_MAX: usize = 256;
 
-/// Counters, and the meaning of their growth.
+/// Names of counters that should not grow, and the meaning of their growth.
 const CONCERNS: [(&str, &str); 12] = [
     ("address_conflicts", "another station claims an address of this port"),
     ("moves_refuted", "a station claims a neighbour's address, which the neighbour still answers for"),
@@ -48,7 +48,7 @@ const CONCERNS: [(&str, &str); 12] = [
 struct Said {
     count: u64,
     at: Instant,
-    /// No further line before this has passed.
+    /// Time from `at` before which no further line is due.
     interval_nanos: u64,
 }
 
@@ -56,17 +56,16 @@ struct Said {
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Queue pairs in error at the last look.
+    /// Queue pairs that had failed at the last look.
     qp_errors: u64,
 }
 
 impl Watch {
-    /// Nothing was counted yet.
     pub(crate) fn new() -> Self {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Whether it is time for another look.
+    /// Whether `LOOK_INTERVAL_NANOS` have passed since the last look; if so, `now` is the new last look.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -81,8 +80,8 @@ impl Watch {
         has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
-    /// Compares counters, in any order, with the last lines, and returns the lines that are due. A counter left out
-    /// counts as unchanged.
+    /// Compares counters, in any order, with the last lines, and returns the lines that are due. A counter
+    /// that is left out is unchanged.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -105,7 +104,8 @@ impl Watch {
                 continue;
             }
             lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
-            // Twice as long as the last time without a line: whatever it was had ended, and this is something new.
+            // After two intervals without a line the growth had ended; the interval starts over, because this
+            // is a new cause.
             let has_rested = since >= 2 * last.interval_nanos;
             let interval_nanos = if has_rested {
                 INTERVAL_MIN_NANOS

@@ -1,9 +1,9 @@
-//! EAL's command line, checked before EAL sees it: on an option that it does not know it prints a page of
-//! usage to standard output, and on `--help` it ends the process.
+//! EAL's command line, checked before EAL parses it, because EAL prints its usage to standard output for an
+//! unknown option, and ends the process for `--help`.
 
 use super::EalError;
 
-/// One option of `rte_eal_init` (DPDK 22.11 to 24.11): its name without dashes, and whether it takes a value.
+/// An option of `rte_eal_init` (DPDK 22.11 to 24.11): its name without dashes, and whether it takes a value.
 struct EalOption(&'static str, Value);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,11 +65,12 @@ const OPTIONS: &[EalOption] = &[
     EalOption("vmware-tsc-map", Value::None),
 ];
 
-/// The options of a command line, by name, each one known to EAL and complete.
+/// Names of the options of a command line, each known to EAL and complete.
 pub(super) struct Checked<'a>(Vec<&'a str>);
 
 impl<'a> Checked<'a> {
-    /// Checks `args`, which may write an option as `--name=value`, `--name value`, `-n value` or `-nvalue`.
+    /// Checks `args`, in which an option is written as `--name=value`, `--name value`, `-n value` or
+    /// `-nvalue`.
     pub(super) fn new(args: &'a [String]) -> Result<Self, EalError> {
         let mut names = Vec::new();
         let mut rest = args.iter();
@@ -118,7 +119,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// An option's name and the value written in the same word.
+/// Returns an option's name, and the value in the same word, if any.
 fn split(arg: &str) -> Option<(&str, Option<&str>)> {
     if let Some(long) = arg.strip_prefix("--").filter(|long| !long.is_empty()) {
         return Some(match long.split_once('=') {

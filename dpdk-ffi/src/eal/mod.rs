@@ -1,4 +1,4 @@
-//! The environment abstraction layer: DPDK's memory, log and buses. Once per process.
+//! DPDK's environment abstraction layer (EAL): memory, log and buses. Once per process.
 
 mod args;
 
@@ -12,17 +12,17 @@ use crate::log::{self, LogLevel, LogLines};
 use crate::runtime_dir::{private_dir, stand_in_runtime_dir};
 use args::Checked;
 
-/// Where DPDK's memory comes from.
+/// Source of DPDK's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// Hugepages where the process is root and [`Memory::HUGEPAGES_WANTED_BYTES`] of them are free, otherwise
+    /// Hugepages if the process is root and [`Memory::HUGEPAGES_WANTED_BYTES`] of them are free, otherwise
     /// ordinary pages of [`Memory::NO_HUGE_MIB`].
     #[default]
     Auto,
-    /// Hugepages. Nothing is left behind in hugetlbfs, and memory is taken as it is needed.
+    /// Hugepages, allocated as needed, and without files in hugetlbfs.
     HugePages,
-    /// Ordinary pages, as an ordinary user too. All of the address space is reserved at the start, and taken
-    /// from the machine as it is touched.
+    /// Ordinary pages, without privilege. The address space is reserved at the start, and pages are allocated
+    /// on first use.
     NoHuge {
         /// Size, in MiB.
         mebibytes: u32,
@@ -30,98 +30,99 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Free hugepages, in bytes, from which on [`Memory::Auto`] uses them.
+    /// Free hugepages, in bytes, that [`Memory::Auto`] requires to use them.
     pub const HUGEPAGES_WANTED_BYTES: u64 = 256 << 20;
-    /// What [`Memory::Auto`] reserves without hugepages, in MiB.
+    /// Memory that [`Memory::Auto`] reserves without hugepages, in MiB.
     pub const NO_HUGE_MIB: u32 = 512;
 }
 
-/// How to start EAL. The default is right for a program that opens its ports by [`Eal::attach_vdev`] and
+/// Configuration of EAL. The default suits a program that opens its ports by [`Eal::attach_vdev`] and
 /// [`Eal::attach_pci`].
 #[derive(Clone, Debug, Default)]
 pub struct EalConfig {
-    /// Where memory comes from. Ignored where `extra_args` say it.
+    /// Source of memory. Ignored if `extra_args` set it.
     pub memory: Memory,
-    /// What of DPDK's log reaches standard error.
+    /// Messages of DPDK's log that reach standard error.
     pub log_level: LogLevel,
-    /// Further arguments of `rte_eal_init`. They replace the arguments chosen here which they contradict.
+    /// Further arguments of `rte_eal_init`, which replace arguments chosen here that contradict them.
     pub extra_args: Vec<String>,
 }
 
-/// Why EAL does not run.
+/// Reason why EAL does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
-    /// It runs already.
+    /// EAL runs already.
     #[error("EAL is initialised already, and a process has only one: use Eal::get to find it")]
     AlreadyInitialized,
-    /// An argument that EAL would not understand.
+    /// An argument that EAL would refuse.
     #[error("EAL argument {argument:?}: {reason}")]
     InvalidArgument {
         /// The argument as given.
         argument: String,
-        /// What is wrong with it.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// The directory for run-time files could not be made, or others can enter it.
+    /// The directory for run-time files could not be made, or is open to other users.
     #[error(
         "{path}: {reason}. Run-time files are kept there; set XDG_RUNTIME_DIR to a directory of your own"
     )]
     RuntimeDir {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect of the directory.
         reason: String,
     },
-    /// Hugepages were asked for, and none is free.
+    /// Hugepages were requested, and none is free.
     #[error(
         "no hugepage is free on this machine: reserve some, as root (echo 512 > /proc/sys/vm/nr_hugepages), or \
          start without"
     )]
     NoHugePages,
-    /// The operating system refused something that EAL needs beforehand.
+    /// The operating system refused an operation that EAL depends on.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// What came of it.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// EAL itself failed.
+    /// `rte_eal_init` failed.
     #[error("rte_eal_init with \"{arguments}\" failed: {errno}{log}")]
     Init {
-        /// The arguments it was called with.
+        /// Arguments of the call.
         arguments: String,
-        /// What it reported.
+        /// Error number reported.
         errno: Errno,
-        /// What it logged.
+        /// Lines that DPDK logged during the call.
         log: LogLines,
     },
 }
 
 /// Proof that EAL runs in this process.
 ///
-/// It runs until the process ends: there is no owner to drop, because buffers of DPDK's memory may be on their
-/// way back in any thread. With the arguments chosen here it leaves no files behind.
+/// EAL runs until the process ends and has no owner to drop, because any thread may still return buffers to
+/// its memory. With the arguments chosen here EAL leaves no files behind.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal(());
 
-/// Whether EAL runs. The lock also keeps two initialisations apart.
+/// Whether EAL runs. The lock also serialises initialisations.
 static RUNNING: Mutex<bool> = Mutex::new(false);
 
 impl Eal {
-    /// Starts EAL with arguments that suit the machine and the user: hugepages where there are some, no file
-    /// that outlives the process, no PCI device before it is asked for, the calling thread's CPU affinity as it
-    /// was, no further lcores.
+    /// Starts EAL with arguments for the machine and the user: hugepages if available, no file that outlives
+    /// the process, no PCI device before it is attached, the calling thread's CPU affinity unchanged, no
+    /// further lcores.
     ///
-    /// The calling thread becomes EAL's main lcore. SIGPIPE is ignored from here on unless the program handles
-    /// it: virtio-user writes to sockets whose peer may be gone.
+    /// The calling thread becomes EAL's main lcore. SIGPIPE is ignored from here on unless the program
+    /// handles it, because virtio-user writes to sockets whose peer may have closed.
     ///
-    /// Sets the environment variable `XDG_RUNTIME_DIR` where it is missing and the process is not root; a
-    /// program whose other threads read the environment through C sets it itself beforehand.
+    /// Sets the environment variable `XDG_RUNTIME_DIR` if it is missing and the process is not root. A
+    /// program whose other threads read the environment through C must set it beforehand.
     ///
     /// # Errors
-    /// All of [`EalError`]; after any but `AlreadyInitialized` another try is possible, though EAL may refuse it.
+    /// All of [`EalError`]. After any but `AlreadyInitialized` another call is possible, though EAL may
+    /// refuse it.
     pub fn init(config: &EalConfig) -> Result<Self, EalError> {
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if *running {
@@ -143,12 +144,12 @@ impl Eal {
         Ok(Self(()))
     }
 
-    /// EAL where it runs in this process already.
+    /// Returns EAL if it runs in this process.
     pub fn get() -> Option<Self> {
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).then_some(Self(()))
     }
 
-    /// DPDK's name and version.
+    /// Returns DPDK's name and version.
     pub fn version(self) -> String {
         // SAFETY: returns a string constant.
         unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }.to_string_lossy().into_owned()
@@ -156,7 +157,7 @@ impl Eal {
 }
 
 fn rte_eal_init(arguments: &[String]) -> Result<(), EalError> {
-    // EAL keeps pointers into its arguments, and permutes the array: both stay for good, which is once.
+    // Leaked, because EAL keeps pointers into its arguments and permutes the array.
     let mut argv: Vec<*mut c_char> = arguments
         .iter()
         .map(|argument| CString::new(argument.as_str()).map(CString::into_raw))
@@ -178,7 +179,7 @@ fn rte_eal_init(arguments: &[String]) -> Result<(), EalError> {
     Ok(())
 }
 
-/// The whole command line, program name first.
+/// Returns the command line, program name first.
 fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
     const MEMORY: &[&str] = &[
         "no-huge",
@@ -197,12 +198,13 @@ fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
         arguments.extend(memory_arguments(config.memory, free_hugepages_bytes())?);
     }
     if !given.has_any(&["c", "l", "lcores", "s", "S"]) {
-        // One lcore that may run wherever the thread may run now: EAL sets affinity, but to the same CPUs.
+        // One lcore on the CPUs that the thread may run on, because EAL sets the affinity to those of its
+        // lcore.
         arguments.push(format!("--lcores=0@({})", affinity_cpus()?));
     }
     if !given.has_any(&["a", "allow", "b", "block", "no-pci"]) {
-        // An allow-list with an address that no machine has: EAL takes no PCI device at the start, and still
-        // knows the bus, so that devices can be attached later (after --no-pci they could not).
+        // An allow-list with an address that no machine has: EAL takes no PCI device at the start, but
+        // devices can be attached later. After --no-pci they could not.
         arguments.push("--allow=ffff:ff:1f.7".to_owned());
     }
     if !given.has_any(&["telemetry", "no-telemetry"]) {
@@ -220,7 +222,7 @@ fn memory_arguments(memory: Memory, free_bytes: u64) -> Result<Vec<String>, EalE
         Memory::NoHuge { mebibytes } => mebibytes,
         Memory::Auto if !is_root() || free_bytes < Memory::HUGEPAGES_WANTED_BYTES => Memory::NO_HUGE_MIB,
         Memory::HugePages if free_bytes == 0 => return Err(EalError::NoHugePages),
-        // One file per page would be more descriptors than virtio-user can pass to its peer.
+        // A single file, because virtio-user cannot pass the descriptors of one file per page to its peer.
         Memory::Auto | Memory::HugePages => {
             return Ok(["--in-memory", "--iova-mode=va", "--single-file-segments"]
                 .map(str::to_owned)
@@ -230,7 +232,7 @@ fn memory_arguments(memory: Memory, free_bytes: u64) -> Result<Vec<String>, EalE
     Ok(vec!["--no-huge".to_owned(), "-m".to_owned(), mebibytes.to_string(), "--no-shconf".to_owned()])
 }
 
-/// Free hugepages of all sizes, in bytes. A machine without any has no such directory.
+/// Returns the free hugepages of all sizes, in bytes; 0 if the kernel has no hugepages.
 fn free_hugepages_bytes() -> u64 {
     let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
     sizes
@@ -245,7 +247,7 @@ fn free_hugepages_bytes() -> u64 {
         .sum()
 }
 
-/// The CPUs that the calling thread may run on, as a list for `--lcores`.
+/// Returns the CPUs that the calling thread may run on, as a list for `--lcores`.
 fn affinity_cpus() -> Result<String, EalError> {
     // SAFETY: an all-zero set is an empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -266,8 +268,8 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The directory for what processes of this user share: `XDG_RUNTIME_DIR`, or one below the directory for temporary
-/// files. Nobody else can enter it.
+/// Returns the directory for files that processes of this user share: `XDG_RUNTIME_DIR`, or one below the
+/// directory for temporary files. The directory is closed to other users.
 ///
 /// # Errors
 /// `RuntimeDir`
@@ -282,7 +284,8 @@ pub fn runtime_dir() -> Result<PathBuf, EalError> {
     }
 }
 
-/// Without XDG_RUNTIME_DIR an ordinary user's EAL would meet other users' files in /tmp/dpdk.
+/// Sets XDG_RUNTIME_DIR if missing, otherwise an ordinary user's EAL would find other users' files in
+/// /tmp/dpdk.
 fn ensure_runtime_dir() -> Result<(), EalError> {
     if env::var_os("XDG_RUNTIME_DIR").is_some() {
         return Ok(());
@@ -294,7 +297,7 @@ fn ensure_runtime_dir() -> Result<(), EalError> {
     Ok(())
 }
 
-/// Leaves a handler of the program's own in place.
+/// Ignores SIGPIPE, unless the program has a handler.
 fn ignore_sigpipe() {
     // SAFETY: sigaction with a null new action only reads; the disposition set is the kernel's own SIG_IGN.
     unsafe {

@@ -1,4 +1,4 @@
-//! From a device to a port that runs.
+//! Opening the port of a device.
 
 use std::ptr;
 
@@ -9,55 +9,55 @@ use crate::errno::Errno;
 use crate::log::{self, LogLines};
 use crate::mempool::Mempool;
 
-/// Why a port could not be opened or changed.
+/// Reason why a port could not be opened or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
     /// DPDK or the driver refused.
     #[error("port {device} ({driver}): {operation}: {errno}{log}")]
     Refused {
-        /// The device's name.
+        /// Name of the device.
         device: String,
-        /// The driver's name.
+        /// Name of the driver.
         driver: String,
-        /// What was tried.
+        /// Operation that failed.
         operation: String,
-        /// What was reported.
+        /// Error number reported.
         errno: Errno,
-        /// What DPDK logged.
+        /// Lines that DPDK logged during the operation.
         log: LogLines,
     },
-    /// More than the device has, or other than it can.
+    /// A value outside of the device's range.
     #[error("port {device} ({driver}): {what} {wanted}, and the device takes {min} to {max}")]
     OutOfRange {
-        /// The device's name.
+        /// Name of the device.
         device: String,
-        /// The driver's name.
+        /// Name of the driver.
         driver: String,
-        /// What was asked for.
+        /// The quantity.
         what: &'static str,
-        /// How much of it.
+        /// Value requested.
         wanted: u32,
-        /// The least there can be.
+        /// Least value allowed.
         min: u32,
-        /// The most there can be.
+        /// Greatest value allowed.
         max: u32,
     },
-    /// The driver shares the pool with the kernel, and would lose what is in mbufs that it does not see.
+    /// The driver shares the pool with the kernel, and would lose frames sent from a pool that is not packed.
     #[error("port {device} ({driver}): its mempool must be a packed one (MempoolConfig::packed)")]
     PoolNotPacked {
-        /// The device's name.
+        /// Name of the device.
         device: String,
-        /// The driver's name.
+        /// Name of the driver.
         driver: String,
     },
 }
 
-/// Descriptors of each queue by default.
+/// Default number of descriptors per queue.
 pub const DEFAULT_DESCRIPTORS: u16 = 1024;
 
-/// How to open a port. The default is one queue each way of [`DEFAULT_DESCRIPTORS`], the device's own MTU,
-/// chained frames where the device can send them, no promiscuous mode, no interrupts.
+/// Configuration of a port. The default is one queue each way of [`DEFAULT_DESCRIPTORS`], the device's own
+/// MTU, chained frames if the device can send them, no promiscuous mode, no interrupts.
 #[derive(Clone, Debug)]
 pub struct PortBuilder {
     pool: Mempool,
@@ -73,7 +73,7 @@ pub struct PortBuilder {
 }
 
 impl PortBuilder {
-    /// A port that receives into mbufs of `pool` and builds frames to send in them.
+    /// A port that receives into mbufs of `pool`, and sends from them.
     pub fn new(pool: Mempool) -> Self {
         Self {
             pool,
@@ -89,47 +89,48 @@ impl PortBuilder {
         }
     }
 
-    /// Copies received chains into single mbufs of `pool`, so that every frame that the port hands out is
-    /// contiguous. One that `pool` has no room or no mbuf for is dropped and counted.
+    /// Copies received chains into single mbufs of `pool`, so that every received frame is contiguous. A
+    /// chain for which `pool` has no mbuf, or none large enough, is dropped and counted.
     pub fn linear_pool(mut self, pool: Mempool) -> Self {
         self.linear_pool = Some(pool);
         self
     }
 
-    /// Queues each way. All receive queues are polled, by turns; frames are sent on the first transmit queue,
-    /// so that they keep their order.
+    /// Sets the number of queues. Receive queues are polled in turn. All frames are sent on transmit queue 0,
+    /// which keeps their order.
     pub fn queues(mut self, rx_queues: u16, tx_queues: u16) -> Self {
         (self.rx_queues, self.tx_queues) = (rx_queues, tx_queues);
         self
     }
 
-    /// Descriptors of each queue; the driver rounds them to what it can do. Virtual devices mostly have sizes
+    /// Sets the descriptors per queue, which the driver rounds to its limits. Most virtual devices have sizes
     /// of their own and ignore these.
     pub fn descriptors(mut self, rx_descriptors: u16, tx_descriptors: u16) -> Self {
         (self.rx_descriptors, self.tx_descriptors) = (rx_descriptors, tx_descriptors);
         self
     }
 
-    /// The largest IP packet, in bytes. For af_packet this must stay unset, whatever the interface's MTU is.
+    /// Sets the MTU: the largest IP packet, in bytes. Must stay unset on af_packet, whatever the interface's
+    /// MTU is.
     pub fn mtu_bytes(mut self, mtu_bytes: u16) -> Self {
         self.mtu_bytes = Some(mtu_bytes);
         self
     }
 
-    /// Whether frames may be sent as chains where the device can. See [`PortInfo::can_send_chains`].
+    /// Whether frames may be sent as chains, if the device can. See [`PortInfo::can_send_chains`].
     pub fn multi_segs(mut self, multi_segs: bool) -> Self {
         self.multi_segs = multi_segs;
         self
     }
 
-    /// Whether to receive frames for other addresses too. A device that filters nothing may know no such mode;
-    /// that is no error.
+    /// Whether to receive frames for other MACs too. No error if the device has no such mode.
     pub fn promiscuous(mut self, promiscuous: bool) -> Self {
         self.promiscuous = promiscuous;
         self
     }
 
-    /// Whether a thread may sleep until a frame comes: see [`Port::rx_interrupt_fd`].
+    /// Whether to enable receive interrupts, for threads that sleep until a frame arrives: see
+    /// [`Port::rx_interrupt_fd`].
     pub fn rx_interrupts(mut self, rx_interrupts: bool) -> Self {
         self.rx_interrupts = rx_interrupts;
         self
@@ -145,9 +146,10 @@ impl PortBuilder {
         Ok(port)
     }
 
-    /// Configures the port of `device` and leaves it stopped: for a memif client, whose [`Port::start`] fails
-    /// until its server is there, and may be tried again. (It may also succeed and the link stay down: a server
-    /// that listens but is not started turns the client away. [`Port::restart`] knocks again.)
+    /// Configures the port of `device` and leaves it stopped. For a memif client, whose [`Port::start`] fails
+    /// until its server listens, and may be called again. While the server listens but is not started,
+    /// [`Port::start`] may succeed and the link stay down, because the server refuses the client:
+    /// [`Port::restart`] connects anew.
     ///
     /// # Errors
     /// [`PortError`]; the device is detached then.
@@ -188,7 +190,7 @@ impl PortBuilder {
         // SAFETY: plain numbers and pointers, for which zero means the default.
         let mut conf: dpdk_sys::rte_eth_conf = unsafe { std::mem::zeroed() };
         conf.rxmode.mtu = self.mtu_bytes.map_or(0, u32::from);
-        // Frames that outgrow an mbuf arrive in several, where the device can do that.
+        // Frames longer than an mbuf are received in several, if the device can scatter.
         let needs_scatter =
             usize::from(self.mtu_bytes.unwrap_or(0)) + info::ETHERNET_OVERHEAD_BYTES > self.data_room_bytes();
         if needs_scatter {
@@ -216,7 +218,7 @@ impl PortBuilder {
         context.check(|| "cannot have that many descriptors".to_owned(), adjust)?;
         // SAFETY: the port exists.
         let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(port_id) };
-        // A virtual device is on no NUMA node, which as a number is "any".
+        // A virtual device is on no NUMA node (-1), which as `u32` means any.
         let socket = u32::try_from(socket).unwrap_or(u32::MAX);
         for queue in 0..self.rx_queues {
             let pool = self.pool.raw();
@@ -236,7 +238,7 @@ impl PortBuilder {
     }
 }
 
-/// Names for error values.
+/// Names of device and driver, for error values.
 pub(super) struct Context<'a> {
     pub(super) device: &'a str,
     pub(super) driver: &'a str,

@@ -1,24 +1,24 @@
-//! What a port is, and what it has counted.
+//! Properties and statistics of a port.
 
 use std::ffi::CStr;
 
 use crate::device::PortId;
 
-/// Ethernet header, a VLAN tag and the FCS: what a frame has beyond its IP packet.
+/// Bytes of a frame besides its IP packet: Ethernet header, VLAN tag and FCS.
 pub(super) const ETHERNET_OVERHEAD_BYTES: usize = 22;
 
-/// The driver of XDP sockets, which wants more care than its capabilities tell.
+/// The driver of XDP sockets, which needs checks beyond its capabilities.
 pub(super) const AF_XDP: &str = "net_af_xdp";
 
-/// Facts of a port that do not change while it is open.
+/// Properties of a port, constant while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
-    /// The driver's name, `net_memif`.
+    /// Name of the driver, such as `net_memif`.
     pub driver: String,
-    /// The Ethernet address.
+    /// MAC address.
     pub mac: [u8; 6],
-    /// The kernel's index of the interface behind the port; 0 where there is none.
+    /// The kernel's index of the interface behind the port; 0: none.
     pub if_index: u32,
     /// The smallest MTU, in bytes.
     pub min_mtu_bytes: u16,
@@ -28,24 +28,24 @@ pub struct PortInfo {
     pub max_rx_queues: u16,
     /// Transmit queues that the device has.
     pub max_tx_queues: u16,
-    /// Receive offloads that it can do: bits `RTE_ETH_RX_OFFLOAD_*`.
+    /// Receive offloads of the device: bits `RTE_ETH_RX_OFFLOAD_*`.
     pub rx_offload_capa: u64,
-    /// Transmit offloads that it can do: bits `RTE_ETH_TX_OFFLOAD_*`.
+    /// Transmit offloads of the device: bits `RTE_ETH_TX_OFFLOAD_*`.
     pub tx_offload_capa: u64,
     /// Whether the port sends chained frames: the device can, and the builder allowed it.
     pub can_send_chains: bool,
 }
 
-/// The link as it is now.
+/// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether a peer is there.
+    /// Whether the link is up; on memif, whether a peer is connected.
     pub is_up: bool,
-    /// Its speed, in Mbit/s: 0 where it has none, `u32::MAX` where it is unknown.
+    /// Speed, in Mbit/s; 0: none, `u32::MAX`: unknown.
     pub speed_mbps: u32,
 }
 
-/// What the driver has counted since the port was opened or its statistics reset.
+/// Statistics of the driver, since the port was opened or [`super::Port::reset_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortStats {
@@ -68,7 +68,7 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// Names and values, in the order of the fields.
+    /// Returns names and values, in the order of the fields.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let Self { rx_frames, tx_frames, rx_bytes, tx_bytes, rx_missed, rx_errors, tx_errors, rx_no_mbuf } =
             *self;
@@ -122,7 +122,7 @@ impl PortInfo {
     }
 }
 
-/// Basic statistics; `None` where the driver keeps none.
+/// Returns basic statistics; `None` if the driver has none.
 pub(super) fn stats(port_id: PortId) -> Option<PortStats> {
     // SAFETY: plain numbers.
     let mut stats: dpdk_sys::rte_eth_stats = unsafe { std::mem::zeroed() };
@@ -142,7 +142,7 @@ pub(super) fn stats(port_id: PortId) -> Option<PortStats> {
     })
 }
 
-/// Every statistic by its name.
+/// Returns the extended statistics, by name.
 pub(super) fn xstats(port_id: PortId) -> Vec<(String, u64)> {
     // SAFETY: the port exists; with no room the call returns how much is needed.
     let needed = unsafe { dpdk_sys::rte_eth_xstats_get_names(port_id, std::ptr::null_mut(), 0) };

@@ -1,4 +1,4 @@
-//! A port that runs: bursts in and out.
+//! A running port: bursts received and sent.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -14,21 +14,21 @@ use crate::mbuf::{Header, Mbuf};
 use crate::memif;
 use crate::mempool::Mempool;
 
-/// Frames that wait for a flush at most.
+/// Frames queued for a flush, at most.
 pub const TX_QUEUE_FRAMES: usize = 64;
-/// Mbufs taken from the pool at a time for frames to send.
+/// Mbufs allocated at a time for frames to send.
 const TX_SPARES: usize = 32;
-/// Mbufs that a port holds at most beside its driver: queued frames, and those at hand for more.
+/// Mbufs that a port holds besides its driver, at most: queued frames, and spares for further ones.
 pub const HELD_MBUFS: usize = TX_QUEUE_FRAMES + TX_SPARES;
-/// Times that one flush asks a driver that takes nothing. A full ring does not drain within a few of these;
-/// the frames then wait for the next flush.
+/// Calls per flush in which a driver takes no frame, at most. A full ring does not drain within a few of
+/// these; the frames stay queued for the next flush.
 const FLUSH_STALLS_MAX: usize = 3;
 
-/// What the port itself has counted, beside the driver's [`PortStats`].
+/// Counters of the port itself, besides the driver's [`PortStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortCounters {
-    /// Frames queued and discarded unsent: by [`Port::tx_discard`], or because the port was stopped.
+    /// Queued frames discarded unsent: by [`Port::tx_discard`], or because the port was stopped.
     pub tx_discarded: u64,
     /// Times that the pool had no mbuf for a frame to send.
     pub tx_no_mbuf: u64,
@@ -39,7 +39,7 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Names and values, in the order of the fields.
+    /// Returns names and values, in the order of the fields.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let Self { tx_discarded, tx_no_mbuf, tx_stalled, rx_not_linear } = *self;
         [
@@ -52,21 +52,21 @@ impl PortCounters {
     }
 }
 
-/// An Ethernet port of this process. Dropping it discards the frames that are queued, stops and closes the
-/// port and detaches its device. Mbufs received from it stay valid.
+/// An Ethernet port of this process. Drop discards the queued frames, stops and closes the port and detaches
+/// its device. Mbufs received from it stay valid.
 pub struct Port {
     pool: Mempool,
     linear_pool: Option<Mempool>,
     info: PortInfo,
     counters: PortCounters,
     started: bool,
-    /// What the bursts of a memif port count, which are not the driver's own: see `memif`.
+    /// Counters of a memif port's bursts, which replace the driver's: see `memif`.
     memif: Option<memif::Counts>,
     rx_queues: u16,
     next_rx_queue: u16,
     spares: MbufArray<TX_SPARES>,
     queued: MbufArray<TX_QUEUE_FRAMES>,
-    // Last, and so dropped last: the port is closed before its device is detached.
+    // Dropped last, because the port must be closed before its device is detached.
     device: Device,
 }
 
@@ -104,7 +104,7 @@ impl<const N: usize> MbufArray<N> {
         NonNull::new(*self.mbufs.get(last)?)
     }
 
-    /// Frees them all and returns how many there were.
+    /// Frees all mbufs and returns their number.
     fn free(&mut self) -> usize {
         let freed = std::mem::take(&mut self.len);
         // SAFETY: the first `freed` pointers are owned mbufs, and given up.
@@ -142,29 +142,29 @@ impl Port {
         }
     }
 
-    /// The port's number.
+    /// Returns the port's number in this process.
     pub fn id(&self) -> PortId {
         self.device.port_id()
     }
 
-    /// The name its device was attached by.
+    /// Returns the name that the device was attached by.
     pub fn name(&self) -> &str {
         self.device.name()
     }
 
-    /// What the port is.
+    /// Returns the port's properties.
     pub fn info(&self) -> &PortInfo {
         &self.info
     }
 
-    /// The pool that it receives into and sends from.
+    /// Returns the pool that the port receives into and sends from.
     pub fn pool(&self) -> &Mempool {
         &self.pool
     }
 
-    /// Appends frames that have arrived to `frames`, at most `max`; returns how many. Does not block.
+    /// Appends at most `max` received frames to `frames` and returns their number. Does not block.
     ///
-    /// Allocates only where `frames` has not room for `max` more.
+    /// Allocates only if `frames` has no room for `max` more.
     #[inline]
     pub fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
         if !self.started {
@@ -207,14 +207,14 @@ impl Port {
         }
     }
 
-    /// Replaces chains among the frames from `first` on by copies in one piece, and drops those that cannot be.
+    /// Replaces chains from index `first` on by contiguous copies, and drops those that cannot be copied.
     fn linearize(&mut self, frames: &mut Vec<Mbuf>, first: usize) {
         let Some(pool) = &self.linear_pool else { return };
         let fresh = frames.get(first..).unwrap_or_default();
         if fresh.iter().all(Mbuf::is_contiguous) {
             return;
         }
-        // Dropping one in the middle keeps the order of the others.
+        // `retain_mut` keeps the order of the remaining frames.
         let mut index = 0;
         let counters = &mut self.counters;
         frames.retain_mut(|frame| {
@@ -235,14 +235,14 @@ impl Port {
         });
     }
 
-    /// The longest frame that [`Port::tx_reserve`] gives room for, in bytes.
+    /// Returns the longest frame that [`Port::tx_reserve`] accepts, in bytes.
     #[inline]
     pub fn tx_frame_max_bytes(&self) -> usize {
         usize::from(self.pool.config().data_room_bytes)
     }
 
     /// Queues a frame of `len_bytes` bytes and returns them, to be filled before the next [`Port::tx_flush`];
-    /// what they hold is unspecified. `None` where [`TX_QUEUE_FRAMES`] frames are queued, the pool is exhausted
+    /// their content is unspecified. `None` if [`TX_QUEUE_FRAMES`] frames are queued, the pool is exhausted
     /// (both end after flushes), or the frame is longer than [`Port::tx_frame_max_bytes`].
     #[inline]
     pub fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
@@ -263,7 +263,7 @@ impl Port {
         }
     }
 
-    /// Takes mbufs from the pool and returns one of them.
+    /// Allocates spare mbufs and returns one of them.
     #[cold]
     fn refill(&mut self) -> Option<NonNull<rte_mbuf>> {
         if self.pool.alloc_raw(&mut self.spares.mbufs) {
@@ -276,8 +276,8 @@ impl Port {
         last
     }
 
-    /// Queues a frame that exists already, such as a received one. Gives it back where [`TX_QUEUE_FRAMES`] are
-    /// queued, or where it is a chain and [`PortInfo::can_send_chains`] is false.
+    /// Queues an existing frame, such as a received one. Returns it if [`TX_QUEUE_FRAMES`] are queued, or if
+    /// it is a chain and [`PortInfo::can_send_chains`] is false.
     #[inline]
     pub fn tx_enqueue(&mut self, frame: Mbuf) -> Result<(), Mbuf> {
         if self.queued.is_full() || !(frame.is_contiguous() || self.info.can_send_chains) {
@@ -287,14 +287,14 @@ impl Port {
         Ok(())
     }
 
-    /// Frames that wait for a flush.
+    /// Returns the number of queued frames.
     #[inline]
     pub fn tx_queued(&self) -> usize {
         self.queued.len
     }
 
-    /// Sends what is queued and returns how many frames the driver took. Those that it did not take stay
-    /// queued, in order, for the next flush.
+    /// Sends the queued frames and returns how many the driver took. The others stay queued, in order, for
+    /// the next flush.
     #[inline]
     pub fn tx_flush(&mut self) -> usize {
         if !self.started || self.queued.len == 0 {
@@ -322,24 +322,24 @@ impl Port {
         sent
     }
 
-    /// Discards the frames that are queued, which counts them, and returns how many there were.
+    /// Discards and counts the queued frames, and returns their number.
     pub fn tx_discard(&mut self) -> usize {
         let discarded = self.queued.free();
         self.counters.tx_discarded += discarded as u64;
         discarded
     }
 
-    /// Stops and starts the port: what a memif client must do to reach a server that went away and came back.
-    /// Queued frames are discarded.
+    /// Stops and starts the port, as a memif client must to connect to a server that was restarted. Queued
+    /// frames are discarded.
     ///
     /// # Errors
-    /// `Refused`; the port is stopped then, receives and sends nothing, and may be restarted again.
+    /// `Refused`; the port is then stopped, and may be restarted.
     pub fn restart(&mut self) -> Result<(), PortError> {
         self.stop()?;
         self.start()
     }
 
-    /// Starts a stopped port. A started one stays as it is.
+    /// Starts the port, unless it is started.
     ///
     /// # Errors
     /// `Refused`
@@ -356,7 +356,7 @@ impl Port {
         Ok(())
     }
 
-    /// Stops the port: it receives and sends nothing until it is started. Queued frames are discarded.
+    /// Stops the port, which then neither receives nor sends. Queued frames are discarded.
     ///
     /// # Errors
     /// `Refused`
@@ -376,7 +376,7 @@ impl Port {
         self.started
     }
 
-    /// The largest IP packet, in bytes, as the driver has it. Drivers for which an MTU means nothing say 1,500.
+    /// Returns the driver's MTU: the largest IP packet, in bytes. Drivers without an MTU return 1,500.
     pub fn mtu_bytes(&self) -> u16 {
         let mut mtu_bytes = 0;
         // SAFETY: the port exists.
@@ -384,7 +384,7 @@ impl Port {
         mtu_bytes
     }
 
-    /// Changes the MTU. On af_packet this is the kernel's interface's.
+    /// Sets the MTU; on af_packet, that of the kernel's interface.
     ///
     /// # Errors
     /// `OutOfRange`, `Refused`
@@ -397,7 +397,7 @@ impl Port {
         self.check("cannot change the MTU", || unsafe { dpdk_sys::rte_eth_dev_set_mtu(self.id(), mtu_bytes) })
     }
 
-    /// Receives frames for other addresses, or stops doing so. No error where the device knows no such mode.
+    /// Enables or disables promiscuous mode. No error if the device has no such mode.
     ///
     /// # Errors
     /// `Refused`
@@ -414,7 +414,7 @@ impl Port {
         })
     }
 
-    /// The link as it is now. Not for the data path: some drivers ask the device.
+    /// Returns the state of the link. Not for the data path, because some drivers query the device.
     pub fn link(&self) -> Link {
         let (mut speed_mbps, mut up) = (0, 0);
         // SAFETY: the port exists, and both places are writable.
@@ -422,31 +422,31 @@ impl Port {
         Link { is_up: up != 0, speed_mbps }
     }
 
-    /// What the driver has counted; `None` where it does not count.
+    /// Returns the driver's statistics; `None` if it has none.
     pub fn stats(&self) -> Option<PortStats> {
         self.memif.as_ref().map(memif::Counts::stats).or_else(|| info::stats(self.id()))
     }
 
-    /// All that the driver has counted, by name.
+    /// Returns the driver's extended statistics, by name.
     pub fn xstats(&self) -> Vec<(String, u64)> {
         let own = self.memif.as_ref().map(|counts| counts.xstats(memif::refused(self.id())));
         own.unwrap_or_else(|| info::xstats(self.id()))
     }
 
-    /// Sets the driver's counts to zero, where it can.
+    /// Sets the driver's statistics to zero, if the driver can.
     pub fn reset_stats(&mut self) {
         self.memif = self.memif.map(|_| memif::Counts::default());
         // SAFETY: the port exists.
         unsafe { dpdk_sys::rte_eth_stats_reset(self.id()) };
     }
 
-    /// What the port itself has counted.
+    /// Returns the counters of the port itself.
     pub fn counters(&self) -> PortCounters {
         self.counters
     }
 
-    /// A descriptor that becomes readable when frames arrive on receive queue `queue` while its interrupt is
-    /// enabled. `None` where the port was opened without interrupts, or the driver has none.
+    /// Returns a descriptor that becomes readable when frames arrive on receive queue `queue` while its
+    /// interrupt is enabled. `None` if the port was opened without interrupts, or the driver has none.
     pub fn rx_interrupt_fd(&self, queue: u16) -> Option<BorrowedFd<'_>> {
         // SAFETY: the port exists; DPDK checks the queue.
         let fd = unsafe { dpdk_sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id(), queue) };
@@ -454,11 +454,11 @@ impl Port {
         (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Enables or disables the interrupt of receive queue `queue`. After enabling, look once more for frames
-    /// before sleeping: those that came in between raise none.
+    /// Enables or disables the interrupt of receive queue `queue`. After enabling, poll once more before
+    /// sleeping, because frames that arrived in between raise no interrupt.
     ///
     /// # Errors
-    /// `Refused`, with ENOTSUP where the driver has no interrupts.
+    /// `Refused`, with ENOTSUP if the driver has no interrupts.
     pub fn set_rx_interrupt(&mut self, queue: u16, enabled: bool) -> Result<(), PortError> {
         // SAFETY: the port exists; DPDK checks the queue.
         self.check("cannot change the receive interrupt", || unsafe {
@@ -481,10 +481,11 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.tx_discard();
-        // Both under one lock: a memif server that is stopped and not closed would take the next client.
+        // Both under one lock, otherwise a stopped memif server would accept the next client before it is
+        // closed.
         let _guard = guard::lock(self.name());
-        // A driver that cannot stop is closed nevertheless: nothing else can be done about it here.
-        // SAFETY: nobody can use the port any more.
+        // A driver that cannot stop is closed nevertheless, because drop cannot fail.
+        // SAFETY: the port is owned, and not used after this.
         unsafe {
             if self.started {
                 dpdk_sys::rte_eth_dev_stop(self.id());

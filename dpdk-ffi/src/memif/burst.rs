@@ -1,4 +1,4 @@
-//! Bursts of a memif port, in place of the driver's own.
+//! Bursts of a memif port, which replace the driver's own.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -12,25 +12,25 @@ use crate::ethdev::PortStats;
 use crate::mbuf::{Header, Mbuf, Segments};
 use crate::mempool::Mempool;
 
-/// What the bursts of a port have counted since it was opened or the counts were reset.
+/// Counters of a port's bursts, since it was opened or its statistics reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) rx_frames: u64,
     pub(crate) rx_bytes: u64,
-    /// Frames too long, of too many pieces, or without an end.
+    /// Frames dropped because they are too long, have too many pieces, or do not end.
     pub(crate) rx_bad: u64,
-    /// Times that the pool had no mbuf for a frame.
+    /// Allocations for received frames that failed.
     pub(crate) rx_no_mbuf: u64,
     pub(crate) tx_frames: u64,
     pub(crate) tx_bytes: u64,
-    /// Frames that would take more of the peer's buffers than a frame may.
+    /// Frames dropped because they need more of the peer's buffers than a frame may.
     pub(crate) tx_bad: u64,
-    /// Connections given up because of what the peer wrote into the shared memory.
+    /// Connections ended because of the peer's writes to the shared memory.
     pub(crate) violations: u64,
 }
 
 impl Counts {
-    /// In place of the driver's, whose bursts count nothing.
+    /// Returns basic statistics, in place of the driver's, whose bursts are not used.
     pub(crate) fn stats(&self) -> PortStats {
         PortStats {
             rx_frames: self.rx_frames,
@@ -44,7 +44,7 @@ impl Counts {
         }
     }
 
-    /// By the names that DPDK gives, and further ones.
+    /// Returns the counters by the names that DPDK gives, and further ones.
     pub(crate) fn xstats(&self, peers_refused: u64) -> Vec<(String, u64)> {
         let named = [
             ("rx_good_packets", self.rx_frames),
@@ -61,21 +61,21 @@ impl Counts {
     }
 }
 
-/// Keeps the driver's thread from unmapping memory under a burst.
+/// Keeps the driver's thread from unmapping memory during a burst.
 struct Guard(PortId);
 
 impl Guard {
-    /// `None` while a handler of the driver runs.
+    /// Begins a burst; `None` while a handler of the driver runs.
     #[inline]
     fn begin(port: PortId) -> Option<Self> {
         // SAFETY: ended by `drop`; a port's bursts are made through `&mut`, one at a time.
         unsafe { dpdk_sys::shim_guard_burst_begin(port) }.then_some(Self(port))
     }
 
-    /// The port's connection, where it has one whose peer keeps to the protocol.
+    /// Returns the port's live connection, unless its peer is in violation.
     #[inline]
     fn live(&mut self) -> Option<&mut Live> {
-        // SAFETY: dropped by handlers and control operations only, of which none runs during a burst.
+        // SAFETY: dropped by handlers and control operations only, and none of those runs during a burst.
         unsafe { live(self.0).as_mut() }.filter(|live| !live.broken)
     }
 }
@@ -89,7 +89,7 @@ impl Drop for Guard {
 }
 
 impl Live {
-    /// Has the driver close the connection, on its own thread.
+    /// Makes the driver close the connection, on its own thread.
     #[cold]
     fn give_up(&mut self, counts: &mut Counts) {
         self.broken = true;
@@ -99,7 +99,7 @@ impl Live {
     }
 }
 
-/// Receives into `frames`, at most as many as it takes; returns how many.
+/// Receives at most `frames.len()` frames and returns their number.
 #[inline]
 pub(crate) fn rx(
     port: PortId,
@@ -116,7 +116,7 @@ pub(crate) fn rx(
     })
 }
 
-/// The error carries how many frames came before it.
+/// Receives over a live connection. The error has the number of frames received before the violation.
 #[inline]
 fn rx_live(
     live: &mut Live,
@@ -128,7 +128,7 @@ fn rx_live(
     let Live { map, rx, pieces, .. } = live;
     let Some(ring) = rx.get_mut(usize::from(queue)) else { return Ok(0) };
     let mut available = ring.available().map_err(|violation| (0, violation))?;
-    // No more frames than slots, and no more than the pool has mbufs for.
+    // At most as many frames as slots, and as the pool has mbufs for.
     let mut most = frames.len().min(usize::from(available));
     while most > 0 && !pool.alloc_raw(frames.get_mut(..most).unwrap_or_default()) {
         counts.rx_no_mbuf += 1;
@@ -142,7 +142,7 @@ fn rx_live(
         }
         match ring.take(map, &mut available, pieces) {
             Ok(Taken::Frame) => {
-                // SAFETY: allocated above, and not given away yet.
+                // SAFETY: allocated above, and not handed out yet.
                 let filled =
                     NonNull::new(raw).is_some_and(|raw| unsafe { fill(raw, pool, pieces.as_slice()) });
                 received += usize::from(filled);
@@ -166,8 +166,8 @@ fn rx_live(
     Ok(received)
 }
 
-/// Copies a frame into the empty mbuf `head` and, where it is longer, into further ones of `pool`. Returns
-/// whether there were enough; otherwise `head` is empty again.
+/// Copies a frame into the empty mbuf `head` and, if it is longer, into further ones of `pool`. False if the
+/// pool has too few; `head` is then empty.
 ///
 /// # Safety
 /// `head` is an mbuf of `pool`, single, empty and the caller's; the pieces are as `Pieces` has them.
@@ -196,7 +196,7 @@ unsafe fn fill_chain(head: NonNull<rte_mbuf>, pool: &Mempool, pieces: &[Piece]) 
     let room = usize::from(pool.config().data_room_bytes);
     // SAFETY: the caller's mbuf, which stays the caller's.
     let mut first = ManuallyDrop::new(unsafe { Mbuf::from_raw(head) });
-    // The mbufs behind it.
+    // The mbufs behind `first`.
     let mut rest: Option<Mbuf> = None;
     let mut filled = 0;
     for piece in pieces {
@@ -232,7 +232,7 @@ fn free(mbufs: &mut [*mut rte_mbuf]) {
     }
 }
 
-/// Sends `frames`, as many as there is room for, from the first on; returns how many. Those are freed.
+/// Sends `frames` in order, as many as there is room for; frees those and returns their number.
 #[inline]
 pub(crate) fn tx(port: PortId, queue: u16, frames: &mut [*mut rte_mbuf], counts: &mut Counts) -> usize {
     let Some(mut guard) = Guard::begin(port) else { return 0 };
@@ -247,7 +247,7 @@ pub(crate) fn tx(port: PortId, queue: u16, frames: &mut [*mut rte_mbuf], counts:
     taken
 }
 
-/// How many frames are done with, and what ended the burst.
+/// Returns how many frames were sent or dropped, and the violation that ended the burst, if any.
 #[inline]
 fn tx_live(
     map: &super::ring::Map,

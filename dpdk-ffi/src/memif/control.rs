@@ -1,6 +1,6 @@
-//! Control connections: who may have one, and what is said on it. build.rs redirects the driver's system calls to
-//! the functions at the end of this file. They run on EAL's interrupt thread or in a control operation, both under
-//! the lock of guard.c, while no burst of the port does.
+//! Control connections: admission of peers, and checks of their messages. build.rs redirects the driver's
+//! system calls to the functions at the end of this file. They run on EAL's interrupt thread or in a control
+//! operation, both under the lock of guard.c, while no burst of the port runs.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int, c_void};
@@ -14,13 +14,14 @@ use super::message::{self, Handshake, MESSAGE_BYTES, Message, Role, kind};
 use super::ring::{Map, Pieces, Region, RxRing, TxRing};
 use crate::device::PortId;
 
-/// Connections of one listening socket that have not come to carry frames. One more is closed.
+/// Connections of one listening socket that have not finished the handshake, at most. A further one is
+/// closed.
 const PENDING_MAX: usize = 8;
 
-/// Who, beside the user of this process and root, may be the other end of a memif port.
+/// Users who may be the peer of a memif port, besides the user of this process and root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemifAccess {
-    /// Further users, by number.
+    /// User IDs.
     pub uids: Vec<u32>,
 }
 
@@ -30,24 +31,25 @@ impl MemifAccess {
     }
 }
 
-/// A connection that carries frames. Changed by bursts of its port, made and dropped while there is none.
+/// A connection that carries frames. Modified by bursts of its port; made and dropped while no burst runs.
 pub(super) struct Live {
-    /// The control connection. A burst that finds the peer in breach shuts it down, and the driver sees its end.
+    /// Control connection. A burst that finds a violation shuts it down, which makes the driver end the
+    /// connection.
     pub(super) fd: RawFd,
     pub(super) map: Map,
     pub(super) rx: Vec<RxRing>,
     pub(super) tx: Vec<TxRing>,
-    /// Where the descriptors of one frame are copied to.
+    /// Buffers of one frame, as copied from its descriptors.
     pub(super) pieces: Pieces,
-    /// The peer is in breach: its memory is not touched any more.
+    /// Set after a violation by the peer: its memory is not accessed any more.
     pub(super) broken: bool,
 }
 
-/// The connection of each port that has one.
+/// The live connection of each port that has one.
 static LIVE: [AtomicPtr<Live>; dpdk_sys::SHIM_MAX_ETHPORTS as usize] =
     [const { AtomicPtr::new(ptr::null_mut()) }; dpdk_sys::SHIM_MAX_ETHPORTS as usize];
 
-/// The connection of a port; null where it has none.
+/// Returns the live connection of a port; null if it has none.
 #[inline]
 pub(super) fn live(port: PortId) -> *mut Live {
     LIVE.get(usize::from(port)).map_or(ptr::null_mut(), |live| live.load(Ordering::Acquire))
@@ -64,7 +66,7 @@ fn publish(port: PortId, live: *mut Live) {
 
 struct Listener {
     fd: RawFd,
-    /// Unknown while its device is being attached.
+    /// `None` while its device is being attached.
     port: Option<PortId>,
 }
 
@@ -93,7 +95,7 @@ struct Table {
     listeners: Vec<Listener>,
     peers: Vec<Peer>,
     mappings: Vec<Mapping>,
-    /// The port that a control operation starts.
+    /// Port that a control operation is starting.
     starting: Option<PortId>,
 }
 
@@ -109,7 +111,7 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the driver's system calls come here. Before the first device is attached.
+/// Redirects the driver's system calls to this file. Called before the first device is attached.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -128,8 +130,8 @@ pub(crate) fn install() {
     });
 }
 
-/// A device was attached as `port`; `listens` says whether it is a server. Returns whether it has a socket of its
-/// own, as servers must.
+/// Enters the device attached as `port`; `listens`: it is a server. Returns false for a server without a
+/// socket of its own.
 pub(crate) fn attached(port: PortId, access: MemifAccess, listens: bool) -> bool {
     let mut table = table();
     table.ports.insert(port, PortState { access, refused: 0 });
@@ -141,17 +143,17 @@ pub(crate) fn attached(port: PortId, access: MemifAccess, listens: bool) -> bool
     has_listener || !listens
 }
 
-/// The device of `port` is gone.
+/// Removes the device of `port`.
 pub(crate) fn detached(port: PortId) {
     table().ports.remove(&port);
 }
 
-/// A control operation starts `port`, or has done so.
+/// Records the port that a control operation is starting; `None`: the operation has ended.
 pub(crate) fn starting(port: Option<PortId>) {
     table().starting = port;
 }
 
-/// Peers that were turned away from `port`.
+/// Returns the number of peers that `port` has refused.
 pub(crate) fn refused(port: PortId) -> u64 {
     table().ports.get(&port).map_or(0, |state| state.refused)
 }
@@ -161,7 +163,7 @@ impl Table {
         self.peers.iter_mut().find(|peer| peer.fd == fd)
     }
 
-    /// Makes the connection of `fd` the one that carries its port's frames.
+    /// Makes the connection of `fd` the live one of its port.
     fn go_live(&mut self, fd: RawFd) -> Result<(), &'static str> {
         let peer = self.peers.iter().find(|peer| peer.fd == fd).ok_or("no such connection")?;
         let mapped = |region: &message::RegionSpec| {
@@ -176,18 +178,18 @@ impl Table {
         Ok(())
     }
 
-    /// Ends the connections that `of` says.
+    /// Ends the live connections that `of` selects.
     fn end_live(&self, of: impl Fn(&Live) -> bool) {
         for port in self.ports.keys() {
             let live = live(*port);
-            // SAFETY: published, and dropped by nobody else: all that publishes holds the table.
+            // SAFETY: published, and dropped only by `publish`, whose callers hold the table.
             if !live.is_null() && of(unsafe { &*live }) {
                 publish(*port, ptr::null_mut());
             }
         }
     }
 
-    /// Counts a peer that is turned away; returns what to log, which gets rarer.
+    /// Counts a refused peer. Returns a line to log if the count is a power of two.
     fn refuse(&mut self, port: PortId, why: &str) -> Option<String> {
         let state = self.ports.entry(port).or_default();
         state.refused += 1;
@@ -208,7 +210,7 @@ fn set_errno(number: c_int) {
     unsafe { *libc::__errno_location() = number };
 }
 
-/// The user at the other end of a connected socket: who connected, or who listened.
+/// Returns the user of the peer process of a connected socket.
 fn peer_uid(fd: RawFd) -> Option<u32> {
     // SAFETY: plain numbers.
     let mut peer: libc::ucred = unsafe { zeroed() };
@@ -220,7 +222,7 @@ fn peer_uid(fd: RawFd) -> Option<u32> {
     (ret == 0).then_some(peer.uid)
 }
 
-/// What is wrong with the user at the other end.
+/// Checks the user of the peer process.
 fn check_user(fd: RawFd, access: &MemifAccess) -> Result<(), String> {
     // SAFETY: always succeeds.
     let own = unsafe { libc::geteuid() };
@@ -231,7 +233,7 @@ fn check_user(fd: RawFd, access: &MemifAccess) -> Result<(), String> {
     }
 }
 
-/// What is wrong with memory that a peer offers: touching what its file no longer has would end this process.
+/// Checks the file of a region, because an access beyond its end would end this process.
 fn check_file(fd: RawFd, len_bytes: u64) -> Result<(), &'static str> {
     // SAFETY: plain numbers.
     let (mut stat, mut system): (libc::stat, libc::statfs) = unsafe { (zeroed(), zeroed()) };
@@ -239,7 +241,7 @@ fn check_file(fd: RawFd, len_bytes: u64) -> Result<(), &'static str> {
     if unsafe { libc::fstat(fd, &raw mut stat) != 0 || libc::fstatfs(fd, &raw mut system) != 0 } {
         return Err("a region whose file cannot be asked about");
     }
-    // Ordinary pages, which the kernel gives on first use. Hugepages may have run out by then.
+    // Because the kernel allocates pages on first use, and hugepages may be exhausted by then.
     if system.f_type != libc::TMPFS_MAGIC {
         return Err("a region that is no memory file of ordinary pages");
     }
@@ -288,7 +290,7 @@ unsafe extern "C" fn on_accept(fd: c_int) -> c_int {
             let line = port.and_then(|port| table.refuse(port, &why));
             drop(table);
             log(line);
-            // SAFETY: accepted just now, and nobody else's.
+            // SAFETY: accepted above, and owned by no other value.
             unsafe { libc::close(accepted) };
             set_errno(libc::EACCES);
             -1
@@ -331,10 +333,11 @@ unsafe extern "C" fn on_connect(fd: c_int, address: *const c_void, len: u32) -> 
     }
 }
 
-/// The descriptors that came with a message.
+/// Takes ownership of the descriptors that a message carried.
 fn take_files(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut files = Vec::new();
-    // SAFETY: the kernel wrote `header` and the buffers it names; each descriptor in it is new and nobody else's.
+    // SAFETY: the kernel wrote `header` and the buffers it names; each descriptor in it is new and has no
+    // other owner.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(control) = next.as_ref() {
@@ -350,10 +353,11 @@ fn take_files(header: &libc::msghdr) -> Vec<OwnedFd> {
     files
 }
 
-/// Receives one message with what came with it. `Ok(None)` at the end of the connection.
+/// Receives one message and its descriptors. `Ok(None)` at the end of the connection.
 fn receive(fd: RawFd) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
     let mut message = [0; MESSAGE_BYTES];
-    // Room for one descriptor, and for the credentials that the driver asks for. The kernel closes what is more.
+    // Room for one descriptor, and for the credentials that the driver requests. The kernel closes further
+    // descriptors.
     let mut control = [0_u64; 16];
     let mut iov = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: MESSAGE_BYTES };
     // SAFETY: plain numbers and pointers.
@@ -375,7 +379,7 @@ fn receive(fd: RawFd) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
     }
 }
 
-/// Checks a message of the peer's; returns the descriptor to hand to the driver.
+/// Checks a message received from the peer; returns the descriptor for the driver.
 fn admit(fd: RawFd, message: &Message, files: Vec<OwnedFd>) -> Result<Option<OwnedFd>, &'static str> {
     if files.len() > 1 {
         return Err("a message with several files");
@@ -389,7 +393,8 @@ fn admit(fd: RawFd, message: &Message, files: Vec<OwnedFd>) -> Result<Option<Own
     {
         check_file(region.fd, region.len_bytes)?;
     }
-    // As a client: the driver connects when it sees this message. A server's driver does so before it sends it.
+    // A client's driver connects when it receives CONNECTED. A server's connects before it sends it: see
+    // `on_sendmsg`.
     if peer.handshake.is_connected() && message::kind_of(message) == kind::CONNECTED {
         table.go_live(fd)?;
     }
@@ -425,7 +430,7 @@ unsafe extern "C" fn on_recvmsg(fd: c_int, header: *mut c_void) -> isize {
     }
 }
 
-/// Gives the driver a message as recvmsg would have.
+/// Passes a message to the driver as recvmsg would.
 ///
 /// # Safety
 /// `header` has one buffer of at least [`MESSAGE_BYTES`] bytes, and a control buffer as long as it says.
@@ -473,7 +478,8 @@ unsafe extern "C" fn on_sendmsg(fd: c_int, header: *const c_void) -> isize {
     }
     // SAFETY: the driver's own arguments.
     let sent = unsafe { libc::sendmsg(fd, header.cast(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    // A peer that is gone is found out when receiving. Told here, the driver would close a descriptor twice.
+    // Reported as sent, because on this error the driver would close a descriptor twice. The next receive
+    // finds the end of the connection.
     let gone =
         sent < 0 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET));
     if gone { MESSAGE_BYTES as isize } else { sent }
@@ -490,7 +496,7 @@ unsafe extern "C" fn on_mmap(
     // SAFETY: the driver's own arguments.
     let base = unsafe { libc::mmap(address, len, access, flags, fd, offset) };
     if base != libc::MAP_FAILED {
-        // SAFETY: mapped just now; when it is unmapped, what uses it ends first, in `on_munmap`.
+        // SAFETY: mapped above; `on_munmap` ends all use of it before it is unmapped.
         let region = unsafe { Region::new(base.cast(), len as u64) };
         table().mappings.push(Mapping { fd, region });
     }

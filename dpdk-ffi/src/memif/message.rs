@@ -1,5 +1,6 @@
-//! The control protocol, as far as this side's safety hangs on it: which message may come when, and what it may
-//! say. The driver keeps the protocol itself; it trusts the order, the count and the places that a peer names.
+//! The control protocol, as far as memory safety depends on it: the order of messages, and the bounds of
+//! their fields. The driver implements the protocol, but trusts the order, the counts and the offsets that a
+//! peer sends.
 //!
 //! ```text
 //! client           server            client           server
@@ -15,13 +16,13 @@ use std::os::fd::RawFd;
 
 use super::ring::{LOG2_SLOTS_MAX, Map, RxRing, TxRing, ring_bytes};
 
-/// Bytes of every message.
+/// Length of every message, in bytes.
 pub(super) const MESSAGE_BYTES: usize = 128;
-/// Regions of one connection.
+/// Regions of one connection, at most.
 const REGIONS_MAX: usize = 256;
-/// Bytes of all of them: what 32-bit offsets reach.
+/// Bytes of all regions of a connection, at most, because offsets have 32 bits.
 const REGIONS_BYTES_MAX: u64 = 1 << 32;
-/// Rings of one connection, each way.
+/// Rings of one connection in each direction, at most.
 const RINGS_MAX: usize = 255;
 
 /// Message types.
@@ -39,38 +40,38 @@ pub(super) mod kind {
 /// A message.
 pub(super) type Message = [u8; MESSAGE_BYTES];
 
-/// Which end of the connection this side is.
+/// Role of this process on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It listened. The memory is the peer's.
+    /// Has accepted the connection. The memory is the peer's.
     Server,
-    /// It connected. The memory is its own, and the peer has it too.
+    /// Has made the connection. The memory is its own, and the peer maps it too.
     Client,
 }
 
-/// How far two ends have come.
+/// State of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was received.
+    /// No message was received.
     Fresh,
-    /// The client offers its memory.
+    /// INIT (as server) or HELLO (as client) was received; the client adds regions and rings.
     Introduced,
-    /// CONNECT was sent.
+    /// CONNECT was received (as server) or sent (as client).
     Asked,
-    /// Frames may flow.
+    /// CONNECTED was sent or received; frames may be exchanged.
     Connected,
 }
 
-/// Memory that the client offers.
+/// A region of memory that the client offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RegionSpec {
-    /// The file.
+    /// Descriptor of the memory file.
     pub(super) fd: RawFd,
-    /// How much of it.
+    /// Length of the region, in bytes.
     pub(super) len_bytes: u64,
 }
 
-/// A ring in that memory.
+/// A ring within a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingSpec {
     region: u16,
@@ -84,7 +85,7 @@ impl RingSpec {
     }
 }
 
-/// What one connection has agreed on so far.
+/// The handshake of one connection, and what has been agreed so far.
 #[derive(Debug)]
 pub(super) struct Handshake {
     role: Role,
@@ -104,18 +105,18 @@ fn word(message: &Message, at: usize) -> u32 {
     bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// The type of a message.
+/// Returns the type of a message.
 pub(super) fn kind_of(message: &Message) -> u16 {
     half(message, 0)
 }
 
-/// The region of an ADD_REGION message whose file is `fd`: its number and itself.
+/// Returns number and region of an ADD_REGION message whose file is `fd`.
 fn region_of(message: &Message, fd: RawFd) -> (u16, RegionSpec) {
     let len_bytes = u64::from(word(message, 4)) | u64::from(word(message, 8)) << 32;
     (half(message, 2), RegionSpec { fd, len_bytes })
 }
 
-/// Ends the texts of a message, which the driver reads up to a zero.
+/// Terminates the texts of a message, because the driver reads them up to a zero.
 pub(super) fn end_texts(message: &mut Message) {
     let last = match kind_of(message) {
         kind::HELLO | kind::CONNECT | kind::CONNECTED => 33,
@@ -129,23 +130,23 @@ pub(super) fn end_texts(message: &mut Message) {
 }
 
 impl Handshake {
-    /// A connection just made.
+    /// The handshake of a new connection.
     pub(super) fn new(role: Role) -> Self {
         Self { role, state: State::Fresh, regions: Vec::new(), to_server: Vec::new(), to_client: Vec::new() }
     }
 
-    /// Whether frames may flow.
+    /// Whether frames may be exchanged.
     pub(super) fn is_connected(&self) -> bool {
         self.state == State::Connected
     }
 
-    /// The memory offered so far.
+    /// Returns the regions offered so far.
     pub(super) fn regions(&self) -> &[RegionSpec] {
         &self.regions
     }
 
-    /// Takes a message of the peer's in, with the file that came with it; returns what is wrong with it.
-    /// What is in the file is the caller's to check.
+    /// Checks a message received from the peer, with the file that it carried, and advances the state. The
+    /// error names the violation. The caller must check the file.
     pub(super) fn received(&mut self, message: &Message, fd: Option<RawFd>) -> Result<(), &'static str> {
         let unexpected = Err("a message out of its turn");
         match (kind_of(message), fd) {
@@ -179,7 +180,7 @@ impl Handshake {
         }
     }
 
-    /// Takes in a message that the driver is about to send, with the file that goes with it.
+    /// Records a message that the driver is about to send, with the file that it carries.
     pub(super) fn sent(&mut self, message: &Message, fd: Option<RawFd>) -> Result<(), &'static str> {
         match (self.role, kind_of(message), fd) {
             (Role::Client, kind::ADD_REGION, Some(fd)) => self.add_region(message, fd),
@@ -226,7 +227,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// The driver reads the rings' headers right after, where they are said to be.
+    /// Checks that the rings lie within regions, because the driver reads their headers next.
     fn check_rings(&self) -> Result<(), &'static str> {
         let inside = |ring: &RingSpec| {
             let region = self.regions.get(usize::from(ring.region));
@@ -240,7 +241,8 @@ impl Handshake {
         }
     }
 
-    /// Bytes of the client's own buffers: what its region has beside rings, in equal parts.
+    /// Returns the length of the client's buffers, in bytes: its first region without the rings, in equal
+    /// parts.
     fn buffer_bytes(&self) -> Option<u32> {
         let rings = self.to_server.iter().chain(&self.to_client);
         let end = rings.clone().map(|ring| ring.end()).max()?;
@@ -249,8 +251,8 @@ impl Handshake {
         u32::try_from(rest / slots).ok().filter(|bytes| *bytes > 0)
     }
 
-    /// The rings as this side receives and sends by them; `map` is what the regions were mapped to. `None`
-    /// where they do not lie in it.
+    /// Returns the rings that this process receives from and sends to; `map` has the mapped regions. `None`
+    /// if a ring lies outside of them.
     pub(super) fn rings(&self, map: &Map) -> Option<(Vec<RxRing>, Vec<TxRing>)> {
         let ring = |ring: &RingSpec| map.ring(ring.region, ring.offset, ring.log2_slots);
         let (own, from, to) = match self.role {

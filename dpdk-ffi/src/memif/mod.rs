@@ -1,15 +1,15 @@
-//! What stands between a memif port and a peer that means harm. The other end of a memif is another process, and
-//! all that the driver of DPDK reads of it, on the control connection and in the memory that both have mapped, it
-//! takes for true. Here
+//! Protection of a memif port from a hostile peer. The peer is another process, and DPDK's driver trusts all
+//! that it reads from the peer, on the control connection and in the shared memory. Here
 //!
-//! * `control` decides who may connect, and redirects the driver's system calls;
-//! * `message` holds the control protocol to its order and bounds;
-//! * `ring` reads and writes rings and descriptors that may change under its hands;
-//! * `burst` moves frames between them and mbufs, in place of the driver's bursts.
+//! * `control` decides which users may connect, and redirects the driver's system calls;
+//! * `message` enforces the order and the bounds of the control protocol;
+//! * `ring` reads and writes rings and descriptors that the peer may change at any time;
+//! * `burst` moves frames between them and mbufs, and replaces the driver's bursts.
 //!
-//! The driver keeps what is left: the sockets, the protocol's answers, the memory, the link's state.
+//! The driver keeps the sockets, the answers of the protocol, the memory and the state of the link.
 //!
-//! All of it needs DPDK to be linked statically (dpdk-sys/build.rs): a driver in a shared library cannot be
+//! All of this requires DPDK to be linked statically (dpdk-sys/build.rs), because a driver in a shared
+//! library cannot be redirected; its own bursts are used then.
 //! redirected, and its bursts are used then.
 
 mod burst;

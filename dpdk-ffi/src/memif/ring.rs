@@ -1,5 +1,5 @@
-//! Rings and buffers in memory that a peer writes too, at any time. Knows nothing of DPDK: the fuzz target
-//! includes this file as it is.
+//! Rings and buffers in memory that a peer may write at any time. Independent of DPDK, because the fuzz
+//! target includes this file.
 //!
 //! ```text
 //! region: [ring | ring | .. | buffer | buffer | ..]      ring: cookie, flags, head | tail | descriptors
@@ -8,39 +8,39 @@
 //! to the client   the client offers empty slots and moves head; the server fills them and moves tail
 //! ```
 //!
-//! Soundness rests on three rules. What is shared is read once, into a copy, which is checked and then used. Of
-//! the two indices of a ring only the peer's is read; this side's own is kept in private memory. And what a
-//! mapped region is (its address, its length) is private, and stays as long as the region is mapped.
+//! Soundness rests on three rules. Shared data is read once, into a copy, which is checked and then used. Of
+//! the two indices of a ring only the peer's is read; this process's own is held in private memory. Address
+//! and length of a mapped region are private, and constant while the region is mapped.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A descriptor's flag: the frame goes on in the next slot.
+/// Flag of a descriptor: the frame continues in the next slot.
 pub(crate) const DESC_NEXT: u16 = 1;
 /// Slots of the largest ring, as a power of two.
 pub(crate) const LOG2_SLOTS_MAX: u8 = 14;
-/// Buffers that one frame may be spread over.
+/// Buffers of one frame, at most.
 pub(crate) const PIECES_MAX: usize = 64;
-/// Bytes of the longest frame.
+/// Longest frame, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 65_535;
 /// Bytes of a ring before its descriptors.
 pub(crate) const RING_HEADER_BYTES: u64 = 128;
-/// Bytes of a descriptor, and what a ring's place is a multiple of.
+/// Bytes of a descriptor, and alignment of a ring.
 pub(crate) const DESC_BYTES: u64 = 16;
 
-/// Where in a ring's header the peer and this side meet.
+/// Offsets of head and tail in a ring's header.
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 
-/// The peer wrote what no peer that keeps to the protocol writes.
+/// A violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    /// An index that leaves more slots to this side than the ring has.
+    /// An index that gives this process more slots than the ring has.
     Index,
-    /// A buffer that is not inside of a region.
+    /// A buffer outside of its region.
     Buffer,
 }
 
-/// Bytes of a region: mapped, readable and writable, for as long as the value is used.
+/// A region: mapped, readable and writable, for as long as the value is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     base: *mut u8,
@@ -55,7 +55,7 @@ impl Region {
         Self { base, len_bytes }
     }
 
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
@@ -70,12 +70,12 @@ struct Desc {
     offset: u32,
 }
 
-/// Bytes of a region that a descriptor named, inside of the region.
+/// Bytes that a descriptor named, checked to lie inside of their region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// The first byte.
+    /// Address of the first byte.
     pub(crate) data: *mut u8,
-    /// How many there are.
+    /// Length in bytes.
     pub(crate) len_bytes: u32,
 }
 
@@ -94,25 +94,25 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// None.
+    /// Returns an empty list.
     pub(crate) fn new() -> Self {
         let none = Piece { data: std::ptr::null_mut(), len_bytes: 0 };
         Self { pieces: [none; PIECES_MAX], count: 0, len_bytes: 0 }
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     #[inline]
     pub(crate) fn as_slice(&self) -> &[Piece] {
         self.pieces.get(..self.count).unwrap_or_default()
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all buffers.
     #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Whether the piece is one of a frame that may be taken.
+    /// Appends a piece. False if the frame then has too many pieces or bytes.
     #[inline]
     fn push(&mut self, piece: Piece) -> bool {
         self.len_bytes = self.len_bytes.saturating_add(piece.len_bytes as usize);
@@ -132,17 +132,17 @@ impl Pieces {
 pub(crate) struct Map(Vec<Region>);
 
 impl Map {
-    /// The regions by their numbers.
+    /// The regions, in order of their numbers.
     pub(crate) fn new(regions: Vec<Region>) -> Self {
         Self(regions)
     }
 
-    /// Whether the region that begins at `base` is one of them.
+    /// Whether a region begins at `base`.
     pub(crate) fn has(&self, base: *mut u8) -> bool {
         self.0.iter().any(|region| region.base == base)
     }
 
-    /// `len_bytes` bytes at `offset` of region `region`, if the region has them.
+    /// Returns the address of `len_bytes` bytes at `offset` of region `region`, if they lie inside.
     #[inline]
     fn bytes(&self, region: u16, offset: u32, len_bytes: u32) -> Option<*mut u8> {
         let region = self.0.get(usize::from(region))?;
@@ -151,19 +151,20 @@ impl Map {
         (end <= region.len_bytes).then(|| unsafe { region.base.add(offset as usize) })
     }
 
-    /// The ring of 1 << `log2_slots` slots at `offset` of region `region`, if it lies inside and in its place.
+    /// Returns the ring of 1 << `log2_slots` slots at `offset` of region `region`, if it lies inside and is
+    /// aligned.
     pub(crate) fn ring(&self, region: u16, offset: u32, log2_slots: u8) -> Option<Ring> {
         if log2_slots > LOG2_SLOTS_MAX || !u64::from(offset).is_multiple_of(DESC_BYTES) {
             return None;
         }
         let len_bytes = u32::try_from(ring_bytes(log2_slots)).ok()?;
         let base = self.bytes(region, offset, len_bytes)?;
-        // Indices and descriptors are read as wholes.
+        // Because indices and descriptors are accessed as aligned words.
         base.cast::<u64>().is_aligned().then_some(Ring { base, slots: 1 << log2_slots })
     }
 }
 
-/// Bytes of a ring, header and descriptors.
+/// Returns the bytes of a ring: header and descriptors.
 pub(crate) fn ring_bytes(log2_slots: u8) -> u64 {
     RING_HEADER_BYTES + (DESC_BYTES << log2_slots.min(LOG2_SLOTS_MAX))
 }
@@ -172,11 +173,11 @@ pub(crate) fn ring_bytes(log2_slots: u8) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     base: *mut u8,
-    /// A power of two.
+    /// Number of slots, a power of two.
     slots: u16,
 }
 
-/// The two indices that processes tell each other.
+/// The two indices of a ring, each written by one of the processes.
 #[derive(Clone, Copy)]
 enum Index {
     Head,
@@ -201,11 +202,12 @@ impl Ring {
         unsafe { self.base.add(RING_HEADER_BYTES as usize + DESC_BYTES as usize * slot) }
     }
 
-    /// The one read of a descriptor.
+    /// Reads a descriptor, once.
     #[inline]
     fn desc(&self, position: u16) -> Desc {
         let at = self.desc_at(position).cast::<u64>();
-        // SAFETY: 16 bytes of the ring, aligned to 16. Volatile: what is checked must be what is used.
+        // SAFETY: 16 bytes of the ring, aligned to 16. Volatile, because the value checked must be the value
+        // used.
         let (low, high) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
         let ([f0, f1, r0, r1, l @ ..], [o0, o1, o2, o3, ..]) = (low.to_ne_bytes(), high.to_ne_bytes());
         Desc {
@@ -219,7 +221,7 @@ impl Ring {
     #[inline]
     fn set_flags_and_length(&self, position: u16, flags: u16, length: u32) {
         let at = self.desc_at(position);
-        // SAFETY: fields of a descriptor, aligned; the peer may look at any time, hence volatile.
+        // SAFETY: fields of a descriptor, aligned. Volatile, because the peer may read at any time.
         unsafe {
             at.cast::<u16>().write_volatile(flags);
             at.add(4).cast::<u32>().write_volatile(length);
@@ -232,7 +234,7 @@ impl Ring {
         unsafe { self.desc_at(position).add(4).cast::<u32>().write_volatile(length) };
     }
 
-    /// Slots that the peer's index leaves to this side, which is at `position`, with `lead` slots in between.
+    /// Returns the slots from `position`, this process's index, up to the peer's index plus `lead`.
     #[inline]
     fn available(&self, which: Index, position: u16, lead: u16) -> Result<u16, Violation> {
         let index = self.index(which).load(Ordering::Acquire);
@@ -241,35 +243,35 @@ impl Ring {
     }
 }
 
-/// What became of the frame at the front of a ring.
+/// Result of taking the frame at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Its buffers are known.
+    /// A frame; its buffers are in the pieces.
     Frame,
-    /// It is longer than a frame may be, has too many pieces, or does not end: all of it was passed over.
+    /// The frame is too long, has too many pieces, or does not end: all its slots were skipped.
     Dropped,
 }
 
-/// The ring that this side receives from.
+/// The ring that this process receives from.
 #[derive(Debug)]
 pub(crate) struct RxRing {
     ring: Ring,
-    /// The next slot to empty: this side's own count.
+    /// This process's index: the next slot to empty.
     position: u16,
-    /// The index as the peer was last told it.
+    /// The index as last written for the peer.
     given: u16,
-    /// Bytes of the buffers that this side offers again: a client's. A server gives back slots as they are.
+    /// Bytes of the buffers that a client offers anew; `None` for a server, which returns slots unchanged.
     offers: Option<u32>,
 }
 
 impl RxRing {
-    /// A ring just connected, whose indices are zero; `offers` is the size of this side's own buffers, where
-    /// they are this side's.
+    /// A newly connected ring, whose indices are zero; `offers` is the length of this process's buffers, if
+    /// it is the client.
     pub(crate) fn new(ring: Ring, offers: Option<u32>) -> Self {
         Self { ring, position: 0, given: 0, offers }
     }
 
-    /// Slots that the peer has filled.
+    /// Returns the slots that the peer has filled.
     ///
     /// # Errors
     /// [`Violation::Index`]
@@ -279,7 +281,7 @@ impl RxRing {
         self.ring.available(filled, self.position, 0)
     }
 
-    /// Takes the frame at the front of the `available` slots, and those that it takes up from them.
+    /// Takes the frame at the front of the `available` slots, and subtracts its slots.
     ///
     /// # Errors
     /// [`Violation::Buffer`]
@@ -306,14 +308,14 @@ impl RxRing {
         Ok(Taken::Dropped)
     }
 
-    /// Gives back the slots of what was taken so far: its buffers are the peer's again.
+    /// Returns the slots taken so far to the peer, with their buffers.
     #[inline]
     pub(crate) fn give_back(&mut self) {
         let (index, goal) = match self.offers {
             Some(_) => (Index::Head, self.position.wrapping_add(self.ring.slots)),
             None => (Index::Tail, self.position),
         };
-        // A write that says nothing new would take the cache line from the peer.
+        // A store of the same value would take the cache line from the peer.
         if self.given == goal {
             return;
         }
@@ -329,42 +331,43 @@ impl RxRing {
     }
 }
 
-/// What became of a frame that was to be put into a ring.
+/// Result of putting a frame into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// It is there.
+    /// The frame is in the ring.
     Frame,
-    /// The peer offers too few slots now.
+    /// The peer offers too few slots at present.
     Full,
-    /// It takes more than [`PIECES_MAX`] of the peer's buffers.
+    /// The frame needs more than [`PIECES_MAX`] of the peer's buffers.
     Dropped,
 }
 
-/// The ring that this side sends into.
+/// The ring that this process sends to.
 #[derive(Debug)]
 pub(crate) struct TxRing {
     ring: Ring,
-    /// The next slot to fill: this side's own count.
+    /// This process's index: the next slot to fill.
     position: u16,
-    /// Bytes of the buffers that are this side's own: a client's. The peer says how long its own are.
+    /// Bytes of a client's own buffers; `None` for a server, which reads the length from the peer's
+    /// descriptors.
     owns: Option<u32>,
 }
 
 impl TxRing {
-    /// A ring just connected, whose indices are zero; `owns` is the size of this side's own buffers, where they
-    /// are this side's.
+    /// A newly connected ring, whose indices are zero; `owns` is the length of this process's buffers, if it
+    /// is the client.
     pub(crate) fn new(ring: Ring, owns: Option<u32>) -> Self {
         Self { ring, position: 0, owns }
     }
 
-    /// Slots that may be filled.
+    /// Returns the slots that may be filled.
     ///
     /// # Errors
     /// [`Violation::Index`]
     #[inline]
     pub(crate) fn available(&self) -> Result<u16, Violation> {
         match self.owns {
-            // The peer's index follows, a whole ring behind.
+            // The peer's index is at most a whole ring behind.
             Some(_) => self.ring.available(Index::Tail, self.position, self.ring.slots),
             None => self.ring.available(Index::Head, self.position, 0),
         }
@@ -378,8 +381,8 @@ impl TxRing {
         Ok(Piece { data, len_bytes })
     }
 
-    /// Copies a frame, segment by segment, into the first of the `available` slots, and takes those that it
-    /// needs from them. It is the peer's after [`TxRing::publish`].
+    /// Copies a frame, segment by segment, into the first of the `available` slots, and subtracts those that
+    /// it needs. The peer receives it after [`TxRing::publish`].
     ///
     /// # Errors
     /// [`Violation::Buffer`]
@@ -428,7 +431,7 @@ impl TxRing {
         Ok(Put::Frame)
     }
 
-    /// Makes the frames put so far the peer's.
+    /// Passes the frames put so far to the peer.
     #[inline]
     pub(crate) fn publish(&self) {
         let filled = if self.owns.is_some() { Index::Head } else { Index::Tail };
@@ -550,7 +553,7 @@ mod tests {
             assert_eq!(RxRing::new(ring, None).available().is_ok(), inside, "a server receives: {index}");
             assert_eq!(RxRing::new(ring, Some(64)).available().is_ok(), inside, "a client receives: {index}");
             assert_eq!(TxRing::new(ring, None).available().is_ok(), inside, "a server sends: {index}");
-            // What a client sent and its server has not taken: nothing, or more than it sent.
+            // The slots of a client that its server has not emptied: none, or more than were sent.
             let own = TxRing::new(ring, Some(64)).available();
             assert_eq!(own.is_ok(), index == 0, "a client sends: {index}");
         }

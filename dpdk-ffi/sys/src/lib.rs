@@ -1,6 +1,6 @@
 //! Declarations of the DPDK functions and types that `dpdk-ffi` uses, generated from the installed headers,
-//! plus `shim_*` functions for what the headers offer only inline. Nothing here is safe to call by itself:
-//! the owners in `dpdk-ffi` hold the rules.
+//! and `shim_*` functions for parts that the headers offer only inline. None of them is safe to call by
+//! itself: the owners in `dpdk-ffi` state the rules.
 #![allow(unsafe_code)]
 
 #[allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals, unsafe_op_in_unsafe_fn)]
@@ -15,5 +15,5 @@ pub use bindings::*;
 /// with every driver that is installed.
 pub const STATIC: bool = cfg!(dpdk_static);
 
-/// Whether the mlx5 driver may be there: it was asked for, or every installed driver is.
+/// Whether the mlx5 driver may be there: with the feature `mlx5`, or with every installed driver.
 pub const MAY_HAVE_MLX5: bool = !STATIC || cfg!(feature = "mlx5");

@@ -1,5 +1,5 @@
-//! Peers of a memif port that lie: about their memory, their rings, and every descriptor. The port's process must
-//! live on, give up the connection where what it was told cannot be, and serve the next peer that comes.
+//! Hostile peers of a memif port, which send false regions, rings and descriptors. The port's process must
+//! survive, end the connection on a violation, and serve the next peer.
 
 mod peer;
 
@@ -15,14 +15,14 @@ use peer::{
     ring_specs, truncate, wait,
 };
 
-/// A lie, and how it is told: to the port under a name, or to a client of the socket.
+/// Name of an attack, and the attack: on the port of a name, or on the next client of a listening socket.
 type Attack<To> = (&'static str, fn(&To));
 
 fn connect(name: &str) -> Client {
     Client::open(name, memory_file(REGION_BYTES, true), event().as_fd())
 }
 
-/// Sends `desc` as a frame; the port must give up the connection.
+/// Sends `desc` as a frame; the port must end the connection.
 fn send_desc(name: &str, desc: Desc) {
     let client = connect(name);
     client.echo(0);
@@ -31,7 +31,7 @@ fn send_desc(name: &str, desc: Desc) {
     client.channel.expect_end();
 }
 
-/// Offers `desc` as the buffer of the next frame, and asks for one.
+/// Offers `desc` as the buffer of the next frame, and requests a frame.
 fn offer_desc(name: &str, desc: Desc) {
     let client = connect(name);
     client.echo(0);
@@ -59,14 +59,14 @@ fn expect_no_connection(channel: &Channel) {
     }
 }
 
-/// Adds region 0 of `file`, said to be `len_bytes` long; the port must refuse it.
+/// Adds region 0 of `file` with a length of `len_bytes`; the port must refuse it.
 fn offer_region(name: &str, file: OwnedFd, len_bytes: usize) {
     let client = Client::prepare(name, memory_file(REGION_BYTES, true));
     client.channel.send(&add_region(0, len_bytes as u64), Some(file.as_fd()));
     client.channel.expect_end();
 }
 
-/// Told to a server by its client.
+/// Attacks of a client on its server.
 const TO_SERVER: &[Attack<str>] = &[
     ("a frame far behind the region", |name| {
         send_desc(name, Desc { length: 64, offset: 0xffff_0000, ..Desc::default() });
@@ -97,7 +97,7 @@ const TO_SERVER: &[Attack<str>] = &[
             client.to_server.set_desc(slot, desc);
         }
         client.to_server.set_head(1 + SLOTS as u16);
-        // Nothing in it is outside the memory: it is dropped, and what follows is served.
+        // All its buffers are inside the memory: the chain is dropped, and the next frame is served.
         wait("the chain to be dropped", || client.to_server.tail() == 1 + SLOTS as u16);
         client.echo(1);
     }),
@@ -224,7 +224,7 @@ fn collect(listener: &OwnedFd, desc: Desc) {
     server.channel.expect_end();
 }
 
-/// Sends the next client `messages` instead of what it waits for.
+/// Sends `messages` to the next client, instead of those that it expects.
 fn mislead(listener: &OwnedFd, messages: &[peer::Message]) {
     let channel = Channel::accept(listener);
     for message in messages {
@@ -233,7 +233,7 @@ fn mislead(listener: &OwnedFd, messages: &[peer::Message]) {
     channel.expect_end();
 }
 
-/// Told to a client by its server, which listens.
+/// Attacks of a listening server on its client.
 const TO_CLIENT: &[Attack<OwnedFd>] = &[
     ("a frame far behind the region", |listener| {
         deliver(listener, Desc { length: 64, offset: 0xffff_0000, ..Desc::default() });
@@ -273,7 +273,7 @@ const TO_CLIENT: &[Attack<OwnedFd>] = &[
     ("a ring before the greeting's end", |listener| mislead(listener, &[message(ADD_RING, &[]), hello()])),
 ];
 
-/// What became of a victim after an attack; `None` where it lives.
+/// Returns how a victim ended after an attack; `None` if it runs.
 fn fate(victim: &mut Child) -> Option<String> {
     // The end of its process follows the end of its connections.
     for _ in 0..20 {
@@ -290,7 +290,7 @@ fn what(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// Runs every attack, all on one victim as long as it lives, which it returns: to serve a peer that means well.
+/// Runs every attack, all on one victim as long as it runs; returns the victim, to serve a well-behaved peer.
 #[track_caller]
 fn attack_all<A: Copy>(test: &str, victim: &str, attacks: &[(&str, A)], run: impl Fn(A)) -> Child {
     let victim = || start(memif(test, victim));
@@ -355,14 +355,14 @@ fn memif_socket() -> String {
     std::env::var("MEMIF_SOCKET").expect("the tests set it")
 }
 
-/// Connects, and is not even greeted.
+/// Connects, and must not receive HELLO.
 pub(crate) fn stranger() {
     for _ in 0..20 {
         assert!(Channel::connect(&memif_socket()).receive().is_none(), "a stranger was let in");
     }
 }
 
-/// Listens under a name that another user's client will ask for; that client goes away without a word.
+/// Listens under a name that another user's client connects to; the client must not send a message.
 pub(crate) fn false_server() {
     let listener = listen(&memif_socket());
     println!("{}", super::FLOWING);
@@ -406,7 +406,7 @@ fn a_client_offers_nothing_to_another_users_server() {
     finish([client, start(memif(TEST, "memif_small_echo"))]);
 }
 
-/// Both ends name the other's user; what root may do anyway is told apart by the first of the two tests above.
+/// Both ends name the other's user; what root may do anyway is distinguished by the first of the two tests above.
 #[test]
 fn users_that_are_named_are_let_in() {
     const TEST: &str = "named-users";

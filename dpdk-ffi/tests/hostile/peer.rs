@@ -1,5 +1,5 @@
-//! A memif peer by hand: the control protocol over a socket, the rings and buffers in shared memory. What a
-//! driver would check or keep in order is left to the caller.
+//! A memif peer by hand: the control protocol over a socket, the rings and buffers in shared memory. Checks
+//! and the order of messages are left to the caller.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -171,7 +171,7 @@ impl Channel {
         Self(accepted)
     }
 
-    /// Sends a message with or without a descriptor. That the other end is gone is found out when receiving.
+    /// Sends a message with or without a descriptor. A closed connection is found by the next receive.
     pub(super) fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) {
         let mut iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: MESSAGE_BYTES };
         let mut control = [0_u64; 3];
@@ -195,7 +195,7 @@ impl Channel {
         unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
     }
 
-    /// The next message; `None` where the other end closed the connection.
+    /// Returns the next message; `None` if the peer closed the connection.
     pub(super) fn receive(&self) -> Option<(Message, Option<OwnedFd>)> {
         let mut message = [0; MESSAGE_BYTES];
         let mut iov = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: MESSAGE_BYTES };
@@ -222,7 +222,7 @@ impl Channel {
         Some((message, fd))
     }
 
-    /// The next message, which must be of this kind.
+    /// Returns the next message, which must be of this kind.
     #[track_caller]
     pub(super) fn expect(&self, kind: u16) -> (Message, Option<OwnedFd>) {
         let received = self.receive().unwrap_or_else(|| panic!("closed instead of message {kind}"));
@@ -230,7 +230,7 @@ impl Channel {
         received
     }
 
-    /// Waits until the other end gives up the connection.
+    /// Waits until the peer closes the connection.
     pub(super) fn expect_end(&self) {
         while let Some((message, _)) = self.receive() {
             if message[0] == DISCONNECT as u8 {
@@ -402,7 +402,7 @@ impl Client {
         }
         client.channel.send(&message(CONNECT, &[&[b'x'; 32]]), None);
         client.channel.expect(CONNECTED);
-        // What the server set to zero when it connected.
+        // Zeroed by the server when it connected.
         for slot in 0..SLOTS {
             let desc = Desc { length: BUFFER_BYTES as u32, offset: buffer(SLOTS + slot), ..Desc::default() };
             client.to_client.set_desc(slot, desc);
@@ -501,7 +501,7 @@ impl Server {
         Some(Self { to_server: ring(true), to_client: ring(false), channel })
     }
 
-    /// Tells the client that it is connected, and waits until frames come and can go.
+    /// Sends CONNECTED to the client, and waits until frames are exchanged.
     #[track_caller]
     pub(super) fn connected(&self) {
         self.channel.send(&message(CONNECTED, &[&[b'x'; 32]]), None);

@@ -1,9 +1,9 @@
-//! What must hold of the rings of a memif port, whatever its peer writes into the memory that both have mapped, and
-//! whenever. Shared by the fuzz target and the test that replays the corpus; both include the file of the rings as
+//! Invariants of the rings of a memif port, whatever its peer writes into the shared memory, and whenever.
+//! Shared by the fuzz target and the test that replays the corpus; both include the file of the rings as
 //! `crate::ring`.
 //!
-//! A script says how the memory is cut and where the rings are, and then, step by step, what the peer writes and
-//! what this side does. The memory is on the heap: a read or write outside of it is the address sanitizer's to see.
+//! A script determines the regions and the rings, and then, step by step, the peer's writes and this
+//! process's operations. The memory is on the heap, so the address sanitizer finds an access outside of it.
 
 use std::cell::RefCell;
 
@@ -16,7 +16,7 @@ const STEPS_MAX: usize = 256;
 /// Frames of one burst.
 const BURST: usize = 32;
 
-/// What a script reached, so that a test can see that the corpus reaches anything.
+/// Events that a script reached, so that a test can check the coverage of the corpus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reached {
     /// Frames taken.
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-/// One side of a ring; gone where the peer was found in breach.
+/// The rings of one process; `None` after a violation.
 struct Side {
     rx: Option<RxRing>,
     tx: Option<TxRing>,

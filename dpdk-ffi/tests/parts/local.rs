@@ -77,7 +77,7 @@ pub(super) fn ring() {
     assert!(matches!(short.append(2019), Err(AppendError::NoRoom { needed: 2019, room: 2018 })));
     drop((chained, copy, short, port));
 
-    // With a linear pool, nobody needs to know about chains; what is too long for it is counted.
+    // With a linear pool every frame is contiguous; a chain too long for the pool is counted.
     let tiny = pool(eal, 127, 3000);
     let device = eal.attach_vdev("net_ring0", "").unwrap();
     let mut port = PortBuilder::new(small.clone()).linear_pool(tiny).open(device).unwrap();
@@ -132,7 +132,7 @@ pub(super) fn reopen() {
     assert!(descriptors < 40, "{descriptors} files are open: each life leaves some behind");
 }
 
-/// One port, driven by whoever comes by, registered or not, and mbufs freed elsewhere.
+/// One port, driven by several threads, registered or not, and mbufs freed on other threads.
 pub(super) fn threads() {
     const ROUNDS: usize = 2000;
     let eal = eal();

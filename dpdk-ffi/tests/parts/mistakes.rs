@@ -1,4 +1,4 @@
-//! What goes wrong must come back as a value that says what to do.
+//! Errors must be returned as values that name the remedy.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the child processes do. Each part starts its own EAL.
+//! The parts of the child processes. Each starts its own EAL.
 
 mod local;
 mod mistakes;

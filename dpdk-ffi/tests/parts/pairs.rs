@@ -12,7 +12,7 @@ use super::{PATIENCE, eal, pattern, pool, receive, send, wait_until, whole};
 /// Around the sizes at which something changes: the smallest frame, one buffer of 2,048, the largest packet of
 /// path MTU 4,096.
 const LENS: [usize; 12] = [60, 61, 64, 1082, 1514, 2047, 2048, 2049, 4095, 4096, 4097, 4154];
-/// Tells the echoing side to close its port. No other frame has this length.
+/// Length of the frame that makes the echoing process close its port. No other frame has this length.
 const END_LEN: usize = 77;
 
 fn memif(role: &str, buffer_bytes: u16) -> Port {
@@ -56,8 +56,8 @@ fn connect(port: &mut Port) {
     });
 }
 
-/// Sends back what comes, as it came, until the end is announced. That is not sent back: closing the port can
-/// overtake it.
+/// Returns every frame unchanged until the end is announced. The announcement is not returned, because
+/// closing the port can overtake it.
 fn echo(port: &mut Port) {
     let mut frames: Vec<Mbuf> = Vec::new();
     let mut ended = false;
@@ -111,8 +111,8 @@ fn compare_bursts(port: &mut Port) {
     }
 }
 
-/// Has the peer close its port, and waits until it has: it would lose the announcement if this side went
-/// first.
+/// Makes the peer close its port, and waits until it has, because it would lose the announcement if this
+/// process closed first.
 fn end(port: &mut Port) {
     send(port, &pattern(0, END_LEN));
     wait_until("the link to go down", || !port.link().is_up);
@@ -174,7 +174,7 @@ pub(super) fn memif_client_restarts() {
 
 /// Lives in which the peer of a survivor is killed.
 pub(crate) const KILLS: usize = 5;
-/// What a survivor says when frames flow, each time.
+/// Output of a survivor when frames flow, each time.
 pub(crate) const FLOWING: &str = "frames flow";
 
 /// Sends and receives without pause, while its peers are killed one after the other.

@@ -47,7 +47,7 @@ fn open(eal: Eal, end: usize) -> Port {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs ip and returns what it says.
+/// Runs ip and returns its output.
 #[track_caller]
 fn ip(args: &str) -> String {
     let output =

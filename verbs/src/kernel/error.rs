@@ -1,9 +1,9 @@
-//! What can go wrong between us and the kernel, and what to do about it.
+//! Errors of kernel interfaces, and their remedies.
 
 use std::io;
 use std::net::IpAddr;
 
-/// Why the kernel's interface cannot be used as asked.
+/// Reason why a kernel interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// No interface has this name in this network namespace.
@@ -19,59 +19,59 @@ pub enum KernelError {
     /// The interface is administratively down.
     #[error("interface `{0}` is down; bring it up with `ip link set {0} up`")]
     Down(String),
-    /// The kernel would send packets for this address by another interface, or not at all.
+    /// The kernel has no route to the destination over this interface.
     #[error(
         "the kernel has no route to {destination} by `{interface}` (`ip route get {destination} oif {interface}` \
          shows what it would do); give the interface an address in the peer's subnet, or add a route: \
          `ip route add {destination} via GATEWAY dev {interface}`"
     )]
     NoRoute {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The address.
+        /// Address of the destination.
         destination: IpAddr,
     },
-    /// RoCE's UDP port belongs to somebody else.
+    /// Another program has bound RoCE's UDP port.
     #[error(
         "UDP port {port} of `{interface}` is taken, most likely by the kernel's own soft-RoCE; \
          `rdma link` lists its devices and `rdma link delete NAME` removes one"
     )]
     PortTaken {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The UDP port.
+        /// Number of the UDP port.
         port: u16,
     },
     /// The kernel refuses for lack of privilege.
     #[error("not permitted to {doing}: {source}; run as root or with the capability CAP_NET_RAW")]
     Permission {
-        /// What was tried.
+        /// Operation that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error of the system call.
         source: io::Error,
     },
     /// A system call failed.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel's answer was not understood.
+    /// The kernel's answer could not be parsed, or lacks a part.
     #[error(
         "cannot {doing}: the kernel's answer is not understood ({detail}); please report it with `uname -r`"
     )]
     Answer {
-        /// What was tried.
+        /// Operation that failed.
         doing: &'static str,
-        /// What was wrong with the answer.
+        /// Defect of the answer.
         detail: String,
     },
 }
 
 impl KernelError {
-    /// The error of a system call made for `doing`.
+    /// Returns a conversion for the errors of a system call made for `doing`.
     pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> KernelError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => KernelError::Permission { doing, source },

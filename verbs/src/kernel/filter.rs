@@ -1,4 +1,4 @@
-//! Which frames of a kernel interface the device receives.
+//! The packet filter of a kernel interface.
 
 use libc::sock_filter;
 
@@ -15,13 +15,13 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-// What is known of a frame besides its bytes (linux/filter.h).
+// Metadata of a frame, besides its bytes (linux/filter.h).
 const ANCILLARY: u32 = 0xFFFF_F000;
 const PACKET_TYPE: u32 = ANCILLARY + 4;
 const VLAN_TAG: u32 = ANCILLARY + 44;
 const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
 
-/// The frame goes to the interface's own Ethernet address, and comes from outside (linux/if_packet.h).
+/// Packet type of frames received for the interface's own MAC (linux/if_packet.h).
 const PACKET_HOST: u32 = 0;
 const VLAN_ID_MASK: u32 = 0xFFF;
 const ETHERTYPE_IPV4: u32 = 0x0800;
@@ -32,10 +32,10 @@ const ROCE: u32 = ROCE_UDP_PORT as u32;
 
 const ETHERNET_BYTES: u32 = 14;
 const IPV6_BYTES: u32 = 40;
-/// Where the destination port stands in a UDP header.
+/// Offset of the destination port in a UDP header.
 const UDP_DESTINATION: u32 = 2;
 
-/// Where the program accepts a frame, and where it drops one.
+/// Indices of the instructions that accept and that drop a frame.
 const ACCEPT: u8 = 21;
 const DROP: u8 = 22;
 
@@ -43,20 +43,20 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// The instruction `at`: goes on at `yes` where the comparison holds, at `no` where it does not.
+/// Conditional jump at index `at`: to `yes` if the comparison holds, otherwise to `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
 
-/// A classic BPF program that accepts UDP datagrams to port 4791, over IPv4 and IPv6, in frames to the interface's
-/// own address and of no VLAN. The kernel answers everything else.
+/// A classic BPF program that accepts UDP datagrams to port 4791, over IPv4 and IPv6, in frames to the
+/// interface's own MAC and of no VLAN. The kernel answers everything else.
 ///
-/// The driver's socket would otherwise receive every frame of the interface, those that leave it too, and each would
-/// be copied and looked at.
+/// Without the program the driver's socket receives a copy of every frame of the interface, sent ones
+/// included.
 pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_BYTE, PACKET_TYPE),
     jump(1, JUMP_EQUAL, PACKET_HOST, 2, DROP),
-    // The kernel has taken the tag off. VLAN identifier 0 is a priority and no VLAN.
+    // The kernel has removed the tag. VLAN identifier 0 is a priority tag and no VLAN (IEEE 802.1Q).
     instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
     jump(3, JUMP_EQUAL, 0, 7, 4),
     instruction(LOAD_HALF, VLAN_TAG),
@@ -65,7 +65,7 @@ pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_HALF, ETHERNET_BYTES - 2),
     jump(8, JUMP_EQUAL, ETHERTYPE_IPV6, 17, 9),
     jump(9, JUMP_EQUAL, ETHERTYPE_IPV4, 10, DROP),
-    // IPv4: protocol, not a later fragment, and the UDP header behind the options.
+    // IPv4: protocol UDP, fragment offset 0, and the UDP header behind the options.
     instruction(LOAD_BYTE, ETHERNET_BYTES + 9),
     jump(11, JUMP_EQUAL, UDP, 12, DROP),
     instruction(LOAD_HALF, ETHERNET_BYTES + 6),

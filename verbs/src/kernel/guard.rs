@@ -1,4 +1,4 @@
-//! Keeping the kernel quiet about RoCE packets.
+//! The guard that keeps the kernel from refusing RoCE packets.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,33 +10,32 @@ use super::{Interface, KernelError};
 /// RoCE v2's UDP port.
 pub(super) const ROCE_UDP_PORT: u16 = 4791;
 
-/// The classic BPF program `ret #0`: of every packet keep no byte, which is to drop it.
+/// The classic BPF program `ret #0`: truncates every packet to 0 bytes, which drops it.
 const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 
-/// Owns UDP port 4791 on an interface, and throws away what arrives there.
+/// Binds UDP port 4791 on an interface, and drops what the kernel receives there.
 ///
-/// A packet socket sees a copy of each frame and the kernel goes on with its own: finding no socket on
-/// UDP port 4791, it would answer every RoCE packet with an ICMP port unreachable, a second packet per
-/// packet that some peers take for the end of the connection. With this guard it finds a socket. The
-/// socket's filter drops everything before it is queued, so the kernel's copy costs little and no
-/// memory; the receive buffer is at the kernel's minimum all the same.
+/// A packet socket receives a copy of each frame, while the kernel processes its own. Without a socket on UDP
+/// port 4791 the kernel would answer every RoCE packet with an ICMP port unreachable, which some peers take
+/// for the end of the connection. The guard's socket prevents that. Its filter drops everything before it is
+/// queued, so the kernel's copy takes no memory; the receive buffer is the kernel's minimum all the same.
 ///
-/// The guard holds while it lives, on all addresses of the interface, those added later included.
-/// Several guards may share an interface, so that several processes can.
+/// The guard covers all addresses of the interface, including those added later, until dropped. Several
+/// processes may each have a guard on one interface.
 #[derive(Debug)]
 pub struct PortGuard {
     _sockets: Vec<Socket>,
 }
 
 impl PortGuard {
-    /// Takes UDP port 4791 of `interface`.
+    /// Binds UDP port 4791 of `interface`. [`KernelError::PortTaken`] if a socket that is no guard has it.
     pub fn hold(interface: &Interface) -> Result<Self, KernelError> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let mut sockets = vec![hold_one(interface, v4)?];
         match hold_one(interface, v6) {
             Ok(socket) => sockets.push(socket),
-            // A kernel without IPv6 has nothing to refuse it with.
+            // Because a kernel without IPv6 does not refuse IPv6 packets either.
             Err(KernelError::System { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
             Err(error) => return Err(error),
         }
@@ -51,9 +50,9 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     if address.is_ipv6() {
         socket.set_only_v6(true).map_err(&failed)?;
     }
-    // Every guard says so, hence guards can share the port among them and with nobody else.
+    // Because every guard sets this, guards can share the port; a socket that does not is refused.
     socket.set_reuse_address(true).map_err(&failed)?;
-    // The filter and the buffer come before the address: nothing is ever queued.
+    // Set before the address, otherwise packets could be queued in between.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;
     socket.set_recv_buffer_size(1).map_err(&failed)?;
     socket.bind_device(Some(interface.name.as_bytes())).map_err(&failed)?;

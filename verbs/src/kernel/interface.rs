@@ -1,4 +1,4 @@
-//! An interface as the kernel has it configured.
+//! The configuration of a kernel interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,24 +12,24 @@ use roce::id::Mac;
 use super::KernelError;
 use super::netlink::{Netlink, Scope};
 
-/// What the kernel knows of one of its interfaces, at the time of asking.
+/// Configuration of a kernel interface, as of [`Interface::read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name, such as `eth1`.
     pub name: String,
-    /// The number by which the kernel knows it.
+    /// Interface index in this network namespace.
     pub index: u32,
-    /// Its Ethernet address.
+    /// MAC address.
     pub mac: Mac,
-    /// The largest IP packet it carries, in bytes.
+    /// MTU: the largest IP packet, in bytes.
     pub mtu_bytes: usize,
-    /// Whether it has been brought up.
+    /// Whether the interface is administratively up.
     pub is_up: bool,
-    /// Its addresses and their prefix lengths in bits: IPv4, global IPv6, link-local IPv6.
+    /// Addresses with prefix lengths in bits, in this order: IPv4, global IPv6, link-local IPv6.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The gateway of the IPv4 default route over it.
+    /// Gateway of the preferred IPv4 default route over the interface.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// The gateway of the IPv6 default route over it.
+    /// Gateway of the preferred IPv6 default route over the interface.
     pub gateway_v6: Option<Ipv6Addr>,
 }
 
@@ -51,7 +51,7 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Refuses an interface that carries nothing because it is down.
+    /// Fails with [`KernelError::Down`] if the interface is down.
     pub fn require_up(&self) -> Result<(), KernelError> {
         if self.is_up { Ok(()) } else { Err(KernelError::Down(self.name.clone())) }
     }
@@ -99,7 +99,7 @@ fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError
     })
 }
 
-/// A name that no interface has, or that none can have: longer than 15 bytes, for one.
+/// Whether no interface has the name, or none can have it, such as one longer than 15 bytes.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL))
 }
@@ -114,7 +114,7 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
             _ => None,
         })
         .collect();
-    // A stable sort: within each kind the kernel's order, its primary address first.
+    // A stable sort keeps the kernel's order within each kind: the primary address first.
     addresses.sort_by_key(|(ip, _)| match ip {
         IpAddr::V4(_) => 0,
         IpAddr::V6(ip) if !ip.is_unicast_link_local() => 1,
@@ -123,11 +123,11 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
     Ok(addresses)
 }
 
-/// The interface's own end of an address. On a point-to-point address that is the local attribute,
-/// and the other names the peer.
+/// Returns the interface's own address: `IFA_LOCAL` if present, because `IFA_ADDRESS` is then the peer's on a
+/// point-to-point link. `None` for an address that failed duplicate address detection (RFC 4862 section 5.4).
 fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
-        return None; // somebody else on the link has it
+        return None;
     }
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
@@ -140,7 +140,7 @@ fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     Some((local.or(address)?, message.header.prefix_len))
 }
 
-/// The gateways of the default routes over the interface, the preferred first.
+/// Returns the gateways of the default routes over the interface, lowest metric first.
 fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, KernelError> {
     let question = RouteNetlinkMessage::GetRoute(RouteMessage::default());
     let answers = netlink.ask("read the default routes", question, Scope::All)?;
@@ -155,7 +155,7 @@ fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, Kerne
     Ok(routes.into_iter().map(|(_, gateway)| gateway).collect())
 }
 
-/// Metric and gateway, where `route` is a default route of the main table over the interface.
+/// Returns metric and gateway, if `route` is a default route of the main table over the interface.
 fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     if route.header.destination_prefix_length != 0 || route.header.table != RouteHeader::RT_TABLE_MAIN {
         return None;
@@ -181,7 +181,7 @@ fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     Some((metric, gateway?))
 }
 
-/// The gateway among the attributes of a route or of one of its hops.
+/// Returns the gateway among the attributes of a route or of one of its hops.
 pub(super) fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),

@@ -1,11 +1,11 @@
-//! What a port on an interface of the kernel (af_packet) needs of that kernel.
+//! The kernel's part of a port on one of its interfaces (af_packet): a shared port.
 //!
-//! The interface keeps its addresses and the kernel keeps answering for them, so the device takes the
-//! interface as it finds it ([`Interface::read`]), lets the kernel find neighbours
-//! ([`KernelNeighbours::resolve`]), and keeps it from refusing RoCE packets, for which it has no
-//! socket ([`PortGuard::hold`]). Of the interface's frames it receives only RoCE packets ([`ROCE_FILTER`]).
+//! The interface keeps its addresses, and the kernel keeps answering for them. The device reads the
+//! configuration ([`Interface::read`]), resolves neighbours through the kernel
+//! ([`KernelNeighbours::resolve`]), and binds RoCE's UDP port, otherwise the kernel would refuse RoCE packets
+//! ([`PortGuard::hold`]). Of the interface's frames the device receives RoCE packets only ([`ROCE_FILTER`]).
 //!
-//! Everything here is control plane: it allocates and makes system calls.
+//! This module is control plane: it allocates and makes system calls.
 
 mod error;
 mod filter;

@@ -18,7 +18,7 @@ use super::interface::gateway_of;
 use super::netlink::{Netlink, Scope};
 use super::{Interface, KernelError};
 
-/// Where the datagram goes that makes the kernel look for a neighbour (RFC 863).
+/// Destination port of the datagram that makes the kernel resolve a neighbour: discard (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
 /// Multicast groups of the routing socket (linux/rtnetlink.h): neighbours, addresses and routes.
@@ -28,22 +28,22 @@ const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
-/// Changes taken by one call of [`KernelNeighbours::due`]; the kernel keeps the others.
+/// Datagrams of changes read by one call of [`KernelNeighbours::due`]; the kernel queues the others.
 const CHANGES_PER_CALL: usize = 64;
-/// Destinations that one call of [`KernelNeighbours::due`] names.
+/// Destinations returned by one call of [`KernelNeighbours::due`], at most.
 const DUE_PER_CALL: usize = 32;
-/// How long an answer of the kernel is taken for right where no change is told.
+/// Age at which a resolution is rechecked, even without a notification of a change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A destination that was asked for.
+/// A destination that was resolved.
 struct Followed {
-    /// The neighbour that its frames go to.
+    /// The next hop: the neighbour that frames for the destination are sent to.
     hop: IpAddr,
-    /// When the kernel was asked last; `None` where something has changed since.
+    /// Time of the last resolution; `None` if something has changed since.
     last_ack_req_at: Option<Instant>,
 }
 
-/// The kernel's ways to destinations over one interface: its routes and its neighbours.
+/// The kernel's routes and neighbours over one interface.
 pub struct KernelNeighbours {
     netlink: Netlink,
     changes: Netlink,
@@ -53,7 +53,7 @@ pub struct KernelNeighbours {
 }
 
 impl KernelNeighbours {
-    /// Neighbours on `interface`. Needs no privilege.
+    /// Opens routing sockets for the neighbours on `interface`. Needs no privilege.
     pub fn open(interface: &Interface) -> Result<Self, KernelError> {
         let groups =
             [RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE];
@@ -66,10 +66,10 @@ impl KernelNeighbours {
         })
     }
 
-    /// The Ethernet address that the kernel would send packets for `ip` to: that of `ip`, or of a gateway to it. Where
-    /// the kernel does not know it, it is made to ask, by an empty datagram to the discard port of `ip`: call again
-    /// when [`KernelNeighbours::due`] names `ip`. Unreachable is an address that it has no route to over the interface.
-    /// From now on `ip` is followed.
+    /// Returns the MAC that the kernel sends packets for `ip` to: that of `ip`, or of a gateway to it. If the
+    /// kernel has not resolved it, an empty datagram to the discard port of `ip` makes the kernel do so; call
+    /// again when [`KernelNeighbours::due`] returns `ip`. `Unreachable`: no route to `ip` over the interface.
+    /// Follows `ip` from now on.
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
         let hop = match self.next_hop(ip) {
             Err(KernelError::NoRoute { .. }) => {
@@ -82,7 +82,8 @@ impl KernelNeighbours {
         match self.lookup(hop)? {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
             Some((NeighbourState::Stale, Some(mac))) => {
-                // In use while the kernel verifies it, which only a packet of its own makes it do.
+                // Usable, but the kernel verifies a stale entry only when it sends a packet itself (RFC 4861
+                // section 7.3.3).
                 self.provoke(ip)?;
                 Ok(Resolution::Known(mac))
             }
@@ -94,10 +95,10 @@ impl KernelNeighbours {
         }
     }
 
-    /// The neighbour that packets for `ip` go to: `ip` itself, or the gateway of the kernel's route.
+    /// Returns the next hop to `ip`: `ip` itself, or the gateway of the kernel's route.
     ///
     /// # Errors
-    /// [`KernelError::NoRoute`]: the interface is not on the way to `ip`.
+    /// [`KernelError::NoRoute`]: no route to `ip` over the interface.
     pub fn next_hop(&mut self, ip: IpAddr) -> Result<IpAddr, KernelError> {
         let no_route = || KernelError::NoRoute { interface: self.interface.clone(), destination: ip };
         let mut question = RouteMessage::default();
@@ -107,7 +108,8 @@ impl KernelNeighbours {
         };
         question.header.address_family = family;
         question.header.destination_prefix_length = prefix_bits;
-        // The route itself, because without one IPv4 takes any address for a neighbour of the interface.
+        // Asks for the matching route itself, otherwise the kernel takes any IPv4 address for a neighbour on
+        // the interface.
         question.header.flags = RouteFlags::FibMatch;
         question
             .attributes
@@ -124,7 +126,8 @@ impl KernelNeighbours {
         route.map(|gateway| gateway.unwrap_or(ip)).ok_or_else(no_route)
     }
 
-    /// Followed destinations whose way may have changed, to be resolved again; some of them, where there are many.
+    /// Returns at most `DUE_PER_CALL` followed destinations whose next hop or MAC may have changed, to be
+    /// resolved.
     pub fn due(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         match self.changes.changes(CHANGES_PER_CALL)? {
             None => self.followed.values_mut().for_each(|followed| followed.last_ack_req_at = None),
@@ -147,7 +150,7 @@ impl KernelNeighbours {
                 }
                 neighbour_of(entry)
             }
-            // A route or an address: any way may have changed.
+            // A route or an address changed: every next hop may have.
             _ => None,
         };
         for followed in
@@ -157,12 +160,12 @@ impl KernelNeighbours {
         }
     }
 
-    /// Follows `ip` no longer.
+    /// Stops following `ip`.
     pub fn forget(&mut self, ip: IpAddr) {
         self.followed.remove(&ip);
     }
 
-    /// The state of the entry of `ip` and its Ethernet address, where there is one.
+    /// Returns state and MAC of the kernel's entry for `ip`, if there is one.
     fn lookup(&mut self, ip: IpAddr) -> Result<Option<(NeighbourState, Option<Mac>)>, KernelError> {
         let mut question = NeighbourMessage::default();
         question.header.ifindex = self.index;
@@ -184,7 +187,7 @@ impl KernelNeighbours {
         }))
     }
 
-    /// Sends something to `ip`, so that the kernel has to find out where it is.
+    /// Sends an empty datagram to `ip`, so that the kernel resolves the next hop.
     fn provoke(&self, ip: IpAddr) -> Result<(), KernelError> {
         let failed = KernelError::system("make the kernel look for a neighbour");
         let (domain, target): (Domain, SockAddr) = match ip {
@@ -197,7 +200,8 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // The kernel may need some time: for an address of its own, for room, for a route that changes.
+                // Passing conditions: an own address that is still tentative, a full buffer, a route that
+                // changes.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable
@@ -209,13 +213,13 @@ impl KernelNeighbours {
     }
 }
 
-/// What the kernel answers where it has no route, or one that refuses.
+/// Whether the kernel answered that it has no route, or one that refuses.
 fn is_no_route(error: &io::Error) -> bool {
     let codes = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::ENETDOWN];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Where `route` leads over the interface `index`, its gateway, if it has one.
+/// Returns the gateway, if any, of `route`; `None` if it is no unicast route over the interface `index`.
 fn route_by(route: &RouteMessage, index: u32) -> Option<Option<IpAddr>> {
     if route.header.kind != RouteType::Unicast {
         return None;
@@ -232,7 +236,7 @@ fn route_by(route: &RouteMessage, index: u32) -> Option<Option<IpAddr>> {
     is_ours.then(|| gateway_of(&route.attributes))
 }
 
-/// The address that an entry of the neighbour table is about.
+/// Returns the IP address of a neighbour table entry.
 fn neighbour_of(entry: &NeighbourMessage) -> Option<IpAddr> {
     entry.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),

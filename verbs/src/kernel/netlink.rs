@@ -1,4 +1,4 @@
-//! Questions to the kernel's routing socket, and its answers.
+//! Requests to the kernel's routing socket (rtnetlink), and their answers.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -8,16 +8,16 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::KernelError;
 
-/// How much of a table a question is for.
+/// Extent of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The one object that the question names.
+    /// The object that the request names.
     One,
     /// Every object of its kind.
     All,
 }
 
-/// A connection to the kernel's routing tables.
+/// A routing socket.
 pub(super) struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -32,7 +32,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// A connection that receives the changes of these multicast groups.
+    /// Opens a socket that receives the notifications of these multicast groups.
     pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
         let failed = KernelError::system("follow changes in the kernel");
         let netlink = Netlink::open()?;
@@ -41,8 +41,8 @@ impl Netlink {
         Ok(netlink)
     }
 
-    /// The changes since the last call, but no more than `datagrams_max` datagrams of them at once. `None` where the
-    /// kernel had to drop some.
+    /// Returns the notifications since the last call, from at most `datagrams_max` datagrams. `None` if the
+    /// kernel dropped some, or one could not be parsed.
     pub(super) fn changes(
         &mut self,
         datagrams_max: usize,
@@ -51,8 +51,8 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // A change has the sequence number of the program that made it, or 0. Where one cannot be read, all
-                // may have changed.
+                // A notification has the sequence number of the program that made the change, or 0, so all
+                // are accepted. One that cannot be parsed may be of anything.
                 Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
                     Ok(_) => {}
                     Err(_) => return Ok(None),
@@ -65,7 +65,7 @@ impl Netlink {
         Ok(Some(changes))
     }
 
-    /// Asks, and collects what the kernel answers. An error that it answers with is one of the system.
+    /// Sends a request and collects the answers. An error answer of the kernel is the error of a system call.
     pub(super) fn ask(
         &mut self,
         doing: &'static str,
@@ -76,7 +76,7 @@ impl Netlink {
         let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
         message.header.flags = NLM_F_REQUEST
             | match scope {
-                // The acknowledgement marks the end of a single answer.
+                // The kernel's acknowledgement marks the end of a single answer.
                 Scope::One => NLM_F_ACK,
                 Scope::All => NLM_F_DUMP,
             };
@@ -96,7 +96,8 @@ impl Netlink {
     }
 }
 
-/// Takes the messages of one datagram that have this sequence number, where one is given; true where the last of them ended the answer.
+/// Appends the messages of `datagram` to `answers`, if `sequence` is given only those with that number. True
+/// if the last of them ended the answer.
 fn take(
     doing: &'static str,
     datagram: &[u8],
@@ -107,11 +108,11 @@ fn take(
     while !rest.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
             .map_err(|error| KernelError::Answer { doing, detail: error.to_string() })?;
-        // Messages start at multiples of four bytes.
+        // Messages are aligned to four bytes (`NLMSG_ALIGNTO`).
         let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
         rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
         if sequence.is_some_and(|sequence| message.header.sequence_number != sequence) {
-            continue; // the rest of an answer that was given up
+            continue; // of an earlier request that failed
         }
         match message.payload {
             NetlinkPayload::InnerMessage(answer) => answers.push(answer),

@@ -1,4 +1,4 @@
-//! Run in a network namespace of their own, with a second one across a veth pair: see `in_namespace`.
+//! Tests in network namespaces: one of their own, and a second one across a veth pair. See `in_namespace`.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -35,7 +35,7 @@ const SET_UP: &str = "
     ip route add default via 10.9.0.3 dev v0 table 77
 ";
 
-/// Runs `body` as root of fresh namespaces, by running the test `name` once more in there.
+/// Runs `body` as root of fresh namespaces: runs the test `name` in a child process there.
 fn in_namespace(name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         shell(SET_UP);
@@ -66,7 +66,7 @@ fn v0() -> Interface {
     Interface::read("v0").unwrap()
 }
 
-/// Repeats `attempt` until it gives something; ten seconds are a hang.
+/// Calls `attempt` until it returns a value; panics after ten seconds.
 fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -143,7 +143,7 @@ fn the_kernel_finds_neighbours_when_asked() {
             let mac = wait_for("a neighbour that is there", || match neighbours.resolve(address).unwrap() {
                 Resolution::Known(mac) => Some(mac),
                 Resolution::Pending => None,
-                // Its link-local address may not be ready yet.
+                // The link-local address may not be ready yet.
                 Resolution::Unreachable => None,
             });
             assert_eq!(mac, PEER_MAC, "{address}");
@@ -154,13 +154,14 @@ fn the_kernel_finds_neighbours_when_asked() {
         assert_eq!(neighbours.resolve(ip("2600::1")).unwrap(), Resolution::Unreachable, "no route");
         shell("ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:0b dev v0 nud permanent");
         assert_eq!(neighbours.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
-        // A neighbour elsewhere is none here.
+        // A neighbour on another interface is not found on this one.
         let mut others = KernelNeighbours::open(&Interface::read("d1").unwrap()).unwrap();
         assert_ne!(others.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
     });
 }
 
-/// UDP datagrams that found no socket, and those that a socket refused, over both IP versions.
+/// Returns the numbers of UDP datagrams that found no socket, and of those that a socket refused, of IPv4 and
+/// IPv6.
 fn refused_and_dropped() -> (u64, u64) {
     let v6 = std::fs::read_to_string("/proc/net/snmp6").unwrap();
     let v6 = |name: &str| {
@@ -214,7 +215,7 @@ fn a_port_in_other_hands_is_an_error_that_names_soft_roce() {
     });
 }
 
-/// What the kernel says of the interface and of its neighbours.
+/// Returns the configuration of the interface, and its permanent neighbours.
 fn state_of_v0() -> String {
     let commands = ["-d link show dev v0", "address show dev v0", "-4 neighbour show dev v0 nud permanent"];
     let commands = commands.into_iter().chain(["-6 neighbour show dev v0 nud permanent"]);
@@ -239,7 +240,7 @@ fn a_port_leaves_the_interface_as_it_was() {
              ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:78 dev v0 nud permanent
              ip neighbour add 2001:db8::78 lladdr 02:00:00:00:00:78 dev v0 nud permanent",
         );
-        // Once the link-local address is there, nothing changes of itself.
+        // Once the link-local address is no longer tentative, the configuration is stable.
         wait_for("addresses", || (!output("ip address show dev v0").contains("tentative")).then_some(()));
         let before = state_of_v0();
         assert!(before.contains("promiscuity 1") && before.matches("PERMANENT").count() == 2, "{before}");
@@ -253,7 +254,7 @@ fn a_port_leaves_the_interface_as_it_was() {
 #[test]
 fn only_roce_packets_to_the_interface_reach_the_port() {
     in_namespace("only_roce_packets_to_the_interface_reach_the_port", || {
-        // Its neighbours are entered by hand, so that every datagram is sent.
+        // The peer's neighbours are permanent, so every datagram is sent.
         shell(
             "ip -n peer neighbour replace 10.9.0.50 lladdr 02:00:00:00:00:99 dev v1 nud permanent
              ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0a dev v1 nud permanent
@@ -264,14 +265,14 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
         let send = |address: &str, port: u16| {
             shell(&format!("ip netns exec peer bash -c 'echo {address} > /dev/udp/{address}/{port}'"));
         };
-        // None of these is for the port: another UDP port, host or protocol, a group, and what leaves.
+        // Not for the port: another UDP port, host or protocol, a group, and a frame sent.
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);
         send("10.9.0.50", 4791);
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
         shell("bash -c 'echo out > /dev/udp/10.9.0.2/4791'");
-        // And these are, behind all of those.
+        // For the port, and sent last.
         send("10.9.0.1", 4791);
         send("2001:db8::1", 4791);
         let mut frames = Vec::new();
@@ -285,7 +286,7 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
     });
 }
 
-/// The interface as a device, and its engine's view of the way to `address`.
+/// Returns the resolution of `address` by the device's engine.
 fn way(context: &crate::Context, address: &str) -> Resolution {
     context.shared().lock().unwrap().engine.resolve(ip(address).into())
 }
@@ -305,12 +306,12 @@ fn a_neighbour_that_moves_is_followed() {
             device.resolve(ip(address).into(), 1, LONG).unwrap();
             assert_eq!(way(&device, address), Resolution::Known(PEER_MAC));
         }
-        // As the kernel does when it hears a gratuitous ARP.
+        // As the kernel does when it receives a gratuitous ARP.
         for address in ["10.9.0.2", "2001:db8::2"] {
             shell(&format!("ip neighbour replace {address} lladdr 02:00:00:00:00:0c dev v0 nud reachable"));
             wait_for("the new address", || (way(&device, address) == Resolution::Known(MOVED)).then_some(()));
         }
-        // Deleted, it is found again where it is.
+        // A deleted entry is resolved again, to the actual MAC.
         shell("ip neighbour delete 10.9.0.2 dev v0");
         wait_for("the old address", || {
             (way(&device, "10.9.0.2") == Resolution::Known(PEER_MAC)).then_some(())
@@ -331,7 +332,7 @@ fn the_kernels_routes_say_where_peers_off_the_link_are() {
             device.resolve(ip(address).into(), 1, LONG).unwrap();
             assert_eq!(way(&device, address), Resolution::Known(PEER_MAC), "{address}");
         }
-        // The route changes, and with it the way.
+        // The route changes, and with it the next hop.
         shell("ip route replace 10.50.0.0/16 via 10.9.0.78 dev v0");
         let moved = Resolution::Known(Mac([2, 0, 0, 0, 0, 0x78]));
         wait_for("the new gateway", || (way(&device, "10.50.0.1") == moved).then_some(()));

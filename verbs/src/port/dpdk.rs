@@ -5,45 +5,45 @@ use std::time::{Duration, Instant};
 use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
 use roce::port::{Port, PortCaps};
 
-/// A DPDK port with the facts that the engine asks for.
+/// A DPDK port with the properties that the engine asks for.
 pub struct DpdkPort {
     port: dpdk_ffi::Port,
     caps: PortCaps,
-    /// Its link comes up only when the other end is there, and must be knocked for.
+    /// Whether the link comes up only with the peer, so that `poll_link` must restart the port until then.
     knocks: bool,
     knocked: Option<Instant>,
-    /// Bytes of the frames that wait for a burst.
+    /// Bytes of the frames queued for the next burst.
     queued_bytes: usize,
 }
 
-/// Between two knocks: the two ends need some time to shake hands, more on a busy machine.
+/// Interval of restarts, because the two ends need time to connect, more on a busy machine.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// A burst is sent when so much is queued, at the latest. Where the peer waits, as for the first frames after a
-/// loss was repaired, it waits for a burst to be built: at 64 frames of 4 KiB that is 25 us, and the peer, no faster
-/// than this side, never makes up for it. A burst costs a call of the driver, which at this size is lost in the noise.
+/// Queued bytes at which a burst is sent. A peer that waits for these frames, as for the first ones after a
+/// retransmission, waits until the burst is built: 25 us for 64 frames of 4 KiB, which the peer, no faster
+/// than this sender, never catches up. At this size the cost of the driver's call is negligible.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
-    /// Wraps a port.
     pub(super) fn new(port: dpdk_ffi::Port, caps: PortCaps, knocks: bool) -> Self {
         DpdkPort { port, caps, knocks, knocked: None, queued_bytes: 0 }
     }
 
-    /// The port beneath.
+    /// Returns the DPDK port.
     pub fn inner(&self) -> &dpdk_ffi::Port {
         &self.port
     }
 
-    /// Whether frames can be exchanged.
+    /// Whether the port is started and its link is up.
     pub fn is_up(&self) -> bool {
         self.port.is_started() && self.port.link().is_up
     }
 
-    /// Tries to bring up a link that needs the other end. Returns whether it is up.
+    /// Restarts the port if its link needs the peer and is down, at most once per `KNOCK_INTERVAL`. Returns
+    /// whether the link is up.
     ///
     /// # Errors
-    /// What the driver refused; a later try may succeed.
+    /// The driver's error; a later call may succeed.
     pub fn poll_link(&mut self) -> Result<bool, PortError> {
         let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
         if self.knocks && due && !self.is_up() {

@@ -1,4 +1,4 @@
-//! Where the two ends of a memif meet, and which of them listens there.
+//! The socket of a memif, and which of the two ends listens on it.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,22 +11,22 @@ use super::open::vdev_name;
 use super::spec::PortSpec;
 use crate::error::OpenError;
 
-/// Bytes of a socket's path or abstract name, at most: what the driver keeps beside a zero at the end, and, of an
-/// abstract name, at the front.
+/// Longest path or abstract name of a socket, in bytes: the driver's field also holds a zero at the end and,
+/// for an abstract name, one at the front.
 const SOCKET_BYTES_MAX: usize = 106;
 
 /// A memif's socket.
 #[derive(Debug, PartialEq, Eq)]
 struct Socket {
-    /// As the driver takes it.
+    /// Name in the driver's syntax.
     name: String,
-    /// The directory, where it is this user's alone.
+    /// Directory of the socket, if private to this user.
     private: Option<PathBuf>,
 }
 
 impl Socket {
-    /// `@NAME` is an abstract socket, whatever has a slash a path, and any other name one in the directory that
-    /// `runtime_dir` gives.
+    /// Returns the socket of `target`: `@NAME` is abstract, a name with a slash is a path, and any other name
+    /// is a socket in the directory that `runtime_dir` returns.
     fn of(target: &str, runtime_dir: impl FnOnce() -> Result<PathBuf, OpenError>) -> Result<Self, OpenError> {
         let socket = if target.starts_with('@') || target.contains('/') {
             Socket { name: target.to_owned(), private: None }
@@ -45,7 +45,7 @@ impl Socket {
         self.name.starts_with('@')
     }
 
-    /// The driver's arguments.
+    /// Returns the driver's arguments.
     fn args(&self, role: &str, spec: &PortSpec, buffer_bytes: u16) -> String {
         let mut args = vec![format!("role={role},socket={},bsize={buffer_bytes}", self.name)];
         if !self.is_abstract() {
@@ -57,10 +57,11 @@ impl Socket {
     }
 }
 
-/// Attaches a memif: as the server of its socket, or, where there is one, as its client, which is the second value.
+/// Attaches a memif as the server of its socket or, if that fails, as the client. The second value: is
+/// client.
 ///
 /// # Errors
-/// What the driver said of the first try, or the runtime directory's fault.
+/// The driver's error as server, or that of the runtime directory.
 pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(Device, bool), OpenError> {
     let socket = Socket::of(&spec.target, || Ok(runtime_dir()?))?;
     let access = MemifAccess { uids: spec.peer_uids.clone() };
@@ -77,8 +78,8 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
     }
 }
 
-/// Tries to listen. In a directory of this user's alone a socket that nobody listens on any more is removed
-/// first, one process at a time: otherwise two could each remove the other's.
+/// Tries to listen. In a private directory a stale socket is removed first, under a lock, otherwise two
+/// processes could each remove the other's socket.
 fn serve<T>(
     socket: &Socket,
     listen: impl Fn() -> Result<T, DeviceError>,
@@ -88,14 +89,14 @@ fn serve<T>(
     let what = "cannot lock the runtime directory";
     let _lock = locked.map_err(|error| OpenError::System { what, error })?;
     if is_stale(Path::new(&socket.name)) {
-        // If it cannot be removed, listening fails and says so.
+        // If the removal fails, `listen` fails and reports it.
         let _removed = fs::remove_file(&socket.name);
     }
     Ok(listen())
 }
 
-/// Whether a socket's file is there and nobody listens. One that listens is of another type than the stream asked
-/// for, and so is not disturbed.
+/// Whether the file exists and no process listens on it. The probe is a stream and a memif's socket is not,
+/// so a listener refuses it without an effect.
 fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

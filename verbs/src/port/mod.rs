@@ -1,4 +1,4 @@
-//! Ports by name: what kinds there are, and how each is opened.
+//! Ports by name: their kinds, and how each is opened.
 
 mod dpdk;
 mod memif;
@@ -17,7 +17,7 @@ use std::io::BufWriter;
 
 use dpdk_ffi::Mbuf;
 
-/// A port as it is on the wire, with or without a capture of what passes.
+/// A DPDK port, with or without a capture of its frames.
 pub enum Wire {
     /// The port alone.
     Bare(DpdkPort),
@@ -26,7 +26,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// The port itself.
+    /// Returns the DPDK port.
     pub fn dpdk(&self) -> &DpdkPort {
         match self {
             Wire::Bare(port) => port,
@@ -34,7 +34,7 @@ impl Wire {
         }
     }
 
-    /// The port itself.
+    /// Returns the DPDK port.
     pub fn dpdk_mut(&mut self) -> &mut DpdkPort {
         match self {
             Wire::Bare(port) => port,

@@ -1,4 +1,4 @@
-//! From a port's name to a port that runs.
+//! Opening a port by its name.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,60 +18,60 @@ use super::spec::{PortKind, PortSpec};
 use crate::error::OpenError;
 use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 
-/// Bytes of a packet buffer: a packet of the largest path MTU in one piece.
+/// Bytes of a packet buffer, which holds a packet of the largest path MTU in one piece.
 const BUFFER_BYTES: u16 = 8192;
-/// The MTU of ports that have none of their own: what a buffer holds beside an Ethernet header.
+/// MTU of ports that have none of their own: a packet buffer, less room for the Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
-/// The same for an XDP socket, where the kernel lets a buffer with all its headers be a page at most.
+/// Bytes of an XDP socket's packet buffer: the kernel limits a buffer with all its headers to a page.
 const XDP_BUFFER_BYTES: u16 = 3072;
-/// What such a buffer holds beside an Ethernet header.
+/// Largest MTU of XDP sockets.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of Ethernet around an IP packet: header and a VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
-/// Mbufs that wait in the caches of threads: DPDK flushes one that has half as many again.
+/// Mbufs in the cache of a thread. DPDK flushes a cache at one and a half times this.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 /// Threads with a cache: the one that started DPDK, and one that an application may register.
 const CACHES: u32 = 2;
-/// Descriptors of an XDP socket's rings, which are of a size of their own.
+/// Descriptors per ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
-/// Mbufs outside a port's rings at most: kept by the engine, in a burst and as its copy in one piece, at hand for
-/// frames to send, and in caches.
+/// Mbufs outside a port's rings, at most: buffered out of order, in a received burst and its copies in one
+/// piece, held for frames to send, and in caches.
 const MBUFS_BESIDE_RINGS: u32 =
     (REORDER_FRAMES_MAX + 2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// The pool of a port with so many queues each way: every mbuf that can be elsewhere, and a burst. So whatever peers
-/// make the engine keep, its rings stay full.
+/// Returns the mbufs of a pool for a port with `queues` each way: the rings, all mbufs outside of them, and a
+/// burst. The rings therefore stay full, whatever the engine buffers.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
 
-/// A port on an interface that stays the kernel's.
+/// The kernel's part of a shared port.
 pub struct SharedInterface {
-    /// Asks the kernel for neighbours.
+    /// Resolves neighbours through the kernel.
     pub neighbours: KernelNeighbours,
-    /// Keeps the kernel quiet about UDP 4791.
+    /// Keeps the kernel from refusing packets to UDP port 4791.
     _guard: PortGuard,
 }
 
-/// A port, opened.
+/// An open port.
 pub struct Opened {
-    /// The port.
+    /// The port; that of a memif client may not be started yet.
     pub port: DpdkPort,
-    /// Its addresses, and who answers for them.
+    /// Addresses of the port, and whether the stack answers for them.
     pub neighbour: NeighbourConfig,
-    /// The kernel's side of it, where it has one.
+    /// The kernel's part, of a shared port.
     pub shared: Option<SharedInterface>,
 }
 
-/// Numbers the virtual devices of this process.
+/// Number of the next virtual device of this process.
 static NEXT_VDEV: AtomicU32 = AtomicU32::new(0);
 
-/// Opens the port that `spec` names; starts DPDK where this process has not yet, as `eal` says.
+/// Opens the port that `spec` names. Starts DPDK with `eal`, if this process has not started it yet.
 ///
 /// # Errors
-/// What the machine lacks, and what to do about it.
+/// [`OpenError`] names what the machine lacks, and the remedy.
 pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
     let eal = match Eal::init(eal) {
         Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
@@ -88,7 +88,7 @@ fn refuse(spec: &PortSpec, key: &'static str, reason: &'static str) -> OpenError
     OpenError::KeyDoesNotApply { kind: spec.kind.name(), key, reason }
 }
 
-/// Who may be the other end is a question of memif alone.
+/// Refuses `secret` and `uid` on all kinds but memif.
 fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const MEMIF: &str = "it says who may be the other end of a memif";
     let memif = spec.kind == PortKind::Memif;
@@ -120,7 +120,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let device = attach(eal, spec)?;
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = DpdkPort::new(builder(eal, spec)?.open(device)?, caps, false);
-    // An XDP program takes every frame of its queue, so the kernel no longer hears its neighbours.
+    // An XDP program takes every frame of its queue, so the kernel receives neither ARP nor neighbour
+    // discovery.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
     let shared = if is_xdp {
         None
@@ -148,7 +149,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         _ => (attach(eal, spec)?, false),
     };
     let mut builder = builder(eal, spec)?.promiscuous(true);
-    // These devices have an MTU of their own; the frames of other ports are as long as a buffer.
+    // PCI and tap devices have an MTU of their own; frames of other ports are limited by the buffer.
     let has_mtu = matches!(spec.kind, PortKind::Pci | PortKind::Tap);
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);
@@ -175,8 +176,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     Ok(Opened { port, neighbour, shared: None })
 }
 
-/// The address of a port whose device has the address `device`. A tap's is that of the kernel's end of
-/// it, and the two ends must differ.
+/// Returns the MAC of a port whose device has the MAC `device`. On a tap `device` is the kernel's end, and
+/// the two ends must differ.
 fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
     let [a, b, c, d, e, last] = device;
     Mac(if kind == PortKind::Tap { [a, b, c, d, e, last ^ 1] } else { device })
@@ -192,7 +193,7 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
     Ok(builder.queues(spec.queues, spec.queues))
 }
 
-/// A name for one more device of `driver`.
+/// Returns a name for a new device of `driver`.
 pub(super) fn vdev_name(driver: &str) -> String {
     format!("{driver}{}", NEXT_VDEV.fetch_add(1, Ordering::Relaxed))
 }
@@ -239,7 +240,7 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     })
 }
 
-// Two ports of a process fit into the hugepages that are asked of a machine.
+// Two ports of one process fit into the hugepages that suffice for `Memory::Auto` to use them.
 const _: () = assert!(
     2 * pool_mbufs(1, DEFAULT_DESCRIPTORS) as u64 * Mempool::mbuf_bytes(BUFFER_BYTES)
         <= Memory::HUGEPAGES_WANTED_BYTES

@@ -10,7 +10,7 @@ use roce::id::Mac;
 /// Kinds of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// Shared memory between two processes; the first to come serves.
+    /// Shared memory between two processes, of which the first becomes the server.
     Memif,
     /// A kernel interface, by packet sockets.
     AfPacket,
@@ -28,7 +28,7 @@ pub enum PortKind {
     Eal,
 }
 
-/// A kind's name, what its target is, and an example.
+/// Kind, its name, what its target is, and an example.
 pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
     (PortKind::Memif, "memif", "a name, a socket's path, or @NAME", "memif:wire"),
     (PortKind::AfPacket, "af_packet", "a kernel interface", "af_packet:eth1"),
@@ -41,7 +41,7 @@ pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
 ];
 
 impl PortKind {
-    /// Its name.
+    /// Returns the name that port names of this kind begin with.
     pub fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, ..)| name)
     }
@@ -50,47 +50,47 @@ impl PortKind {
 /// The highest VLAN identifier (802.1Q reserves 4095).
 const VLAN_ID_MAX: u16 = 4094;
 
-/// A port, named.
+/// A parsed port name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// What kind it is.
+    /// Kind of the port.
     pub kind: PortKind,
-    /// Which one.
+    /// Interface, path, address or name, according to the kind.
     pub target: String,
-    /// Addresses it is given, with prefix lengths in bits.
+    /// Addresses of the port, with prefix lengths in bits.
     pub ips: Vec<(IpAddr, u8)>,
-    /// The next hop off the link.
+    /// Gateway to destinations off the link.
     pub gateway: Option<IpAddr>,
-    /// Its Ethernet address, instead of the device's own.
+    /// MAC, instead of the device's own.
     pub mac: Option<Mac>,
-    /// The VLAN of its addresses: 1 to 4094. Frames go out tagged, and only frames with that tag are received.
+    /// VLAN of the addresses, 1 to 4094. Frames are sent tagged, and only frames with that tag are received.
     pub vlan: Option<u16>,
-    /// The largest IP packet, in bytes, instead of the device's own.
+    /// Largest IP packet, in bytes, instead of the device's own.
     pub mtu_bytes: Option<u16>,
-    /// Receive and transmit queues.
+    /// Receive queues, and as many transmit queues; at least 1.
     pub queues: u16,
-    /// What of a packet's source is compared besides its IP address.
+    /// Checks of a packet's source besides its IP address.
     pub source_checks: SourceChecks,
-    /// What the clients of a memif server must know; a client's is what it says it knows.
+    /// Secret of a memif: a server demands it of clients, and a client presents it.
     pub secret: Option<String>,
-    /// Users who may be the other end of a memif, beside this process's own and root.
+    /// User IDs that a memif's peer process may have, besides this process's own and root's.
     pub peer_uids: Vec<u32>,
-    /// Arguments handed to the DPDK driver as they are.
+    /// Arguments passed unchanged to the DPDK driver.
     pub driver_args: Vec<String>,
 }
 
-/// What is wrong with a text that should name a port.
+/// Reason why a text does not name a port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortSpecError {
-    /// No kind in front.
+    /// The text begins with no kind.
     #[error("`{0}` names no port; write KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1,ip=10.0.0.1/24. Kinds: {kinds}", kinds = kind_names())]
     NoKind(String),
-    /// No target behind the kind.
+    /// No target follows the kind.
     #[error("`{kind}:` needs a target: {needed}, as in {example}")]
     NoTarget {
         /// The kind.
         kind: &'static str,
-        /// What its target is.
+        /// Description of a target.
         needed: &'static str,
         /// An example.
         example: &'static str,
@@ -107,7 +107,7 @@ pub enum PortSpecError {
         key: &'static str,
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// Defect of the value.
         reason: String,
     },
 }
@@ -134,7 +134,7 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
-/// Whether a part of the source is compared: not where it may be `any`.
+/// Returns whether a part of the source is checked: `bound` or `any`.
 fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     match value {
         "any" => Ok(false),
@@ -143,10 +143,10 @@ fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     }
 }
 
-/// A secret, or `@FILE` for the first line of a file: what stands in a command line, every user can read. Errors
-/// do not repeat it.
+/// Returns a secret, or the first line of FILE for `@FILE`, because every user can read a command line.
+/// Errors do not contain the secret.
 fn parse_secret(value: &str) -> Result<String, PortSpecError> {
-    /// The driver ends it with a zero.
+    /// Longest secret: the driver appends a zero.
     const BYTES_MAX: usize = 23;
     let shown = value.strip_prefix('@').map_or("...", |_| value);
     let secret = match value.strip_prefix('@') {

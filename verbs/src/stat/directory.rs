@@ -1,7 +1,8 @@
-//! Where the sockets of a user's devices lie.
+//! Directories of the statistics sockets.
 //!
-//! `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID` where there is no such directory. Everybody may make names in `/tmp`, so
-//! a directory counts only when it is the user's own, is no link, and is closed to all others.
+//! `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID` if there is no such directory. Because every user may create
+//! names in `/tmp`, a directory is used only if it belongs to the user, is no symbolic link, and is closed to
+//! all others.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,29 +11,29 @@ use std::path::{Path, PathBuf};
 
 use dpdk_ffi::{is_private_dir, private_dir, stand_in_runtime_dir};
 
-/// Directories of users who are logged in, by number.
+/// Parent of the runtime directories of logged-in users, which are named by user number.
 const RUNTIME: &str = "/run/user";
 const SHARED: &str = "/tmp";
 const NAME: &str = "roce";
 
-/// A user, as far as directories are concerned.
+/// A user, for whom directories are looked up.
 pub(super) struct User {
     pub(super) uid: u32,
-    /// Its `XDG_RUNTIME_DIR`.
+    /// The user's `XDG_RUNTIME_DIR`.
     pub(super) runtime: Option<PathBuf>,
 }
 
 impl User {
-    /// Who runs this process.
+    /// Returns the effective user of this process.
     pub(super) fn current() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
-        // EAL puts a directory of its own in place of one that is missing, which other processes do not know of.
+        // Because EAL sets the variable to a stand-in if it is missing, which other processes do not know of.
         let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
         User { uid, runtime: runtime.filter(is_given) }
     }
 
-    /// Where its sockets may lie, the best place first.
+    /// Returns the directories where the user's sockets may lie, the preferred first.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         let mut places: Vec<PathBuf> = self.runtime.iter().map(|runtime| runtime.join(NAME)).collect();
         places.push(Path::new(RUNTIME).join(self.uid.to_string()).join(NAME));
@@ -41,10 +42,10 @@ impl User {
         places
     }
 
-    /// The first of them that can be had.
+    /// Makes the first of `directories` that can be made, and is private.
     ///
     /// # Errors
-    /// Why the last one cannot.
+    /// The error of the last directory.
     pub(super) fn make_directory(&self) -> io::Result<PathBuf> {
         let mut result = Err(ErrorKind::NotFound.into());
         for directory in self.directories() {
@@ -57,7 +58,8 @@ impl User {
     }
 }
 
-/// Directories with sockets to read, each with its owner: the user's own, and for root everybody's.
+/// Returns the directories with sockets to read, each with its owner: the user's own, and for root all
+/// users'.
 pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {
     let mut places = user.directories();
     if user.uid == 0 {

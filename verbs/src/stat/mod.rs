@@ -1,13 +1,13 @@
-//! What a device counts, and how other processes of its user read it.
+//! Counters of a device, and how other processes of its user read them.
 //!
 //! ```text
 //!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket       (directory, socket)
 //!                           progress thread: accept -> one JSON object -> close
 //!   roce stat:              every socket of every DIRECTORY -> DeviceStat   (read)
 //! ```
-//! Nothing of this is on the data path: counters are read when somebody asks, under the engine's lock, and the
-//! progress thread looks for questions when it looks after the link. Where no directory can be made, the device
-//! works all the same and is not listed.
+//! The data path takes no part: counters are read on request, under the engine's lock, and the progress
+//! thread accepts requests when it maintains the link. If no directory can be made, the device works but is
+//! not listed.
 
 mod directory;
 mod read;
@@ -25,12 +25,12 @@ pub(crate) use socket::StatSocket;
 /// Counters by name.
 pub type CounterMap = BTreeMap<String, u64>;
 
-/// Everything that a device counts, by source.
+/// All counters of a device, by source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
-    /// The DPDK driver's basic statistics ([`dpdk_ffi::PortStats`]); empty where it keeps none.
+    /// Basic statistics of the DPDK driver ([`dpdk_ffi::PortStats`]); empty if it has none.
     pub driver: CounterMap,
-    /// The port's own ([`dpdk_ffi::PortCounters`]).
+    /// The port's own counters ([`dpdk_ffi::PortCounters`]).
     pub port: CounterMap,
     /// Frames dropped before any queue pair, by reason ([`roce::counters::DropCounters`]).
     pub drops: CounterMap,
@@ -38,14 +38,14 @@ pub struct DeviceCounters {
     pub neighbour: CounterMap,
     /// Sums over all queue pairs, past and present ([`roce::counters::QpCounters`]).
     pub queue_pairs: CounterMap,
-    /// What the faults asked for did, `tx_` or `rx_` before the name; empty where none were.
+    /// Impaired frames, `tx_` or `rx_` before the name; empty without impairments.
     pub faults: CounterMap,
-    /// Whatever else the driver counts, under its own names.
+    /// Extended statistics of the driver, under its own names.
     pub xstats: CounterMap,
 }
 
 impl DeviceCounters {
-    /// The sources by name, in the order in which a frame meets them.
+    /// Returns the sources by name, in the order in which a received frame meets them.
     pub fn groups(&self) -> [(&'static str, &CounterMap); 7] {
         [
             ("driver", &self.driver),
@@ -59,18 +59,18 @@ impl DeviceCounters {
     }
 }
 
-/// The names of what every port counts: the driver's basic statistics and the port's own.
+/// Returns the names of counters that every port has: the driver's basic statistics and the port's own.
 pub fn port_counter_names() -> impl Iterator<Item = &'static str> {
     let driver = dpdk_ffi::PortStats::default().iter();
     driver.chain(dpdk_ffi::PortCounters::default().iter()).map(|(name, _)| name)
 }
 
-/// Counters as a map.
+/// Collects counters by name.
 pub(crate) fn map(counters: impl Iterator<Item = (&'static str, u64)>) -> CounterMap {
     counters.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Of both ways, those that faults looked at.
+/// Collects the impairment counters of the directions that had frames.
 pub(crate) fn map_faults(faults: &FaultCounters) -> CounterMap {
     let ways = [("tx", faults.tx), ("rx", faults.rx)];
     let counts = ways.into_iter().filter(|(_, tally)| tally.frames > 0).flat_map(|(way, tally)| {

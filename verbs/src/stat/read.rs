@@ -1,4 +1,4 @@
-//! Reading the devices of other processes.
+//! Reading the statistics of devices of other processes.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::DeviceCounters;
 use super::directory::{User, to_read};
 
-/// How the names of sockets begin.
+/// Prefix of the sockets' names.
 pub(super) const PREFIX: &str = "stat.";
-/// A process whose progress thread does not get to run for so long is reported as one that does not answer.
+/// Timeout of an answer, after which the device is reported as one that does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest answer. Drivers with many queues have thousands of statistics.
+/// Longest answer, in bytes. Drivers with many queues have thousands of statistics.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// What a device says of itself.
+/// A device's answer to a reader, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) pid: u32,
@@ -33,47 +33,47 @@ pub(crate) struct Answer {
     pub(crate) counters: DeviceCounters,
 }
 
-/// A device of some process.
+/// Description and counters of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStat {
-    /// The process, as it is numbered in its own PID namespace.
+    /// Process ID, in the PID namespace of the process.
     pub pid: u32,
-    /// Its user, who owns the directory of its socket.
+    /// User ID of the process, which is the owner of its socket's directory.
     pub uid: u32,
-    /// Its program.
+    /// File name of the program.
     pub command: String,
-    /// The port's name.
+    /// The port's name, `KIND:TARGET`.
     pub port: String,
-    /// The DPDK driver.
+    /// Name of the DPDK driver.
     pub driver: String,
-    /// The Ethernet address.
+    /// MAC of the port.
     pub mac: String,
     /// Whether the link is up.
     pub is_up: bool,
-    /// Why the device is out of order, where it is.
+    /// Reason why the device is fatal, if it is.
     pub fatal: Option<String>,
-    /// Since the device was opened.
+    /// Time since the device was opened.
     pub uptime: Duration,
-    /// What it has counted.
+    /// Counters, by source.
     pub counters: DeviceCounters,
 }
 
-/// What was found.
+/// Result of [`read_all`].
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Devices, by process.
+    /// Devices, in order of process ID and port.
     pub devices: Vec<DeviceStat>,
-    /// Sockets that gave no answer, and why.
+    /// Sockets that gave no answer, with the error.
     pub failed: Vec<(PathBuf, io::Error)>,
 }
 
-/// Asks every device of this user's processes; as root, those of all users.
+/// Reads all devices of this user's processes; as root, those of all users.
 pub fn read_all() -> Found {
     let user = User::current();
     let mut found = Found::default();
     for (directory, owner) in to_read(&user) {
         read_directory(&directory, owner, &mut found);
-        // Others may change what their directories hold while it is looked at.
+        // Not in directories of other users, who may change them during the look.
         if owner == user.uid {
             remove_left(&directory);
         }
@@ -91,19 +91,19 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Whether the process that made the socket is gone, or lies in another PID namespace.
+/// Whether the process of the socket has ended, or is of another PID namespace.
 fn looks_left(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.trim_start_matches(PREFIX).split('.').next().unwrap_or_default();
     !Path::new("/proc").join(pid).exists()
 }
 
-/// Removes the sockets of processes that ended without doing so. Those that live are not disturbed by a connection.
+/// Removes sockets of ended processes: those that refuse a connection. A live one is not disturbed by it.
 pub(super) fn remove_left(directory: &Path) {
     for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
             tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
-            // Somebody else may have been quicker.
+            // Another reader may have removed it.
             let _ = fs::remove_file(&path);
         }
     }
@@ -113,7 +113,7 @@ fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
     for path in sockets(directory) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
-            // Its process has ended since.
+            // The process has ended since.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => found.failed.push((path, error)),
         }
@@ -161,7 +161,7 @@ mod tests {
         let socket = StatSocket::open_in(&directory).unwrap();
         let [path] = &sockets(&directory)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // One whose process is gone, and something that is none of ours.
+        // A socket of an ended process, and one that is no statistics socket.
         drop(UnixListener::bind(directory.join("stat.999999999.dead")).unwrap());
         drop(UnixListener::bind(directory.join("memif.sock")).unwrap());
         remove_left(&directory);

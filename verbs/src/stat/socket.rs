@@ -1,4 +1,4 @@
-//! The socket of a device, which answers each connection with what the device is and has counted.
+//! The statistics socket of a device: each connection receives the device's description and counters.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -11,17 +11,17 @@ use rustix::net::{SendFlags, send};
 use super::directory::User;
 use super::read::{Answer, PREFIX, remove_left};
 
-/// Connections answered each time that the progress thread looks.
+/// Connections answered by one call of [`StatSocket::answer`], at most.
 const ANSWERS_MAX: usize = 4;
 
-/// A listening socket, gone with this value.
+/// A listening socket, removed when dropped.
 pub(crate) struct StatSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl StatSocket {
-    /// A socket of this process, of which there may be several. Sockets that dead processes left are removed.
+    /// Opens a socket; a process may have several. Removes sockets of ended processes.
     pub(crate) fn open() -> io::Result<Self> {
         let directory = User::current().make_directory()?;
         remove_left(&directory);
@@ -32,7 +32,7 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // It gets its name when it listens: until then a reader would take it for one that was left.
+        // Renamed once it listens, otherwise a reader would take it for the socket of an ended process.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
@@ -41,14 +41,14 @@ impl StatSocket {
             .and_then(|()| fs::set_permissions(&unnamed, Permissions::from_mode(0o600)))
             .and_then(|()| fs::rename(&unnamed, &path));
         if let Err(error) = named {
-            // Whatever failed, the name is of no use any more.
+            // The error of the first failure is returned, and the unnamed socket is of no use.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
         Ok(StatSocket { listener, path })
     }
 
-    /// Answers those who have connected. Does not block: an answer fits into a socket's buffer, or is not given.
+    /// Answers pending connections. Does not block: an answer that exceeds the socket's buffer is cut off.
     pub(crate) fn answer(&self, describe: impl Fn() -> Answer) {
         for _ in 0..ANSWERS_MAX {
             let stream = match self.listener.accept() {
@@ -66,17 +66,18 @@ impl StatSocket {
     }
 }
 
-/// Whoever could connect may know: the kernel lets the user and root into the directory, and nobody else.
+/// Sends the answer. Every reader that could connect may have it, because only the user and root can open the
+/// directory.
 fn give(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
-    // A reader that has gone must not end this process by SIGPIPE.
+    // Otherwise a reader that has closed would end this process by SIGPIPE.
     let sent = send(stream, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
 }
 
 impl Drop for StatSocket {
     fn drop(&mut self) {
-        // What is left is removed by whoever comes next.
+        // If the removal fails, `remove_left` of a later process removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
