@@ -1,9 +1,9 @@
-//! A device's counters as reports print them.
+//! A device's counters, as reports print them.
 
 use verbs::stat::DeviceCounters;
 
-/// The counters that are not zero, a line for each source that has any. Sums over queue pairs and the driver's
-/// extended statistics are left to `--json` and `roce stat`.
+/// Returns the counters that are not zero, a line for each source that has any. `--json` and `roce stat` also
+/// have the sums over queue pairs and the driver's extended statistics.
 pub(crate) fn summary(counters: &DeviceCounters) -> Vec<String> {
     let brief =
         counters.groups().into_iter().filter(|(source, _)| !["queue_pairs", "xstats"].contains(source));

@@ -1,4 +1,4 @@
-//! Options that every command with a port shares.
+//! Options that every command with a port has.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
 use crate::events;
 
-/// The port, and what is done to its frames.
+/// The port, and impairments of its frames.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
     /// The port to use: KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1.
@@ -32,7 +32,7 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "0..1", default_value = "0", help_heading = "Faults and capture")]
     pub(crate) corrupt_chance: Probability,
 
-    /// What happens to single packets sent: a TOML file of events, each with qpn, psn, iter and action.
+    /// Impair single packets sent: a TOML file of events, each with qpn, psn, iter and action.
     #[arg(long, value_name = "FILE", help_heading = "Faults and capture")]
     pub(crate) events: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(crate) struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// What the options ask to be done to frames.
+    /// Returns the impairments that the options request.
     pub(crate) fn faults(&self) -> FaultConfig {
         FaultConfig {
             drop_chance: self.drop_chance,
@@ -59,7 +59,7 @@ impl DeviceArgs {
         self.open_with(self.faults())
     }
 
-    /// Opens the device with other faults.
+    /// Opens the device with other impairments.
     pub(crate) fn open_with(&self, faults: FaultConfig) -> anyhow::Result<Context> {
         let events = self.events.as_deref().map(events::read).transpose()?.unwrap_or_default();
         let options = DeviceOptions { faults, events, pcap: self.pcap.clone(), ..DeviceOptions::default() };

@@ -1,4 +1,4 @@
-//! `roce devinfo`: what a port is as an RDMA device.
+//! `roce devinfo`: attributes of a port as an RDMA device.
 
 use std::process::ExitCode;
 
@@ -94,7 +94,7 @@ impl Report {
                 _ => "IPv6 peers",
             },
         });
-        // The last eight bytes of the link-local address are the EUI-64 of the Ethernet address.
+        // Because the last eight bytes of the link-local address are the EUI-64 of the MAC.
         let [.., a, b, c, d, e, f, g, h] = attr.mac.link_local().octets();
         Report {
             port: attr.port.clone(),
@@ -167,7 +167,7 @@ impl Report {
     }
 }
 
-/// Prints the device, or what devices there could be.
+/// Prints the device, or the ports that could be opened.
 pub(crate) fn run(args: &DevinfoArgs) -> anyhow::Result<ExitCode> {
     let Some(port) = &args.port else {
         list(&System::live(), args.json)?;

@@ -1,4 +1,4 @@
-//! `--events FILE`: what shall happen to single packets, and the report of what did.
+//! `--events FILE`: impairments of single packets, and the report of their outcomes.
 
 use std::fmt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use roce::wire::Opcode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The file. The names of Lumina (SIGCOMM 2023) are taken too.
+/// The file. Names of Lumina (SIGCOMM 2023) are accepted too.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -64,10 +64,10 @@ enum Direction {
     Response,
 }
 
-/// The plan of the file `path`.
+/// Reads the plan of the file `path`.
 ///
 /// # Errors
-/// That it cannot be read, and what is wrong in it.
+/// The file cannot be read, or is invalid.
 pub(crate) fn read(path: &Path) -> anyhow::Result<EventPlan> {
     let text = std::fs::read_to_string(path).with_context(|| {
         format!("--events: cannot read {} (to sleep until completions come is -e)", path.display())
@@ -85,13 +85,13 @@ fn parse(text: &str) -> anyhow::Result<EventPlan> {
     Ok(EventPlan::new(events.collect::<anyhow::Result<_>>()?)?)
 }
 
-/// A 24-bit number in hexadecimal.
+/// Parses a 24-bit number in hexadecimal.
 fn hex(text: &str) -> Option<u32> {
     let number = u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
     (number < Psn::COUNT).then_some(number)
 }
 
-/// The opcode of this name, as `roce dump` writes it; `RC` may be left out.
+/// Returns the opcode of this name, as `roce dump` writes it; `RC` may be left out.
 fn opcode(name: &str) -> Result<Opcode, String> {
     let wanted = name.to_uppercase().replace(['_', '-'], " ");
     let fits = |known: &str| known == wanted || known.strip_prefix("RC ") == Some(wanted.as_str());
@@ -123,7 +123,7 @@ impl Entry {
         Ok(PacketEvent { qp, space: self.space(opcode)?, psn, opcode, pass: self.iter, action: self.fate()? })
     }
 
-    /// The lane asked for, or else that of the opcode.
+    /// Returns the lane requested, or else that of the opcode.
     fn space(&self, opcode: Option<Opcode>) -> Result<PsnSpace, String> {
         let is_response = opcode.and_then(Opcode::info).map(|info| info.is_response);
         match (self.direction, is_response) {
@@ -234,8 +234,8 @@ fn missed(outcome: &EventOutcome) -> String {
     format!("{} never happened: {why}", Named(&outcome.event))
 }
 
-/// Says what became of the events: on standard output what happened, unless that is for JSON, and on
-/// standard error what did not.
+/// Reports the outcomes of the events: those that fired on standard output, unless that is for JSON, and the
+/// others on standard error.
 pub(crate) fn tell(outcomes: &[EventOutcome], json: bool) {
     for (at, outcome) in outcomes.iter().enumerate() {
         match &outcome.fired {

@@ -33,7 +33,7 @@ enum LabCommand {
     List,
     /// Print the TOML of an experiment, to be changed and run from a file
     Show {
-        /// Its name
+        /// Name of the experiment
         #[arg(value_name = "NAME", value_parser = shipped_names())]
         name: String,
     },
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each experiment's name, title, and how long it takes, which its description's last paragraph tells.
+/// Returns each experiment's name, title and duration, which the last paragraph of its description states.
 fn list() -> anyhow::Result<String> {
     let mut text = String::new();
     for (name, document) in SHIPPED {
@@ -106,7 +106,7 @@ fn run_experiment(args: &RunArgs) -> anyhow::Result<()> {
         program: std::env::current_exe().context("where this program is")?,
         command: command(args, &out),
     };
-    // Told by every thread that runs a point; made when the number of points is known.
+    // Called by every thread that runs a point; made when the number of points is known.
     let bar: Mutex<Option<Progress>> = Mutex::new(None);
     let tell = |done: usize, points: usize| {
         if let Ok(mut bar) = bar.lock() {
@@ -125,7 +125,7 @@ fn run_experiment(args: &RunArgs) -> anyhow::Result<()> {
     Ok(output::print(&format!("{}\n{}\n", report::table(&outcome), written.join("\n")))?)
 }
 
-/// The text of a shipped experiment, or of a file.
+/// Returns the text of a shipped experiment, or of a file.
 fn document(experiment: &str) -> anyhow::Result<String> {
     if Path::new(experiment).extension().is_some_and(|extension| extension == "toml") {
         return read(experiment).with_context(|| format!("cannot read {experiment}"));
@@ -136,7 +136,7 @@ fn document(experiment: &str) -> anyhow::Result<String> {
     })
 }
 
-/// A file, unless it is longer than a document may be.
+/// Reads a file, unless it is longer than a document may be.
 fn read(path: &str) -> anyhow::Result<String> {
     let (mut bytes, max) = (Vec::new(), DOCUMENT_BYTES_MAX);
     File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
@@ -144,7 +144,7 @@ fn read(path: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(bytes)?)
 }
 
-/// The command that does the same again.
+/// Returns the command that reproduces the run.
 fn command(args: &RunArgs, out: &Path) -> String {
     let mut command = format!("roce lab run {}", quoted(&args.experiment));
     if let Some(seeds) = args.seeds {
@@ -156,7 +156,7 @@ fn command(args: &RunArgs, out: &Path) -> String {
     command + " --out " + &quoted(&out.display().to_string())
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "/._-+=@".contains(c)) {
         return word.to_owned();

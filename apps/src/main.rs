@@ -31,7 +31,7 @@ struct Cli {
     command: Command,
 }
 
-/// What `--port` takes, told at the end of the help.
+/// Help on `--port`, at the end of a command's help.
 pub(crate) const PORTS: &str = "\
 Ports, KIND:TARGET[,key=value...]:
   memif:NAME, @NAME or PATH   shared memory between two processes; the first to come serves
@@ -64,7 +64,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Warnings are for operators, who have not asked for them.
+    // Warnings are on by default, because operators need them and do not ask for them.
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match Cli::parse().command {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// What wrong usage says; its exit status is clap's, 2.
+    /// Returns the error text for wrong usage; its exit status is clap's, 2.
     fn refusal(line: &str) -> String {
         match Cli::try_parse_from(line.split_whitespace()) {
             Ok(_) => panic!("`{line}` was accepted"),

@@ -1,8 +1,8 @@
-//! Standard output that may be cut short: `roce doctor | head`.
+//! Standard output that may be closed early: `roce doctor | head`.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Prints `text`. That nobody reads any more is no error.
+/// Prints `text`. A closed pipe is no error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,15 +1,15 @@
-//! Progress on a terminal, of whatever runs longer than two seconds.
+//! Progress of operations that take longer than two seconds, on a terminal.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What is quicker than this shows nothing.
+/// Operations shorter than this show nothing.
 const SHOWN_AFTER: Duration = Duration::from_secs(2);
-/// How often a line without a known end moves.
+/// Interval of movement of a line without a known end.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A line on standard error, if that is a terminal and the work lasts. Gone when dropped.
+/// A line on standard error, if that is a terminal and the operation lasts. Removed when dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
     started: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins work of `total` steps, described by `doing`.
+    /// Begins an operation of `total` steps, described by `doing`.
     pub(crate) fn of(total: u64, doing: &'static str) -> Self {
         let style = ProgressStyle::with_template("{msg} [{bar:30}] {human_pos}/{human_len}, {eta} left")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -50,7 +50,7 @@ impl Progress {
         self.bar.set_draw_target(ProgressDrawTarget::stderr());
     }
 
-    /// Notes that `done` steps are done. Reads the clock, so not for every packet.
+    /// Records that `done` steps are done. Reads the clock, so it is not for every packet.
     pub(crate) fn set(&mut self, done: u64) {
         if !self.is_shown && self.started.elapsed() >= SHOWN_AFTER {
             self.show();

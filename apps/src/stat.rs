@@ -1,4 +1,4 @@
-//! `roce stat`: what the devices of running processes have counted.
+//! `roce stat`: counters of the devices of running processes.
 
 use std::process::ExitCode;
 
@@ -86,7 +86,7 @@ fn state(device: &DeviceStat) -> &'static str {
 fn text(device: &DeviceStat, is_verbose: bool) -> String {
     let DeviceStat { pid, uid, command, port, driver, mac, uptime, .. } = device;
     let (state, seconds) = (state(device), uptime.as_secs_f64());
-    // Other users' processes write this, too: nothing of it may steer a terminal.
+    // Because other users' processes write this too, none of it may control a terminal.
     let plain = |text: &str| text.chars().flat_map(char::escape_debug).collect::<String>();
     let (command, port, driver, mac) = (plain(command), plain(port), plain(driver), plain(mac));
     let mut text = format!(

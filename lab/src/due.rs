@@ -1,30 +1,30 @@
-//! When each host is to be polled.
+//! The time at which each host is to be polled.
 
-/// No time.
+/// The due time of a host that is not to be polled.
 const NEVER: u64 = u64::MAX;
 
-/// The due time of each of a fixed number of hosts, and the earliest of them all: a tournament.
+/// The due times of a fixed number of hosts, and the earliest of them, as a tournament tree.
 ///
 /// ```text
-///   earlier_nanos:   [1]            the earliest of all
+///   earlier_nanos:   [1]            the minimum of all
 ///                 [2]   [3]
 ///               [4][5] [6][7]       hosts 0 to 3
 /// ```
 #[derive(Debug)]
 pub(crate) struct DueTimes {
     earlier_nanos: Vec<u64>,
-    /// Where host 0 is.
+    /// Index of host 0.
     first: usize,
 }
 
 impl DueTimes {
-    /// No host is due.
+    /// Creates the tree with no host due.
     pub(crate) fn new(hosts: usize) -> Self {
         let first = hosts.next_power_of_two();
         DueTimes { earlier_nanos: vec![NEVER; 2 * first], first }
     }
 
-    /// Sets when `host` is due.
+    /// Sets the due time of `host`; `None`: not to be polled.
     pub(crate) fn set(&mut self, host: usize, nanos: Option<u64>) {
         let mut at = self.first + host;
         self.earlier_nanos[at] = nanos.unwrap_or(NEVER);
@@ -40,7 +40,7 @@ impl DueTimes {
         Some(self.earlier_nanos[1]).filter(|nanos| *nanos != NEVER)
     }
 
-    /// Appends the hosts that are due at `now_nanos`, in their order.
+    /// Appends the hosts due at or before `now_nanos`, in ascending order.
     pub(crate) fn due(&self, now_nanos: u64, hosts: &mut Vec<usize>) {
         self.descend(1, now_nanos, hosts);
     }

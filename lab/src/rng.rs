@@ -1,3 +1,3 @@
-//! Numbers and contents from a seed, where proptest has nothing to shrink.
+//! Pseudo-random numbers and payloads from a seed, for inputs that proptest need not shrink.
 
 pub use netsim::rng::SplitMix;

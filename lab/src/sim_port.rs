@@ -18,11 +18,12 @@ pub struct Received {
     /// At least as long as the frame.
     bytes: Vec<u8>,
     len_bytes: usize,
-    /// Where it goes back to.
+    /// The pool to which the buffer returns.
     home: Buffers,
 }
 
-/// A received frame. One pointer: an engine keeps a window of places for each queue pair.
+/// A received frame; its drop returns the buffer. One pointer in size, because the reorder buffer of each queue
+/// pair has a place for each PSN of the window.
 pub struct SimFrame(Option<Box<Received>>);
 
 impl AsRef<[u8]> for SimFrame {
@@ -39,11 +40,11 @@ impl Drop for SimFrame {
     }
 }
 
-/// The port of one host. It is full when the queue of the host's link is, as a NIC's ring is.
+/// The port of one host. It is full if the queue of the host's link is.
 ///
-/// Where payload is phantom, only headers enter the network:
+/// With [`Payload::Phantom`], only headers enter the network:
 /// ```text
-///   engine: | headers | payload | ICRC |  -->  network: | headers | a length |  -->  engine: inflated again
+///   engine: | headers | payload | ICRC |  -->  network: | headers | a length |  -->  engine: inflated
 /// ```
 pub struct SimPort {
     network: SharedNetwork,
@@ -53,15 +54,15 @@ pub struct SimPort {
     reserved: Vec<Frame>,
     reserved_bytes: usize,
     refused: Rc<Cell<bool>>,
-    /// The frame being written, where payload is phantom, and its length; 0: none.
+    /// With phantom payload, the frame that the engine writes, and its length; 0 for none.
     scratch: Vec<u8>,
     scratch_bytes: usize,
     buffers: Buffers,
 }
 
 impl SimPort {
-    /// The port of `host`, and a flag that is set when a frame was refused for want of room. `buffers`
-    /// are those of all ports of the thread.
+    /// Creates the port of `host`. Also returns a flag that the port sets when it refuses a frame because it is
+    /// full. `buffers` is shared by all ports of the thread.
     pub fn new(
         network: SharedNetwork,
         host: HostId,
@@ -89,7 +90,7 @@ impl SimPort {
         (port, refused)
     }
 
-    /// Keeps the headers of the frame just written: whoever asks for the next buffer is done with it.
+    /// Reserves the headers of the frame just written, which is complete when the next is reserved or on a flush.
     fn keep_headers(&mut self, network: &mut Network) {
         let written = &self.scratch[..std::mem::take(&mut self.scratch_bytes)];
         if written.is_empty() {
@@ -102,7 +103,7 @@ impl SimPort {
         self.reserved.push(Frame { bytes, phantom_bytes, corrupted: false });
     }
 
-    /// A frame as the engine reads it.
+    /// Converts a frame of the network to one for the engine.
     fn unpack(&self, frame: Frame, network: &mut Network) -> SimFrame {
         let spare = self.buffers.borrow_mut().pop();
         let mut received = spare.unwrap_or_else(|| {
@@ -120,7 +121,7 @@ impl SimPort {
     }
 }
 
-/// Writes a frame without payload as a whole one, with the ICRC that it stands for.
+/// Expands a frame to its full length, with the ICRC of a good or corrupted packet. Phantom bytes are unspecified.
 fn inflate(received: &mut Received, frame: &Frame, frame_bytes_max: usize) {
     let len_bytes = received.len_bytes;
     if received.bytes.len() < len_bytes {
@@ -194,13 +195,13 @@ impl Port for SimPort {
     }
 }
 
-/// How much of a frame the receiving engine reads: the headers of a packet whose payload is the
-/// application's, all of any other.
+/// Bytes of a frame that the network transmits: the headers of a packet with an application's payload, all of any
+/// other.
 fn carried_bytes(frame: &[u8]) -> usize {
     headers_bytes(frame).unwrap_or(frame.len())
 }
 
-/// Bytes of the headers of an untagged packet with an application's payload.
+/// Header bytes of an untagged packet with an application's payload; `None` for other frames.
 fn headers_bytes(frame: &[u8]) -> Option<usize> {
     const ETH: usize = roce::wire::EthHeader::LEN;
     let ethertype = u16::from_be_bytes(*frame.get(ETH - 2..)?.first_chunk()?);

@@ -1,16 +1,16 @@
-//! Engines on a simulated network, driven as live ones are: each is polled when frames wait at its
-//! port, when its deadline has come, when work was posted, and when a full port has room again; and
-//! never without a reason, so that an engine which forgets to ask for a poll stalls here too.
+//! Engines on a simulated network. An engine is polled if frames were received, its deadline is due, work was
+//! posted, its last poll asked for another, or a full port has room again, and for no other reason, so that an
+//! engine which reports its deadline wrongly stalls here as it would live.
 //!
 //! ```text
-//!   World::new   a cable or a learning switch; neighbours ask for one another, payload is carried
-//!   World::on    any network (`netsim::topology`); neighbours know one another, payload carried or phantom
+//!   World::new   a cable or a learning switch; ARP and neighbour discovery, payload transmitted
+//!   World::on    any network (`netsim::topology`); neighbours resolved or set, payload transmitted or phantom
 //!
-//!   step:  network runs to the next news of a host, or the earliest due host --> due hosts are polled
-//!          [`World::polled`] names them: only their completion queues can have changed
+//!   step:  network runs to the next notification of a host, or the earliest due host --> due hosts are polled
+//!          [`World::polled`] lists them: only their completion queues can have changed
 //! ```
-//! What happens to an engine other than by a poll (work posted, a queue pair changed) becomes known to the
-//! loop by [`Host::kick`]; the cost of a step does not grow with the number of hosts.
+//! After a change of an engine other than by a poll (work posted, a queue pair modified) [`Host::kick`] must be
+//! called. The cost of a step is nearly independent of the number of hosts.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,52 +33,52 @@ use roce::start;
 use crate::due::DueTimes;
 use crate::sim_port::{Buffers, SharedNetwork, SimPort};
 
-/// How the hosts of a small world are joined and driven.
+/// Configuration of a small world ([`World::new`]).
 #[derive(Clone, Copy, Debug)]
 pub struct WorldConfig {
-    /// Two hosts are joined by a cable, more by a switch.
+    /// Number of hosts: two are connected by a cable, any other number by a switch.
     pub hosts: usize,
-    /// Every cable.
+    /// Properties of every cable.
     pub link: LinkConfig,
-    /// The ports' MTU.
+    /// MTU of the ports in bytes.
     pub mtu_bytes: usize,
-    /// A host polls no more often than this; at least 1, or time would stand still.
+    /// Minimum time between polls of a host; at least 1, otherwise time would not advance.
     pub poll_gap_nanos: u64,
     /// Congestion control of each queue pair.
     pub congestion: CongestionScheme,
-    /// Seeds the engines' keys and numbers.
+    /// Seed of the engines' keys and numbers.
     pub seed: u64,
 }
 
-/// How hosts find one another.
+/// Resolution of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// They ask, by ARP and neighbour discovery: the network must carry broadcasts.
+    /// Dedicated ports: by ARP and neighbour discovery. The network must flood broadcasts.
     Ask,
-    /// [`World::connect`] tells them.
+    /// Shared ports: [`World::connect`] sets the neighbours' MACs.
     Static,
 }
 
-/// What each host of a world is like.
+/// Configuration of each host of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct HostConfig {
-    /// The ports' MTU.
+    /// MTU of the ports in bytes.
     pub mtu_bytes: usize,
-    /// A host polls no more often than this; at least 1, or time would stand still.
+    /// Minimum time between polls of a host; at least 1, otherwise time would not advance.
     pub poll_gap_nanos: u64,
     /// Congestion control of each queue pair.
     pub congestion: CongestionScheme,
-    /// Seeds the engines' keys and numbers.
+    /// Seed of the engines' keys and numbers.
     pub seed: u64,
-    /// Room for objects.
+    /// Limits of protection domains, regions and queues.
     pub limits: DeviceLimits,
-    /// How they find one another.
+    /// Resolution of neighbours.
     pub neighbours: Neighbours,
-    /// Whether payload is carried. Where it is phantom, regions had better be [`Memory::phantom`].
+    /// Whether payload is transmitted. If it is phantom, registered memory should be [`Memory::phantom`].
     pub payload: Payload,
 }
 
-/// Room for the objects of any test here; engines are made by the thousand.
+/// Limits for the tests; small, because they create thousands of engines.
 const LIMITS: DeviceLimits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 64, max_qps: 128 };
 
 impl From<&WorldConfig> for HostConfig {
@@ -98,75 +98,75 @@ impl From<&WorldConfig> for HostConfig {
 /// Sizes of a queue pair and its completion queues.
 #[derive(Clone, Copy, Debug)]
 pub struct QpSizes {
-    /// Sends outstanding.
+    /// Depth of the send queue in work requests.
     pub sends: u32,
-    /// Receives outstanding.
+    /// Depth of the receive queue in work requests.
     pub recvs: u32,
-    /// Depths of the completion queues of sends and of receives.
+    /// Depths of the completion queues of sends and of receives in CQEs.
     pub cqes: [u32; 2],
-    /// Entries of a scatter/gather list.
+    /// Entries of a scatter/gather list at most.
     pub sges: u32,
-    /// Inline bytes.
+    /// Bytes of inline data at most.
     pub inline_bytes: u32,
 }
 
-/// An application's handles of a queue pair.
+/// An application's handles of a queue pair and its completion queues.
 pub struct QpEnds {
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
     /// Posts sends.
     pub send: SendPoster,
     /// Posts receives.
     pub recv: RecvPoster,
-    /// Takes the completions of sends.
+    /// Polls the completions of sends.
     pub send_cq: CqPoller,
-    /// Takes the completions of receives.
+    /// Polls the completions of receives.
     pub recv_cq: CqPoller,
 }
 
-/// What both ends of a connection agree on.
+/// Attributes that both ends of a connection have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnAttr {
-    /// IPv6 or IPv4.
+    /// True for IPv6, false for IPv4.
     pub ipv6: bool,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// Local ACK timeout code.
+    /// Local ACK timeout: 4.096 us * 2^timeout.
     pub timeout: u8,
-    /// Retries without progress.
+    /// Retry count: timeouts before a work request fails, 0 to 7.
     pub retry_count: u8,
-    /// Retries after receiver-not-ready.
+    /// RNR retry count, 0 to 7; 7 is unlimited.
     pub rnr_retry: u8,
-    /// RNR timer code.
+    /// RNR timer code, 0 to 31.
     pub min_rnr_timer: u8,
-    /// What peers may do.
+    /// Access rights of the peer.
     pub access: Access,
 }
 
-/// What is one end's own.
+/// Attributes of one end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct EndAttr {
-    /// The host's number.
+    /// Number of the host.
     pub host: usize,
-    /// The queue pair there.
+    /// Queue pair number at that host.
     pub qpn: Qpn,
-    /// Its first PSN.
+    /// First PSN that this end sends.
     pub first_psn: Psn,
-    /// Its recovery; selective repeat is that of both ends or of none.
+    /// Recovery scheme of this end; selective repeat must be that of both ends.
     pub recovery: RecoveryScheme,
-    /// The order in which what is written to it reaches memory.
+    /// Placement of payloads received by this end: in order or relaxed.
     pub placement: Placement,
-    /// READs it asks for at once.
+    /// READs that this end has outstanding at most, as requester.
     pub max_rd_atomic: u8,
-    /// READs it serves at once.
+    /// READs that this end serves at once at most, as responder.
     pub max_dest_rd_atomic: u8,
 }
 
-/// One host: an engine on a port.
+/// A host: an engine on a port.
 pub struct Host {
     /// The engine.
     pub engine: Engine<SimPort>,
-    /// The one protection domain.
+    /// The host's only protection domain.
     pub pd: PdId,
     number: usize,
     id: HostId,
@@ -174,57 +174,57 @@ pub struct Host {
     refused: Rc<Cell<bool>>,
     wants_poll: bool,
     ready_nanos: u64,
-    /// The world's list of those that were kicked.
+    /// The world's list of kicked hosts.
     kicked: Rc<RefCell<Vec<usize>>>,
 }
 
-/// Hosts, their network and the time.
+/// Hosts and their network in virtual time.
 pub struct World {
     /// The network.
     pub network: SharedNetwork,
-    /// The hosts.
+    /// The hosts, by number.
     pub hosts: Vec<Host>,
     poll_gap_nanos: u64,
     neighbours: Neighbours,
-    /// Polls made so far.
+    /// Polls of all hosts so far.
     pub polls: u64,
     due: DueTimes,
     /// Hosts whose due time may have changed, by number.
     kicked: Rc<RefCell<Vec<usize>>>,
     polled: Vec<usize>,
-    /// The number of each of the network's hosts.
+    /// The host number by [`HostId`]; `usize::MAX` for hosts without an engine.
     numbers: Vec<usize>,
     news: Vec<HostId>,
 }
 
-/// Where a step of a world ended.
+/// Reason for which a step of a world ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// At the time the caller asked to be woken.
+    /// The wake time of the caller was reached.
     Woken,
-    /// After some hosts polled.
+    /// At least one host was polled.
     Polled,
-    /// Nothing will happen any more.
+    /// No event is scheduled and no host is due.
     Idle,
 }
 
-/// The most hosts of a world: their numbers fill 16 bits of an address.
+/// Most hosts of a world: their numbers take 16 bits of an address.
 pub const HOSTS_MAX: usize = 0xFFFE;
 
-/// The number that host `number` has in its addresses.
+/// The last 16 bits of the addresses of host `number`.
 fn suffix_of(number: usize) -> [u8; 2] {
     assert!(number < HOSTS_MAX, "host {number} exceeds the {HOSTS_MAX} hosts that addresses are for");
     (number as u16 + 1).to_be_bytes()
 }
 
-/// The Ethernet address of host `number`. No flipped bit makes one host's address another's: a
-/// switch would learn it, where a real one drops the frame for its FCS.
+/// The Ethernet address of host `number`. Addresses differ by at least two bits, otherwise a learning switch
+/// would learn a wrong port from a corrupted frame, which a real one drops because of its FCS.
 pub fn mac_of(number: usize) -> Mac {
     let [high, low] = suffix_of(number);
     Mac([0x02, high ^ low, low, high ^ low, low, low])
 }
 
-/// The IPv4 and the IPv6 address of host `number`: GID indices 1 and 2.
+/// The IPv4 and IPv6 address of host `number`, GID indices 1 and 2.
 pub fn addresses_of(number: usize) -> [IpAddr; 2] {
     let [high, low] = suffix_of(number);
     let last = u16::from_be_bytes([high, low]);
@@ -232,12 +232,12 @@ pub fn addresses_of(number: usize) -> [IpAddr; 2] {
 }
 
 impl Host {
-    /// Registers `memory` at `base`.
+    /// Registers `memory` with virtual address `base`.
     pub fn register(&mut self, memory: &Memory, base: u64, access: Access) -> (LKey, RKey) {
         self.engine.register(self.pd, memory.clone(), base, access).expect("there is room for the region")
     }
 
-    /// Creates a queue pair with its own completion queues.
+    /// Creates a queue pair with completion queues of its own.
     pub fn create_qp(&mut self, sizes: &QpSizes) -> QpEnds {
         let (send_cq, send_poller) =
             self.engine.create_cq(sizes.cqes[0]).expect("there is room for the queue");
@@ -247,8 +247,8 @@ impl Host {
         QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
     }
 
-    /// Creates a queue pair on completion queues that exist: one for all the queue pairs of a host is
-    /// polled with less effort, and takes less memory.
+    /// Creates a queue pair on existing completion queues. One for all queue pairs of a host needs less memory, and
+    /// fewer polls.
     pub fn create_qp_on(&mut self, sizes: &QpSizes, send_cq: CqId, recv_cq: CqId) -> QpHandles {
         let init = QpInit {
             pd: self.pd,
@@ -264,13 +264,13 @@ impl Host {
         self.engine.create_qp(&init).expect("there is room for the queue pair")
     }
 
-    /// Tells that work was posted, or anything else that the engine should be polled for.
+    /// Schedules a poll, after work was posted or the engine was changed otherwise.
     pub fn kick(&mut self) {
         self.wants_poll = true;
         self.kicked.borrow_mut().push(self.number);
     }
 
-    /// When this host is to be polled, as things stand at `now_nanos`.
+    /// The time at which this host is to be polled, computed at `now_nanos`; `None` if it need not be.
     fn due_nanos(&self, network: &Network, now_nanos: u64) -> Option<u64> {
         let has_room = self.refused.get() && network.has_room(self.id, self.frame_bytes_max);
         let due_nanos = if self.wants_poll || has_room || network.waiting(self.id) > 0 {
@@ -283,8 +283,8 @@ impl Host {
 }
 
 impl World {
-    /// Two hosts and a cable, or more around a switch. Neighbours find one another as they do in life,
-    /// before anything is posted.
+    /// Creates a world of two hosts on a cable, or more on a learning switch, whose neighbours are resolved by ARP
+    /// and neighbour discovery.
     pub fn new(config: &WorldConfig) -> World {
         let mut network = Network::new();
         let ids: Vec<HostId> = (0..config.hosts).map(|_| network.add_host()).collect();
@@ -292,7 +292,7 @@ impl World {
         World::on(network, &ids, &config.into())
     }
 
-    /// An engine on each host of `ids` of any network; they are numbered in that order.
+    /// Creates an engine on each host of `ids` of `network`. Hosts are numbered in this order.
     pub fn on(mut network: Network, ids: &[HostId], config: &HostConfig) -> World {
         assert!(config.poll_gap_nanos > 0, "a poll takes time");
         let mut numbers = vec![usize::MAX; ids.iter().map(|id| id.0 + 1).max().unwrap_or(0)];
@@ -340,12 +340,13 @@ impl World {
         });
     }
 
-    /// The time, in nanoseconds since the start, which is [`start::INSTANT`] to the engines.
+    /// The virtual time in nanoseconds since the start, which the engines see as [`start::INSTANT`].
     pub fn now_nanos(&self) -> u64 {
         self.network.borrow().now_nanos()
     }
 
-    /// Moves the time to the next moment at which a host polls, or to `wake_nanos` if that is earlier.
+    /// Advances the time to the next poll of a host, or to `wake_nanos` if that is earlier, and polls the hosts that
+    /// are due.
     pub fn step(&mut self, wake_nanos: Option<u64>) -> Step {
         self.polled.clear();
         loop {
@@ -372,7 +373,7 @@ impl World {
         }
     }
 
-    /// The hosts that the last step polled, by number, in their order.
+    /// The numbers of the hosts that the last step polled, in ascending order.
     pub fn polled(&self) -> &[usize] {
         &self.polled
     }
@@ -384,12 +385,12 @@ impl World {
         }
     }
 
-    /// Runs until nothing is left to happen.
+    /// Steps until no event is scheduled and no host is due.
     pub fn settle(&mut self) {
         while self.step(None) != Step::Idle {}
     }
 
-    /// Connects two queue pairs, both up to RTS, as a connection manager would.
+    /// Connects two queue pairs, and takes both from RESET to RTS.
     pub fn connect(&mut self, conn: &ConnAttr, ends: [EndAttr; 2]) {
         for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
             let address = addresses_of(peer.host)[usize::from(conn.ipv6)];
@@ -406,7 +407,7 @@ impl World {
         }
     }
 
-    /// Changes a queue pair of `host`, which must allow it.
+    /// Modifies a queue pair of `host`, and schedules a poll. Panics if the engine refuses `attr`.
     pub fn modify_qp(&mut self, host: usize, qpn: Qpn, attr: &QpAttr) {
         self.hosts[host].engine.modify_qp(qpn, attr).expect("the attributes are right");
         self.hosts[host].kick();
@@ -434,7 +435,7 @@ impl World {
 }
 
 fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> EngineConfig {
-    let [high, low] = (number as u16).to_be_bytes(); // mac_of has refused more
+    let [high, low] = (number as u16).to_be_bytes(); // `mac_of` asserts the range
     let mut seed = [low; 32];
     seed[..8].copy_from_slice(&config.seed.to_le_bytes());
     seed[31] ^= high;
@@ -458,7 +459,7 @@ fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> 
     }
 }
 
-/// Two hosts by a cable; more by a switch, each by its own.
+/// Connects two hosts by a cable, any other number by a learning switch.
 fn join(network: &mut Network, ids: &[HostId], link: LinkConfig) {
     if let [a, b] = ids {
         network.connect(*a, *b, link);
@@ -470,7 +471,7 @@ fn join(network: &mut Network, ids: &[HostId], link: LinkConfig) {
     }
 }
 
-/// The three steps from RESET to RTS.
+/// The attributes for the transitions from RESET to INIT, RTR and RTS.
 fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpAttr; 3] {
     let init = QpAttr {
         state: Some(QpState::Init),

@@ -9,9 +9,9 @@ use super::system::{KernelInterface, System};
 use super::{Finding, Severity};
 
 const MIB: u64 = 1 << 20;
-/// Free hugepages from which on they are used, as `dpdk_ffi` does by default.
+/// Free hugepages, in bytes, that `dpdk_ffi` requires by default to use them.
 const HUGEPAGES_WANTED_BYTES: u64 = 256 * MIB;
-/// What a NIC driver locks for one port's buffers and rings.
+/// Bytes that a NIC driver locks for one port's buffers and rings.
 const MEMLOCK_WANTED_BYTES: u64 = 512 * MIB;
 
 const CAP_NET_ADMIN: u64 = 1 << 12;
@@ -23,7 +23,7 @@ fn is_kind(port: Option<&PortSpec>, kind: PortKind) -> bool {
     port.is_some_and(|port| port.kind == kind)
 }
 
-/// Whether the invariant CRC is computed in vectors.
+/// Whether the invariant CRC is computed with vector instructions.
 pub(super) fn cpu(system: &System) -> Finding {
     const TOPIC: &str = "cpu";
     let features = system.cpu_features();
@@ -42,7 +42,7 @@ pub(super) fn cpu(system: &System) -> Finding {
     Finding::new(TOPIC, Severity::Warning, what)
 }
 
-/// Whether there are hugepages to use.
+/// Whether enough hugepages are free.
 pub(super) fn hugepages(system: &System) -> Finding {
     const TOPIC: &str = "hugepages";
     let size_bytes = system.meminfo("Hugepagesize").unwrap_or(2048) * 1024;
@@ -104,7 +104,7 @@ pub(super) fn permissions(system: &System, port: Option<&PortSpec>) -> Vec<Findi
     for (kind, needed, names) in
         kinds.into_iter().filter(|(kind, ..)| port.is_none_or(|port| port.kind == *kind))
     {
-        // SYS_ADMIN includes BPF, as it did before there was a BPF.
+        // Because SYS_ADMIN includes BPF, as it did before BPF was separate.
         let has_bpf = if held & CAP_SYS_ADMIN != 0 { CAP_BPF } else { 0 };
         if (held | has_bpf) & needed == needed {
             allowed.push(kind.name());
@@ -125,7 +125,7 @@ pub(super) fn permissions(system: &System, port: Option<&PortSpec>) -> Vec<Findi
 /// Whether enough memory may be locked.
 pub(super) fn memlock(system: &System, port: Option<&PortSpec>) -> Finding {
     const TOPIC: &str = "memlock";
-    // The limit does not bind whoever may exceed it.
+    // Because a process with CAP_IPC_LOCK may exceed the limit.
     const CAP_IPC_LOCK: u64 = 1 << 14;
     let limit = system.memlock_bytes();
     match limit {
@@ -145,7 +145,7 @@ pub(super) fn memlock(system: &System, port: Option<&PortSpec>) -> Finding {
     }
 }
 
-/// Whether the kernel's interfaces are fit for packets of a large path MTU, and have addresses.
+/// Whether the kernel's interfaces have an MTU for a large path MTU, and addresses.
 pub(super) fn interfaces(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
     const TOPIC: &str = "interface";
     let wanted = port.filter(|port| matches!(port.kind, PortKind::AfPacket | PortKind::AfXdp));
@@ -206,7 +206,7 @@ fn path_mtu(interface: &KernelInterface, is_xdp: bool) -> Finding {
     }
 }
 
-/// Which addresses an interface has, which are its GIDs.
+/// Reports the addresses of an interface, which become GIDs.
 fn gids(name: &str) -> Finding {
     const TOPIC: &str = "gid";
     let interface = match verbs::kernel::Interface::read(name) {
@@ -230,13 +230,13 @@ fn gids(name: &str) -> Finding {
     }
 }
 
-/// Whether the kernel's soft-RoCE or a program takes the packets.
+/// Whether the kernel's soft-RoCE or another program receives the packets.
 pub(super) fn udp_port(system: &System, port: Option<&PortSpec>) -> Finding {
     const TOPIC: &str = "udp 4791";
     if !system.is_udp_port_held(ROCE_PORT) {
         return Finding::ok(TOPIC, "nobody holds RoCE's port");
     }
-    // Its socket is there from the module's loading on, and on no interface in particular.
+    // Because its socket exists from the module's loading on, bound to no interface.
     if !system.exists("/sys/module/rdma_rxe") {
         let what = "a program holds RoCE's port; that is well if it is one of ours";
         return Finding::new(TOPIC, Severity::Note, what).mend("sudo ss -ulpn 'sport = :4791'");

@@ -1,4 +1,4 @@
-//! `roce doctor`: what on this machine stands in the way, and the command that mends it.
+//! `roce doctor`: obstacles to RDMA on this machine, and the commands that remove them.
 
 mod checks;
 mod pci;
@@ -48,7 +48,7 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
@@ -69,14 +69,14 @@ impl Severity {
     }
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Serialize)]
 struct Finding {
     topic: &'static str,
     severity: Severity,
-    /// What is the case, and what it means.
+    /// The condition found, and its meaning.
     what: String,
-    /// The commands that mend it, one per line.
+    /// The commands that correct it, one per line.
     mend: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Looks and tells.
+/// Runs the checks and prints their findings.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut findings = examine(&System::live(), args.port.as_ref());
     if args.open

@@ -21,7 +21,7 @@ pub(super) fn vfio(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
     if port.is_some() && !wants_pci {
         return Vec::new();
     }
-    // A bifurcated driver needs neither.
+    // Because a bifurcated driver needs neither.
     let is_bifurcated = system
         .pci_nics()
         .iter()
@@ -50,7 +50,7 @@ fn has_driver(nic: &PciNic, drivers: &[&str]) -> bool {
     nic.driver.as_deref().is_some_and(|driver| drivers.contains(&driver))
 }
 
-/// What is to be known of each NIC, or of the one that is wanted.
+/// Checks each NIC, or the one that `port` names.
 pub(super) fn nics(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
     const TOPIC: &str = "nic";
     let nics = system.pci_nics();
@@ -112,8 +112,8 @@ fn has_mlx5_driver(system: &System) -> bool {
     }
 }
 
-/// Whether an mlx5 NIC does RoCE itself: then its steering takes UDP port 4791 before any program sees
-/// it. A device without RoCE has no GIDs of that type.
+/// Whether an mlx5 NIC itself runs RoCE, in which case its steering removes UDP port 4791 before any program
+/// receives it. A device without RoCE has no GIDs of that type.
 fn roce_in_nic(system: &System, nic: &PciNic) -> Option<Finding> {
     const TOPIC: &str = "mlx5 roce";
     if nic.driver.as_deref() != Some("mlx5_core") {

@@ -1,9 +1,9 @@
-//! What the kernel tells of the machine in /proc, /sys and /dev.
+//! State of the machine, as the kernel shows it in /proc, /sys and /dev.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The machine, as its file systems show it.
+/// A machine, by its file systems.
 pub(crate) struct System {
     root: PathBuf,
 }
@@ -33,12 +33,12 @@ const IFF_UP: u32 = 1;
 const ARPHRD_ETHER: &str = "1";
 
 impl System {
-    /// This machine.
+    /// Returns this machine.
     pub(crate) fn live() -> Self {
         System { root: PathBuf::from("/") }
     }
 
-    /// A machine whose /proc, /sys and /dev are below `root`.
+    /// Returns a machine whose /proc, /sys and /dev are below `root`.
     #[cfg(test)]
     pub(crate) fn below(root: &Path) -> Self {
         System { root: root.to_owned() }
@@ -48,12 +48,12 @@ impl System {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// A file's text, trimmed; `None` where it cannot be read.
+    /// Returns a file's text, trimmed; `None` if it cannot be read.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Whether something is at `path`.
+    /// Whether `path` exists.
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
@@ -63,7 +63,7 @@ impl System {
         fs::OpenOptions::new().read(true).write(true).open(self.path(path)).is_ok()
     }
 
-    /// Names in a directory, sorted; none where it cannot be read.
+    /// Returns the names in a directory, sorted; none if it cannot be read.
     pub(crate) fn list(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -72,13 +72,13 @@ impl System {
         names
     }
 
-    /// The last part of what a symbolic link points to.
+    /// Returns the last component of a symbolic link's target.
     fn link_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The Ethernet interfaces but the loopback.
+    /// Returns the Ethernet interfaces without the loopback.
     pub(crate) fn interfaces(&self) -> Vec<KernelInterface> {
         let names = self.list("/sys/class/net").into_iter();
         names.filter_map(|name| self.interface(&name)).collect()
@@ -94,12 +94,12 @@ impl System {
             name: name.to_owned(),
             mtu_bytes: attribute("mtu")?.parse().ok()?,
             is_up: flags & IFF_UP != 0,
-            // Reading it is an error while the interface is down.
+            // Because reading it fails while the interface is down.
             has_carrier: attribute("carrier").is_some_and(|carrier| carrier == "1"),
         })
     }
 
-    /// The network controllers (class 02) on the PCI bus.
+    /// Returns the network controllers (class 02) on the PCI bus.
     pub(crate) fn pci_nics(&self) -> Vec<PciNic> {
         let addresses = self.list("/sys/bus/pci/devices").into_iter();
         addresses
@@ -114,7 +114,7 @@ impl System {
     fn pci_nic(&self, address: String) -> PciNic {
         let device = format!("/sys/bus/pci/devices/{address}");
         let mut interfaces = self.list(&format!("{device}/net"));
-        // A virtio NIC has a device of its own bus in between.
+        // Because a virtio NIC has a device of the virtio bus in between.
         for child in self.list(&device).iter().filter(|child| child.starts_with("virtio")) {
             interfaces.extend(self.list(&format!("{device}/{child}/net")));
         }
@@ -127,10 +127,10 @@ impl System {
         }
     }
 
-    /// Soft-RoCE devices of the kernel and the interfaces they sit on.
+    /// Returns the kernel's soft-RoCE devices and their interfaces.
     pub(crate) fn rxe_devices(&self) -> Vec<(String, String)> {
         let devices = self.list("/sys/class/infiniband").into_iter();
-        // Only software devices name a parent.
+        // Because only software devices name a parent.
         devices
             .filter_map(|device| {
                 let parent = self.read(&format!("/sys/class/infiniband/{device}/parent"))?;
@@ -147,14 +147,14 @@ impl System {
         tables.into_iter().any(|table| table.lines().skip(1).any(local))
     }
 
-    /// A number of a `Name:   123 kB` line of /proc/meminfo.
+    /// Returns the number of a `Name:   123 kB` line of /proc/meminfo.
     pub(crate) fn meminfo(&self, name: &str) -> Option<u64> {
         let text = self.read("/proc/meminfo")?;
         let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         rest.split_whitespace().next()?.parse().ok()
     }
 
-    /// Features of the first CPU, in the kernel's names.
+    /// Returns the features of the first CPU, in the kernel's names.
     pub(crate) fn cpu_features(&self) -> Vec<String> {
         let text = self.read("/proc/cpuinfo").unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
@@ -162,22 +162,22 @@ impl System {
         list.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// The effective capabilities of this process, as the kernel's bits.
+    /// Returns the effective capabilities of this process, as the kernel's bits.
     pub(crate) fn capabilities(&self) -> u64 {
         let text = self.read("/proc/self/status").unwrap_or_default();
         let hex = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
         hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
     }
 
-    /// How many bytes this process may lock in memory; `None`: any number.
+    /// Returns the bytes that this process may lock in memory; `None`: no limit.
     pub(crate) fn memlock_bytes(&self) -> Option<u64> {
         let text = self.read("/proc/self/limits")?;
         let rest = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
         rest.split_whitespace().next()?.parse().ok()
     }
 
-    /// The directory of DPDK's shared libraries in this process, and the drivers' files below it; `None`
-    /// where DPDK is linked in.
+    /// Returns the directory of DPDK's shared libraries in this process, and the drivers' files below it;
+    /// `None` if DPDK is linked statically.
     pub(crate) fn dpdk_libraries(&self) -> Option<(String, Vec<String>)> {
         let maps = self.read("/proc/self/maps")?;
         let line = maps.lines().find(|line| line.contains("/librte_eal.so"))?;

@@ -15,18 +15,18 @@ use pcap_file::{DataLink, PcapError, TsResolution};
 const PCAPNG_MAGIC: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
 const NANOS_PER_SEC: u128 = 1_000_000_000;
 
-/// A frame as a capture has it.
+/// A captured frame.
 pub(super) struct Frame {
-    /// When it was seen, since 1970, in nanoseconds.
+    /// Time of capture, in nanoseconds since 1970.
     pub(super) unix_nanos: u128,
-    /// Bytes it had on the wire.
+    /// Length on the wire, in bytes.
     pub(super) wire_len_bytes: u32,
-    /// Bytes that the capture kept.
+    /// Bytes captured.
     pub(super) data: Vec<u8>,
 }
 
 impl Frame {
-    /// Whether the capture kept less than the whole frame.
+    /// Whether less than the whole frame was captured.
     pub(super) fn is_cut(&self) -> bool {
         u64::from(self.wire_len_bytes) > self.data.len() as u64
     }
@@ -61,7 +61,7 @@ impl Capture {
         Ok(Capture::Pcap(reader))
     }
 
-    /// The next frame; `None` at the end of the file.
+    /// Returns the next frame; `None` at the end of the file.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<Frame>> {
         match self {
             Capture::Pcap(reader) => next_of_pcap(reader),
@@ -95,7 +95,7 @@ fn next_of_pcap(reader: &mut PcapReader<Input>) -> anyhow::Result<Option<Frame>>
         TsResolution::MicroSecond => 1000,
         TsResolution::NanoSecond => 1,
     };
-    // Raw: the checked reader refuses frames longer than the snap length, which are merely cut.
+    // Raw, because the checked reader refuses frames longer than the snap length, which are merely cut.
     let Some(packet) = reader.next_raw_packet() else { return Ok(None) };
     let packet = packet.map_err(|error| explain(&error))?;
     let unix_nanos = u128::from(packet.ts_sec) * NANOS_PER_SEC + u128::from(packet.ts_frac) * frac_nanos;
@@ -125,15 +125,15 @@ fn next_of_pcapng(reader: &mut PcapNgReader<Input>) -> anyhow::Result<Option<Fra
     }
 }
 
-/// The time of a packet in its interface's units, which the reader hands on as if they were
-/// nanoseconds.
+/// Returns the time of a packet, in nanoseconds since 1970. The reader passes on units of the interface as if
+/// they were nanoseconds.
 fn unix_nanos(packet: &EnhancedPacketBlock<'_>, interface: &InterfaceDescriptionBlock<'_>) -> u128 {
     let units = packet.timestamp.as_nanos();
     let resolution = interface.options.iter().find_map(|option| match option {
         InterfaceDescriptionOption::IfTsResol(value) => Some(*value),
         _ => None,
     });
-    // Bit 7: a power of two instead of ten. Microseconds where nothing is said.
+    // Bit 7: a power of two instead of ten. The default is microseconds.
     let (base, exponent): (u128, u32) = match resolution.unwrap_or(6) {
         value if value & 0x80 != 0 => (2, u32::from(value & 0x7F)),
         value => (10, u32::from(value)),

@@ -8,7 +8,7 @@ use roce::wire::{Operation, Packet};
 
 use super::sections::syndrome_text;
 
-/// What a frame is that is no RoCE packet.
+/// Describes a frame that is no RoCE packet.
 pub(super) fn describe_other(frame: &[u8]) -> String {
     let byte_pair = |at: usize| match frame.get(at..at + 2) {
         Some([high, low]) => Some(u16::from_be_bytes([*high, *low])),
@@ -45,7 +45,7 @@ fn protocol_name(protocol: Option<u8>) -> String {
     }
 }
 
-/// A RoCE packet.
+/// Describes a RoCE packet.
 pub(super) fn describe(packet: &Packet<'_>) -> String {
     let (src, dst): (IpAddr, IpAddr) = (packet.src_gid().ip(), packet.dst_gid().ip());
     let from = SocketAddr::new(src, packet.udp_source_port);
@@ -74,7 +74,7 @@ pub(super) fn describe(packet: &Packet<'_>) -> String {
     line
 }
 
-/// Writing into a string cannot fail, so what `write!` returns is dropped.
+/// Appends the extension headers. Results are dropped, because writing into a string cannot fail.
 fn add_extensions(line: &mut String, packet: &Packet<'_>) {
     if let Some(deth) = packet.deth() {
         let _ = write!(line, " qkey 0x{:08x} from qp 0x{:06x}", deth.qkey.0, deth.src_qp.value());

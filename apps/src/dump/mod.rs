@@ -79,14 +79,14 @@ fn parse_qpn(text: &str) -> Result<Qpn, String> {
     number.map(Qpn::new).ok_or_else(|| "a queue pair number is below 2^24: 17 or 0x11".to_owned())
 }
 
-/// What a frame turned out to be.
+/// Result of decoding a frame.
 enum Content<'a> {
     Roce(Packet<'a>),
-    /// A RoCE packet that no device would take in.
+    /// A RoCE packet that every device drops as malformed.
     Malformed(ParseError),
-    /// A RoCE packet of which the capture kept too little.
+    /// A RoCE packet of which too little was captured.
     Cut,
-    /// Something else.
+    /// A frame of another protocol.
     Other,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Content<'a> {
         match Packet::parse(&frame.data) {
             Ok(packet) => Content::Roce(packet),
             Err(ParseError::Truncated) if frame.is_cut() => Content::Cut,
-            // Found before the UDP port is: they say nothing of RoCE.
+            // Found before the UDP port is known, so these are no evidence of RoCE.
             Err(
                 ParseError::NotRoce
                 | ParseError::StackedVlan
@@ -148,12 +148,12 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<ExitCode> {
     let is_live = is_stdin || stdout.is_terminal();
     let mut out: Box<dyn Write> =
         if is_live { Box::new(LineWriter::new(stdout)) } else { Box::new(BufWriter::new(stdout)) };
-    // On a terminal the lines themselves are the progress.
+    // Because on a terminal the lines themselves show the progress.
     let progress = (!is_live).then(|| Progress::of(len_bytes, "decoding bytes"));
     let mut capture = Capture::open(input).with_context(|| name.to_string())?;
     match print(args, &mut capture, &mut out, progress) {
         Ok(code) => Ok(code),
-        // Whoever reads has seen enough: `roce dump FILE | head`.
+        // Because the reader may close the pipe: `roce dump FILE | head`.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error.context(name.to_string())),
     }
@@ -176,7 +176,7 @@ fn print(
         let frame = match capture.next() {
             Ok(Some(frame)) => frame,
             Ok(None) => break Ok(()),
-            // What was whole is told before what was not.
+            // Returned after the summary of the frames before it.
             Err(error) => break Err(error),
         };
         summary.frames += 1;
@@ -235,14 +235,14 @@ fn print_frame(
     Ok(())
 }
 
-/// A frame as a JSON object with a member per header.
+/// Returns a frame as a JSON object with a member per header.
 fn json_line(number: u64, frame: &Frame, content: &Content<'_>) -> serde_json::Result<String> {
     use serde::ser::{SerializeMap, Serializer as _};
     let mut bytes = Vec::new();
     let mut serializer = serde_json::Serializer::new(&mut bytes);
     let mut map = serializer.serialize_map(None)?;
     map.serialize_entry("frame", &number)?;
-    // As text: nanoseconds since 1970 need more bits than a JSON number is sure to have.
+    // As text, because nanoseconds since 1970 need more bits than JSON numbers are sure to have.
     map.serialize_entry("unix_nanos", &frame.unix_nanos.to_string())?;
     map.serialize_entry("wire_len_bytes", &frame.wire_len_bytes)?;
     match content {

@@ -9,13 +9,13 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 pub(super) enum Value {
     /// A number.
     Number(u64),
-    /// A number of 24 bits, which people know in hexadecimal.
+    /// A number of 24 bits, also shown in hexadecimal: a QPN, a PSN.
     Id(u32),
-    /// A number that stays hexadecimal text everywhere: an address, a key.
+    /// A number shown in hexadecimal only: an address, a key.
     Hex(u64, usize),
     /// A bit.
     Flag(bool),
-    /// Anything else.
+    /// Any other value.
     Text(String),
 }
 
@@ -59,7 +59,7 @@ impl Serialize for Section {
     }
 }
 
-/// All headers of a packet, from Ethernet to ICRC.
+/// Returns all headers of a packet, from Ethernet to ICRC.
 pub(super) fn sections(packet: &Packet<'_>) -> Vec<Section> {
     let mut sections = lower(packet);
     sections.push(bth(packet));
@@ -139,7 +139,7 @@ fn bth(packet: &Packet<'_>) -> Section {
     Section { name: "bth", fields }
 }
 
-/// An extension header, where it has fields that mean something.
+/// An extension header, if it has fields with a meaning.
 fn extension(packet: &Packet<'_>, header: ExtHeader) -> Option<Section> {
     let va = |va| ("va", Value::Hex(va, 16));
     let rkey = |rkey: verbs::RKey| ("rkey", Value::Hex(rkey.0.into(), 8));
@@ -197,7 +197,7 @@ fn aeth(aeth: Aeth) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What a syndrome says (IBA tables 44 to 46).
+/// Returns the meaning of a syndrome (IBA tables 44 to 46).
 pub(super) fn syndrome_text(syndrome: Syndrome) -> String {
     match syndrome {
         Syndrome::Ack { credits: Syndrome::CREDITS_UNLIMITED } => "ACK".into(),
@@ -222,7 +222,7 @@ fn nak_text(code: NakCode) -> String {
     }
 }
 
-/// Receives that a credit code below 31 stands for: 0 1 2 3 4 6 8 12 16 ... 32768.
+/// Returns the receives that a credit code below 31 stands for: 0 1 2 3 4 6 8 12 16 ... 32768.
 fn credit_count(code: u8) -> u32 {
     match code {
         0 => 0,

@@ -1,4 +1,4 @@
-//! What a capture held, counted.
+//! Counts of the contents of a capture.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What is printed of the captures of Linux's soft-RoCE.
+//! Output of `roce dump` for captures of Linux's soft-RoCE.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn pcap_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/pcap")
 }
 
-/// What `roce dump ARGS...` prints of `input`, and its exit status.
+/// Returns the output of `roce dump ARGS...` for `input`, and its exit status.
 fn dump_input(args: &[&str], input: Vec<u8>) -> (String, ExitCode) {
     let args = Cli::try_parse_from(["dump", "-"].iter().chain(args)).unwrap().dump;
     let mut capture = Capture::open(Box::new(io::Cursor::new(input))).unwrap();

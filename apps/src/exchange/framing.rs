@@ -1,34 +1,34 @@
-//! Where a peer's first message ends.
+//! The end of a peer's first message.
 
-/// How the first message of a command's exchange is bounded.
+/// Bound on the first message of a command's exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// A line, of at most so many bytes with its end.
+    /// A line, of at most this many bytes with its end.
     Line(usize),
-    /// So many bytes.
+    /// Exactly this many bytes.
     Record(usize),
 }
 
-/// Why bytes are no first message. Ends a sentence that begins with "it".
+/// Reason why bytes are no first message. Ends a sentence that begins with "it".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FramingError {
-    /// No end of a line in as many bytes as it may have.
+    /// No end of line within the limit.
     #[error("sent {0} bytes without the end of a line")]
     TooLong(usize),
-    /// More than a first message, where the peer should wait for the answer.
+    /// More bytes than a first message, before the answer.
     #[error("sent more than its first message before the answer")]
     Trailing,
 }
 
 impl Framing {
-    /// The most bytes to take in before [`Framing::message`] decides.
+    /// Returns the number of bytes to receive, at most, before [`Framing::message`] decides.
     pub(crate) fn bytes_max(self) -> usize {
         match self {
             Framing::Line(most) | Framing::Record(most) => most,
         }
     }
 
-    /// The message, once `bytes` hold it whole; a line is without its end.
+    /// Returns the message, once `bytes` hold it whole; a line without its end.
     pub(crate) fn message(self, bytes: &[u8]) -> Result<Option<&[u8]>, FramingError> {
         let (message, rest) = match self {
             Framing::Record(len) => match bytes.split_at_checked(len) {

@@ -1,34 +1,34 @@
-//! Whether a GID that a peer names is the peer's own. Otherwise whoever reaches the TCP port could have this end send
-//! to a third host, or to a multicast group.
+//! Whether a GID that a peer sends is the peer's own. Otherwise a host that reaches the TCP port could make
+//! this end send to a third host, or to a multicast group.
 
 use std::net::IpAddr;
 
 use roce::id::Gid;
 
-/// What is known of the addresses of the port, of this host and of its neighbours.
+/// Addresses of the port, of this host and of its neighbours.
 pub(crate) trait Reach {
     /// Whether the port's addresses are the kernel's, by which TCP reaches this host too.
     fn has_kernel_addresses(&self) -> bool;
     /// Whether the port has this address.
     fn is_own(&self, gid: Gid) -> bool;
-    /// Whether it lies in a subnet of the port.
+    /// Whether the address lies in a subnet of the port.
     fn is_on_link(&self, gid: Gid) -> bool;
-    /// Whether this host has this address, on whichever interface.
+    /// Whether this host has this address, on any interface.
     fn is_of_this_host(&self, ip: IpAddr) -> bool;
-    /// Whether two addresses on the link belong to one Ethernet address.
+    /// Whether two addresses on the link resolve to the same MAC.
     fn is_same_station(&self, a: Gid, b: Gid) -> bool;
 }
 
-/// Why a peer is not sent to under the GID that it names.
+/// Reason why a peer's GID is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GidRefusal {
-    /// None was named.
+    /// The peer sent no GID.
     #[error(
         "the peer sent no GID, and RoCE cannot do without: start it with -g INDEX (`show_gids` or `ibv_devinfo -v` \
          lists them; on rxe 1 is the IPv4 address)"
     )]
     None,
-    /// The address of nobody, or of many.
+    /// Not a unicast address.
     #[error("the peer's GID {0} is not the address of one interface: a connection leads to one")]
     NotUnicast(Gid),
     /// An address of this end.
@@ -40,9 +40,9 @@ pub(crate) enum GidRefusal {
          connect by the address of the RDMA interface, or allow any with --any-gid"
     )]
     NotTcpPeer {
-        /// The GID.
+        /// GID of the peer.
         gid: Gid,
-        /// The other end of the TCP connection.
+        /// The peer's address of the TCP connection.
         tcp_peer: IpAddr,
     },
     /// On a port with addresses of its own: an address off the link.
@@ -52,12 +52,12 @@ pub(crate) enum GidRefusal {
     OffLink(Gid),
 }
 
-/// Accepts the GID of the peer at `tcp_peer`; of any that a single interface can have, where the user said `any_gid`.
+/// Accepts the GID of the peer at `tcp_peer`; with `any_gid`, every GID that a single interface can have.
 ///
 /// ```text
 ///   kernel interface (af_packet)              port with addresses of its own (memif, vhost, tap, pci, ...)
 ///     the TCP peer's address; or                the TCP peer's address; or
-///     both are of this host; or                 on the link: TCP takes another way and proves nothing
+///     both are of this host; or                 on the link: TCP takes another path and proves nothing
 ///     both are one neighbour's, by ARP
 /// ```
 pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reach) -> Result<(), GidRefusal> {
@@ -70,7 +70,7 @@ pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reac
     if reach.is_own(gid) {
         return Err(GidRefusal::Own(gid));
     }
-    // An IPv4 address that came in by an IPv6 socket is mapped.
+    // Because an IPv4 address received by an IPv6 socket is mapped (RFC 4291 section 2.5.5.2).
     let tcp_peer = tcp_peer.to_canonical();
     if any_gid || gid.ip() == tcp_peer {
         return Ok(());
@@ -81,7 +81,7 @@ pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reac
     let is_same_host = if reach.is_of_this_host(tcp_peer) {
         reach.is_of_this_host(gid.ip())
     } else {
-        // Behind a gateway all addresses have its Ethernet address.
+        // Because behind a gateway all addresses resolve to its MAC.
         let other = Gid::from(tcp_peer);
         reach.is_on_link(gid) && reach.is_on_link(other) && reach.is_same_station(gid, other)
     };
@@ -148,7 +148,7 @@ mod tests {
             ("fd00::2", "10.0.0.2", true),
             ("fd00::3", "10.0.0.2", false),
             ("10.0.0.3", "10.0.0.2", false),
-            // A gateway's Ethernet address says nothing.
+            // A gateway's MAC proves nothing.
             ("fd00::2", "172.16.0.2", false),
             // Both on this host.
             ("10.0.1.1", "127.0.0.1", true),

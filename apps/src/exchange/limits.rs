@@ -1,4 +1,4 @@
-//! Every bound on what a peer says over TCP, with its unit.
+//! Bounds on a peer's messages over TCP, with their units.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,18 +9,18 @@ pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// An end in such a message, in decimal and with its names.
 pub(crate) const END_BYTES_MAX: usize = 192;
-/// Messages received that the measuring thread has not taken yet.
+/// Messages received and not yet taken by the measuring thread.
 pub(crate) const QUEUED_MESSAGES_MAX: usize = 8;
 /// GIDs of a hello: the size of a GID table.
 pub(crate) const GIDS_MAX: usize = 128;
-/// Characters of a peer's text that are shown.
+/// Characters of a peer's text shown, at most.
 pub(crate) const QUOTED_CHARS_MAX: usize = 300;
 
-/// Connections that may be in the lobby at a time; the oldest gives way to the next.
+/// Connections in the lobby at a time; a further one closes the oldest.
 pub(crate) const CANDIDATES_MAX: usize = 64;
-/// How long a connection may take to say its hello.
+/// Time limit of a connection's hello.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two lines on standard error about connections that were closed.
+/// Interval of lines on standard error about closed connections.
 pub(crate) const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest `--peer-timeout`: an hour.
 pub(crate) const PEER_TIMEOUT_SECS_MAX: i64 = 3600;
@@ -31,22 +31,22 @@ pub(crate) const QPS: RangeInclusive<u32> = 1..=4096;
 pub(crate) const DEPTH: RangeInclusive<u32> = 1..=32_768;
 /// Messages of a queue pair: what a work request's number holds beside the queue pair's.
 pub(crate) const ITERS: RangeInclusive<u64> = 1..=(1 << 48) - 1;
-/// Round trips of a latency test, each of which is remembered.
+/// Round trips of a latency test, whose times are all stored.
 pub(crate) const LAT_ITERS_MAX: u64 = 20_000_000;
 /// Seconds of a test.
 pub(crate) const SECS: RangeInclusive<u32> = 1..=u32::MAX;
-/// READs outstanding.
+/// READs outstanding per queue pair.
 pub(crate) const OUTS: RangeInclusive<u8> = 1..=128;
 /// The longest message of a test, in bytes: 2^23, where `-a` ends, and beyond.
 pub(crate) const SIZE_BYTES_MAX: u32 = 1 << 30;
-/// Registered memory that a peer's choices may cost this end, unless its own ask for as much.
+/// Registered memory, in bytes, that a peer's choices may cost this end, unless its own choices cost as much.
 pub(crate) const PEER_MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 const _: () = assert!(*QPS.end() as usize * END_BYTES_MAX < MESSAGE_BYTES_MAX);
 // The sum over all queue pairs is counted in a u64.
 const _: () = assert!(*ITERS.end() < u64::MAX / *QPS.end() as u64);
 
-/// A peer's text as it can be shown: in part, and without control characters.
+/// Returns a peer's text for display: truncated, without control characters.
 pub(crate) fn quote(text: &str) -> String {
     let mut shown: String = text.escape_debug().take(QUOTED_CHARS_MAX).collect();
     if text.chars().nth(QUOTED_CHARS_MAX).is_some() {

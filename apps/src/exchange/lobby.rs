@@ -1,5 +1,5 @@
-//! Where a server's connections wait until one of them says the right hello. The others, which may be port scanners,
-//! health checks, or hosts that have died since, are closed; none of them holds up another.
+//! Connections of a server that have not sent the expected hello. Others, such as port scanners, health
+//! checks or hosts that have failed, are closed; none of them delays another.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,15 +11,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::framing::Framing;
 use super::limits::{CANDIDATES_MAX, HELLO_TIMEOUT, NOTE_INTERVAL};
 
-/// How long to wait where the system has no room for another connection.
+/// Pause while the system has no room for another connection.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a hello is not the right one.
+/// Refusal of a hello.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// Why, for both users.
+    /// Reason, for both users.
     pub(crate) reason: anyhow::Error,
-    /// What to answer, where the peer understands.
+    /// Answer to the peer, if its protocol has one.
     pub(crate) answer: Option<Vec<u8>>,
 }
 
@@ -31,7 +31,7 @@ impl<E: Into<anyhow::Error>> From<E> for Refusal {
 
 /// Listens on `tcp_port` of all addresses.
 pub(crate) fn listen(tcp_port: u16) -> anyhow::Result<TcpListener> {
-    // A socket on [::] takes IPv4 too; a machine without IPv6 has the other.
+    // A socket on [::] accepts IPv4 too; a machine without IPv6 has 0.0.0.0 only.
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, tcp_port))
         .or_else(|error| match error.kind() {
             ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
@@ -42,8 +42,8 @@ pub(crate) fn listen(tcp_port: u16) -> anyhow::Result<TcpListener> {
         })
 }
 
-/// Waits, for as long as it takes, for a connection whose first message `judge` takes for the right hello. Says of the
-/// others on standard error why they were closed.
+/// Waits, without a time limit, for a connection whose first message `judge` accepts as the hello. Reports on
+/// standard error why other connections were closed.
 pub(crate) fn accept<T>(
     listener: &TcpListener,
     framing: Framing,
@@ -78,7 +78,7 @@ pub(crate) fn accept<T>(
                 stream.set_nonblocking(true)?;
                 candidates.push(Candidate { stream, peer, bytes: Vec::new(), until: now + HELLO_TIMEOUT });
             }
-            // Nobody was waiting, or has left meanwhile.
+            // No connection was pending, or its peer has closed it.
             Err(error) if is_passing(&error) => {}
             Err(_) => std::thread::sleep(ACCEPT_RETRY_INTERVAL),
         }
@@ -89,7 +89,7 @@ fn is_passing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
 }
 
-/// Waits until there is another connection, or something of one of them, or the time of the oldest is over.
+/// Waits for another connection, for bytes of one, or for the oldest one's time limit.
 fn wait(listener: &TcpListener, candidates: &[Candidate]) -> anyhow::Result<()> {
     let sockets = candidates.iter().map(|candidate| PollFd::new(&candidate.stream, PollFlags::IN));
     let mut fds: Vec<PollFd<'_>> = sockets.chain([PollFd::new(listener, PollFlags::IN)]).collect();
@@ -102,7 +102,7 @@ fn wait(listener: &TcpListener, candidates: &[Candidate]) -> anyhow::Result<()> 
     }
 }
 
-/// A connection that has not said its hello yet.
+/// A connection that has not sent its hello yet.
 struct Candidate {
     stream: TcpStream,
     peer: SocketAddr,
@@ -111,7 +111,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Takes in what has come. The hello, once it is whole and right, or why the connection is to be closed.
+    /// Receives pending bytes. Returns the hello, once it is whole and accepted, or the reason to close the
+    /// connection.
     fn look<T>(
         &mut self,
         framing: Framing,
@@ -127,18 +128,20 @@ impl Candidate {
         match judge(message, self.peer.ip().to_canonical()) {
             Ok(hello) => Ok(Some(hello)),
             Err(refusal) => {
-                // It may not wait for an answer; one that it waits for fits into the socket's buffer.
+                // Does not block, because the socket's buffer has room. An error is ignored, because the peer
+                // may have closed.
                 let _ = refusal.answer.map(|answer| self.stream.write_all(&answer));
                 Err(refusal.reason)
             }
         }
     }
 
-    /// Takes in as much as a first message may have, and one byte more, by which it is known to be too long.
+    /// Receives at most as many bytes as a first message has, and one more, by which it is found to be too
+    /// long.
     fn read(&mut self, framing: Framing) -> anyhow::Result<()> {
         let room = (framing.bytes_max() + 1).saturating_sub(self.bytes.len());
         match (&self.stream).take(room as u64).read_to_end(&mut self.bytes) {
-            // The end of the stream, unless it was the room's.
+            // The end of the stream, because there was room for more.
             Ok(count) if count < room && framing.message(&self.bytes).is_ok_and(|found| found.is_none()) => {
                 anyhow::bail!("it hung up before it said what it wants")
             }
@@ -149,7 +152,7 @@ impl Candidate {
     }
 }
 
-/// Lines on standard error about connections that were closed, a few at a time.
+/// Lines on standard error about closed connections, limited in rate.
 #[derive(Default)]
 struct Notes {
     last_at: Option<Instant>,
@@ -213,7 +216,7 @@ mod tests {
     }
 
     fn is_closed(mut stream: &TcpStream) -> bool {
-        // A reset is as good: what was sent has not all been read.
+        // A reset is accepted too, because not all of the bytes sent were read.
         stream.read(&mut [0; 1]).is_ok_and(|count| count == 0) || stream.take_error().is_ok()
     }
 

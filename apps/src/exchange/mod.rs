@@ -43,7 +43,7 @@ pub(crate) struct ExchangeArgs {
 }
 
 impl ExchangeArgs {
-    /// How long the peer may be silent.
+    /// Time limit for a peer that sends nothing.
     pub(crate) fn peer_timeout(&self) -> Duration {
         Duration::from_secs(self.peer_timeout.into())
     }

@@ -7,13 +7,13 @@ use roce::qp::{Endpoint, EndpointError};
 
 /// Bytes of a line: `sizeof "0000:000000:000000:00000000000000000000000000000000"`.
 pub(crate) const LINE_BYTES: usize = 52;
-/// The client's last word: `sizeof "done"`.
+/// Bytes of the client's last message: `sizeof "done"`.
 pub(crate) const DONE: [u8; 5] = *b"done\0";
 
 /// The line of an end.
 pub(crate) fn line(end: &Endpoint) -> [u8; LINE_BYTES] {
     let mut line = [0; LINE_BYTES];
-    // The text is one byte shorter: the NUL remains.
+    // The text is one byte shorter, so the NUL remains.
     line.iter_mut().zip(end.to_string().bytes()).for_each(|(to, from)| *to = from);
     line
 }

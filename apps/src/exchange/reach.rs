@@ -1,4 +1,4 @@
-//! What a device and this host say of addresses.
+//! Addresses of a device and of this host.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use verbs::{Context, Gid, PortSpec};
 
 use super::gid::Reach;
 
-/// How long a neighbour may take to be found, while other connections wait: the kernel's second question is a second
-/// after its first.
+/// Time limit for the resolution of a neighbour, during which other connections wait. The kernel sends its
+/// second request a second after the first.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The addresses in reach of an open port.
@@ -20,7 +20,7 @@ pub(crate) struct DeviceReach<'a> {
 }
 
 impl<'a> DeviceReach<'a> {
-    /// Of `context`, which was opened on `port`.
+    /// The addresses of `context`, which was opened on `port`.
     pub(crate) fn new(context: &'a Context, port: &PortSpec) -> Self {
         let own = context.attr().gids.into_iter().map(|(_, gid)| gid).collect();
         DeviceReach { context, own, kind: port.kind }
@@ -43,7 +43,7 @@ impl Reach for DeviceReach<'_> {
     }
 
     fn is_of_this_host(&self, ip: IpAddr) -> bool {
-        // Only an address of its own can be bound to.
+        // Because only an address of this host can be bound to.
         ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
     }
 

@@ -1,15 +1,15 @@
-//! Whether a peer that should be doing something still is.
+//! Detection of a peer that has stopped.
 
 use std::time::{Duration, Instant};
 
-/// Looks at the count of what came, in a time limit.
+/// Reads of the count per time limit.
 const LOOKS_PER_LIMIT: u32 = 8;
 
-/// Watches a count that grows while the peer does its part.
+/// Watches a count that grows while the peer is active.
 #[derive(Debug)]
 pub(crate) struct Stall {
     limit: Duration,
-    /// When the count was last looked at, and when it was last found to have grown.
+    /// Times of the last read of the count, and of the last one that had grown.
     looked_at: Instant,
     grown_at: Instant,
     count: u64,
@@ -21,7 +21,8 @@ impl Stall {
         Stall { limit, looked_at: now, grown_at: now, count: 0 }
     }
 
-    /// Whether the count has not grown for the limit. Asks for it a few times in that time, as that may be costly.
+    /// Whether the count has not grown for the time limit. Reads it a few times per limit only, as that may
+    /// be costly.
     pub(crate) fn is_over(&mut self, now: Instant, count: impl FnOnce() -> u64) -> bool {
         if now.saturating_duration_since(self.looked_at) < self.limit / LOOKS_PER_LIMIT {
             return false;
@@ -34,7 +35,7 @@ impl Stall {
         now.saturating_duration_since(self.grown_at) >= self.limit
     }
 
-    /// What to say of a peer for which it is.
+    /// Returns the error text for a peer that has stopped.
     pub(crate) fn error(&self) -> anyhow::Error {
         anyhow::anyhow!(
             "nothing has come from the peer for {} s: is it still running, and the path to it up? A slower peer needs a \

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use socket2::{SockRef, TcpKeepalive};
 
-/// How long a client tries to reach its server, which may be starting just now.
+/// Time in which a client tries to connect to a server that may be starting.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
-/// Questions that a silent host leaves unanswered before it is taken for dead.
+/// Keep-alive probes without an answer before a host is taken for dead.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects to the server `host`, which may still be starting; `command` is what should run there.
+/// Connects to the server `host`, which may still be starting; the error names `command`.
 pub(crate) fn connect(
     host: &str,
     tcp_port: u16,
@@ -32,7 +32,7 @@ pub(crate) fn connect(
         for address in &addresses {
             match TcpStream::connect_timeout(address, timeout) {
                 Ok(stream) => return Ok(stream),
-                // Not listening yet; anything else will not change.
+                // The server does not listen yet; other errors do not pass.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => failed = error.into(),
                 Err(error) => return Err(error).with_context(what),
             }
@@ -44,13 +44,13 @@ pub(crate) fn connect(
     }
 }
 
-/// Bounds the time for which a peer that is gone goes unnoticed: its host is asked for a sign of life, and what is sent
-/// must be acknowledged within `timeout`.
+/// Bounds the time until a dead peer is detected: by keep-alive probes, and because sent bytes must be
+/// acknowledged within `timeout`.
 pub(crate) fn guard(stream: &TcpStream, timeout: Duration) -> anyhow::Result<()> {
-    // Messages are small and each is waited for.
+    // Because messages are small, and each is waited for.
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(timeout))?;
-    // The first question after half of the time, the others in what is left; the kernel counts in seconds.
+    // The first probe after half of the time, the others in the rest; in seconds, the kernel's unit.
     let second = Duration::from_secs(1);
     let keepalive = TcpKeepalive::new()
         .with_time((timeout / 2).max(second))
@@ -61,7 +61,7 @@ pub(crate) fn guard(stream: &TcpStream, timeout: Duration) -> anyhow::Result<()>
     socket.set_tcp_user_timeout(Some(timeout)).context("cannot bound the time without a TCP acknowledgement")
 }
 
-/// What an error of the connection says about the peer.
+/// Describes an error of the connection.
 pub(crate) fn explain(error: &std::io::Error, timeout: Duration) -> String {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!(
@@ -72,7 +72,7 @@ pub(crate) fn explain(error: &std::io::Error, timeout: Duration) -> String {
     }
 }
 
-/// Reads `bytes` in full, for at most `timeout`, however few of them come at a time. `what` they are is for the error.
+/// Reads `bytes` in full within `timeout`, however few arrive at a time. `what` names them in the error.
 pub(crate) fn read_record(
     stream: &mut TcpStream,
     bytes: &mut [u8],

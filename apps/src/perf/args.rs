@@ -139,7 +139,7 @@ pub(crate) struct BwArgs {
     pub(super) report_gbits: bool,
 }
 
-/// Where the other end is, and how this side talks about it.
+/// The peer's address, and the form of the report.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PeerArgs {
     /// The server to connect to; without it this side is the server
@@ -162,7 +162,7 @@ pub(crate) struct PeerArgs {
     pub(super) exchange: ExchangeArgs,
 }
 
-/// [`DEPTH`] as clap takes it.
+/// Returns [`DEPTH`] in the type that clap takes.
 fn depth_range() -> RangeInclusive<i64> {
     i64::from(*DEPTH.start())..=i64::from(*DEPTH.end())
 }
@@ -171,12 +171,12 @@ fn depth_range() -> RangeInclusive<i64> {
 const MAX_INLINE_BYTES: u32 = 1024;
 /// Messages longer than this complete one by one unless asked otherwise.
 const CQ_MOD_SIZE_MAX_BYTES: u32 = 8192;
-/// Where perftest stops looking for a peak by itself.
+/// Messages up to which perftest looks for a peak by default.
 const PEAK_ITERS_MAX: u64 = 20_000;
-/// Sends of a latency test between two that complete visibly.
+/// Sends of a latency test between two signalled ones.
 const LAT_CQ_MOD: u32 = 64;
 
-/// What one side does by itself, whatever the other does.
+/// Settings of one end that do not depend on the peer's.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Local {
     pub(super) tx_depth: u32,
@@ -195,7 +195,7 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// Messages to one completion, where messages have `size` bytes.
+    /// Returns the messages per completion, for messages of `size` bytes.
     pub(super) fn cq_mod(&self, size: u32) -> u32 {
         let default = if size > CQ_MOD_SIZE_MAX_BYTES { 1 } else { 100 };
         self.cq_mod.unwrap_or(default).min(self.tx_depth)
@@ -208,7 +208,7 @@ impl Local {
 }
 
 impl TestArgs {
-    /// What is wrong with the options together, beyond what each may be.
+    /// Checks the options together, beyond the range of each.
     pub(super) fn check(&self, test: Test) -> Result<(), String> {
         if self.rdma_cm {
             return Err(
@@ -245,7 +245,7 @@ impl TestArgs {
         }
     }
 
-    /// What this side asks of both, and what it does by itself, in a latency test.
+    /// Returns this end's offer, and its own settings, in a latency test.
     pub(super) fn resolve_lat(&self, test: Test) -> (Choices, Local) {
         let default_inline = if test.verb == Verb::Read { 0 } else { 220 };
         let local = Local {
@@ -257,7 +257,7 @@ impl TestArgs {
             qp_timeout: self.qp_timeout,
             gid_index: self.gid_index,
             congestion: self.congestion,
-            // Latency tests of WRITE poll memory.
+            // Because latency tests of WRITE poll memory.
             placement: Placement::InOrder,
             cq_events: self.cq_events,
             wants_peak: false,

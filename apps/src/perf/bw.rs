@@ -1,4 +1,4 @@
-//! Bandwidth: as many messages as go, and how long they took.
+//! Bandwidth: time for messages that are posted without a pause.
 
 use std::time::{Duration, Instant};
 
@@ -14,17 +14,17 @@ use super::setup::{Area, Bench, PerfQp, check, send_id, split_id};
 use super::turns::Turns;
 use crate::progress::Progress;
 
-/// Completions taken at a time.
+/// Completions polled at a time.
 const CQE_BATCH: usize = 32;
-/// Work requests that are made at a time of a longer post list.
+/// Work requests built at a time, of a longer post list.
 const POST_BATCH: usize = 32;
-/// Looks at the queues between two at the peer's messages.
+/// Polls of the queues between two checks for a message of the peer.
 const CONTROL_INTERVAL: u32 = 64;
-/// Batches of completions between two looks at the progress bar.
+/// Batches of completions between two updates of the progress bar.
 const PROGRESS_INTERVAL: u64 = 64;
 
-/// One run: sends, receives, and serves until both sides are done. Returns the figures of this
-/// side's requests or the peer's, or the sum where both sent.
+/// Runs one size: sends, receives, and serves until both ends are done. Returns the figures of this end's
+/// requests or of the peer's, or their sum if both sent.
 pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     let mut receiver = Receiver::prepare(bench, size)?;
     let mut sender = bench.initiates().then(|| Sender::new(bench, size));
@@ -53,7 +53,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
                     bench.control.send(&Message::Done { sent: sender.posted.clone(), row: Row::Bw(row) })?;
                 }
             }
-            // Whoever receives drives the device by its completion queue.
+            // Because the receiving end drives the device by polling its completion queue.
             _ if receiver.is_some() => {}
             _ => bench.context.progress()?,
         }
@@ -93,13 +93,13 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     }
 }
 
-/// Times of messages, for the peak.
+/// Times of messages, for the peak rate.
 struct Times {
     posted: Vec<u64>,
     completed: Vec<(usize, u64)>,
 }
 
-/// The side that posts requests.
+/// The end that posts requests.
 struct Sender {
     size: u32,
     verb: Verb,
@@ -110,10 +110,10 @@ struct Sender {
     verify: bool,
     posted: Vec<u64>,
     completed: Vec<u64>,
-    /// Per queue pair; `None`: until the time is over.
+    /// Messages per queue pair; `None`: until the time is over.
     count: Option<u64>,
     duration: Option<Duration>,
-    /// The time is over, and what had completed then.
+    /// Set when the time is over: messages completed by then, and the time taken.
     ended: Option<(u64, Duration)>,
     start: Instant,
     last: Duration,
@@ -121,7 +121,7 @@ struct Sender {
     turns: Option<Turns>,
     scratch: Vec<u8>,
     cqes: Vec<Cqe>,
-    /// Batches of completions taken.
+    /// Batches of completions polled.
     batches: u64,
 }
 
@@ -143,7 +143,7 @@ impl Sender {
             verb: params.test.verb,
             cq_mod: u64::from(local.cq_mod(size)),
             depth: u64::from(local.tx_depth),
-            // Each verified message has contents of its own, prepared just before it is posted.
+            // Each verified message has contents of its own, written just before it is posted.
             batch: if params.verify { 1 } else { u64::from(local.post_list) },
             inline: size <= local.inline_bytes && params.test.verb != Verb::Read,
             verify: params.verify,
@@ -169,8 +169,8 @@ impl Sender {
         self.start = Instant::now();
     }
 
-    /// How many messages a lane that has posted so many is still to post. When the time is over, as
-    /// many as bring a completion: those before it have none of their own.
+    /// Returns how many messages a lane that has posted `posted` is still to post. When the time is over: up
+    /// to the next signalled one, because those before it have no completion of their own.
     fn wanted(&self, posted: u64) -> u64 {
         match (self.count, self.ended) {
             (Some(count), _) => count.saturating_sub(posted),
@@ -179,13 +179,13 @@ impl Sender {
         }
     }
 
-    /// Everything posted has completed, and nothing more will be posted.
+    /// Whether every message posted has completed, and no more will be posted.
     fn is_done(&self) -> bool {
         let mut lanes = self.posted.iter().zip(&self.completed);
         lanes.all(|(posted, completed)| posted == completed && self.wanted(*posted) == 0)
     }
 
-    /// Fills the send queues and takes completions. Returns whether there was anything to do.
+    /// Fills the send queues and polls completions. Returns whether there was work.
     fn step(&mut self, bench: &Bench, progress: &mut Progress) -> anyhow::Result<bool> {
         let mut worked = false;
         for (index, lane) in bench.lanes.iter().enumerate() {
@@ -262,7 +262,7 @@ impl Sender {
             if self.verify {
                 self.prepare(bench, index, lane, first)?;
             }
-            // One at a time is the common case, and has no list to build.
+            // A single request is the common case, and needs no list.
             if batch == 1 {
                 let sges = [self.sge(bench, lane, first)];
                 lane.qp.post_send(&self.request(bench, index, lane, first, &sges))?;
@@ -279,7 +279,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Where message `n` comes from, or goes to in a READ.
+    /// Returns the source of message `n`, or its destination in a READ.
     fn sge(&self, bench: &Bench, lane: &PerfQp, n: u64) -> Sge {
         let area = if self.verb == Verb::Read { Area::Rx } else { Area::Tx };
         lane.sge(area, bench.layout.offset(n), self.size)
@@ -311,7 +311,7 @@ impl Sender {
         SendRequest { wr_id: send_id(index, n), op, flags, data }
     }
 
-    /// Writes the contents of message `n`, or clears what it will be read into.
+    /// Writes the contents of message `n`, or clears the memory that it will be read into.
     fn prepare(&mut self, bench: &Bench, index: usize, lane: &PerfQp, n: u64) -> anyhow::Result<()> {
         let offset = bench.layout.offset(n);
         if self.verb == Verb::Read {
@@ -335,7 +335,7 @@ impl Sender {
     }
 }
 
-/// The side that takes SENDs.
+/// The end that receives SENDs.
 struct Receiver {
     size: u32,
     size_max: u32,
@@ -346,7 +346,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Fills the receive queues before the first run, where this side has any.
+    /// Fills the receive queues before the first run, if this end has any.
     fn prepare(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Self>> {
         if bench.params.test.verb != Verb::Send || !bench.peer_initiates() {
             return Ok(None);
@@ -362,7 +362,7 @@ impl Receiver {
         }))
     }
 
-    /// Takes completions and posts their receives again. Returns whether there were any.
+    /// Polls completions and reposts their receives. Returns whether there were any.
     fn step(&mut self, bench: &Bench) -> anyhow::Result<bool> {
         self.cqes.clear();
         if bench.recv_cq.poll(&mut self.cqes, CQE_BATCH)? == 0 {
@@ -388,7 +388,7 @@ impl Receiver {
     }
 }
 
-/// Compares what lies at `offset` with the contents of message `n`.
+/// Compares the bytes at `offset` with the contents of message `n`.
 fn verify(lane: &PerfQp, offset: usize, scratch: &mut [u8], index: usize, n: u64) -> anyhow::Result<()> {
     lane.read(Area::Rx, offset, scratch)?;
     match pattern::first_difference(scratch, index, n) {
@@ -399,7 +399,7 @@ fn verify(lane: &PerfQp, offset: usize, scratch: &mut [u8], index: usize, n: u64
     }
 }
 
-/// Prepares what the peer will read, where it will be compared.
+/// Writes the data that the peer will read, if the peer compares it.
 fn prepare_reads(bench: &Bench, size: u32) -> anyhow::Result<()> {
     let params = &bench.params;
     if !params.verify || params.test.verb != Verb::Read || !bench.peer_initiates() {
@@ -415,8 +415,8 @@ fn prepare_reads(bench: &Bench, size: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares what the peer has written: the last message of each slot. Writes come in order, so
-/// nothing before it can be missing either.
+/// Compares the peer's WRITEs: the last message of each slot. An earlier one cannot be missing, because
+/// WRITEs are executed in order.
 fn verify_written(bench: &Bench, size: u32, sent: &[u64]) -> anyhow::Result<()> {
     if !bench.params.verify || bench.params.test.verb != Verb::Write {
         return Ok(());

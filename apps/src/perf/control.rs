@@ -1,4 +1,4 @@
-//! The out-of-band channel: one TCP connection, one message a line.
+//! The out-of-band channel: one TCP connection, one message per line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -14,10 +14,11 @@ use super::report::Row;
 use crate::exchange::limits::{HELLO_BYTES_MAX, ITERS, MESSAGE_BYTES_MAX, QPS, QUEUED_MESSAGES_MAX};
 use crate::exchange::{self, Framing, Refusal};
 
-/// What one end tells the other.
+/// A message between the two ends, with rows of a report as figures.
 pub(super) type Message = message::Message<Row>;
 
-/// The connection. A thread of its own reads it, so that a measuring loop can look without a system call.
+/// The connection. A thread of its own reads it, so that a measuring loop checks for messages without a
+/// system call.
 pub(super) struct Control {
     stream: TcpStream,
     lines: Receiver<Result<Message, String>>,
@@ -25,8 +26,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Connects to the server, or waits for the client where there is no host; `waiting` is called when clients can
-    /// come. `own` is this end's hello; `settle` accepts the peer's, which is at an address of TCP.
+    /// Connects to the server, or waits for a client if there is no host; `waiting` is called once clients
+    /// can connect. `own` is this end's hello; `settle` judges the peer's, given the peer's TCP address.
     pub(super) fn open<T>(
         peer: &PeerArgs,
         own: &Message,
@@ -74,24 +75,24 @@ impl Control {
         Ok(Control { stream, lines, timeout })
     }
 
-    /// How long the peer may be silent.
+    /// Time limit for a peer that sends nothing.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Tells the peer.
+    /// Sends a message to the peer.
     pub(super) fn send(&mut self, message: &Message) -> anyhow::Result<()> {
         self.stream.write_all(&line_of(message)?).context("the peer is gone")
     }
 
-    /// Tells the peer why this side gives up.
+    /// Sends the peer the reason why this end gives up.
     pub(super) fn give_up(&mut self, error: anyhow::Error) -> anyhow::Error {
-        // It may be the peer that is gone.
+        // Ignored, because the peer's end may be the reason.
         let _ = self.send(&failed(&error));
         error
     }
 
-    /// What the peer says next, in time.
+    /// Returns the peer's next message, if it arrives within the time limit.
     pub(super) fn recv(&mut self) -> anyhow::Result<Message> {
         match self.lines.recv_timeout(self.timeout) {
             Ok(message) => understand(message),
@@ -104,7 +105,7 @@ impl Control {
         }
     }
 
-    /// What the peer has said, if anything. Cheap, and does not block.
+    /// Returns a message of the peer that has arrived, if any. Cheap, and does not block.
     pub(super) fn try_recv(&mut self) -> anyhow::Result<Option<Message>> {
         match self.lines.try_recv() {
             Ok(message) => understand(message).map(Some),
@@ -113,7 +114,7 @@ impl Control {
         }
     }
 
-    /// Waits until both ends are here.
+    /// Waits until both ends have reached the barrier.
     pub(super) fn barrier(&mut self) -> anyhow::Result<()> {
         self.send(&Message::Ready)?;
         match self.recv()? {
@@ -123,7 +124,7 @@ impl Control {
     }
 }
 
-/// An answer out of turn.
+/// Returns the error for an unexpected message.
 pub(super) fn unexpected(message: &Message) -> anyhow::Error {
     anyhow!("the peer said `{}` out of turn: is it of the same version?", message.name())
 }
@@ -149,7 +150,7 @@ fn understand(message: Result<Message, String>) -> anyhow::Result<Message> {
     }
 }
 
-/// Whether its counts are such that the sums of both ends do not overflow.
+/// Whether the counts are so small that the sums of both ends do not overflow.
 fn is_plausible(row: &Row) -> bool {
     let counts = match row {
         Row::Bw(row) => [row.iterations, 0],
@@ -160,7 +161,7 @@ fn is_plausible(row: &Row) -> bool {
     counts.iter().all(|count| *count <= ITERS.end() * u64::from(*QPS.end()))
 }
 
-/// The next line, or why there is none.
+/// Returns the next line, or the reason why there is none.
 fn read_message(reader: &mut impl BufRead, timeout: Duration) -> Result<Message, String> {
     let mut line = Vec::new();
     match reader.take(MESSAGE_BYTES_MAX as u64).read_until(b'\n', &mut line) {

@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus of `exchange`: messages of both exchanges, and what the fuzzer found worth keeping.
+//! Replays the fuzz corpus of `exchange`: messages of both exchanges, and inputs that the fuzzer found.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

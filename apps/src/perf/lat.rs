@@ -1,4 +1,4 @@
-//! Latency: one message goes back and forth.
+//! Latency: one message is exchanged at a time.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use super::report::{LatRow, LatSpanRow, Row};
 use super::setup::{Area, Bench, check, send_id, split_id};
 use crate::progress::Progress;
 
-/// Looks at the queues between two at the peer's messages and at the clock.
+/// Polls of the queues between two checks for a message of the peer and of the clock.
 const CONTROL_INTERVAL: u32 = 256;
-/// Round trips between two looks at the progress bar.
+/// Round trips between two updates of the progress bar.
 const PROGRESS_INTERVAL: u64 = 4096;
-/// Sends outstanding before their completions are waited for.
+/// Sends outstanding, at most, before their completions are waited for.
 const SENDS_UNSEEN_MAX: u64 = 128;
 
-/// One run. Returns the client's figures, at both ends.
+/// Runs one size. Returns the client's figures, at both ends.
 pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     let mut ball = Ball::prepare(bench, size)?;
     let goal = match bench.params.extent {
@@ -43,9 +43,9 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     }
 }
 
-/// The client's side: throws, waits, and takes the time.
+/// Runs the client: sends, waits, and measures the time.
 fn serve(bench: &mut Bench, ball: &mut Ball, progress: &mut Progress) -> anyhow::Result<Row> {
-    // A READ is a round trip by itself; elsewhere the two ways are taken as equal.
+    // A READ is a round trip by itself; otherwise both directions are assumed equal.
     let ways = if bench.params.test.verb == Verb::Read { 1.0 } else { 2.0 };
     let start = Instant::now();
     let mut throw = |bench: &mut Bench| -> anyhow::Result<()> {
@@ -90,32 +90,32 @@ fn serve(bench: &mut Bench, ball: &mut Ball, progress: &mut Progress) -> anyhow:
     }))
 }
 
-/// What came of waiting.
+/// Result of a wait.
 enum Waited {
-    /// The peer's message, or the data read.
+    /// The peer's message, or the data of a READ.
     Came,
-    /// The word that it is over.
+    /// The peer's message that the run is over.
     Over(Row),
 }
 
-/// The message in play.
+/// State of the exchange.
 struct Ball {
     size: u32,
     verb: Verb,
     inline: bool,
     verify: bool,
     cq_mod: u64,
-    /// Messages sent and received by this side.
+    /// Messages sent and received by this end.
     sent: u64,
     received: u64,
     completed: u64,
-    /// Where the last message arrived.
+    /// Offset of the last message received.
     arrived_at: usize,
     scratch: Vec<u8>,
     arrived: Vec<u8>,
 }
 
-/// The last byte of message `n`: never that of the one before, nor of fresh memory.
+/// Returns the last byte of message `n`, which differs from that of the one before and of fresh memory.
 fn mark(n: u64) -> u8 {
     (n % 255) as u8 + 1
 }
@@ -149,7 +149,7 @@ impl Ball {
         Ok(ball)
     }
 
-    /// Sends the next message, or reads.
+    /// Sends the next message, or posts the next READ.
     fn throw(&mut self, bench: &Bench) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { bail!("a test needs a queue pair") };
         let n = self.sent;
@@ -183,7 +183,7 @@ impl Ball {
         Ok(())
     }
 
-    /// Puts the mark at the end of message `n`, where it goes from.
+    /// Writes the mark at the end of message `n` at its source.
     fn write_mark(&mut self, bench: &Bench, n: u64) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { return Ok(()) };
         let Some(last) = self.scratch.last_mut().filter(|_| self.verb == Verb::Write) else {
@@ -197,7 +197,7 @@ impl Ball {
         }
     }
 
-    /// Waits for the peer.
+    /// Waits for the peer's message, or the data of a READ.
     fn wait(&mut self, bench: &mut Bench) -> anyhow::Result<Waited> {
         let mut looks = 0_u32;
         loop {
@@ -223,7 +223,7 @@ impl Ball {
         }
     }
 
-    /// Drives the device once; whether what is waited for is there.
+    /// Polls the device once. Returns whether the message or the data has arrived.
     fn look(&mut self, bench: &Bench) -> anyhow::Result<bool> {
         let Some(lane) = bench.lanes.first() else { return Ok(false) };
         let waits_for_cqe = match self.verb {
@@ -254,7 +254,7 @@ impl Ball {
         }
     }
 
-    /// Posts the receive again, and takes completions of sends where many may have gathered.
+    /// Reposts the receive, and polls completions of sends if many may be outstanding.
     fn reap(&mut self, bench: &Bench) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { return Ok(()) };
         lane.post_recv(self.arrived_at, bench.params.size_max(), 0)?;
@@ -266,7 +266,8 @@ impl Ball {
         Ok(())
     }
 
-    /// Compares what came with what was sent: the peer has sent as many as this one received.
+    /// Compares the message received with the one sent, because the peer has sent as many as this end
+    /// received.
     fn compare(&mut self, bench: &Bench) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { return Ok(()) };
         lane.read(Area::Rx, self.arrived_at, &mut self.arrived)?;

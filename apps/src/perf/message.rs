@@ -1,5 +1,5 @@
-//! What the two ends of `roce perf` tell each other, one JSON value a line, and what is accepted of it. Pure: a fuzzer
-//! feeds it bytes.
+//! Messages between the two ends of `roce perf`, one JSON value per line, and their validation. Pure: a
+//! fuzzer feeds it bytes.
 
 use std::net::IpAddr;
 
@@ -11,33 +11,33 @@ use serde::{Deserialize, Serialize};
 use super::params::Offer;
 use crate::exchange::limits::{DEPTH, GIDS_MAX, ITERS, QPS, QUOTED_CHARS_MAX, quote};
 
-/// Changes when a peer of another version could not follow.
+/// Version of the protocol. Changes if a peer of the old version could not follow.
 const PROTOCOL: u32 = 1;
 
-/// What one end tells the other; `R` are the figures of a run.
+/// A message of one end; `R` are the figures of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message<R> {
-    /// Opens the conversation, both ways.
+    /// First message of either end.
     Hello(Box<Hello>),
-    /// The limit program's opening.
+    /// First message of the limit program's ends.
     RawHello(RawHello),
-    /// Its queue pairs, in order.
+    /// Queue pairs of the sender, in order.
     Ends(Vec<End>),
-    /// At the barrier before a run.
+    /// The sender has reached the barrier before a run.
     Ready,
-    /// It has sent all it will in this run: how many messages, and what it measured.
+    /// The sender has sent all its messages of this run: their numbers, and the figures.
     Done {
-        /// Messages sent, by queue pair.
+        /// Messages sent, per queue pair.
         sent: Vec<u64>,
-        /// Its figures.
+        /// Figures of the sender.
         row: R,
     },
-    /// It gives up, and why.
+    /// The sender gives up, for this reason.
     Failed(String),
 }
 
-/// Who is there, and what it wants.
+/// Version, offer and addresses of an end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     protocol: u32,
@@ -47,16 +47,16 @@ pub(crate) struct Hello {
     pub(super) rx_depth: u32,
     /// GIDs with their indices.
     gids: Vec<(u8, String)>,
-    /// The index that its user chose.
+    /// GID index that the user chose.
     pub(super) gid_index: Option<u8>,
 }
 
-/// The same of the limit program.
+/// The hello of the limit program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RawHello {
     protocol: u32,
     mac: String,
-    /// What must be the same at both ends: payload, mode, count.
+    /// Values that must be equal at both ends: payload, mode, count.
     pub(super) job: String,
 }
 
@@ -72,10 +72,10 @@ pub(crate) struct End {
     pub(super) rkey: u32,
 }
 
-/// Why a message of the peer is not accepted.
+/// Reason why a message of the peer is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageError {
-    /// No message at all.
+    /// Not a message.
     #[error(
         "the peer does not speak the language of `roce perf`: is it another program (perftest's own tools cannot be \
          the peer), or of another version?"
@@ -87,21 +87,21 @@ pub(crate) enum MessageError {
          both ends"
     )]
     Protocol {
-        /// Its version, as it can be shown.
+        /// Program version of the peer, for display.
         version: String,
-        /// Its protocol.
+        /// Protocol version of the peer.
         protocol: u32,
     },
-    /// A value that the command line would refuse too, or that no end of this project has.
+    /// A value that the command line would refuse too, or that no end of this project sends.
     #[error("the peer's hello is refused: {0}")]
     Value(String),
-    /// More of something than a test can have.
+    /// More entries than a test can have.
     #[error("the peer's message is refused: {0}")]
     Count(&'static str),
 }
 
 impl<R: DeserializeOwned> Message<R> {
-    /// Reads a line, with or without its end. What it returns is within the limits.
+    /// Parses a line, with or without its end. The result is within the limits.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, MessageError> {
         let mut message: Self = serde_json::from_slice(line).map_err(|_| MessageError::Language)?;
         match &mut message {
@@ -123,7 +123,7 @@ impl<R: DeserializeOwned> Message<R> {
 }
 
 impl<R> Message<R> {
-    /// What kind it is.
+    /// Returns the kind of the message.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Message::Hello(_) => "hello",
@@ -144,7 +144,7 @@ impl Hello {
         Hello { protocol: PROTOCOL, version, offer, tx_depth, rx_depth, gids, gid_index: index }
     }
 
-    /// Its GIDs with their indices: those that could be read, which after [`Message::parse`] are all.
+    /// Returns the GIDs with their indices: those that can be parsed, which after [`Message::parse`] are all.
     pub(super) fn gids(&self) -> Vec<(u8, Gid)> {
         self.gids.iter().filter_map(|(index, text)| Some((*index, parse_gid(text)?))).collect()
     }
@@ -186,7 +186,7 @@ impl RawHello {
         RawHello { protocol: PROTOCOL, mac: mac.to_string(), job }
     }
 
-    /// Its Ethernet address; after [`Message::parse`] there is one.
+    /// Returns the MAC of the sender; after [`Message::parse`] there is one.
     pub(super) fn mac(&self) -> Option<Mac> {
         self.mac.parse().ok().filter(|mac: &Mac| !mac.is_group() && *mac != Mac::default())
     }
@@ -212,7 +212,7 @@ impl End {
     }
 }
 
-/// The ends of the peer, which must be as many as this side has, and all at the GID that its hello leads to.
+/// Returns the peer's ends, which must be as many as this end's, and all at the GID that its hello leads to.
 pub(crate) fn check_ends(ends: Vec<End>, count: usize, gid: Gid) -> Result<Vec<(Endpoint, End)>, String> {
     if ends.len() != count {
         return Err(format!("the peer has {} queue pairs, and this end {count}", ends.len()));

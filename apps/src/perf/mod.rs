@@ -32,15 +32,15 @@ use report::Row;
 use setup::Bench;
 use turns::TurnRow;
 
-/// Exit status of a command line that makes no sense.
+/// Exit status for an invalid command line.
 const USAGE: u8 = 2;
-/// What a progress bar says.
+/// Text of a progress bar.
 const MEASURING: &str = "Measuring";
 
 /// Bandwidth and latency between two ends, with perftest's options and report.
 ///
 /// Start the same command at both ends: without a host it is the server, with the server's host it is
-/// the client. What one end is not told it takes from the other.
+/// the client. An option that one end is not given is taken from the other.
 #[derive(Args)]
 pub(crate) struct PerfArgs {
     #[command(subcommand)]
@@ -101,14 +101,14 @@ fn usage(test: Test, wrong: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// Runs all sizes and prints what comes of them.
+/// Runs all sizes and prints their figures.
 fn measure(
     mut bench: Bench,
     json: bool,
     run: fn(&mut Bench, u32) -> anyhow::Result<Row>,
 ) -> anyhow::Result<ExitCode> {
     let result = measure_sizes(&mut bench, json, run);
-    // After a failure too, which the events may have brought about.
+    // After a failure too, because the events may have caused it.
     events::tell(&bench.context.event_outcomes(), json);
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -140,7 +140,7 @@ fn measure_sizes(
     if bench.local.loss_turns.is_some() && bench.turns.is_empty() {
         eprintln!("{}", turns::NOTHING_TO_COMPARE);
     }
-    // Neither end takes its queue pairs away while the other still waits for an acknowledgement.
+    // Otherwise an end could destroy its queue pairs while the peer still waits for an ACK.
     bench.control.barrier()?;
     if json {
         println!("{}", serde_json::to_string_pretty(&describe(bench, &attr, &rows))?);
@@ -199,7 +199,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
     })
 }
 
-/// Keeps the calling thread, which measures, on one CPU. Threads made before stay where they were.
+/// Binds the calling thread, which measures, to one CPU. Threads made before keep their affinity.
 fn pin(cpu: usize) -> anyhow::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     if cpu >= rustix::thread::CpuSet::MAX_CPU {

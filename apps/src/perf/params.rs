@@ -1,4 +1,4 @@
-//! What the two ends of a test must agree on.
+//! Parameters that the two ends of a test must agree on.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,9 +11,9 @@ use crate::exchange::limits::{ITERS, LAT_ITERS_MAX, OUTS, QPS, SECS, SIZE_BYTES_
 
 /// The largest size of `-a`, as a power of two.
 const ALL_SIZES_LOG2: u32 = 23;
-/// What repairs losses best without the peer's consent.
+/// Default recovery: the best that needs no agreement with the peer.
 pub(super) const DEFAULT_RECOVERY: RecoveryScheme = RecoveryScheme::ImprovedGoBackN;
-/// READs outstanding, where nobody says.
+/// Default number of READs outstanding.
 const DEFAULT_OUTS: u8 = 16;
 
 /// The operation measured.
@@ -25,7 +25,7 @@ pub(super) enum Verb {
     Read,
 }
 
-/// What is measured of it.
+/// The quantity measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Measure {
@@ -52,7 +52,7 @@ impl fmt::Display for Test {
     }
 }
 
-/// What one side was told by its user; what it was not told the peer may say.
+/// Choices of one end's user; the peer's user may make those that are left open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Choices {
     pub(super) size: Option<u32>,
@@ -69,7 +69,7 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    /// What is wrong with them, whether they came by the command line or from the peer.
+    /// Checks the choices, whether they are from the command line or from the peer.
     pub(super) fn check(&self, test: Test) -> Result<(), String> {
         let is_lat = test.measure == Measure::Lat;
         within("-n", self.iters, &ITERS)?;
@@ -119,7 +119,7 @@ fn within<T: PartialOrd + fmt::Display>(
     }
 }
 
-/// A recovery scheme, by its name.
+/// A recovery scheme, in messages by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Recovery(pub(super) RecoveryScheme);
@@ -144,16 +144,16 @@ impl TryFrom<String> for Recovery {
     }
 }
 
-/// How long each queue pair sends.
+/// Length of a run, per queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// So many messages.
+    /// Number of messages.
     Iters(u64),
-    /// So many seconds.
+    /// Seconds.
     Secs(u32),
 }
 
-/// What both sides do.
+/// Parameters of both ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Params {
     pub(super) test: Test,
@@ -168,7 +168,7 @@ pub(super) struct Params {
     pub(super) verify: bool,
 }
 
-/// One side's part in the agreement.
+/// Offer of one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
     pub(super) test: Test,
@@ -187,7 +187,7 @@ impl Offer {
     }
 }
 
-/// Why there is no agreement.
+/// Reason why there is no agreement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Disagreement {
     #[error("the server runs {server} and the client {client}: start both with the same command")]
@@ -219,7 +219,7 @@ fn merge<T: Copy + PartialEq + fmt::Display>(
 }
 
 impl Params {
-    /// What both sides do, from what each was told; both sides come to the same result by themselves.
+    /// Returns the parameters that follow from both offers; each end computes the same.
     pub(super) fn agree(server: &Offer, client: &Offer) -> Result<Params, Disagreement> {
         if server.test != client.test {
             return Err(Disagreement::Test { server: server.test, client: client.test });
@@ -255,12 +255,12 @@ impl Params {
         })
     }
 
-    /// The longest message.
+    /// Returns the longest message, in bytes.
     pub(super) fn size_max(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// How many messages all queue pairs send together, where that is known.
+    /// Returns the number of messages that all queue pairs send together, if it is known.
     pub(super) fn total(&self) -> Option<u64> {
         match self.extent {
             Extent::Iters(iters) => Some(iters * u64::from(self.qps)),

@@ -1,4 +1,4 @@
-//! Message contents that tell which message they are.
+//! Message contents that identify their message.
 
 const WORD_BYTES: usize = 8;
 
@@ -10,7 +10,7 @@ pub(super) fn fill(out: &mut [u8], lane: usize, n: u64) {
     }
 }
 
-/// Where `bytes` begin to differ from the contents of message `n` of a lane, if they do.
+/// Returns the offset at which `bytes` differ from the contents of message `n` of a lane, if they do.
 pub(super) fn first_difference(bytes: &[u8], lane: usize, n: u64) -> Option<usize> {
     let key = key(bytes.len(), lane, n);
     let (index, chunk) =

@@ -1,5 +1,5 @@
-//! The limit program: what a port carries when the payload is copied from and to application memory
-//! and the ICRC is made and checked, but there is no transport; or, bare, the port alone.
+//! The limit program: the rate of a port if the payload is copied from and to application memory and the ICRC
+//! is computed and checked, but without a transport; or, bare, the rate of the port alone.
 
 use std::process::ExitCode;
 use std::thread;
@@ -25,24 +25,24 @@ use super::report::{LINE, LatRow, RawRow, Row};
 use crate::exchange::Stall;
 use crate::exchange::limits::quote;
 
-/// Frames sent or received between two looks at anything else.
+/// Frames of a burst, sent or received.
 const BURST_FRAMES: usize = 32;
 /// Bursts between two looks at the clock.
 const CLOCK_INTERVAL: u32 = 64;
 /// The application's buffer: that of a 64 KiB message.
 const MEMORY_BYTES: usize = 65_536;
-/// How long the link may take to come up, and a frame to come back.
+/// Time limit of the link, and of a frame to return.
 const PATIENCE: Duration = Duration::from_secs(10);
 const FRAME_PATIENCE: Duration = Duration::from_secs(1);
-/// Looks at the port between two at the clock while a frame is waited for.
+/// Polls of the port between two reads of the clock, while a frame is waited for.
 const LOOKS_PER_CLOCK: u32 = 4096;
-/// Frames go to no queue pair, but look as if.
+/// Destination of the frames, which is no queue pair.
 const DEST_QP: Qpn = Qpn::new(0x11);
 const UDP_SOURCE_PORT: u16 = 0xC000;
 
 type Frames = Vec<<DpdkPort as Port>::Frame>;
 
-/// One end of the limit program.
+/// An end of the limit program.
 struct Raw<'a> {
     args: &'a RawArgs,
     opened: Opened,
@@ -126,13 +126,13 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// Where the payload of the next frame lies: the buffer is gone through again and again.
+    /// Returns the offset of the next frame's payload: the buffer is used in a cycle.
     fn next_offset(&self, offset: usize) -> usize {
         let next = offset + self.args.size as usize;
         if next + self.args.size as usize > MEMORY_BYTES { 0 } else { next }
     }
 
-    /// Queues one frame with the payload at `offset`. False where the port is full.
+    /// Queues one frame with the payload at `offset`. False if the port is full.
     #[inline]
     fn queue_frame(&mut self, offset: usize) -> bool {
         let Some(frame) = self.opened.port.tx_reserve(self.frame_bytes) else { return false };
@@ -158,7 +158,8 @@ impl<'a> Raw<'a> {
         self.template.seal(frame).is_some()
     }
 
-    /// Takes a burst; each frame's ICRC is checked and its payload copied. Returns how many were right.
+    /// Receives a burst, checks each frame's ICRC and copies its payload. Returns the number of correct
+    /// frames.
     #[inline]
     fn take_frames(&mut self, offset: &mut usize) -> u64 {
         let count = self.opened.port.rx_burst(&mut self.frames, BURST_FRAMES);
@@ -184,7 +185,7 @@ impl<'a> Raw<'a> {
         good
     }
 
-    /// The client: sends as many as the port takes.
+    /// Runs the client: sends as many frames as the port takes.
     fn flood(&mut self) -> anyhow::Result<Row> {
         let start = Instant::now();
         let (mut offset, mut rounds, mut queued) = (0, 0_u32, 0_u64);
@@ -210,7 +211,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// The server: counts what arrives, from the first frame to the last.
+    /// Runs the server: counts the frames received, from the first to the last.
     fn drain(&mut self) -> anyhow::Result<Row> {
         let (mut offset, mut frames, mut looks) = (0, 0_u64, 0_u32);
         let mut stall = Stall::new(self.control.timeout(), Instant::now());
@@ -220,7 +221,7 @@ impl<'a> Raw<'a> {
             let good = self.take_frames(&mut offset);
             if good > 0 {
                 last = Instant::now();
-                // The first burst has arrived before the time begins.
+                // Because the first burst has arrived before the time begins.
                 if first.is_none() {
                     first = Some(last)
                 } else {
@@ -250,7 +251,7 @@ impl<'a> Raw<'a> {
         Ok(row)
     }
 
-    /// The client of the latency test.
+    /// Runs the client of the latency test.
     fn ping(&mut self) -> anyhow::Result<Row> {
         let mut nanos = Vec::with_capacity(self.args.iters as usize);
         let mut before = Instant::now();
@@ -274,7 +275,7 @@ impl<'a> Raw<'a> {
         Ok(row)
     }
 
-    /// The server of the latency test: sends a frame for each that comes.
+    /// Runs the server of the latency test: sends a frame for each one received.
     fn echo(&mut self) -> anyhow::Result<Row> {
         let (mut frames, mut looks) = (0_u64, 0_u32);
         let mut stall = Stall::new(self.control.timeout(), Instant::now());
@@ -323,14 +324,14 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// What must be the same at both ends.
+/// Returns the values that must be equal at both ends.
 fn job(args: &RawArgs) -> String {
     let bare = if args.bare { " --bare" } else { "" };
     let lat = if args.lat { " --lat" } else { "" };
     format!("-s {}{bare}{lat}", args.size)
 }
 
-/// The Ethernet address of a peer that says this.
+/// Returns the MAC of the peer that sent `message`.
 fn settle(own: &RawHello, message: Message) -> anyhow::Result<Mac> {
     let peer = match message {
         Message::RawHello(peer) => peer,
@@ -349,7 +350,7 @@ fn settle(own: &RawHello, message: Message) -> anyhow::Result<Mac> {
 fn wait_link(port: &mut DpdkPort) -> anyhow::Result<()> {
     const KNOCK_INTERVAL: Duration = Duration::from_millis(5);
     let start = Instant::now();
-    // A poll_link may be refused until the other end listens.
+    // A restart may be refused until the peer listens.
     while !port.poll_link().unwrap_or(false) {
         if start.elapsed() >= PATIENCE {
             bail!("the link is not up after {} s: is the other end of the port running?", PATIENCE.as_secs());

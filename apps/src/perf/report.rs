@@ -12,7 +12,7 @@ use super::params::{Extent, Measure, Params, Verb};
 pub(super) const LINE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// Above the counters of this end that are not zero.
+/// Title of the counters of this end that are not zero.
 pub(super) const COUNTERS_HEADER: &str = " counters   of this end, not zero";
 
 const BYTES_PER_MIB: f64 = 1_048_576.0;
@@ -37,9 +37,9 @@ pub(super) enum Row {
 pub(super) struct BwRow {
     pub(super) bytes: u32,
     pub(super) iterations: u64,
-    /// The best rate between any two messages, in messages a second; 0 where it was not looked for.
+    /// Highest rate between any two messages, in messages per second; 0 if it was not computed.
     pub(super) peak_per_sec: f64,
-    /// Messages a second.
+    /// Messages per second.
     pub(super) average_per_sec: f64,
 }
 
@@ -63,26 +63,26 @@ pub(super) struct LatSpanRow {
     pub(super) bytes: u32,
     pub(super) iterations: u64,
     pub(super) t_avg_usec: f64,
-    /// Transactions a second.
+    /// Transactions per second.
     pub(super) tps_average: f64,
 }
 
-/// What the limit program carried.
+/// Figures of the limit program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct RawRow {
-    /// Payload of a frame.
+    /// Payload of a frame, in bytes.
     pub(super) bytes: u32,
     pub(super) frame_bytes: u32,
-    /// Frames received, and right.
+    /// Frames received correctly.
     pub(super) frames: u64,
     /// Frames sent.
     pub(super) sent: u64,
-    /// Frames received a second.
+    /// Frames received per second.
     pub(super) per_sec: f64,
 }
 
 impl RawRow {
-    /// The header of its table.
+    /// Returns the header of its table.
     pub(super) const HEADER: &str =
         " #bytes     #frame bytes   #frames        payload[Gb/sec]    frames[Gb/sec]    rate[Mpps]";
 
@@ -115,7 +115,7 @@ impl RawRow {
 }
 
 impl BwRow {
-    /// Two directions together.
+    /// Returns the sum of two directions.
     pub(super) fn plus(self, other: BwRow) -> BwRow {
         BwRow {
             peak_per_sec: self.peak_per_sec + other.peak_per_sec,
@@ -137,7 +137,7 @@ impl BwRow {
         let (peak, average) = (unit(self.peak_per_sec), unit(self.average_per_sec));
         let rate = self.average_per_sec / 1e6;
         let (bytes, iterations) = (self.bytes, self.iterations);
-        // As perftest does: more digits where two say nothing.
+        // As perftest does: more digits if two show nothing.
         if gbits && average < 0.1 {
             format!(
                 " {bytes:<7}    {iterations}           {peak:<7.6}            {average:<7.6}            {rate:<7.6}"
@@ -163,8 +163,8 @@ impl BwRow {
 }
 
 impl LatRow {
-    /// The figures of `nanos`, one entry a round trip; each counts as `1 / divisor` of it.
-    /// `None` where there are none.
+    /// Returns the figures of `nanos`, one entry per round trip, each divided by `divisor`; `None` if there
+    /// are none.
     pub(super) fn of(bytes: u32, nanos: &mut [u64], divisor: f64) -> Option<LatRow> {
         nanos.sort_unstable();
         let usec = |nanos: u64| nanos as f64 / 1000.0 / divisor;
@@ -208,7 +208,7 @@ impl LatRow {
 }
 
 impl Row {
-    /// The header of its table.
+    /// Returns the header of its table.
     pub(super) fn header(measure: Measure, extent: Extent, gbits: bool) -> &'static str {
         match (measure, extent, gbits) {
             (Measure::Bw, _, false) => {
@@ -226,7 +226,7 @@ impl Row {
         }
     }
 
-    /// Its line of the table.
+    /// Returns its line of the table.
     pub(super) fn line(&self, gbits: bool) -> String {
         match self {
             Row::Bw(row) => row.line(gbits),
@@ -239,7 +239,7 @@ impl Row {
         }
     }
 
-    /// Its figures under names with units.
+    /// Returns its figures under names with units.
     pub(super) fn json(&self) -> Value {
         match self {
             Row::Bw(row) => row.json(),
@@ -250,7 +250,7 @@ impl Row {
     }
 }
 
-/// The block of settings above the table.
+/// Returns the block of settings above the table.
 pub(super) fn settings(
     params: &Params,
     local: &Local,
@@ -310,13 +310,13 @@ pub(super) fn settings(
     lines
 }
 
-/// The frames of this end that faults looked at, each way by its name; none where none were asked for.
+/// Returns the impaired frames of this end by direction; empty without impairments.
 fn faulted(faults: &FaultCounters) -> Vec<(&'static str, FaultTally)> {
     let ways = [("sent", faults.tx), ("received", faults.rx)];
     ways.into_iter().filter(|(_, tally)| tally.frames > 0).collect()
 }
 
-/// What the faults asked for did to the frames of this end, and how many packets it retransmitted: a table.
+/// Returns a table of the impaired frames of this end, and of its retransmissions.
 pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<String> {
     let ways = faulted(faults);
     if ways.is_empty() {
@@ -331,7 +331,7 @@ pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<Str
     std::iter::once(header).chain(ways.into_iter().map(row)).chain([again]).collect()
 }
 
-/// The same for machines, by the way of the frames.
+/// Returns the same as JSON, by direction.
 pub(super) fn faults_json(faults: &FaultCounters) -> Value {
     let tally = |tally: FaultTally| {
         let FaultTally { frames, dropped, corrupted, duplicated, reordered } = tally;
@@ -346,8 +346,8 @@ pub(super) fn faults_json(faults: &FaultCounters) -> Value {
     faulted(faults).into_iter().map(|(way, count)| (way.to_owned(), tally(count))).collect()
 }
 
-/// The least time a message took between a post and a completion, in nanoseconds: `posted` and
-/// `completed` are times by message, `completed` only where a completion was (0 elsewhere).
+/// Returns the least time per message between a post and a completion, in nanoseconds. `posted` and
+/// `completed` are times by message; `completed` is 0 for a message without a completion.
 pub(super) fn peak_nanos_per_message(posted: &[u64], completed: &[(usize, u64)]) -> Option<f64> {
     let mut best: Option<f64> = None;
     for (first, at) in posted.iter().enumerate() {

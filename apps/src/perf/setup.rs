@@ -1,4 +1,4 @@
-//! From options to connected queue pairs with memory behind them.
+//! From options to connected queue pairs with memory.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -19,20 +19,20 @@ use crate::exchange::gid::{self, Reach};
 use crate::exchange::limits::PEER_MEMORY_BYTES_MAX;
 use crate::exchange::{DeviceReach, Stall};
 
-/// How long an end waits for the link, once its peer has been heard of.
+/// Time limit of the link, once the peer has connected over TCP.
 const LINK_PATIENCE: Duration = Duration::from_secs(10);
-/// Sends of a latency test that may be outstanding without a visible completion.
+/// Sends of a latency test that may be outstanding without a signalled one.
 const LAT_SEND_DEPTH: u32 = 256;
-/// The most memory that a verified test takes for one queue pair and direction.
+/// Memory of a verified test, at most, per queue pair and direction, in bytes.
 const VERIFY_AREA_BYTES: usize = 64 << 20;
-/// Small messages go round in a page, as perftest's do.
+/// Bytes that small messages use in a cycle, as perftest's do.
 const CYCLE_BYTES: usize = 4096;
-/// Slots begin at cache lines.
+/// Alignment of slots, to cache lines.
 const SLOT_ALIGN_BYTES: usize = 64;
-/// How long a sleep for completions lasts at most: the peer may be done without one.
+/// Longest sleep for completions, because the peer may be done without one.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// Where messages lie in an area of memory: message `n` in slot `n % slots`.
+/// Positions of messages in an area of memory: message `n` in slot `n % slots`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     stride_bytes: usize,
@@ -40,7 +40,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For messages of at most `size_max` bytes. A verified test has a slot for each message in flight.
+    /// The layout for messages of at most `size_max` bytes. A verified test has a slot for each message
+    /// outstanding.
     pub(super) fn new(size_max: u32, depth: u32, verify: bool) -> Layout {
         let stride_bytes = (size_max as usize).max(1).next_multiple_of(SLOT_ALIGN_BYTES);
         let slots = if verify {
@@ -51,17 +52,17 @@ impl Layout {
         Layout { stride_bytes, slots: slots as u64 }
     }
 
-    /// Bytes of an area.
+    /// Returns the bytes of an area.
     fn area_bytes(&self) -> usize {
         self.stride_bytes * self.slots as usize
     }
 
-    /// Bytes of both areas of so many queue pairs.
+    /// Returns the bytes of both areas of so many queue pairs.
     fn memory_bytes(&self, qps: u32) -> u64 {
         self.area_bytes() as u64 * 2 * u64::from(qps)
     }
 
-    /// Where the slot of message `n` begins.
+    /// Returns the offset of message `n`'s slot.
     pub(super) fn offset(&self, n: u64) -> usize {
         (n % self.slots) as usize * self.stride_bytes
     }
@@ -77,12 +78,12 @@ pub(super) struct PerfQp {
     peer_rkey: RKey,
 }
 
-/// Half of a lane's memory.
+/// An area of a lane's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Area {
-    /// What arrives here.
+    /// Destination of messages received.
     Rx,
-    /// What goes from here.
+    /// Source of messages sent.
     Tx,
 }
 
@@ -91,22 +92,22 @@ impl PerfQp {
         offset + if area == Area::Tx { self.area_bytes } else { 0 }
     }
 
-    /// The scatter/gather entry of bytes of an area.
+    /// Returns a scatter/gather entry within an area.
     pub(super) fn sge(&self, area: Area, offset: usize, len_bytes: u32) -> verbs::Sge {
         self.mr.sge(self.place(area, offset), len_bytes)
     }
 
-    /// Copies bytes of an area.
+    /// Copies from an area.
     pub(super) fn read(&self, area: Area, offset: usize, out: &mut [u8]) -> anyhow::Result<()> {
         Ok(self.mr.read(self.place(area, offset), out)?)
     }
 
-    /// Changes bytes of an area.
+    /// Copies to an area.
     pub(super) fn write(&self, area: Area, offset: usize, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(self.mr.write(self.place(area, offset), bytes)?)
     }
 
-    /// The address and key of the peer's bytes at `offset` of its area.
+    /// Returns address and R_Key of the peer's area at `offset`.
     pub(super) fn remote(&self, area: Area, offset: usize) -> (u64, RKey) {
         let base = if area == Area::Rx { self.peer_rx_addr } else { self.peer_tx_addr };
         (base.wrapping_add(offset as u64), self.peer_rkey)
@@ -125,17 +126,17 @@ fn recv_id(lane: usize, offset: usize) -> u64 {
     (lane as u64) << OFFSET_BITS | offset as u64
 }
 
-/// Lane and number out of a work request's id: an offset or a count.
+/// Splits the ID of a work request into lane and number: an offset or a count.
 pub(super) fn split_id(wr_id: u64) -> (usize, u64) {
     ((wr_id >> OFFSET_BITS) as usize, wr_id & ((1 << OFFSET_BITS) - 1))
 }
 
-/// The id of a send that is message `count` of its lane.
+/// Returns the ID of the send of message `count` of its lane.
 pub(super) fn send_id(lane: usize, count: u64) -> u64 {
     (lane as u64) << OFFSET_BITS | count
 }
 
-/// Fails where a completion did.
+/// Fails if the completion is in error.
 pub(super) fn check(cqe: &Cqe) -> anyhow::Result<()> {
     if cqe.status == WcStatus::Success {
         return Ok(());
@@ -144,9 +145,9 @@ pub(super) fn check(cqe: &Cqe) -> anyhow::Result<()> {
     bail!("queue pair {lane}, work request {number} failed: {}", cqe.status.text())
 }
 
-/// Both ends, ready to measure.
+/// Both ends, connected.
 pub(super) struct Bench {
-    // Queue pairs go before what they use.
+    // Dropped in this order: queue pairs before the objects that they use.
     pub(super) lanes: Vec<PerfQp>,
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
@@ -162,12 +163,12 @@ pub(super) struct Bench {
     pub(super) is_client: bool,
     pub(super) gid_index: u8,
     ends: [Vec<(Endpoint, End)>; 2],
-    /// What each chance of loss carried, where they took turns.
+    /// Results of each probability of loss, if they took turns.
     pub(super) turns: Vec<TurnRow>,
 }
 
 impl Bench {
-    /// Opens the port, finds the peer, agrees with it and connects.
+    /// Opens the port, connects to the peer, agrees with it and connects the queue pairs.
     pub(super) fn open(
         test: Test,
         device: &DeviceArgs,
@@ -187,7 +188,7 @@ impl Bench {
         let gids: Vec<(u8, Gid)> =
             attr.gids.iter().filter_map(|(index, gid)| Some((u8::try_from(*index).ok()?, *gid))).collect();
         if let Some(wanted) = local.gid_index {
-            // Before any client comes, which could not help it.
+            // Checked before a client connects, because no client could correct it.
             find_gid(&gids, wanted)?;
         }
         let offer = Offer { test, choices, active_mtu_bytes: active.bytes() };
@@ -203,7 +204,7 @@ impl Bench {
         let settle = |message, ip| meeting.settle(message, ip);
         let (control, agreed) = Control::open(peer, &hello, || announce(peer.json), settle)?;
         if agreed.params.verify {
-            // A message must stay in its slot until it has been compared.
+            // Because a message must stay in its slot until it has been compared.
             let slots = agreed.layout.slots as u32;
             (local.tx_depth, local.rx_depth) = (local.tx_depth.min(slots), local.rx_depth.min(slots));
         }
@@ -281,7 +282,8 @@ impl Bench {
         Ok(())
     }
 
-    /// What the peer has said during a run, if anything. Fails where no packet of it has come for too long either.
+    /// Returns a message of the peer during a run, if any. Fails if no packet of the peer has arrived for too
+    /// long.
     pub(super) fn poll_control(&mut self) -> anyhow::Result<Option<Message>> {
         let message = self.control.try_recv()?;
         match &message {
@@ -299,17 +301,17 @@ impl Bench {
         Ok(message)
     }
 
-    /// Whether this side sends requests.
+    /// Whether this end sends requests.
     pub(super) fn initiates(&self) -> bool {
         self.is_client || self.params.bidirectional
     }
 
-    /// Whether the peer does.
+    /// Whether the peer sends requests.
     pub(super) fn peer_initiates(&self) -> bool {
         !self.is_client || self.params.bidirectional
     }
 
-    /// Posts receives for messages of every size of the test, once. Who takes one posts it again.
+    /// Posts receives for messages of every size of the test, once. Each completed receive is to be reposted.
     pub(super) fn fill_receive_queues(&mut self) -> anyhow::Result<()> {
         if std::mem::replace(&mut self.receives_posted, true) {
             return Ok(());
@@ -323,7 +325,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The addresses of both ends, as perftest prints them.
+    /// Prints the addresses of both ends, as perftest does.
     pub(super) fn addresses(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (side, ends) in ["local", "remote"].into_iter().zip(&self.ends) {
@@ -342,8 +344,8 @@ impl Bench {
         lines
     }
 
-    /// Called when a look at all queues found nothing: sleeps where events were asked for. The first
-    /// call only arms the queues, for a completion may have come since the look.
+    /// Called when a poll of all queues found no completion: sleeps if events were requested. The first call
+    /// only arms the queues, because a completion may have arrived since the poll.
     pub(super) fn idle(&mut self) -> anyhow::Result<()> {
         let Some(channel) = &self.channel else { return Ok(()) };
         if !std::mem::replace(&mut self.armed, true) {
@@ -401,7 +403,7 @@ fn announce(json: bool) {
     }
 }
 
-/// What is needed to accept the hello of a peer.
+/// State to judge the hello of a peer.
 struct Meeting<R> {
     own: Hello,
     gids: Vec<(u8, Gid)>,
@@ -410,17 +412,17 @@ struct Meeting<R> {
     reach: R,
 }
 
-/// What both ends do, and from where to where.
+/// Parameters of both ends, and their GIDs.
 struct Agreed {
     params: Params,
     layout: Layout,
     gid_index: u8,
-    /// The GID that the peer chooses by its hello and this end's.
+    /// GID of the peer, as chosen by both hellos.
     peer_gid: Gid,
 }
 
 impl<R: Reach> Meeting<R> {
-    /// What comes of the first message of a peer, which is at `tcp_peer`.
+    /// Judges the first message of the peer at `tcp_peer`.
     fn settle(&self, message: Message, tcp_peer: IpAddr) -> anyhow::Result<Agreed> {
         let own = &self.own;
         let hello = match message {
@@ -445,7 +447,7 @@ impl<R: Reach> Meeting<R> {
     }
 }
 
-/// Refuses what the peer's choices would cost this end, where its own alone cost `wanted_bytes`.
+/// Refuses choices of the peer that cost this end too much memory; its own alone cost `wanted_bytes`.
 fn check_memory(params: &Params, bytes: u64, wanted_bytes: u64) -> anyhow::Result<()> {
     let most = PEER_MEMORY_BYTES_MAX.max(wanted_bytes);
     if bytes <= most {
@@ -461,7 +463,7 @@ fn check_memory(params: &Params, bytes: u64, wanted_bytes: u64) -> anyhow::Resul
     )
 }
 
-/// Kinds of GID, the one to be preferred first.
+/// Kinds of GID, in order of preference.
 fn rank(gid: Gid) -> u8 {
     match (gid.is_ipv4(), gid.is_link_local()) {
         (true, _) => 0,
@@ -474,14 +476,14 @@ fn list(gids: &[(u8, Gid)]) -> String {
     gids.iter().map(|(index, gid)| format!("{index}: {gid}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The GID of an index that a user asked for.
+/// Returns the GID of an index that the user chose.
 fn find_gid(gids: &[(u8, Gid)], wanted: u8) -> anyhow::Result<Gid> {
     let found = gids.iter().find(|(index, _)| *index == wanted).map(|(_, gid)| *gid);
     found.ok_or_else(|| anyhow!("-x {wanted}: there is no such GID; there are {}", list(gids)))
 }
 
-/// The index of this side's GID: the user's choice, or one of the kind that the peer's user chose,
-/// or of the first kind that both have.
+/// Returns the index of this end's GID: the user's choice, or one of the kind that the peer's user chose, or
+/// of the first kind that both ends have.
 fn choose_gid(
     own: &[(u8, Gid)],
     choice: Option<u8>,
@@ -554,7 +556,8 @@ mod tests {
         Hello::new(Offer { test, choices, active_mtu_bytes: 4096 }, (128, 512), &gids(list), None)
     }
 
-    /// What a server that was started with `own` says to a client that was started with `other`.
+    /// Returns the judgement of a server that was started with `own` on a client that was started with
+    /// `other`.
     fn settle(own: Choices, other: Choices, list: &[(u8, &str)]) -> anyhow::Result<Agreed> {
         let ports = [(0, "fe80::1"), (1, "10.0.0.1")];
         let meeting = Meeting {

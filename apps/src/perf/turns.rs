@@ -1,15 +1,15 @@
-//! Loss in turns within one run: the machine's other business, and where its processes run, weigh on each
-//! chance of loss alike, so that their ratio says what the loss costs.
+//! Loss in turns within one run. Other load of the machine, and the placement of processes, then affect each
+//! probability of loss alike, so that the ratio of the rates is the cost of the loss.
 //!
 //! ```text
-//!   chances   0  1 %  5 %   0  1 %  5 %   0  1 %  5 %   0  1 %
+//!   loss      0  1 %  5 %   0  1 %  5 %   0  1 %  5 %   0  1 %
 //!             |-- cycle -|  |-- cycle -|  |-- cycle -|  |- ...    each turn lasts SETTLING and COUNTED
 //!              warming up    counted       counted        not whole
 //!
-//!   a turn    | SETTLING: what was in flight before | COUNTED |
+//!   a turn    | SETTLING: in flight from the turn before | COUNTED |
 //! ```
-//! Messages that wait for a repair complete in the turn after theirs: without the settling, the turn without loss would
-//! be credited with what the one before it carried.
+//! Messages that wait for a retransmission complete in the next turn. Without the settling time, the turn
+//! without loss would be credited with messages of the one before.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use std::time::Duration;
 use roce::port::fault::{FaultConfig, FaultDirection, Probability};
 use serde::Serialize;
 
-/// How much of a turn counts: many round trips, and short beside what a machine's load changes in.
+/// Counted part of a turn: many round trips, and short against changes of the machine's load.
 const COUNTED: Duration = Duration::from_millis(20);
-/// What does not, at its beginning: some round trips, and the shortest timeouts.
+/// Part of a turn before that: some round trips, and the shortest timeouts.
 const SETTLING: Duration = Duration::from_millis(5);
-/// The most chances: a second then still has two cycles that count.
+/// Probabilities of loss, at most: a second then still has two cycles that count.
 const CHANCES_MAX: usize = 12;
 
-/// Said where the turns came to nothing.
+/// Message if no turn can be compared.
 pub(super) const NOTHING_TO_COMPARE: &str = "--loss-turns: no turn of 20 ms completed a message, or too few turns were whole, to compare \
      them: give a longer -D, or shorter messages with -s";
 
-/// The chances of loss that take turns; what the first carries the others are compared with.
+/// Probabilities of loss that take turns; the others' rates are compared with the first one's.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LossTurns(Vec<f64>);
 
@@ -56,20 +56,20 @@ impl FromStr for LossTurns {
 }
 
 impl LossTurns {
-    /// `faults` with these losses, both ways: one end has the clock, so it does all of the losing.
+    /// Returns `faults` with these losses in both directions, because only one end has the clock.
     pub(super) fn faults(&self, faults: FaultConfig) -> FaultConfig {
-        // The port takes losses for possible at all by what it is opened with.
+        // Because a port that is opened without impairments stays without.
         let highest = self.0.iter().copied().fold(0.0, f64::max);
         FaultConfig { drop_chance: chance(highest), direction: FaultDirection::Both, ..faults }
     }
 }
 
-/// Of a number that [`LossTurns::from_str`] has looked at.
+/// Converts a number that [`LossTurns::from_str`] has checked.
 fn chance(probability: f64) -> Probability {
     Probability::from_probability(probability).unwrap_or(Probability::NEVER)
 }
 
-/// What one turn carried.
+/// Result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Turn {
     messages: u64,
@@ -82,30 +82,30 @@ impl Turn {
     }
 }
 
-/// The turns of a run.
+/// State of the turns of a run.
 #[derive(Debug)]
 pub(super) struct Turns {
     chances: Vec<f64>,
     done: Vec<Turn>,
-    /// When the present one began.
+    /// Time at which the current turn began.
     began: Duration,
-    /// When what counts of it began, where it has, and how many messages had completed then.
+    /// Time at which its counted part began, if it has, and messages completed by then.
     counting: Option<(Duration, u64)>,
 }
 
 impl Turns {
-    /// Before the first turn.
+    /// The state before the first turn.
     pub(super) fn new(turns: &LossTurns) -> Self {
         Turns { chances: turns.0.clone(), done: Vec::new(), began: Duration::ZERO, counting: None }
     }
 
-    /// The chance of the present turn.
+    /// Returns the probability of the current turn.
     pub(super) fn chance(&self) -> Probability {
         chance(self.chances[self.done.len() % self.chances.len()])
     }
 
-    /// Ends the turn where its time is over: `elapsed` since the start, when `completed` messages had
-    /// completed. Returns whether a new one has begun.
+    /// Ends the turn if its time is over: `elapsed` since the start, with `completed` messages completed.
+    /// Returns whether a new turn has begun.
     pub(super) fn watch(&mut self, elapsed: Duration, completed: u64) -> bool {
         let Some((since, completed_before)) = self.counting else {
             if elapsed.saturating_sub(self.began) >= SETTLING {
@@ -122,8 +122,9 @@ impl Turns {
         true
     }
 
-    /// What each chance carried of messages of `bytes`: the first and the last cycle do not count.
-    /// Empty where there were no others, or nothing was carried where the others are compared.
+    /// Returns the results of each probability for messages of `bytes`. The first cycle, and a last one that
+    /// is not whole, do not count. Empty if no others remain, or nothing was completed in the turns to compare
+    /// with.
     pub(super) fn rows(&self, bytes: u32) -> Vec<TurnRow> {
         let cycles: Vec<&[Turn]> = self.done.chunks_exact(self.chances.len()).skip(1).collect();
         if cycles.is_empty() {
@@ -141,32 +142,32 @@ impl Turns {
     }
 }
 
-/// The middle of those that are numbers.
+/// Returns the median of the values that are numbers.
 fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.filter(|figure| figure.is_finite()).collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied()
 }
 
-/// What the turns of one chance carried.
+/// Result of the turns of one probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct TurnRow {
-    /// The chance that a frame was lost, each way.
+    /// Probability that a frame was lost, in each direction.
     pub(super) chance: f64,
-    /// How many turns were counted.
+    /// Number of turns counted.
     pub(super) turns: usize,
-    /// The median of their rates.
+    /// Median of their rates.
     pub(super) gbit_per_sec: f64,
-    /// The median of their rates over that of the first turn of the same cycle, what was lost not
-    /// expected: 1 where a loss costs no more than itself.
+    /// Median of their rates divided by that of the first turn of the same cycle and by the expected share
+    /// that is not lost: 1 if a loss costs no more than itself.
     pub(super) kept: f64,
 }
 
 impl TurnRow {
-    /// The header of the table.
+    /// Returns the header of the table.
     pub(super) const HEADER: &str = " #turns     loss[%]    BW median[Gb/sec]    kept of (1 - loss)";
 
-    /// Its line of the table.
+    /// Returns its line of the table.
     pub(super) fn line(&self) -> String {
         let (turns, loss) = (self.turns, self.chance * 100.0);
         format!(" {turns:<10} {loss:<10.4} {:<20.2} {:.3}", self.gbit_per_sec, self.kept)
@@ -181,7 +182,7 @@ mod tests {
         Turns::new(&text.parse().unwrap())
     }
 
-    /// A turn from `at` on, in which `settling` messages complete that do not count, and then `counted` in `took`.
+    /// Runs a turn from `at` on: `settling` messages complete and do not count, then `counted` in `took`.
     fn take(
         turns: &mut Turns,
         (at, completed): (Duration, u64),

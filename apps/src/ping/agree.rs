@@ -1,20 +1,20 @@
-//! How the two ends of a ping-pong agree on selective repeat, in the one field of ibv_rc_pingpong's line
-//! that RoCE has no use for (docs/WIRE.md).
+//! Agreement of the two ends of a ping-pong on selective repeat, in the field of ibv_rc_pingpong's line that
+//! RoCE does not use (docs/WIRE.md).
 //!
 //! ```text
 //!   LID, 16 bits   | magic 0x53 (8) | version 1 (4) | log2 of the window in packets, 6 to 12 (4) |
 //! ```
 //!
-//! An end that was not asked for it sends a LID of 0, as ibv_rc_pingpong does on RoCE, which hands the
-//! LID that it gets to a kernel that has no place for it in a RoCE address. Where both ends send the same
-//! offer it is agreed; otherwise recovery is what needs no agreement.
+//! An end without this scheme sends a LID of 0, as ibv_rc_pingpong does on RoCE. ibv_rc_pingpong passes a
+//! received LID to the kernel, which ignores it in a RoCE address. If both ends send the same offer it is
+//! agreed; otherwise recovery is a scheme that needs no agreement.
 
 use verbs::RecoveryScheme;
 
 const MAGIC: u16 = 0x53;
 const VERSION: u16 = 1;
 
-/// The LID of an end that was asked for this scheme.
+/// Returns the LID that offers this scheme.
 pub(super) fn offer(asked: Option<RecoveryScheme>) -> u16 {
     match asked {
         None | Some(RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN) => 0,
@@ -25,13 +25,13 @@ pub(super) fn offer(asked: Option<RecoveryScheme>) -> u16 {
     }
 }
 
-/// The scheme that a LID offers.
+/// Returns the scheme that a LID offers.
 fn read(lid: u16) -> Option<RecoveryScheme> {
     let scheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1 << (lid & 0xF) };
     (lid >> 4 == MAGIC << 4 | VERSION && scheme.is_valid()).then_some(scheme)
 }
 
-/// What this end recovers by, after the peer's LID.
+/// Returns the recovery scheme of this end, given the peer's LID.
 pub(super) fn agree(asked: Option<RecoveryScheme>, peer: u16) -> RecoveryScheme {
     match asked {
         Some(RecoveryScheme::SelectiveRepeat { .. }) if offer(asked) != peer => {
@@ -41,7 +41,7 @@ pub(super) fn agree(asked: Option<RecoveryScheme>, peer: u16) -> RecoveryScheme 
     }
 }
 
-/// What to tell the user where this end's offer was not met.
+/// Returns the message to the user if this end's offer was not agreed.
 pub(super) fn note(own: u16, peer: u16) -> Option<String> {
     let asked = read(own).filter(|_| own != peer)?;
     let offered = match read(peer) {
@@ -80,7 +80,7 @@ mod tests {
                 assert_eq!(agree(asked, peer), asked.unwrap_or(RecoveryScheme::ImprovedGoBackN));
             }
         }
-        // Nothing, another window, another version, an InfiniBand LID; and what is no offer at either end.
+        // No offer, another window, another version, an InfiniBand LID; and no offer at either end.
         for (own, peer) in
             [(0x531A, 0), (0, 0x531A), (0x531A, 0x5316), (0x531A, 0x532A), (0x531A, 0x001A), (0, 0)]
         {

@@ -11,24 +11,24 @@ use verbs::{
 use super::PingArgs;
 use crate::progress::Progress;
 
-/// Numbers of the work requests, and bits of what is pending.
+/// IDs of the work requests, and bits of those pending.
 const RECV: u64 = 1;
 const SEND: u64 = 2;
 
-/// What the buffer is filled with, and what stands at the start of each page where contents are
-/// compared: the values of ibv_rc_pingpong.
+/// Contents of the buffer, and of the start of each page if contents are compared: the values of
+/// ibv_rc_pingpong.
 const FILL: u8 = 0x7B;
 const PAGE_MARK: u8 = 0;
 const PAGE_BYTES: usize = 4096;
 
-/// Polls without a completion between two looks at the clock.
+/// Polls without a completion between two reads of the clock.
 const POLLS_PER_LOOK: u32 = 4096;
 /// Exchanges between two reports of progress.
 const ITERS_PER_REPORT: u32 = 64;
 
-/// One end of the ping-pong.
+/// An end of the ping-pong.
 pub(super) struct Game {
-    // Fields are dropped in this order.
+    // Dropped in this order.
     qp: Qp,
     mr: Mr,
     cq: Cq,
@@ -36,21 +36,21 @@ pub(super) struct Game {
     size_bytes: u32,
     rx_depth: u32,
     receives_posted: u32,
-    /// Without a completion for this long, the peer is taken for dead.
+    /// Time without a completion after which the peer is taken for dead.
     stall_timeout: Duration,
 }
 
-/// How far the game is.
+/// State of the exchange.
 #[derive(Default)]
 struct Score {
     sent: u32,
     received: u32,
-    /// [`RECV`] and [`SEND`] bits of the exchange under way.
+    /// [`RECV`] and [`SEND`] bits of the current exchange that are pending.
     pending: u64,
 }
 
 impl Game {
-    /// Makes the queue pair and the buffer.
+    /// Creates the queue pair and the buffer.
     pub(super) fn set_up(context: &Context, args: &PingArgs) -> anyhow::Result<Self> {
         let channel = args.cq_events.then(|| context.create_comp_channel()).transpose()?;
         let pd = context.alloc_pd()?;
@@ -59,7 +59,7 @@ impl Game {
         fill(&mr, size, args.chk && args.host.is_some())?;
         let cq = context.create_cq(args.rx_depth.saturating_add(1), channel.as_ref())?;
         if channel.is_some() {
-            // Before a peer knows of the queue pair, whose first message would go unannounced.
+            // Armed before a peer knows of the queue pair, otherwise its first message would give no event.
             cq.request_notify(Notify::Any)?;
         }
         let options = QpOptions {
@@ -81,7 +81,7 @@ impl Game {
         })
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub(super) fn qp(&self) -> &Qp {
         &self.qp
     }
@@ -103,7 +103,7 @@ impl Game {
         self.qp.post_send(&request).context("cannot post a send")
     }
 
-    /// Exchanges `iters` messages each way; whoever `starts` sends first. Returns how long it took.
+    /// Exchanges `iters` messages each way; the end with `starts` sends first. Returns the time taken.
     pub(super) fn play(&mut self, starts: bool, iters: u32) -> anyhow::Result<Duration> {
         let mut progress = Progress::of(u64::from(iters), "exchanging messages");
         let mut score = Score { pending: RECV, ..Score::default() };
@@ -177,7 +177,7 @@ impl Game {
         Ok(())
     }
 
-    /// Compares the buffer with what the client filled it with at the start.
+    /// Compares the buffer with the contents that the client wrote at the start.
     pub(super) fn check_contents(&self) -> anyhow::Result<()> {
         let size = usize::try_from(self.size_bytes)?;
         let mut page = vec![0; PAGE_BYTES];
@@ -198,7 +198,7 @@ impl Game {
     }
 }
 
-/// What else can be said of a failure.
+/// Returns further information on a failure.
 fn advice(status: WcStatus) -> &'static str {
     match status {
         WcStatus::RetryExcErr => {
@@ -217,7 +217,7 @@ fn stalled(score: &Score, timeout: Duration) -> anyhow::Error {
     )
 }
 
-/// Fills the buffer, with a mark at the start of each page where contents will be compared.
+/// Fills the buffer, with a mark at the start of each page if contents will be compared.
 fn fill(mr: &Mr, size: usize, marks_pages: bool) -> anyhow::Result<()> {
     let mut page = vec![FILL; PAGE_BYTES];
     if marks_pages && let Some(first) = page.first_mut() {

@@ -20,12 +20,12 @@ use crate::progress::Progress;
 use crate::{counters, events};
 use game::Game;
 
-/// How long the other end of a memif or vhost socket may take to come up.
+/// Time limit for the peer of a memif or vhost socket to come up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a finished end stays for a peer that may still need its acknowledgements.
+/// Time that a finished end stays, because the peer may still need its ACKs.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same where packets were lost and the peer cannot say when it is done: four times the peer's
-/// local ACK timeout, within which it asks again.
+/// The same after losses, if the peer cannot signal that it is done: four times the peer's local ACK timeout,
+/// within which it retransmits.
 const LOSSY_FAREWELL: Duration = Duration::from_millis(300);
 
 /// Bounce a message between two ends, as ibv_rc_pingpong does.
@@ -113,7 +113,7 @@ pub(crate) struct PingArgs {
     exchange: ExchangeArgs,
 }
 
-/// An end, as it is printed.
+/// An end, for the report.
 #[derive(Serialize)]
 struct Address {
     qpn: u32,
@@ -145,7 +145,7 @@ struct Report {
     events: serde_json::Value,
 }
 
-/// Plays one end.
+/// Runs one end.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
     let context = args.device.open()?;
     let attr = context.attr();
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
     let elapsed = match played {
         Ok(elapsed) => elapsed,
         Err(error) => {
-            // The events may have brought it about.
+            // Reported on failure too, because the events may have caused it.
             events::tell(&context.event_outcomes(), args.json);
             return Err(error);
         }
@@ -208,10 +208,10 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
 
 type Connected = (Endpoint, Endpoint, std::net::TcpStream);
 
-/// The server: receives the client's address, connects, answers with its own.
+/// Runs the server: receives the client's address, connects, answers with its own.
 fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<Connected> {
     if let Some(index) = args.gid_idx {
-        // Before any client comes, which could not help it.
+        // Checked before a client connects, because no client could correct it.
         local_endpoint(context, args, game, index)?;
     }
     let waiting = Progress::waiting(format!("waiting for a client on TCP port {}", args.tcp_port));
@@ -236,7 +236,7 @@ fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<
     Ok((local, remote, stream))
 }
 
-/// The client: sends its address, receives the server's, connects.
+/// Runs the client: sends its address, receives the server's, connects.
 fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyhow::Result<Connected> {
     let gid_index = args.gid_idx.unwrap_or_else(|| default_gid_index(context));
     let local = local_endpoint(context, args, game, gid_index)?;
@@ -253,7 +253,7 @@ fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyh
     Ok((local, remote, stream))
 }
 
-/// The first IPv4 address, for that is what most peers have; without one, the link-local address.
+/// Returns the first IPv4 address, because most peers have one; otherwise the link-local address.
 fn default_gid_index(context: &Context) -> u8 {
     let gids = context.attr().gids;
     let first_v4 = gids.iter().find(|(_, gid)| gid.is_ipv4()).map(|(index, _)| *index);
@@ -274,7 +274,7 @@ fn local_endpoint(
     Ok(Endpoint { lid: agree::offer(args.recovery), ..game.qp().endpoint(gid_index) })
 }
 
-/// Refuses a peer whose GID this end's cannot reach.
+/// Refuses a peer whose GID cannot be reached from this end's.
 fn check_family(local: &Endpoint, remote: &Endpoint, gid_index: u8) -> anyhow::Result<()> {
     if local.gid.is_ipv4() != remote.gid.is_ipv4() {
         bail!(
@@ -307,11 +307,11 @@ fn connect(
         ..ConnectOptions::default()
     };
     game.qp().connect(remote, &options).context("cannot connect the queue pair")?;
-    // Before the peer hears of this end, so that its first message finds a receive.
+    // Posted before the peer receives this end's address, so that its first message finds a receive.
     game.post_receives()
 }
 
-/// Stays until the peer needs no more answers. Returns how many packets this end retransmitted.
+/// Stays until the peer needs no more ACKs. Returns the number of packets that this end retransmitted.
 fn say_farewell(game: &Game, stream: &mut std::net::TcpStream) -> u64 {
     oob::wait_for_hang_up(stream, FAREWELL_TIMEOUT);
     let counters = game.qp().counters();

@@ -1,4 +1,4 @@
-//! How two ends of a ping-pong find each other: the TCP exchange of ibv_rc_pingpong.
+//! The TCP exchange of ibv_rc_pingpong, by which two ends of a ping-pong find each other.
 //!
 //! ```text
 //!   client                          server
@@ -52,12 +52,12 @@ pub(super) fn receive_line(stream: &mut TcpStream, timeout: Duration) -> anyhow:
     Ok(pingpong::parse(&line)?)
 }
 
-/// Sends the client's last word.
+/// Sends the client's last message.
 pub(super) fn send_done(stream: &mut impl Write) -> anyhow::Result<()> {
     stream.write_all(&DONE).context("cannot tell the server that the client is ready")
 }
 
-/// Waits for the client's last word.
+/// Waits for the client's last message.
 pub(super) fn receive_done(stream: &mut TcpStream, timeout: Duration) -> anyhow::Result<()> {
     let mut word = [0; DONE.len()];
     exchange::read_record(stream, &mut word, timeout, "`done`, by which it says that it is connected")?;
@@ -67,11 +67,11 @@ pub(super) fn receive_done(stream: &mut TcpStream, timeout: Duration) -> anyhow:
     Ok(())
 }
 
-/// Waits until the peer closes the connection, which one of ours does when it needs no more answers
-/// (and rdma-core's at once), but at most for `timeout`.
+/// Waits until the peer closes the connection, at most for `timeout`. An end of this project closes it when
+/// it needs no more ACKs, rdma-core's at once.
 pub(super) fn wait_for_hang_up(stream: &mut TcpStream, timeout: Duration) {
     if stream.shutdown(std::net::Shutdown::Write).is_ok() && stream.set_read_timeout(Some(timeout)).is_ok() {
-        // An error is as good a sign as an end of file that the peer is gone.
+        // An error, like an end of file, shows that the peer has closed.
         let _ = stream.read(&mut [0; 1]);
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The server's end of a connection on which the client says this, and hangs up.
+    /// Returns the server's end of a connection on which the client sends `said` and closes.
     fn server(said: &[u8]) -> TcpStream {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

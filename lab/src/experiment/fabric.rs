@@ -1,4 +1,4 @@
-//! From a setup to a world: the network of its fabric with an engine on each host.
+//! Builds the world of a setup: the network of its fabric with an engine on each host.
 
 use netsim::topology::{Fabric as Topology, FabricConfig, LeafSpine, fat_tree, leaf_spine, star};
 use netsim::{Forwarding, HostId, LinkConfig, LinkId, Pfc, Red, SwitchConfig};
@@ -8,19 +8,19 @@ use roce::port::Payload;
 use super::spec::{Ecn, Fabric, PORT_MTU_BYTES, Routing, Setup, Switch};
 use crate::world::{HostConfig, Neighbours, World};
 
-/// A host polls no more often than this.
+/// Minimum time between polls of a host.
 pub(super) const POLL_GAP_NANOS: u64 = 100;
-/// Room for the objects of a host: a queue pair for each flow under way.
+/// Limits of a host: a queue pair per unfinished flow.
 const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX };
-/// Flows under way at one host.
+/// Unfinished flows from and to one host at most.
 pub(super) const QPS_MAX: usize = 8192;
-/// An output queue that is bounded by the inputs' memory alone.
+/// Limit of an output queue that is bounded by the input ports' memory only.
 const UNBOUNDED_BYTES: usize = 1 << 40;
 
 /// A world on a fabric, and its links between hosts and switches.
 pub(super) struct Hosts {
     pub(super) world: World,
-    /// What the network calls them.
+    /// The network's identifiers of the hosts, by number.
     pub(super) ids: Vec<HostId>,
     /// The link from each host.
     pub(super) uplinks: Vec<LinkId>,
@@ -29,16 +29,16 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Links on the shortest way between two hosts, by number.
+    /// Number of links of the shortest path between two hosts.
     pub(super) fn path(&mut self, from: usize, to: usize) -> usize {
         self.world.network.borrow_mut().routes().path(self.ids[from], self.ids[to]).len()
     }
 }
 
-/// Builds the fabric of `setup`; payload is phantom, and neighbours know one another.
+/// Builds the fabric of `setup`, with phantom payload and without neighbour discovery.
 ///
 /// # Errors
-/// Where there is no such fabric.
+/// If the fabric cannot be built.
 pub(super) fn build(setup: &Setup, seed: u64) -> Result<Hosts, String> {
     let config = config(setup, seed);
     let topology: Result<Topology, _> = match setup.fabric {

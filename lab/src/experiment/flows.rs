@@ -1,5 +1,5 @@
-//! Flows: messages from host to host, each one WRITE on a connection of its own, timed from its post to
-//! its completion at the sender.
+//! Flows: messages between hosts, each a WRITE on a connection of its own, timed from its post to its completion
+//! at the sender.
 
 use std::collections::HashMap;
 
@@ -22,22 +22,22 @@ use crate::world::{EndAttr, Host};
 
 /// Address of the first byte of every host's memory.
 const BASE: u64 = 0x1_0000_0000;
-/// Bytes of every host's memory, which is phantom: no flow is longer.
+/// Bytes of every host's phantom memory; no flow is longer.
 const MEMORY_BYTES: usize = 1 << 31;
 /// First PSNs of the two ends of each connection.
 const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
-/// Samples of queues and rates that a run keeps: so many to twice as many.
+/// Samples of queues and rates per run: this number to twice as many.
 const SAMPLES: usize = 250;
-/// Time between the first of them.
+/// Initial interval between samples.
 const FIRST_INTERVAL_NANOS: u64 = 1_000;
 
-/// Headers of a WRITE packet and of an acknowledgement on IPv4, without FCS: Ethernet 14, IP 20, UDP 8, BTH
-/// 12, ICRC 4; RETH 16 on the first packet of a message, AETH 4 on an acknowledgement.
+/// Header bytes of a WRITE packet and of an ACK on IPv4, without FCS: Ethernet 14, IP 20, UDP 8, BTH 12, ICRC 4;
+/// RETH 16 on the first packet of a message, AETH 4 on an ACK.
 const HEADERS_BYTES: usize = 58;
 const RETH_BYTES: usize = 16;
 const ACK_BYTES: usize = HEADERS_BYTES + 4;
 
-/// What each host has.
+/// The completion queues and memory region of a host.
 struct Desk {
     send_cq: CqId,
     recv_cq: CqId,
@@ -46,15 +46,15 @@ struct Desk {
     rkey: RKey,
 }
 
-/// A flow under way.
+/// A flow that has started and not completed.
 struct InTransit {
     flow: Flow,
-    /// The queue pairs at its two ends.
+    /// The queue pairs of sender and receiver.
     qpns: [Qpn; 2],
     _send: SendPoster,
 }
 
-/// Runs the flows of a point.
+/// Runs the flows or the incast of a point.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let setup = &point.setup;
     let hosts = build(setup, point.seed)?;
@@ -81,18 +81,18 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     Ok(result)
 }
 
-/// Connections come and go while the world runs.
+/// The state of a run. A connection is created at the start of each flow, and destroyed at its completion.
 struct Run<'a> {
     setup: &'a Setup,
     hosts: Hosts,
     desks: Vec<Desk>,
-    /// In the order of their starts.
+    /// Sorted by start time.
     flows: Vec<Flow>,
     started: usize,
-    /// By number in `flows`.
+    /// Flows that have started and not completed, by index in `flows`.
     in_transit: HashMap<u64, InTransit>,
     finished: Vec<FlowResult>,
-    /// Flows whose queue pair gave up.
+    /// Flows that completed with an error.
     failed: Vec<Flow>,
     start_nanos: u64,
     sampler: Sampler,
@@ -124,7 +124,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs until all flows are finished, or the limit; tells what is left then.
+    /// Runs until all flows have completed or failed, or the limit is reached. Returns a message if any flow did not
+    /// complete with success.
     fn run_until_done(&mut self, limit_ms: u64) -> Result<Option<String>, String> {
         let limit_nanos = self.start_nanos + limit_ms * 1_000_000;
         let mut polled = Vec::new();
@@ -157,7 +158,7 @@ impl<'a> Run<'a> {
         Ok(Some(format!("{left} of {of} flows unfinished after {limit_ms} ms, {failed} of them failed")))
     }
 
-    /// Connects the next flow's queue pairs and posts it.
+    /// Creates and connects the queue pairs of the next flow, and posts its WRITE.
     fn start(&mut self) -> Result<(), String> {
         let number = self.started as u64;
         let flow = self.flows[self.started];
@@ -205,7 +206,7 @@ impl<'a> Run<'a> {
         host.engine.create_qp(&init).map_err(|error| format!("too many flows under way at one host: {error}"))
     }
 
-    /// Takes the completions of `host`, and its finished connections away.
+    /// Processes the completions of `host`, and destroys the queue pairs of the completed flows.
     fn collect(&mut self, host: usize) {
         while let Some(cqe) = self.desks[host].completions.pop() {
             let Some(InTransit { flow, qpns, .. }) = self.in_transit.remove(&cqe.wr_id) else { continue };
@@ -237,7 +238,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All flows: those that did not complete last until now.
+    /// The results of all started flows; those not completed are given the time until now.
     fn all_flows(&mut self) -> Vec<FlowResult> {
         let now_nanos = self.hosts.world.now_nanos() - self.start_nanos;
         let mut flows = std::mem::take(&mut self.finished);
@@ -292,12 +293,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The time of a flow that has the links of its path, and the hosts, to itself: all its packets leave back to
-/// back, and the acknowledgement of the last comes back at once.
+/// The completion time of a flow alone in the network: its packets are sent back to back, and the ACK of the last
+/// immediately.
 ///
 /// ```text
-///   host 0 --| 1 | 2 | .. | n |--> switch        n arrives: behind all on the first link,
-///   switch     --| 1 | 2 | .. | n |--> host 1    and behind n-1 on each later one
+///   host 0 --| 1 | 2 | .. | n |--> switch        n is sent after all others on the first link,
+///   switch     --| 1 | 2 | .. | n |--> host 1    and after n-1 on each later one
 /// ```
 fn ideal_nanos(setup: &Setup, path_links: usize, bytes: u32) -> u64 {
     let link: LinkConfig = setup.link.config();
@@ -316,7 +317,7 @@ fn ideal_nanos(setup: &Setup, path_links: usize, bytes: u32) -> u64 {
     data_nanos + links * (link.wire_nanos(ACK_BYTES) + 2 * link.propagation_nanos)
 }
 
-/// The value that `share` of all do not exceed.
+/// The percentile by nearest rank: the value that a share of `share` (0 to 1) does not exceed; 0 of no values.
 fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -324,13 +325,13 @@ fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     values.get(place - 1).copied().unwrap_or(0.0)
 }
 
-/// Looks at queues and rates now and then. When there are too many samples, every other one goes and the
-/// time between them doubles, as nobody knows beforehand how long a run takes.
+/// Samples queues and rates at intervals. At `2 * SAMPLES` samples every other one is discarded and the interval
+/// doubled, because the duration of a run is not known beforehand.
 struct Sampler {
     next_nanos: u64,
     interval_nanos: u64,
     samples: Vec<Sample>,
-    /// The links out of switches.
+    /// The links from switches.
     queues: Vec<LinkId>,
 }
 

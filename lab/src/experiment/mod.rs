@@ -1,12 +1,12 @@
-//! Experiments: what is to be run is a TOML document, what comes of it is data for [`crate::report`].
+//! Experiments: a TOML document describes the runs; the results are data for [`crate::report`].
 //!
 //! ```text
 //!   document --plan--> points: variant x sweep x seed --run, all cores--> results --> report
 //!     TOML               each with a complete Setup                        figures, flows, series
 //! ```
 //!
-//! A run depends on its document alone: the same document and seeds give the same figures, on
-//! whatever number of threads. Real ports are the exception, as their time is real.
+//! The same document and seeds give the same figures, on any number of threads, except on real ports, whose
+//! time is real.
 
 mod fabric;
 mod flows;
@@ -23,7 +23,7 @@ pub use results::{Outcome, PointResult};
 pub use run::{Options, run};
 pub use spec::Setup;
 
-/// The experiments that come with the program, by name.
+/// The experiments built into the program: name and document.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("goodput-vs-loss", include_str!("../../experiments/goodput-vs-loss.toml")),
     ("reactions", include_str!("../../experiments/reactions.toml")),
@@ -33,7 +33,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("ports-goodput-vs-loss", include_str!("../../experiments/ports-goodput-vs-loss.toml")),
 ];
 
-/// The text of the shipped experiment `name`.
+/// The document of the built-in experiment `name`; `None` if there is none.
 pub fn shipped(name: &str) -> Option<&'static str> {
     SHIPPED.iter().find(|(shipped, _)| *shipped == name).map(|(_, text)| *text)
 }

@@ -1,8 +1,8 @@
 //! From a document to the list of points to run.
 //!
-//! A document has the tables of a [`Setup`] as what all points share. `[[variant]]` tables and the
-//! values of `[[sweep]]` are laid over them, key by key, and `[quick]` over everything when little
-//! time is at hand. So whatever a setup has can vary.
+//! The tables of a [`Setup`] in a document apply to all points. `[[variant]]` tables and the values of
+//! `[[sweep]]` override them key by key, so any key of a setup can vary. For a quick run the `[quick]` table
+//! overrides the whole document in the same way.
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -10,103 +10,103 @@ use toml::{Table, Value};
 use super::results;
 use super::spec::{Probability, Setup};
 
-/// A document that cannot be run.
+/// Reason why a document cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// Not TOML, or keys that a document does not have.
+    /// The document is not TOML, or has an unknown key.
     #[error("{0}")]
     Document(#[from] toml::de::Error),
-    /// A point that makes no sense.
+    /// A point whose setup is invalid.
     #[error("{place}: {what}")]
     Point {
-        /// Which variant and values.
+        /// The point's variant and values.
         place: String,
-        /// What is wrong and what was needed.
+        /// The error, and what was needed.
         what: String,
     },
-    /// The document as a whole makes no sense.
+    /// The document as a whole is invalid.
     #[error("{0}")]
     Whole(String),
 }
 
-/// An experiment as it was described.
+/// An experiment as described by its document.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Its document, to be shown and repeated.
+    /// The text of its document.
     pub text: String,
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// What it is called in its report.
+    /// Title of the report.
     pub title: String,
-    /// What is run, what to look at, and how long it takes; paragraphs.
+    /// Description for the report: purpose, what to look at, duration. Paragraphs are separated by empty lines.
     pub description: String,
-    /// Published figures beside which ours are shown.
+    /// Published results to compare with.
     pub paper: Option<Paper>,
-    /// Seeds of a default run.
+    /// Number of seeds of a default run.
     pub seeds: u32,
     /// The names of the variants, in order.
     pub variants: Vec<String>,
-    /// What is varied besides, in order.
+    /// The sweeps, in order.
     pub sweeps: Vec<Sweep>,
-    /// What to set side by side.
+    /// Pairs of variants to compare in the report.
     pub comparisons: Vec<Comparison>,
-    /// Whether the `[quick]` table was laid over it.
+    /// Whether the `[quick]` table was applied.
     pub is_quick: bool,
     base: Table,
     overlays: Vec<Table>,
 }
 
-/// One thing that is varied.
+/// A key of the setup and the values it takes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// The key, as `loss.chance`.
+    /// The key, such as `loss.chance`.
     pub key: String,
-    /// What it is called in the report.
+    /// Label in the report.
     pub label: String,
-    /// Its values.
+    /// The values, in order.
     pub values: Vec<Value>,
 }
 
-/// Figures of a paper.
+/// A publication to compare with.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
     /// Authors, title, venue.
     pub citation: String,
-    /// What it found, with numbers.
+    /// Its results, with numbers.
     pub finding: String,
 }
 
-/// Two variants side by side.
+/// Two variants to compare.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// The variant of interest.
     pub variant: String,
-    /// What it is compared with.
+    /// The variant to compare with.
     pub against: String,
-    /// Which figures.
+    /// Names of the figures to compare.
     pub figures: Vec<String>,
-    /// What the paper says of it.
+    /// The paper's result for this comparison.
     #[serde(default)]
     pub paper: String,
 }
 
-/// One run.
+/// One run: a setup and a seed.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Which variant, by its place in [`Experiment::variants`].
+    /// Index of the variant in [`Experiment::variants`].
     pub variant: usize,
-    /// Which value of each sweep, by its place.
+    /// Index of the value of each sweep.
     pub values: Vec<usize>,
     /// The seed.
     pub seed: u64,
-    /// All that is run.
+    /// The setup with variant and values applied.
     pub setup: Setup,
 }
 
-/// What a document has besides the tables of a setup.
+/// The keys of a document besides the tables of a setup.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -128,23 +128,26 @@ fn one() -> u32 {
     1
 }
 
-/// The tables that make a setup.
+/// The tables of a setup.
 const SETUP_KEYS: [&str; 6] = ["fabric", "link", "switch", "loss", "transport", "workload"];
-/// The name of the variant of a document that has none.
+/// Name of the only variant, if a document has no `[[variant]]`.
 const ONLY_VARIANT: &str = "all";
-/// Longest document.
+/// Longest document in bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 16;
-/// Points of one experiment.
+/// Most points of one experiment.
 const POINTS_MAX: usize = 10_000;
-/// `[[sweep]]` tables of one document.
+/// Most `[[sweep]]` tables of one document.
 const SWEEPS_MAX: usize = 8;
-/// `[[compare]]` tables of one document.
+/// Most `[[compare]]` tables of one document.
 const COMPARISONS_MAX: usize = 64;
-/// Names in the key of a sweep: no setup has tables that lie deeper.
+/// Most names in the key of a sweep, the depth of the setup's tables.
 const KEY_NAMES_MAX: usize = 3;
 
 impl Experiment {
-    /// Reads a document. With `quick`, its `[quick]` table is laid over it.
+    /// Parses a document; with `quick`, applies its `[quick]` table.
+    ///
+    /// # Errors
+    /// [`PlanError`] if the document is invalid, with or without its `[quick]` table.
     pub fn parse(text: &str, quick: bool) -> Result<Experiment, PlanError> {
         if text.len() > DOCUMENT_BYTES_MAX {
             let what = format!("{} bytes: needed a document of at most {DOCUMENT_BYTES_MAX}", text.len());
@@ -159,7 +162,7 @@ impl Experiment {
             None => Table::new(),
             Some(_) => return Err(PlanError::Whole("quick: needed a table, [quick]".into())),
         };
-        // Checked even where it is not used: a document is right or wrong as a whole.
+        // Both forms are checked, so that an error in an unused `[quick]` table is found.
         let mut quick_document = document.clone();
         merge(&mut quick_document, overlay);
         let [normal, short] = [(document, false), (quick_document, true)].map(|(document, is_quick)| {
@@ -219,7 +222,7 @@ impl Experiment {
         })
     }
 
-    /// All points, each variant under each value of each sweep with seeds 1 to `seeds`.
+    /// All points: each variant with each combination of values and seeds 1 to `seeds`.
     pub fn points(&self, seeds: u32) -> Result<Vec<Point>, PlanError> {
         let mut points = Vec::with_capacity(self.count(seeds)?);
         let combinations = self.combinations();
@@ -239,7 +242,7 @@ impl Experiment {
         Ok(points)
     }
 
-    /// How many points there are, before any is made.
+    /// The number of points; an error if it is 0 or above `POINTS_MAX`.
     fn count(&self, seeds: u32) -> Result<usize, PlanError> {
         let values = self.sweeps.iter().map(|sweep| sweep.values.len());
         let count = values.chain([self.variants.len(), seeds as usize]).fold(1, usize::saturating_mul);
@@ -250,7 +253,7 @@ impl Experiment {
         Err(PlanError::Whole(what))
     }
 
-    /// Every combination of the sweeps' values, by their places; the last sweep runs fastest.
+    /// All combinations of the sweeps' values, by index; the last sweep varies fastest.
     pub fn combinations(&self) -> Vec<Vec<usize>> {
         self.sweeps.iter().fold(vec![Vec::new()], |before, sweep| {
             let extended = |places: &Vec<usize>| {
@@ -272,7 +275,7 @@ impl Experiment {
         Ok(setup)
     }
 
-    /// A point in words.
+    /// The name of a point's variant and values, for messages.
     pub fn place(&self, variant: usize, values: &[usize]) -> String {
         let at = self
             .sweeps
@@ -284,7 +287,7 @@ impl Experiment {
 }
 
 impl Sweep {
-    /// Whether its values are numbers, in an order.
+    /// Whether all its values are numbers.
     pub fn is_numeric(&self) -> bool {
         self.values.iter().all(|value| match value {
             Value::String(text) => text.parse::<Probability>().is_ok() || text.parse::<f64>().is_ok(),
@@ -292,7 +295,7 @@ impl Sweep {
         })
     }
 
-    /// A value as it stands in tables and at axes.
+    /// A value as text, for tables and axes.
     pub fn value_name(&self, place: usize) -> String {
         match &self.values[place] {
             Value::String(text) => text.clone(),
@@ -321,7 +324,7 @@ fn check_sizes(head: &Head) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Lays `over` over `base`: tables key by key, everything else as a whole.
+/// Overrides `base` with `over`: tables key by key, other values as a whole.
 fn merge(base: &mut Table, over: Table) {
     for (key, value) in over {
         match (base.get_mut(&key), value) {
@@ -333,7 +336,7 @@ fn merge(base: &mut Table, over: Table) {
     }
 }
 
-/// Sets the value at a key such as `loss.chance`.
+/// Sets the value of a dotted key such as `loss.chance`.
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
     match key.split_once('.') {
         None => {

@@ -1,4 +1,4 @@
-//! A stream on real ports: two processes of `roce perf`, each with the fault decorator on its port.
+//! A stream on real ports: two processes of `roce perf`, each with impairments on its port.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,13 +10,13 @@ use super::plan::Point;
 use super::results::{self, PointResult};
 use super::spec::{Fabric, Op, Workload};
 
-/// How often it is looked whether the client has ended.
+/// Interval at which the client is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Runs both ends and collects the client's figures; a run that takes longer than its limit is ended.
+/// Runs server and client, and collects the client's figures. A run that exceeds its time limit is ended.
 ///
 /// # Errors
-/// Where a process cannot be started or fails: what it wrote to standard error.
+/// If a process cannot be started or fails; the message has its standard error.
 pub(super) fn run(point: &Point, program: &Path) -> Result<PointResult, String> {
     let (Fabric::Ports { host, .. }, Workload::Stream { limit_ms, .. }) =
         (&point.setup.fabric, &point.setup.workload)
@@ -37,8 +37,7 @@ pub(super) fn run(point: &Point, program: &Path) -> Result<PointResult, String> 
     collect(point, &report)
 }
 
-/// A process that is ended where nobody waits for it: a server whose client fails would wait for
-/// another for ever.
+/// A process that is killed on drop, otherwise a server whose client fails would wait forever.
 struct Running {
     role: &'static str,
     child: Option<Child>,
@@ -58,7 +57,7 @@ impl Running {
         Ok(Running { role, child: Some(child) })
     }
 
-    /// Waits until it has ended or the time is over; its report is short enough for a pipe.
+    /// Waits for its end for at most `limit`, and returns whether it has ended. Its output must fit a pipe.
     fn ends_within(&mut self, limit: Duration) -> Result<bool, String> {
         let end = Instant::now() + limit;
         loop {
@@ -72,7 +71,10 @@ impl Running {
         }
     }
 
-    /// What it wrote to standard output.
+    /// Waits for its end, and returns its standard output.
+    ///
+    /// # Errors
+    /// Its exit status and standard error, if it failed.
     fn finish(mut self) -> Result<Vec<u8>, String> {
         let role = self.role;
         let child = self.child.take().ok_or("it was waited for before")?;
@@ -89,14 +91,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended meanwhile.
+            // Fails if the process has ended already, which is fine.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// What both ends are told.
+/// The arguments of both processes.
 fn arguments(point: &Point) -> Vec<String> {
     let setup = &point.setup;
     let (Fabric::Ports { port, tcp_port, .. }, Workload::Stream { op, message_bytes, messages, depth, .. }) =

@@ -1,16 +1,16 @@
-//! What the two ends make of one event: a packet of a message is lost, corrupted or marked, and every
-//! packet that leaves is timed. The figures are those of Lumina (Yu et al., "Understanding the
+//! The reaction of both ends to one event: a packet of a message is dropped, corrupted or CE-marked, and the time
+//! of every packet sent is recorded. The figures are those of Lumina (Yu et al., "Understanding the
 //! Micro-Behaviors of Hardware Offloaded Network Stacks with Lumina", SIGCOMM'23).
 //!
 //! ```text
-//!   requester   n      n+1 ...                      n again
+//!   requester   n      n+1 ...                      n retransmitted
 //!               |event  \                    report ^  |
-//!   responder   x        '-> arrives, report leaves-'  '-> arrives
+//!   responder   x        '-> arrives, report sent --'  '-> arrives
 //!               |--------- retransmission -------------|
 //!                        |- generation -|     |reaction|      propagation between them
 //! ```
-//! Of READs the roles are swapped: the responses carry the payload, and the report is the request that
-//! asks again.
+//! Of READs the roles are swapped: the responses carry the payload, and the report is the READ request that
+//! requests the lost response.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,11 +25,11 @@ use super::spec::{Action, Op, Workload};
 use super::stream::Pair;
 use crate::world::Step;
 
-/// A flipped bit well inside the payload of any packet.
+/// Number of the flipped bit, inside the payload of any packet.
 const CORRUPTED_BIT: u32 = 70 * 8;
-/// Messages before the one with the event.
+/// Messages sent before the one with the event.
 const WARM_UP_MESSAGES: u32 = 8;
-/// Longest time for one message, with every retry.
+/// Time limit of one message, retries included.
 const LIMIT_NANOS: u64 = 60_000_000_000;
 const NANOS_PER_US: f64 = 1e3;
 
@@ -59,7 +59,7 @@ impl Seen {
     }
 }
 
-/// Runs one message without and with the event.
+/// Runs one message without the event and one with it.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let Workload::Reaction { op, action, packet, .. } = point.setup.workload else {
         return Err("a reaction was expected".to_owned());
@@ -81,7 +81,7 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     Ok(result)
 }
 
-/// Sets the times of the report and the retransmission that followed `event`.
+/// Sets the figures of the report and the retransmission that followed `event`.
 fn judge(result: &mut PointResult, seen: &[Seen], event: Fault, propagation_nanos: u64) {
     let micros = |from: u64, to: u64| (to as f64 - from as f64) / NANOS_PER_US;
     let link = event.link.0;
@@ -89,7 +89,7 @@ fn judge(result: &mut PointResult, seen: &[Seen], event: Fault, propagation_nano
     let Some(hit) = seen.iter().filter(|seen| seen.link == link).nth(frame).copied() else { return };
     let is_mark = event.action == TapeAction::MarkCe;
     let again = seen.iter().find(|seen| seen.link == link && seen.nanos > hit.nanos && seen.psn == hit.psn);
-    // What shows a loss is the next packet that was not there before; a mark shows itself.
+    // The responder detects a loss by the next packet of a higher PSN, and a CE mark by the marked packet itself.
     let newer = |seen: &&Seen| {
         seen.link == link && seen.nanos > hit.nanos && seen.psn.offset_from(hit.psn).is_some_and(|at| at > 0)
     };
@@ -115,7 +115,7 @@ fn judge(result: &mut PointResult, seen: &[Seen], event: Fault, propagation_nano
     }
 }
 
-/// Moves one message, and gives the time it took and all packets that left.
+/// Sends one message, and returns the time until its completion and all packets sent.
 fn message(
     point: &Point,
     event: Option<Fault>,
@@ -126,7 +126,7 @@ fn message(
     };
     let message_bytes = packets * point.setup.transport.path_mtu.bytes();
     let mut pair = Pair::new(&point.setup, op, message_bytes, 1, point.seed);
-    // Round trips are known before the event, as on any connection that has been used.
+    // Earlier messages give the requester round-trip times, as a connection in use has them.
     for number in 0..WARM_UP_MESSAGES {
         complete(&mut pair, number)?;
     }
@@ -151,7 +151,7 @@ fn message(
     Ok((nanos, seen))
 }
 
-/// Posts message `number` and waits for its completion.
+/// Posts message `number` and steps the world until its completion.
 fn complete(pair: &mut Pair, number: u32) -> Result<(), String> {
     let limit_nanos = pair.world.now_nanos() + LIMIT_NANOS;
     pair.post(number);

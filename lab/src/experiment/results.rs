@@ -1,19 +1,19 @@
-//! What comes of an experiment: figures of each point, and of some what happened in the course of it.
+//! Results of an experiment: figures of each point, and for flows their times and samples of the fabric.
 
 use super::plan::{Experiment, Point};
 
-/// What a figure is: its name as a column, its unit, and what it says.
+/// A figure: name, label with unit, and definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// The name of its column.
+    /// Name of its column in files.
     pub name: &'static str,
-    /// As a reader reads it, with its unit.
+    /// Label in tables and plots, with its unit.
     pub label: &'static str,
-    /// How it is measured.
+    /// Definition, shown in the report.
     pub meaning: &'static str,
 }
 
-/// Declares all figures once, each as a constant, and their list in the order of the columns.
+/// Declares a constant for each figure, and their list in the order of the columns.
 macro_rules! figures {
     ($($constant:ident: $name:literal, $label:literal, $meaning:literal;)*) => {
         $(#[doc = $meaning] pub const $constant: Figure = Figure { name: $name, label: $label, meaning: $meaning };)*
@@ -79,48 +79,48 @@ figures! {
         "1 where the retransmission was not asked for by the responder but came by a timer or a tail probe.";
 }
 
-/// The figure of a name, where there is one.
+/// The figure with this name; `None` if there is none.
 pub fn figure(name: &str) -> Option<Figure> {
     FIGURES.iter().copied().find(|figure| figure.name == name)
 }
 
-/// A run and what came of it.
+/// The results of one run.
 #[derive(Clone, Debug)]
 pub struct PointResult {
-    /// What was run.
+    /// The point that was run.
     pub point: Point,
-    /// What was measured. A figure that makes no sense for the run is not there.
+    /// The figures measured; those that do not apply to the run are absent.
     pub figures: Vec<(Figure, f64)>,
-    /// The flows, where the workload has flows.
+    /// The flows; empty if the workload has none.
     pub flows: Vec<FlowResult>,
-    /// The fabric in the course of time, likewise.
+    /// Samples of the fabric over time; empty if the workload has no flows.
     pub samples: Vec<Sample>,
-    /// Why the run ended before its work was done, where it did.
+    /// Reason for which the run ended before all messages completed; `None` if they did.
     pub ended_early: Option<String>,
 }
 
-/// A flow.
+/// The result of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowResult {
-    /// The number of the host that sent.
+    /// Number of the sending host.
     pub from: usize,
-    /// The number of the host that received.
+    /// Number of the receiving host.
     pub to: usize,
-    /// Payload.
+    /// Payload in bytes.
     pub bytes: u32,
-    /// When it was posted, since the start of the run.
+    /// Time of its post, since the start of the run.
     pub start_nanos: u64,
-    /// Flow completion time: from its post to its completion at the sender. Where it failed or was
-    /// unfinished when the run ended, until then: a lower bound.
+    /// Flow completion time: from its post to its completion at the sender. If it did not complete with success,
+    /// the time until the end of the run, a lower bound.
     pub fct_nanos: u64,
-    /// Whether it completed.
+    /// Whether it completed with success.
     pub completed: bool,
-    /// What that would be with the path to itself.
+    /// Flow completion time if the flow were alone in the network.
     pub ideal_nanos: u64,
 }
 
 impl FlowResult {
-    /// How many times longer it took than with the path to itself.
+    /// Slowdown: flow completion time divided by that of the flow alone.
     pub fn slowdown(&self) -> f64 {
         self.fct_nanos as f64 / self.ideal_nanos as f64
     }
@@ -131,19 +131,19 @@ impl FlowResult {
     }
 }
 
-/// A look at the fabric.
+/// A sample of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When, since the start of the run.
+    /// Time since the start of the run.
     pub nanos: u64,
-    /// The longest queue at any port of any switch.
+    /// Bytes of the longest output queue of any switch.
     pub queue_bytes: u64,
-    /// Bytes that all hosts received so far, headers included.
+    /// Bytes sent to all hosts by their switches so far, headers included.
     pub received_bytes: u64,
 }
 
 impl PointResult {
-    /// Nothing measured yet.
+    /// Empty results of a point.
     pub(super) fn of(point: &Point) -> Self {
         PointResult {
             point: point.clone(),
@@ -154,12 +154,12 @@ impl PointResult {
         }
     }
 
-    /// Notes a figure.
+    /// Adds a figure.
     pub(super) fn set(&mut self, figure: Figure, value: f64) {
         self.figures.push((figure, value));
     }
 
-    /// A figure that was measured.
+    /// The value of a figure; `None` if it was not measured.
     pub fn get(&self, figure: Figure) -> Option<f64> {
         self.figures.iter().find(|(measured, _)| *measured == figure).map(|(_, value)| *value)
     }
@@ -168,33 +168,33 @@ impl PointResult {
 /// All points of an experiment, in the order of its variants, values and seeds.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was run.
+    /// The experiment that was run.
     pub experiment: Experiment,
-    /// Its points.
+    /// The results of its points.
     pub points: Vec<PointResult>,
-    /// The command that does it again.
+    /// The command that repeats it.
     pub command: String,
 }
 
 /// The runs of one variant and one combination of values, over all seeds.
 #[derive(Clone, Debug)]
 pub struct Group<'a> {
-    /// The place of the variant.
+    /// Index of the variant.
     pub variant: usize,
-    /// The places of the sweeps' values.
+    /// Index of the value of each sweep.
     pub values: Vec<usize>,
-    /// Its runs by seed.
+    /// Its runs, in the order of seeds.
     pub runs: Vec<&'a PointResult>,
 }
 
 impl Group<'_> {
-    /// The mean of a figure over the seeds that have it.
+    /// The mean of a figure over the seeds that have it; `None` if none has.
     pub fn mean(&self, figure: Figure) -> Option<f64> {
         let values: Vec<f64> = self.runs.iter().filter_map(|run| run.get(figure)).collect();
         if values.is_empty() { None } else { Some(values.iter().sum::<f64>() / values.len() as f64) }
     }
 
-    /// The least and the most of a figure over the seeds.
+    /// The minimum and maximum of a figure over the seeds; `None` if none has it.
     pub fn range(&self, figure: Figure) -> Option<(f64, f64)> {
         let values = self.runs.iter().filter_map(|run| run.get(figure));
         values.fold(None, |range, value| match range {
@@ -205,7 +205,7 @@ impl Group<'_> {
 }
 
 impl Outcome {
-    /// The runs with seeds together, in order.
+    /// The runs grouped over seeds, in order.
     pub fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for run in &self.points {
@@ -227,12 +227,13 @@ impl Outcome {
             .collect()
     }
 
-    /// How many seeds were run.
+    /// Number of seeds that were run.
     pub fn seeds(&self) -> u64 {
         self.points.iter().map(|run| run.point.seed).max().unwrap_or(0)
     }
 
-    /// Sets [`KEPT`], which needs the results of other points.
+    /// Sets [`KEPT`] of each run, relative to the run without loss of the same variant, seed and other values. No
+    /// effect without a sweep of `loss.chance`.
     pub(super) fn relate(&mut self) {
         let first: Vec<(usize, Vec<usize>, u64, f64)> = self
             .points

@@ -10,41 +10,41 @@ use super::spec::{Fabric, Workload};
 use super::{flows, ports, reaction, stream};
 use crate::seeds;
 
-/// How an experiment is run; what it gives does not depend on it.
+/// Options of a run. Except `seeds`, they do not change the figures of simulations.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Seeds 1 to this; `None` for as many as the document says.
+    /// Number of seeds, 1 to this; `None` for the document's.
     pub seeds: Option<u32>,
-    /// Runs at once; no more than there are cores, `None` for as many. Real ports are used by one at a time.
+    /// Parallel runs, at most one per core; `None` for the number of cores. On real ports always 1.
     pub jobs: Option<NonZero<usize>>,
     /// The `roce` program, for experiments on real ports.
     pub program: PathBuf,
-    /// The command to do it again, for the report.
+    /// The command that repeats the run, shown in the report.
     pub command: String,
 }
 
 /// An experiment that could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It makes no sense.
+    /// The document is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// One of its points failed.
+    /// A point failed.
     #[error("{place}, seed {seed}: {what}")]
     Point {
-        /// Which variant and values.
+        /// The point's variant and values.
         place: String,
-        /// Which seed.
+        /// The point's seed.
         seed: u64,
-        /// What happened.
+        /// The error message.
         what: String,
     },
 }
 
-/// Runs all points and tells `progress` how many of how many are done.
+/// Runs all points. Calls `progress` with the number of points done, and of all.
 ///
 /// # Errors
-/// The first in the order of the points, where several fail.
+/// The error of the first point, in the order of the points, that failed; all points are run.
 pub fn run(
     experiment: &Experiment,
     options: &Options,

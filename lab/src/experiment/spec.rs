@@ -1,5 +1,5 @@
-//! What one point of an experiment is: fabric, link, loss, transport and workload, each with its
-//! units in the names of the keys. Keys that do not exist are refused.
+//! The setup of a point: fabric, link, switch, loss, transport and workload. The names of keys end in their
+//! units. Unknown keys are refused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,46 +15,46 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::world::ConnAttr;
 
-/// Everything that a run depends on but the seed.
+/// All parameters of a run except the seed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// Which hosts there are and how they are joined.
+    /// Hosts and topology.
     pub fabric: Fabric,
-    /// Every cable of the fabric.
+    /// Properties of every cable of the fabric.
     #[serde(default)]
     pub link: Link,
-    /// Every switch of the fabric.
+    /// Properties of every switch of the fabric.
     #[serde(default)]
     pub switch: Switch,
-    /// What gets lost.
+    /// Random loss.
     #[serde(default)]
     pub loss: Loss,
-    /// The queue pairs.
+    /// Attributes of the queue pairs.
     #[serde(default)]
     pub transport: Transport,
-    /// What is sent.
+    /// Messages to send.
     pub workload: Workload,
 }
 
-/// The hosts.
+/// Hosts and topology.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Fabric {
     /// Two hosts on a cable, in virtual time.
     Pair {},
-    /// Hosts around one switch.
+    /// Hosts at one switch.
     Star {
-        /// How many.
+        /// Number of hosts.
         hosts: usize,
     },
-    /// Leaf switches with hosts, each joined to every spine switch.
+    /// Leaf switches with hosts, each connected to every spine switch.
     LeafSpine {
-        /// Leaf switches.
+        /// Number of leaf switches.
         leaves: usize,
-        /// Spine switches.
+        /// Number of spine switches.
         spines: usize,
-        /// Hosts of each leaf.
+        /// Hosts per leaf switch.
         hosts_per_leaf: usize,
     },
     /// The three-tier fat-tree of switches with `k` ports: k^3/4 hosts.
@@ -62,15 +62,15 @@ pub enum Fabric {
         /// Ports of a switch, an even number.
         k: usize,
     },
-    /// Two processes on a real port, in real time; loss comes from the port's fault decorator.
+    /// Two processes on real ports, in real time; loss is an impairment of the ports.
     Ports {
-        /// The port of both ends, as `--port` takes it.
+        /// The port of both processes, in the syntax of `--port`.
         #[serde(default = "default_port")]
         port: String,
-        /// How the client reaches the server by TCP.
+        /// The server's host name or address for the TCP exchange.
         #[serde(default = "default_host")]
         host: String,
-        /// The TCP port.
+        /// The server's TCP port.
         #[serde(default = "default_tcp_port")]
         tcp_port: u16,
     },
@@ -88,15 +88,15 @@ fn default_tcp_port() -> u16 {
     18_590
 }
 
-/// A cable: the same in both directions.
+/// A cable, with the same properties in both directions.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Link {
-    /// Speed of the wire.
+    /// Bit rate of the wire.
     pub rate_gbit_per_sec: f64,
-    /// Time from the last bit sent to its arrival, in one direction.
+    /// Propagation delay in one direction.
     pub propagation_us: f64,
-    /// What may wait for the wire at a host, in units of 1,000 bytes: the ring of its NIC.
+    /// Limit of a host's output queue, in units of 1,000 bytes.
     pub queue_kbytes: f64,
 }
 
@@ -107,7 +107,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// As the network takes it.
+    /// Converts to the network's units.
     pub fn config(&self) -> LinkConfig {
         LinkConfig {
             rate_bits_per_sec: (self.rate_gbit_per_sec * 1e9) as u64,
@@ -121,15 +121,15 @@ impl Link {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Switch {
-    /// What may wait of what came by one input port, in units of 1,000 bytes.
+    /// Memory per input port, in units of 1,000 bytes.
     pub buffer_kbytes: f64,
-    /// What may wait for one output port, likewise; without it only the input's bound holds.
+    /// Limit of an output queue, in units of 1,000 bytes; if `None`, only `buffer_kbytes` limits.
     pub output_kbytes: Option<f64>,
-    /// Which of the shortest ways a packet takes.
+    /// Selection among the shortest paths.
     pub routing: Routing,
-    /// Priority flow control: a port that is nearly full pauses who sends to it, and nothing is lost.
+    /// Priority flow control: an input port that is nearly full pauses its sender, so that no packet is dropped.
     pub pfc: bool,
-    /// Marking of packets that meet a long queue; none without it.
+    /// ECN marking by queue length; `None` for none.
     pub ecn: Option<Ecn>,
 }
 
@@ -139,60 +139,60 @@ impl Default for Switch {
     }
 }
 
-/// How a switch chooses among the shortest ways.
+/// Selection among the shortest paths by a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Routing {
-    /// The same for all packets of a connection.
+    /// One path for all packets of a flow, by hash.
     Ecmp,
-    /// Drawn for each packet.
+    /// A random path for each packet.
     Spray,
-    /// In turn, packet by packet.
+    /// The paths in turn, packet by packet.
     SprayRoundRobin,
 }
 
-/// Marking by the queue that a packet meets: with a probability that grows from 0 at `kmin_kbytes` to
+/// ECN marking by the length of the output queue: with a probability that increases from 0 at `kmin_kbytes` to
 /// `pmax` at `kmax_kbytes`, and always above.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ecn {
-    /// Where marking begins, in units of 1,000 bytes.
+    /// Queue length above which marking begins, in units of 1,000 bytes.
     pub kmin_kbytes: f64,
-    /// Where it becomes certain.
+    /// Queue length above which every packet is marked, in units of 1,000 bytes.
     pub kmax_kbytes: f64,
-    /// The probability just below that.
+    /// Marking probability at `kmax_kbytes`.
     pub pmax: Probability,
 }
 
-/// What the network loses besides what finds no room.
+/// Random loss, in addition to drops of full queues.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loss {
-    /// Probability of each packet, acknowledgements included, to be lost on a link.
+    /// Probability that a packet is lost on a link, for each packet and link, ACKs included.
     pub chance: Probability,
 }
 
-/// The queue pairs of both ends.
+/// Attributes of the queue pairs of both ends.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Transport {
-    /// How losses are repaired, as `--recovery` takes it.
+    /// Recovery scheme, in the syntax of `--recovery`.
     #[serde(deserialize_with = "from_str")]
     pub recovery: RecoveryScheme,
-    /// The same of the end that receives, where it differs: go-back-n is a standard peer.
+    /// Recovery scheme of the peer, if it differs; `go-back-n` stands for a standard peer.
     #[serde(deserialize_with = "optional_from_str")]
     pub peer_recovery: Option<RecoveryScheme>,
-    /// How fast and how much is sent, as `--congestion` takes it.
+    /// Congestion control, in the syntax of `--congestion`.
     #[serde(deserialize_with = "from_str")]
     pub congestion: CongestionScheme,
-    /// Packets in flight at most, whatever the congestion control says otherwise; 0: as it says.
+    /// Packets in flight at most, in place of the limit of the congestion control; 0 to keep that.
     pub window_pkts: u32,
-    /// Payload of a packet.
+    /// Path MTU: payload bytes of a packet, 256 to 4096.
     #[serde(deserialize_with = "path_mtu", rename = "path_mtu_bytes")]
     pub path_mtu: PathMtu,
-    /// Local ACK timeout: 4.096 us x 2^timeout.
+    /// Local ACK timeout: 4.096 us * 2^timeout.
     pub timeout: u8,
-    /// Retries without progress, 0 to 7.
+    /// Retry count, 0 to 7.
     pub retry_count: u8,
 }
 
@@ -211,7 +211,7 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// What both ends of a connection have in common.
+    /// The attributes that both ends of a connection have in common.
     pub fn connection(&self) -> ConnAttr {
         ConnAttr {
             ipv6: false,
@@ -224,12 +224,12 @@ impl Transport {
         }
     }
 
-    /// The scheme of the end that sends (0) or of its peer (1).
+    /// The recovery scheme of the sender (0) or of its peer (1).
     pub fn recovery_of(&self, end: usize) -> RecoveryScheme {
         self.peer_recovery.filter(|_| end == 1).unwrap_or(self.recovery)
     }
 
-    /// The congestion control with its bound on packets in flight.
+    /// The congestion control with `window_pkts` applied.
     pub fn congestion(&self) -> CongestionScheme {
         let window_pkts = self.window_pkts;
         match self.congestion {
@@ -252,66 +252,65 @@ impl Transport {
         }
     }
 
-    /// The longest frame of these queue pairs, without FCS: headers take 80 bytes at most.
+    /// Bytes of the longest frame of these queue pairs, without FCS; headers take 80 bytes at most.
     pub fn frame_bytes_max(&self) -> usize {
         self.path_mtu.bytes() as usize + 80
     }
 }
 
-/// What is sent.
+/// Messages to send.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Workload {
-    /// One queue pair with a full queue of messages; only for two hosts.
+    /// One queue pair whose send queue is kept full; only for two hosts.
     Stream {
         /// The operation.
         #[serde(default)]
         op: Op,
         /// Bytes of a message.
         message_bytes: u32,
-        /// Messages in all.
+        /// Number of messages.
         messages: u32,
-        /// Messages posted at once.
+        /// Messages outstanding at most.
         #[serde(default = "default_depth")]
         depth: u32,
-        /// The run ends after so much time whatever is left to send; virtual time in a simulation.
+        /// Time limit of the run; virtual time in a simulation.
         #[serde(default = "default_limit_ms")]
         limit_ms: u64,
     },
-    /// One message of some packets, to one of which something happens (as Lumina does, SIGCOMM'23);
-    /// only for two hosts in virtual time.
+    /// One message with an impairment of one of its packets (as in Lumina, SIGCOMM 2023); only for two hosts in
+    /// virtual time.
     Reaction {
         /// The operation.
         #[serde(default)]
         op: Op,
         /// Packets of the message.
         packets: u32,
-        /// What happens.
+        /// The impairment.
         action: Action,
-        /// To which packet of the message: 1 is the first.
+        /// The packet of the message that is impaired; 1 is the first.
         packet: u32,
     },
-    /// Messages between random pairs of hosts, at random times (a Poisson process); each is one WRITE on a
-    /// connection of its own.
+    /// Messages between random pairs of hosts, with Poisson arrivals; each is a WRITE on a connection of its own.
     Flows {
-        /// Their sizes: `irn`, `web-search`, `hadoop`, `ali-storage`, or a number of bytes.
+        /// Distribution of sizes: `irn`, `web-search`, `hadoop`, `ali-storage`, or a number of bytes as text.
         #[serde(deserialize_with = "from_str")]
         sizes: Sizes,
-        /// What they ask for in all, as a share of what the hosts' links carry.
+        /// Offered load, as a share of the capacity of the hosts' links.
         load: f64,
-        /// How many.
+        /// Number of flows.
         flows: usize,
-        /// The run ends after so much virtual time, whatever is unfinished.
+        /// Virtual time limit of the run.
         #[serde(default = "default_limit_ms")]
         limit_ms: u64,
     },
-    /// Many hosts send to one at the same time; each message is one WRITE on a connection of its own.
+    /// Many hosts send to one at the same time; each message is a WRITE on a connection of its own.
     Incast {
-        /// Hosts that send.
+        /// Number of sending hosts.
         senders: usize,
-        /// What they send together, in equal parts, in units of 1,000 bytes.
+        /// Sum of the messages, all of one size, in units of 1,000 bytes.
         total_kbytes: f64,
-        /// As of `flows`.
+        /// Virtual time limit of the run.
         #[serde(default = "default_limit_ms")]
         limit_ms: u64,
     },
@@ -325,7 +324,7 @@ fn default_limit_ms() -> u64 {
     10_000
 }
 
-/// Operations.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
@@ -338,15 +337,15 @@ pub enum Op {
     Read,
 }
 
-/// What happens to a packet.
+/// The impairment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// It is lost.
+    /// The packet is dropped.
     Drop,
-    /// A bit of it is flipped, which its ICRC shows.
+    /// A bit of the packet is flipped, so its ICRC is wrong.
     Corrupt,
-    /// It is marked "congestion experienced".
+    /// The packet gets a CE mark.
     MarkCe,
 }
 
@@ -354,7 +353,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Probability(pub f64);
 
-/// Not a probability.
+/// The text or number is no probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("needed a chance from 0 to 1: a number such as 0.01, or text such as \"1/4096\" or \"2 %\"")]
 pub struct NoChance;
@@ -399,11 +398,11 @@ impl<'de> Deserialize<'de> for Probability {
     }
 }
 
-/// Sizes of flows.
+/// The distribution of flow sizes.
 #[derive(Clone, Debug)]
 pub struct Sizes(pub Cdf);
 
-/// Not sizes of flows.
+/// The text is neither the name of a distribution nor a valid size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "needed irn, web-search, hadoop, ali-storage, or a number of bytes as text, 1 to {max}",
@@ -440,37 +439,40 @@ fn path_mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathMtu, D::Er
     })
 }
 
-/// Longest time that a simulated run may be given.
+/// Longest time limit of a simulated run.
 const LIMIT_MS_MAX: u64 = 600_000;
-/// Most flows of one run: each is in the report.
+/// Most flows of one run; each is a row of the report.
 const FLOWS_MAX: usize = 1_000_000;
-/// Longest flow: well below the 2 GiB that a message may have.
+/// Longest flow, below the 2^31 bytes of the longest message.
 const FLOW_BYTES_MAX: u32 = 1_000_000_000;
 /// Most messages of a stream.
 const MESSAGES_MAX: u32 = 1_000_000_000;
-/// Most messages posted at once.
+/// Most messages outstanding.
 const DEPTH_MAX: u32 = 1024;
-/// Most packets of the message of a reaction: each is recorded.
+/// Most packets of the message of a reaction; each is recorded.
 const REACTION_PACKETS_MAX: u32 = 10_000;
 /// Most hosts of a fabric.
 const HOSTS_MAX: usize = 1024;
 /// Slowest and fastest wire.
 const RATE_GBIT_PER_SEC: [f64; 2] = [0.001, 10_000.0];
-/// Longest propagation: a second.
+/// Longest propagation delay: a second.
 const PROPAGATION_US_MAX: f64 = 1e6;
-/// Smallest and largest bound of a queue or of a switch's memory: a gigabyte.
+/// Smallest and largest limit of a queue or of a switch's memory: 10 kB and 1 GB.
 const QUEUE_KBYTES: [f64; 2] = [10.0, 1e6];
-/// Highest chance of loss.
+/// Highest probability of loss.
 const LOSS_MAX: f64 = 0.5;
-/// Longest name of a port or of a host; every point has its own copy.
+/// Longest name of a port or a host; every point has a copy.
 const NAME_BYTES_MAX: usize = 256;
-/// Room for a path MTU of 4096.
+/// MTU of the simulated ports; allows a path MTU of 4096.
 pub(super) const PORT_MTU_BYTES: usize = 4_200;
 /// Longest message, as in `roce perf`.
 const MESSAGE_BYTES_MAX: u32 = 1 << 23;
 
 impl Setup {
-    /// What is wrong with the values together, beyond what each key takes.
+    /// Checks the ranges of the values, and their combination.
+    ///
+    /// # Errors
+    /// A message that names the key, its value and what was needed.
     pub fn check(&self) -> Result<(), String> {
         let [rate_min, rate_max] = RATE_GBIT_PER_SEC;
         in_range("link.rate_gbit_per_sec", self.link.rate_gbit_per_sec, rate_min, rate_max)?;
@@ -568,7 +570,7 @@ impl Setup {
 }
 
 impl Fabric {
-    /// How many hosts it has.
+    /// Number of hosts of the fabric.
     pub fn hosts(&self) -> usize {
         match *self {
             Fabric::Pair {} | Fabric::Ports { .. } => 2,

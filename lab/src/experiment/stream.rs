@@ -1,4 +1,4 @@
-//! One queue pair between two hosts with a queue of messages that is always full.
+//! A stream: one queue pair between two hosts, whose send queue is kept full.
 
 use netsim::{LinkId, Network};
 use roce::counters::QpCounters;
@@ -19,11 +19,11 @@ use crate::world::{EndAttr, HostConfig, Neighbours, QpEnds, QpSizes, Step, World
 
 /// Address of the first byte of either end's memory.
 const BASE: u64 = 0x1_0000_0000;
-/// Room for the objects of a host.
+/// Limits of a host.
 const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: 1 };
-/// READs outstanding, both ways.
+/// READs outstanding, in both directions.
 const MAX_RD_ATOMIC: u8 = 16;
-/// First PSNs of the two ends.
+/// First PSNs of requester and responder.
 const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 
 /// One end of the connection.
@@ -33,7 +33,7 @@ struct End {
     rkey: RKey,
 }
 
-/// Two hosts on a cable with one connected queue pair. Link 0 leads from the requester.
+/// Two hosts on a cable with one connection. Link 0 is from requester to responder.
 pub(super) struct Pair {
     pub(super) world: World,
     ends: [End; 2],
@@ -42,7 +42,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// A connected pair whose neighbours know one another; no fault has happened yet.
+    /// Creates a connected pair without impairments.
     pub(super) fn new(setup: &Setup, op: Op, message_bytes: u32, depth: u32, seed: u64) -> Pair {
         let transport = &setup.transport;
         let mut network = Network::seeded(seed);
@@ -83,7 +83,7 @@ impl Pair {
         Pair { world, ends, message_bytes, op }
     }
 
-    /// Posts a message.
+    /// Posts a message, and for a SEND its receive.
     pub(super) fn post(&mut self, number: u32) {
         let [requester, responder] = &mut self.ends;
         let wr_id = u64::from(number);
@@ -109,7 +109,10 @@ impl Pair {
         self.world.hosts[0].kick();
     }
 
-    /// Messages completed since the last call; an error where one failed.
+    /// The number of messages completed since the last call.
+    ///
+    /// # Errors
+    /// The status of the first completion with an error.
     pub(super) fn completed(&mut self) -> Result<u32, WcStatus> {
         let [requester, responder] = &mut self.ends;
         while responder.qp.recv_cq.pop().is_some() {}
@@ -123,12 +126,11 @@ impl Pair {
         Ok(count)
     }
 
-    /// The counters of both hosts.
     fn counters(&self) -> [QpCounters; 2] {
         [0, 1].map(|host| self.world.hosts[host].engine.counters())
     }
 
-    /// The figures of recovery.
+    /// Sets the figures of loss and recovery.
     pub(super) fn recovery_figures(&self, result: &mut PointResult) {
         let [requester, responder] = self.counters();
         let lost_on = |link| {

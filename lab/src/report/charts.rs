@@ -1,11 +1,11 @@
-//! Which plots a report has, by what was measured.
+//! Selection of the plots of a report by the figures measured.
 
 use super::ReportError;
 use super::plot::{Plot, Scale, Series, Titles, curves, lines, stacked_bars};
 use crate::experiment::results::{self, Figure, FlowResult, Sample};
 use crate::experiment::{Outcome, PointResult, Sweep};
 
-/// Figures that are drawn over the first sweep, and what to see in them.
+/// Figures that are drawn over the first sweep, with scale and explanation.
 const OVER_FIRST_SWEEP: &[(Figure, Scale, &str)] = &[
     (results::SLOWDOWN, Scale::LogWhereFar, "1 is a flow with its path to itself."),
     (results::FCT, Scale::LogWhereFar, ""),
@@ -18,7 +18,6 @@ const OVER_FIRST_SWEEP: &[(Figure, Scale, &str)] = &[
     (results::NAK_REACTION, Scale::LogWhereFar, ""),
 ];
 
-/// All plots of a report.
 pub(super) fn charts(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let figures = outcome.figures();
     let mut plots = Vec::new();
@@ -37,7 +36,7 @@ pub(super) fn charts(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     Ok(plots)
 }
 
-/// The combinations of values of all sweeps but the first: each is a plot of its own.
+/// The combinations of values of all sweeps except the first; each has its own plot.
 fn other_values(outcome: &Outcome) -> Vec<Vec<usize>> {
     let mut others: Vec<Vec<usize>> = outcome
         .experiment
@@ -50,7 +49,7 @@ fn other_values(outcome: &Outcome) -> Vec<Vec<usize>> {
     others
 }
 
-/// A figure over the first sweep, a line for each variant; `None` where no run of these values has it.
+/// Plots a figure over the first sweep, with a line per variant; `None` if no run of these values has it.
 fn over_first_sweep(
     outcome: &Outcome,
     first: &Sweep,
@@ -82,19 +81,18 @@ fn over_first_sweep(
     lines(&titles, &names, &series, scale, first.is_numeric()).map(Some)
 }
 
-/// Points of a drawn distribution.
+/// Points of a drawn distribution, about.
 const CDF_POINTS: usize = 300;
 
-/// The runs of one combination of values are drawn together, a curve for each variant; as many
-/// combinations as this have plots of their own.
+/// Most combinations of values with a plot of their own, which has a curve per variant.
 const COMBINATIONS_MAX: usize = 9;
 
-/// For each combination of values: its name, and the first seed's run of each variant.
+/// For each plotted combination of values, its name and the run of each variant with seed 1.
 fn side_by_side(outcome: &Outcome) -> Vec<(String, Vec<(&str, &PointResult)>)> {
     let experiment = &outcome.experiment;
     let all = experiment.combinations();
     let count = all.len().min(COMBINATIONS_MAX);
-    // Spread evenly: the first and the last are among them.
+    // Evenly spaced combinations, the first and the last included.
     let combinations: Vec<_> = (0..count).map(|at| &all[at * (all.len() - 1) / (count - 1).max(1)]).collect();
     let runs = |values: &&Vec<usize>| {
         let names = experiment.sweeps.iter().zip(values.iter());
@@ -107,7 +105,7 @@ fn side_by_side(outcome: &Outcome) -> Vec<(String, Vec<(&str, &PointResult)>)> {
     combinations.iter().map(runs).collect()
 }
 
-/// The distribution of slowdown.
+/// Plots the distribution of slowdown.
 fn slowdowns(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let mut plots = Vec::new();
     for (name, runs) in side_by_side(outcome) {
@@ -137,7 +135,7 @@ fn slowdowns(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     Ok(plots)
 }
 
-/// The longest queue and the rate of all over time.
+/// Plots the longest queue, and the receive rate of all hosts, over time.
 fn courses(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let mut plots = Vec::new();
     for (name, runs) in side_by_side(outcome) {
@@ -174,8 +172,8 @@ fn courses(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     Ok(plots)
 }
 
-/// Retransmissions for each packet lost, by variant, at each value of the first sweep that
-/// lost any.
+/// Plots the share of retransmissions in the packets sent, for lost packets and spurious, for each variant with
+/// any.
 fn breakdown(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let experiment = &outcome.experiment;
     let mut plots = Vec::new();

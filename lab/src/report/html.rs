@@ -1,4 +1,4 @@
-//! The page for readers: everything in one file, nothing fetched from anywhere.
+//! The HTML page, in one file without external resources.
 
 use minijinja::{Environment, context};
 
@@ -10,10 +10,10 @@ use crate::experiment::results::{Figure, figure};
 
 const TEMPLATE: &str = include_str!("report.html");
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
-/// None that a caller could bring about.
+/// [`ReportError`] if a plot cannot be drawn.
 pub fn html(outcome: &Outcome) -> Result<String, ReportError> {
     let experiment = &outcome.experiment;
     let Grid { head, rows } = grid(outcome);
@@ -60,7 +60,7 @@ fn paragraphs(text: &str) -> Vec<&str> {
     text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()).collect()
 }
 
-/// One line of a comparison: the same figure of two variants under the same values.
+/// The lines of all comparisons, each one figure of two variants with the same values.
 fn comparisons(outcome: &Outcome) -> Vec<minijinja::Value> {
     let experiment = &outcome.experiment;
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Results as files: CSV and JSON for programs, one page of HTML for readers, a table for the terminal.
+//! Reports of results: CSV and JSON files, an HTML page, a table for the terminal.
 
 mod charts;
 mod html;
@@ -14,32 +14,33 @@ use std::path::{Path, PathBuf};
 
 use crate::experiment::Outcome;
 
-/// A report that could not be made.
+/// Reason why a report could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// A file.
+    /// A file or directory could not be written.
     #[error("cannot write {path}: {error}")]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// A plot.
+    /// A plot could not be drawn.
     #[error("a plot cannot be drawn: {0}")]
     Plot(String),
-    /// The page's template.
+    /// The template of the HTML page failed.
     #[error("the page cannot be made: {0}")]
     Page(#[from] minijinja::Error),
-    /// CSV.
+    /// A CSV table could not be written.
     #[error("the table cannot be made: {0}")]
     Csv(#[from] csv::Error),
 }
 
-/// Writes `points.csv`, `results.json` and `report.html`, of flows also `flows.csv` and `samples.csv`, into `dir`, which is made where it is not there.
+/// Writes `points.csv`, `results.json` and `report.html`, and if there are flows `flows.csv` and `samples.csv`,
+/// into `dir`, which is created if missing. Returns the paths.
 ///
 /// # Errors
-/// Where a file cannot be written.
+/// [`ReportError`] if a file cannot be written or a part of the report cannot be made.
 pub fn write(outcome: &Outcome, dir: &Path) -> Result<Vec<PathBuf>, ReportError> {
     let told = |path: &Path| {
         let path = path.to_owned();
@@ -61,7 +62,7 @@ pub fn write(outcome: &Outcome, dir: &Path) -> Result<Vec<PathBuf>, ReportError>
         .collect()
 }
 
-/// A number as a reader wants it: four digits that count, no exponent where it is not needed.
+/// Formats a number with about four significant digits; with an exponent below 0.001 only.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     match value {

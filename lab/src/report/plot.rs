@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use super::{ReportError, number};
 
 const SIZE: (u32, u32) = (860, 420);
-/// Colours that most people can tell apart (Okabe and Ito).
+/// Colours that are distinguishable with colour vision deficiency (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -18,38 +18,37 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(110, 110, 110),
     RGBColor(120, 94, 30),
 ];
-/// Places between dots that stand side by side, of the distance between two names.
+/// Distance between dots side by side, as a share of the distance between two names.
 const DOT_GAP: f64 = 0.1;
-/// Their radius in pixels.
+/// Radius of these dots in pixels.
 const DOT_RADIUS: i32 = 6;
 const TEXT: (&str, u32) = ("sans-serif", 16);
-/// Values further apart than this are drawn on a logarithmic axis.
+/// Ratio of largest to smallest value above which the axis is logarithmic.
 const LINEAR_SPAN_MAX: f64 = 20.0;
 
-/// A drawn plot.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Plot {
     pub(super) title: String,
-    /// What to know when reading it.
+    /// Explanation below the title.
     pub(super) note: String,
     pub(super) svg: String,
     pub(super) legend: Vec<Legend>,
 }
 
-/// What a colour stands for.
+/// An entry of the legend.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Legend {
     pub(super) name: String,
     pub(super) colour: String,
 }
 
-/// Values under a name.
+/// A named series of values.
 pub(super) struct Series<T> {
     pub(super) name: String,
     pub(super) values: Vec<T>,
 }
 
-/// Titles of a plot.
+/// Texts of a plot.
 pub(super) struct Titles<'a> {
     pub(super) title: &'a str,
     pub(super) note: &'a str,
@@ -58,7 +57,7 @@ pub(super) struct Titles<'a> {
 }
 
 impl Plot {
-    /// The finished drawing of `series`, one of whose axes may be logarithmic.
+    /// Assembles the plot of `series`; `log_axis` names the logarithmic axis, if there is one.
     fn new<T>(titles: &Titles<'_>, log_axis: Option<&str>, series: &[Series<T>], svg: String) -> Self {
         let note = match log_axis {
             Some(axis) => format!("{} The {axis} axis is logarithmic.", titles.note),
@@ -80,7 +79,7 @@ fn legend(at: usize, name: &str) -> Legend {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws, and gives the SVG without the namespace, which a page does not need.
+/// Draws an SVG, and removes its namespace, which inline SVG does not need.
 fn svg(draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> Result<String, ReportError> {
     let mut text = String::new();
     {
@@ -92,16 +91,16 @@ fn svg(draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> Result<String, Rep
     Ok(text[from..].replace(" xmlns=\"http://www.w3.org/2000/svg\"", ""))
 }
 
-/// How the y axis runs.
+/// Scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Linear, from 0.
     FromZero,
-    /// Logarithmic where values are far apart.
+    /// Logarithmic if all values are above 0 and their ratio exceeds `LINEAR_SPAN_MAX`.
     LogWhereFar,
 }
 
-/// Whether the axis is logarithmic, and its ends.
+/// Whether the axis is logarithmic, and its lower and upper end.
 fn ends(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> (bool, f64, f64) {
     let most = values.clone().fold(0.0, f64::max);
     let least = values.clone().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
@@ -115,8 +114,7 @@ fn ends(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> (bool, f64, 
     }
 }
 
-/// Dots for each series over named places of the x axis, which are equally far apart; where `joined`, a
-/// line through them.
+/// Draws dots for each series over names equally spaced on the x axis; if `joined`, with a line through them.
 pub(super) fn lines(
     titles: &Titles<'_>,
     names: &[String],
@@ -163,7 +161,7 @@ where
         if joined {
             chart.draw_series(LineSeries::new(points(), style)).map_err(|error| error.to_string())?;
         }
-        // Those below stand out as rings where values are the same.
+        // Earlier series have larger dots, so that of equal values they are visible as rings.
         let radius = if joined { 4 + (count - 1 - at).min(8) as i32 } else { DOT_RADIUS };
         let dots = points().map(|place| Circle::new(place, radius, colour(at).filled()));
         chart.draw_series(dots).map_err(|error| error.to_string())?;
@@ -171,7 +169,7 @@ where
     Ok(())
 }
 
-/// A curve for each series over numbers, whose axis is of that scale.
+/// Draws a curve for each series over a numeric x axis of scale `x_scale`.
 pub(super) fn curves(
     titles: &Titles<'_>,
     series: &[Series<(f64, f64)>],
@@ -225,7 +223,7 @@ where
     Ok(())
 }
 
-/// The grid and the labels of a chart whose x axis has named places.
+/// Draws grid and labels of a chart with names on its x axis.
 fn mesh<X, Y>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>,
     titles: &Titles<'_>,
@@ -255,7 +253,7 @@ where
         .map_err(|error| error.to_string())
 }
 
-/// A bar for each name, made of the series one on top of the other.
+/// Draws a stacked bar for each name.
 pub(super) fn stacked_bars(
     titles: &Titles<'_>,
     names: &[String],

@@ -1,4 +1,4 @@
-//! Results for programs.
+//! Results as CSV and JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +6,11 @@ use super::ReportError;
 use crate::experiment::results::{FlowResult, Sample};
 use crate::experiment::{Outcome, Point, PointResult};
 
-/// A row for each point: variant, values of the sweeps, seed, figures. A figure that a point does not
-/// have is left empty.
+/// CSV with a row per point: variant, values of the sweeps, seed, figures. A figure that a point does not
+/// have is empty.
 ///
 /// # Errors
-/// None that a caller could bring about.
+/// None that depends on `outcome`.
 pub fn csv(outcome: &Outcome) -> Result<String, ReportError> {
     let figures = outcome.figures();
     let columns: Vec<&str> = figures.iter().map(|figure| figure.name).chain(["ended_early"]).collect();
@@ -24,7 +24,7 @@ pub fn csv(outcome: &Outcome) -> Result<String, ReportError> {
     })
 }
 
-/// What a row of a point begins with.
+/// The first cells of a point's rows: variant, values, seed.
 fn place(outcome: &Outcome, point: &Point) -> Vec<String> {
     let experiment = &outcome.experiment;
     let mut row = vec![experiment.variants[point.variant].clone()];
@@ -33,8 +33,7 @@ fn place(outcome: &Outcome, point: &Point) -> Vec<String> {
     row
 }
 
-/// Writes a table: the columns of a point's place, then `columns`, with the rows that `rows` gives for each
-/// run.
+/// Writes a table: variant, values and seed, then `columns`, with the rows that `rows` returns for each run.
 fn table<R: IntoIterator<Item = Vec<String>>>(
     outcome: &Outcome,
     columns: &[&str],
@@ -54,10 +53,10 @@ fn table<R: IntoIterator<Item = Vec<String>>>(
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A row for each flow of each run; `None` where the workload has no flows.
+/// CSV with a row per flow of each run; `None` if the workload has no flows.
 ///
 /// # Errors
-/// None that a caller could bring about.
+/// None that depends on `outcome`.
 pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     if outcome.points.iter().all(|run| run.flows.is_empty()) {
         return Ok(None);
@@ -76,10 +75,10 @@ pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     table(outcome, &columns, rows).map(Some)
 }
 
-/// A row for each look at the fabric in the course of each run; `None` where there were none.
+/// CSV with a row per sample of the fabric in each run; `None` if there are no samples.
 ///
 /// # Errors
-/// None that a caller could bring about.
+/// None that depends on `outcome`.
 pub fn samples_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     if outcome.points.iter().all(|run| run.samples.is_empty()) {
         return Ok(None);
@@ -93,7 +92,7 @@ pub fn samples_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     table(outcome, &["time_ns", "longest_queue_bytes", "received_bytes"], rows).map(Some)
 }
 
-/// Everything: what was run, with the whole document, and the figures of each point.
+/// JSON with the document, the command, and the figures of each point.
 pub fn json(outcome: &Outcome) -> Value {
     let experiment = &outcome.experiment;
     let points = outcome.points.iter().map(|run| {

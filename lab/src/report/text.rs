@@ -1,15 +1,15 @@
-//! The table for the terminal: means over the seeds.
+//! A table for the terminal: means over the seeds.
 
 use super::number;
 use crate::experiment::Outcome;
 
-/// Head and rows of a table.
+/// Column heads and rows of a table.
 pub(super) struct Grid {
     pub(super) head: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// Means over the seeds, a row for each variant and combination of values.
+/// Means over the seeds, with a row per variant and combination of values.
 pub(super) fn grid(outcome: &Outcome) -> Grid {
     let experiment = &outcome.experiment;
     let figures = outcome.figures();
@@ -30,7 +30,7 @@ pub(super) fn grid(outcome: &Outcome) -> Grid {
     Grid { head, rows: rows.collect() }
 }
 
-/// The table with a line for each row; figures that are 0 everywhere are left to the files.
+/// The table as text. Figures that are 0 or absent in all rows are omitted. Runs that ended early are listed.
 pub fn table(outcome: &Outcome) -> String {
     let Grid { head, rows } = grid(outcome);
     let words = 1 + outcome.experiment.sweeps.len();
