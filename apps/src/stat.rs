@@ -93,7 +93,7 @@ fn text(device: &DeviceStat, is_verbose: bool) -> String {
         "{port}: pid {pid}, uid {uid}, {command}, {driver}, {mac}, {state}, open for {seconds:.1} s\n"
     );
     if let Some(reason) = &device.fatal {
-        text.push_str(&format!("    out of order: {}\n", plain(reason)));
+        text.push_str(&format!("    fatal error: {}\n", plain(reason)));
     }
     for (source, counts) in device.counters.groups() {
         let mut shown = counts.iter().filter(|(_, count)| is_verbose || **count > 0).peekable();
@@ -171,7 +171,7 @@ mod tests {
         let fatal = Some("a thread panicked".to_owned());
         let device = DeviceStat { fatal, ..device() };
         let text = text(&device, false);
-        assert!(text.contains("DEVICE_FATAL") && text.contains("out of order: a thread panicked"), "{text}");
+        assert!(text.contains("DEVICE_FATAL") && text.contains("fatal error: a thread panicked"), "{text}");
         assert_eq!(describe(&device)["state"], "DEVICE_FATAL");
         assert_eq!(describe(&device)["counters"]["drops"]["rx_icrc_errors"], 12);
     }

@@ -345,12 +345,12 @@ impl Shared {
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.fatal.reason() {
             None => Ok(()),
-            Some(reason) => Err(self.out_of_order(reason)),
+            Some(reason) => Err(self.fatal_error(reason)),
         }
     }
 
     #[cold]
-    fn out_of_order(&self, reason: &str) -> Error {
+    fn fatal_error(&self, reason: &str) -> Error {
         Error::DeviceFatal { port: self.port.to_string(), reason: reason.to_owned() }
     }
 

@@ -124,7 +124,7 @@ pub enum Error {
     },
     /// A thread panicked in the engine, by a fault of this library; the device is fatal.
     #[error(
-        "the device {port} is out of order: {reason} (the panic is on standard error, please report it). Its queue pairs, queues and regions are lost: close the device and open it again"
+        "the device {port} is in a fatal error: {reason} (the panic is on standard error, please report it). Its queue pairs, queues and regions are lost: close the device and open it again"
     )]
     DeviceFatal {
         /// The port's name.

@@ -61,7 +61,7 @@ mod tests {
         }
     }
 
-    fn assert_out_of_order(context: &Context, pd: &Pd, cq: &Cq, qp: &Qp) {
+    fn assert_fatal(context: &Context, pd: &Pd, cq: &Cq, qp: &Qp) {
         let send = SendRequest {
             wr_id: 1,
             op: SendOp::Send,
@@ -114,7 +114,7 @@ mod tests {
         });
         assert!(is_fatal(channel.wait(LONG)));
         assert!(is_fatal(channel.try_wait()));
-        assert_out_of_order(&context, &pd, &cq, &qp);
+        assert_fatal(&context, &pd, &cq, &qp);
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
             }
         }));
         assert!(polled.is_err(), "the panic goes its way through the caller");
-        assert_out_of_order(&context, &pd, &cq, &qp);
+        assert_fatal(&context, &pd, &cq, &qp);
     }
 
     #[test]

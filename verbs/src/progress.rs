@@ -75,7 +75,7 @@ fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, stat))) else { return };
         let Some(shared) = weak.upgrade() else { return };
         let what = text_of(&*panic);
-        tracing::error!(port = %shared.port, "the progress thread panicked, the device is out of order: {what}");
+        tracing::error!(port = %shared.port, "the progress thread panicked, the device is in a fatal error: {what}");
         shared.fatal.raise(&mut shared.inspect(), format!("the progress thread panicked: {what}"));
     }
 }

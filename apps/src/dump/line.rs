@@ -102,7 +102,7 @@ fn add_extensions(line: &mut String, packet: &Packet<'_>) {
     if let Some(sacketh) = packet.sacketh() {
         let mark = if sacketh.duplicate { "duplicate" } else { "trigger" };
         let arrived: u32 = bitmap_words(packet.payload).map(u32::count_ones).sum();
-        let _ = write!(line, " {mark} {} arrived ahead {arrived}", sacketh.trigger);
+        let _ = write!(line, " {mark} {} out of order {arrived}", sacketh.trigger);
     }
     if let Some(recveth) = packet.recveth() {
         let _ = write!(line, " receive {} packet {}", recveth.recv_seq, recveth.packet);
