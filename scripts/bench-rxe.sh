@@ -34,7 +34,7 @@ ROCE=$PWD/target/release/roce
 
 # Builds what the namespace has no way to, and goes there.
 if [ "${1:-}" != --inside ]; then
-    # shellcheck source=install.sh
+    # shellcheck source=scripts/install.sh
     . scripts/install.sh
     need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
     need_packages "to count stalls in captures" python3 iproute2 util-linux

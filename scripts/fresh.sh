@@ -33,7 +33,7 @@ sources() {
     # shellcheck disable=SC2016 # expanded by apt
     apt-get indextargets --format '$(ORIGIN) $(CODENAME) deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
         "Identifier: Packages" |
-        sed -nE "s/^Debian $RELEASE[a-z-]* (deb .*)/\1/p" | sort -u
+        sed -nE "s/^Debian ${RELEASE}[a-z-]* (deb .*)/\1/p" | sort -u
 }
 
 make_system() {

@@ -28,9 +28,9 @@ need_packages() {
         return 1
     fi
 
-    local root=()
+    local as_root=()
     if [ "$(id -u)" != 0 ]; then
-        root=(sudo)
+        as_root=(sudo)
         if ! command -v sudo >/dev/null; then
             echo "Packages are missing $purpose, and there is no sudo. As root run:" >&2
             echo "    apt-get install --no-install-recommends ${missing[*]}" >&2
@@ -57,7 +57,7 @@ _package_present() {
 
 # Another package manager may be at work: wait for its lock.
 _apt() {
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=300 "$@" \
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=300 "$@" \
         </dev/null >>"$log" 2>&1
 }
 
