@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
 # Installs what is missing, then checks everything. CI runs this and nothing else.
 #
-#   scripts/check.sh          format, lints, all tests, the soft-RoCE guest, instruction counts, sanitizers, fuzzers
-#   scripts/check.sh quick    the inner loop: format, lints, tests of the engine, fewer fault tapes
-#   scripts/check.sh deny     licences and duplicate dependencies, by cargo-deny
-#   scripts/check.sh STEP...  one or more of: packages image format lint docs build test wrap guest
-#                             instructions loom asan tsan miri fuzz deny
+#   scripts/check.sh          all steps, cheap ones first
+#   scripts/check.sh quick    the inner loop: format, scripts, lints, tests of the engine, fewer fault tapes
+#   scripts/check.sh STEP...  one or more of:
 #
-# loom explores what threads may see of each other, asan and tsan run tests under AddressSanitizer and
-# ThreadSanitizer, miri under the interpreter, where a nightly toolchain has it: the last line says what
-# did not run.
+#   packages             installs what the others need, with apt-get
+#   format, shellcheck   rustfmt and conflict markers; shell scripts
+#   deny                 licences, duplicates and sources of dependencies, by cargo-deny; not by default
+#   image                the image of the soft-RoCE guest
+#   lint, docs           clippy and rustdoc, without warnings
+#   build, test          programs; all tests but the guest's
+#   wrap                 tests with every counter near its wrap
+#   guest                tests against soft-RoCE in the guest
+#   instructions         instruction counts, against those pinned
+#   loom                 models of threads, in every interleaving
+#   asan, tsan           tests under AddressSanitizer and ThreadSanitizer
+#   miri                 tests under the interpreter, where a nightly toolchain has it
+#   fuzz                 each fuzz target for a minute
 #
-# The steps packages and image install whatever the others need, with apt-get, by sudo where the caller
-# is not root; everything else runs as an ordinary user, and nothing that a test starts installs
-# anything. Nothing is left running, and nothing outside target/ and ~/.cache is written.
+# The last lines name the steps that could not run.
+#
+# packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
+# installs anything. No process is left running; only target/ and ~/.cache are written.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/install.sh
@@ -30,6 +39,7 @@ packages() {
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
     need_packages "to dissect captures in tests" tshark
     need_packages "to count instructions" valgrind
+    need_packages "to check shell scripts" shellcheck
     command -v cargo >/dev/null || {
         echo "check.sh: there is no cargo; install Rust 1.91 or newer (https://rustup.rs)" >&2
         exit 1
@@ -48,6 +58,24 @@ format() {
         echo "check.sh: a merge left its marks in these files; decide between the two sides" >&2
         exit 1
     fi
+}
+
+# The shell scripts that git tracks, or, in sources without a history, all of them: known by their first lines.
+shell_scripts() {
+    { git ls-files -z 2>/dev/null || find . -name target -prune -o -type f -print0; } |
+        xargs -0 awk 'FNR == 1 && /^#!.*[ \/](ba|da)?sh( |$)|^# shellcheck shell=/ { print FILENAME } { nextfile }'
+}
+
+shellcheck() {
+    step "shell scripts"
+    local scripts
+    mapfile -t scripts < <(shell_scripts)
+    [ ${#scripts[@]} -gt 0 ] || {
+        echo "check.sh: no shell script was found" >&2
+        exit 1
+    }
+    command shellcheck --external-sources "${scripts[@]}"
+    echo "${#scripts[@]} scripts checked"
 }
 
 lint() {
@@ -168,6 +196,7 @@ deny() {
 quick() {
     packages
     format
+    shellcheck
     step "lints of the engine"
     cargo clippy --package roce --package netsim --package lab --package verbs --package apps --all-targets --locked -- -D warnings
     step "tests of the engine, $QUICK_TAPES fault tapes"
@@ -177,8 +206,9 @@ quick() {
 
 all() {
     packages
-    image
     format
+    shellcheck
+    image
     lint
     docs
     build
@@ -196,8 +226,8 @@ all() {
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | image | format | lint | docs | build | wrap | guest | instructions) "$name" ;;
-        loom | asan | tsan | miri | fuzz | deny) "$name" ;;
+        all | quick | packages | format | shellcheck | deny | image | lint | docs) "$name" ;;
+        build | wrap | guest | instructions | loom | asan | tsan | miri | fuzz) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
         *)
