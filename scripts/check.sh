@@ -7,7 +7,7 @@
 #
 #   packages             installs what the others need, with apt-get
 #   format, shellcheck   rustfmt and conflict markers; shell scripts
-#   deny                 licences, duplicates and sources of dependencies, by cargo-deny; not by default
+#   deny                 licences, duplicates and sources of dependencies, by cargo-deny
 #   image                the image of the soft-RoCE guest
 #   lint, docs           clippy and rustdoc, without warnings
 #   build, test          programs; all tests but the guest's
@@ -30,6 +30,7 @@ cd "$(dirname "$0")/.."
 
 QUICK_TAPES=2000
 FUZZ_SECONDS=60
+CARGO_DENY_VERSION=0.20.2
 
 step() { printf '\n== %s (%s s so far)\n' "$1" "$SECONDS"; }
 
@@ -76,6 +77,18 @@ shellcheck() {
     }
     command shellcheck --external-sources "${scripts[@]}"
     echo "${#scripts[@]} scripts checked"
+}
+
+# Without advisories, whose database every run would fetch anew.
+deny() {
+    local tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+    step "licences, duplicates and sources of dependencies"
+    if [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ]; then
+        echo "Installing cargo-deny $CARGO_DENY_VERSION into $tools (a minute or two)"
+        # Unoptimised: it reads one lock file.
+        cargo install --quiet --locked --debug --root "$tools" --version "$CARGO_DENY_VERSION" cargo-deny
+    fi
+    "$tools/bin/cargo-deny" --all-features --locked check licenses bans sources
 }
 
 lint() {
@@ -184,15 +197,6 @@ fuzz() {
     scripts/fuzz.sh --seconds "$FUZZ_SECONDS"
 }
 
-deny() {
-    step "licences and duplicates"
-    if ! command -v cargo-deny >/dev/null; then
-        echo "Installing cargo-deny with cargo (some minutes)"
-        cargo install --locked --quiet cargo-deny
-    fi
-    cargo deny --all-features check licenses bans sources
-}
-
 quick() {
     packages
     format
@@ -208,6 +212,7 @@ all() {
     packages
     format
     shellcheck
+    deny
     image
     lint
     docs
