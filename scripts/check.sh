@@ -10,6 +10,7 @@
 #   deny                 licences, duplicates and sources of dependencies, by cargo-deny
 #   image                the image of the soft-RoCE guest
 #   lint, docs           clippy and rustdoc, without warnings
+#   msrv                 cargo check with the rust-version of Cargo.toml, where rustup has or can install it
 #   build, test          programs; all tests but the guest's
 #   wrap                 tests with every counter near its wrap
 #   guest                tests against soft-RoCE in the guest
@@ -22,15 +23,18 @@
 # The last lines name the steps that could not run.
 #
 # packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
-# installs anything. No process is left running; only target/ and ~/.cache are written.
+# installs anything. No process is left running; only target/, ~/.cache and (msrv) rustup's toolchains are written.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/install.sh
 . scripts/install.sh
 
+not_run=()
 QUICK_TAPES=2000
 FUZZ_SECONDS=60
 CARGO_DENY_VERSION=0.20.2
+# A download that stalls ends after this.
+RUSTUP_SECONDS_MAX=300
 
 step() { printf '\n== %s (%s s so far)\n' "$1" "$SECONDS"; }
 
@@ -99,6 +103,19 @@ lint() {
 docs() {
     step "documentation"
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+}
+
+msrv() {
+    local version
+    version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    step "the oldest Rust that Cargo.toml declares, $version"
+    if ! cargo "+$version" --version >/dev/null 2>&1 &&
+        ! timeout "$RUSTUP_SECONDS_MAX" rustup toolchain install "$version" --profile minimal --no-self-update; then
+        not_run+=("msrv: no toolchain $version (rustup toolchain install $version --profile minimal)")
+        echo "NOT RUN: ${not_run[-1]}"
+        return
+    fi
+    cargo "+$version" check --workspace --locked --target-dir target/msrv
 }
 
 # The tests of live ports run the programs.
@@ -177,8 +194,6 @@ tsan() {
         sanitized thread --package roce --package verbs -- two_threads
 }
 
-not_run=()
-
 miri() {
     step "tests of memory, queues, headers and recovery, under Miri"
     if ! cargo +nightly miri --version >/dev/null 2>&1; then
@@ -216,6 +231,7 @@ all() {
     image
     lint
     docs
+    msrv
     build
     tests
     wrap
@@ -231,7 +247,7 @@ all() {
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | format | shellcheck | deny | image | lint | docs) "$name" ;;
+        all | quick | packages | format | shellcheck | deny | image | lint | docs | msrv) "$name" ;;
         build | wrap | guest | instructions | loom | asan | tsan | miri | fuzz) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
