@@ -16,7 +16,7 @@
 #   guest                tests against soft-RoCE in the guest
 #   instructions         instruction counts, against those pinned
 #   loom                 models of threads, in every interleaving
-#   asan, tsan           tests under AddressSanitizer and ThreadSanitizer
+#   asan, tsan           tests under AddressSanitizer (C code too) and ThreadSanitizer
 #   miri                 tests under the interpreter, where a nightly toolchain has it
 #   fuzz                 each fuzz target for a minute
 #
@@ -45,6 +45,8 @@ packages() {
     need_packages "to dissect captures in tests" tshark
     need_packages "to count instructions" valgrind
     need_packages "to check shell scripts" shellcheck
+    # The suppressions of sanitizers are names of functions.
+    need_packages "to name functions in the reports of sanitizers" llvm
     command -v cargo >/dev/null || {
         echo "check.sh: there is no cargo; install Rust 1.91 or newer (https://rustup.rs)" >&2
         exit 1
@@ -172,26 +174,33 @@ loom() {
 }
 
 # sanitized SANITIZER ARGUMENTS...: cargo test under a sanitizer. RUSTC_BOOTSTRAP, because the flag is unstable;
-# the standard library stays as it is, which the second flag admits.
+# the standard library stays as it is, which the second flag admits. Without frame pointers the stacks of reports lack
+# the functions that suppressions name.
 sanitized() {
     local sanitizer=$1 host
     shift
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-        RUSTFLAGS="-Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer" \
-        test_some --lib --locked --target "$host" --target-dir "target/$sanitizer" "$@"
+        RUSTFLAGS="-Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
+        test_some --locked --target "$host" --target-dir "target/$sanitizer" "$@"
 }
 
+# CFLAGS instruments the C code of dpdk-sys; gcc's instrumentation works with the runtime of rustc. DPDK's libraries
+# stay as they are installed.
 asan() {
     step "tests of memory, queues, headers and recovery, under AddressSanitizer"
-    sanitized address --package roce -- mem:: queue:: wire:: recovery::
+    sanitized address --package roce --lib -- mem:: queue:: wire:: recovery::
+    step "tests of DPDK's owners, under AddressSanitizer"
+    CFLAGS="-fsanitize=address -fno-omit-frame-pointer" ROCE_NO_INSTALL=1 \
+        LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp print_suppressions=0" \
+        sanitized address --package dpdk-ffi --lib --tests
 }
 
 # Only tests that share atomics and nothing of the standard library's locks, which the sanitizer cannot follow.
 tsan() {
     step "tests of two threads, under ThreadSanitizer"
     TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/scripts/tsan.supp" \
-        sanitized thread --package roce --package verbs -- two_threads
+        sanitized thread --package roce --package verbs --lib -- two_threads
 }
 
 miri() {
