@@ -2,11 +2,12 @@
 # Installs what is missing, then checks everything. CI runs this and nothing else.
 #
 #   scripts/check.sh          all steps, cheap ones first
-#   scripts/check.sh quick    the inner loop: format, scripts, lints, tests of the engine, fewer fault tapes
+#   scripts/check.sh quick    the inner loop: format, scripts, commits, lints, tests of the engine, fewer fault tapes
 #   scripts/check.sh STEP...  one or more of:
 #
 #   packages             installs what the others need, with apt-get
 #   format, shellcheck   rustfmt and conflict markers; shell scripts
+#   commits              subjects of new commits (scripts/commits.sh)
 #   deny                 licences, duplicates and sources of dependencies, by cargo-deny
 #   image                the image of the soft-RoCE guest
 #   lint, docs           clippy and rustdoc, without warnings
@@ -83,6 +84,11 @@ shellcheck() {
     }
     command shellcheck --external-sources "${scripts[@]}"
     echo "${#scripts[@]} scripts checked"
+}
+
+commits() {
+    step "subjects of commits"
+    scripts/commits.sh
 }
 
 # Without advisories, whose database every run would fetch anew.
@@ -225,6 +231,7 @@ quick() {
     packages
     format
     shellcheck
+    commits
     step "lints of the engine"
     cargo clippy --package roce --package netsim --package lab --package verbs --package apps --all-targets --locked -- -D warnings
     step "tests of the engine, $QUICK_TAPES fault tapes"
@@ -236,6 +243,7 @@ all() {
     packages
     format
     shellcheck
+    commits
     deny
     image
     lint
@@ -256,7 +264,7 @@ all() {
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | format | shellcheck | deny | image | lint | docs | msrv) "$name" ;;
+        all | quick | packages | format | shellcheck | commits | deny | image | lint | docs | msrv) "$name" ;;
         build | wrap | guest | instructions | loom | asan | tsan | miri | fuzz) "$name" ;;
         test) tests ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
