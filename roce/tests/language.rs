@@ -127,6 +127,30 @@ fn glossary() -> Forbidden {
     forbidden(&fs::read_to_string(tree::workspace().join(GLOSSARY)).unwrap())
 }
 
+#[test]
+fn a_concept_has_one_term() {
+    let forbidden = glossary();
+    let texts = texts();
+    let mut found = Vec::new();
+    for (path, text) in &texts {
+        let in_name = occurrences(path, &forbidden)
+            .into_iter()
+            .map(|(_, phrase)| (format!("{path}: its name"), phrase));
+        let in_text = occurrences(text, &forbidden)
+            .into_iter()
+            .map(|(line, phrase)| (format!("{path}:{line}"), phrase));
+        for (place, phrase) in in_name.chain(in_text) {
+            found.push(format!("{place}: {:?}; say: {}", phrase.join(" "), forbidden[phrase]));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{} words that {GLOSSARY} has other terms for:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
 /// A glossary of words that this repository has no use for.
 fn example() -> Forbidden {
     forbidden(
