@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8 # characters are counted, not bytes
 
-BASE=ebc6dcf76f050df528568dc749087091fb73f463
+BASE=9a91e363e6db93a0107555687317e3b73a8abce4
 COMMITS_MAX=50
 SUBJECT_CHARS_MAX=72
 

@@ -77,10 +77,10 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
         "roce/src/engine/objects.rs",
     ],
     &["roce/src/neighbour/frames.rs", "roce/src/neighbour/mod.rs"],
-    &["roce/src/port/events/lanes.rs", "roce/src/port/events/mod.rs", "roce/src/port/events/plan.rs"],
+    &["roce/src/port/events/mod.rs", "roce/src/port/events/plan.rs", "roce/src/port/events/streams.rs"],
     &[
         "roce/src/qp/rc/completer.rs",
-        "roce/src/qp/rc/pace.rs",
+        "roce/src/qp/rc/loss_timer.rs",
         "roce/src/qp/rc/requester.rs",
         "roce/src/qp/rc/selective.rs",
     ],

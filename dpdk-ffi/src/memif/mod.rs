@@ -8,8 +8,8 @@
 //!
 //! The driver keeps the sockets, the answers of the protocol, the memory and the state of the link.
 //!
-//! All of it needs DPDK to be linked statically (dpdk-ffi/sys/build.rs): a driver in a shared library cannot be
-//! redirected, and its bursts are used then.
+//! All of this requires DPDK to be linked statically (dpdk-ffi/sys/build.rs), because a driver in a shared library
+//! cannot be redirected; its own bursts are used then.
 
 mod burst;
 mod control;

@@ -145,8 +145,7 @@ fn one_loss_costs_one_round_trip() {
     }
 }
 
-/// A peer, or this end, that stands still for a while hears and says nothing: no packet is lost, so little may be sent
-/// again.
+/// An end that is not polled for a while neither receives nor sends. No packet is lost, so retransmissions are few.
 #[test]
 fn a_probe_timeout_costs_one_packet() {
     const STILL_NANOS: u64 = 2_000_000;
