@@ -6,8 +6,7 @@
 //! no static ones. Then the redirection of the drivers' calls is missing, with these effects:
 //!
 //! * guard.c, memif.c: any user may be the peer of a memif port, and a process may crash when its peer
-//! disconnects or
-//!   is hostile;
+//!   disconnects or is hostile;
 //! * interface.c: opening a port on a kernel interface flushes the interface's neighbours.
 
 use std::path::{Path, PathBuf};
