@@ -25,6 +25,18 @@ pub enum OpenError {
     /// The device's port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// An XDP port could not be opened; most often the process may not lock enough memory, or not load a program.
+    #[error(
+        "{error}\n  An af_xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF outside of user namespaces, and may lock {memlock} here (`ulimit -l`): run as root, or ask `roce doctor --port {port}`"
+    )]
+    Xdp {
+        /// The port's name.
+        port: String,
+        /// The driver's error.
+        error: Box<PortError>,
+        /// Limit of locked memory, with its unit.
+        memlock: String,
+    },
     /// No memory for packets.
     #[error(transparent)]
     Mempool(#[from] MempoolError),

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv6Addr, TcpStream};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use roce::port::fault::{FaultConfig, FaultDirection};
@@ -29,7 +30,17 @@ const LINK_TIMEOUT: Duration = Duration::from_secs(60);
 
 type Failure = Box<dyn Error>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("roce-peer: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
     let warnings = tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr);
     warnings.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -46,7 +46,8 @@ impl Namespace {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--net"]);
         if self.in_user_namespace {
-            command.arg("--user");
+            // The user is root there already, and may not call setgroups (user_namespaces(7)).
+            command.args(["--user", "--preserve-credentials"]);
         }
         command.arg("--").arg(program);
         command

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dpdk_ffi::{
     DEFAULT_DESCRIPTORS, Device, Eal, EalConfig, EalError, HELD_MBUFS, Memory, Mempool, MempoolConfig,
-    PortBuilder,
+    PortBuilder, PortError,
 };
 use roce::engine::limits::{REORDER_FRAMES_MAX, RX_BURST_FRAMES};
 use roce::id::Mac;
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::PortCaps;
+use rustix::process::{Resource, getrlimit};
 
 use super::dpdk::DpdkPort;
 use super::memif;
@@ -119,7 +120,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
         spec.mtu_bytes.map_or(interface.mtu_bytes, usize::from).min(interface.mtu_bytes).min(ceiling);
     let device = attach(eal, spec)?;
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
-    let port = DpdkPort::new(builder(eal, spec)?.open(device)?, caps, false);
+    let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
+    let port = DpdkPort::new(port, caps, false);
     // An XDP program takes every frame of its queue, so the kernel receives neither ARP nor neighbour
     // discovery.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
@@ -140,6 +142,16 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
         vlan: None,
     };
     Ok(Opened { port, neighbour, shared })
+}
+
+/// Adds to the driver's `error` what an XDP port requires of the process: the driver reports EINVAL for any reason.
+fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
+    if spec.kind != PortKind::AfXdp {
+        return error.into();
+    }
+    let limit_bytes = getrlimit(Resource::Memlock).current;
+    let memlock = limit_bytes.map_or("any amount".to_owned(), |bytes| format!("{} KiB", bytes / 1024));
+    OpenError::Xdp { port: format!("{}:{}", spec.kind.name(), spec.target), error: error.into(), memlock }
 }
 
 fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
