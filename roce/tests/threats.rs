@@ -80,21 +80,21 @@ fn the_page_says_what_an_attack_costs() {
     let in_flight = Some(psn_bits(DEFAULT_WINDOW_PKTS));
     let marked = Some(psn_bits(2 * MARKED_PSNS));
     let rows = [
-        ("WRITE, executed at once", [qpn, port, exact, key]),
-        ("WRITE, kept ahead by improved go-back-N", [qpn, port, improved, key]),
-        ("WRITE, kept ahead by selective repeat of 4,096", [qpn, port, selective, key]),
-        ("SEND, executed at once", [qpn, port, exact, None]),
-        ("SEND, kept ahead by improved go-back-N", [qpn, port, improved, None]),
-        ("SEND, kept ahead by selective repeat of 4,096", [qpn, port, selective, None]),
+        ("WRITE, executed on arrival", [qpn, port, exact, key]),
+        ("WRITE, buffered by improved go-back-N", [qpn, port, improved, key]),
+        ("WRITE, buffered by selective repeat of 4,096", [qpn, port, selective, key]),
+        ("SEND, executed on arrival", [qpn, port, exact, None]),
+        ("SEND, buffered by improved go-back-N", [qpn, port, improved, None]),
+        ("SEND, buffered by selective repeat of 4,096", [qpn, port, selective, None]),
         ("NAK or READ response to 256 packets in flight", [qpn, port, in_flight, None]),
-        ("request of any PSN: a NAK, an ACK", [qpn, port, None, None]),
-        ("mark taken for congestion", [qpn, port, marked, None]),
+        ("request with any PSN, to elicit a NAK or ACK", [qpn, port, None, None]),
+        ("request with a CE mark, to elicit a CNP", [qpn, port, marked, None]),
         ("CNP", [qpn, None, None, None]),
-        ("any request before the first in order", [qpn, None, exact, None]),
-        ("SEND by who knows QPN and port, go-back-N", [None, None, exact, None]),
-        ("SEND by who knows QPN and port, improved go-back-N", [None, None, improved, None]),
-        ("SEND by who knows QPN and port, selective repeat of 4,096", [None, None, selective, None]),
-        ("WRITE by the peer itself to another's region", [None, None, None, key]),
+        ("request in order, before a source port is bound", [qpn, None, exact, None]),
+        ("SEND, QPN and port known, go-back-N", [None, None, exact, None]),
+        ("SEND, QPN and port known, improved go-back-N", [None, None, improved, None]),
+        ("SEND, QPN and port known, selective repeat of 4,096", [None, None, selective, None]),
+        ("WRITE by the connected peer, rkey not known", [None, None, None, key]),
     ];
     let page = include_str!("../../docs/THREATS.md");
     let table =
@@ -102,11 +102,11 @@ fn the_page_says_what_an_attack_costs() {
     let written: Vec<&str> = table.lines().skip(2).collect();
     let computed = rows.map(|(attack, guess)| row(attack, guess));
     assert_eq!(written, computed);
-    let quarantine = format!("not again until {} others were", thousands(QUARANTINE_NUMBERS));
-    let marks = format!("within {} PSNs of the one expected", thousands(MARKED_PSNS as usize));
+    let quarantine = format!("not drawn again until {} more were freed", thousands(QUARANTINE_NUMBERS));
+    let marks = format!("within {} PSNs of the expected PSN", thousands(MARKED_PSNS as usize));
     let [repeats, rest] = [RETRANSMITS_PER_READ, RETRANSMIT_PKTS_MIN];
     let rate = thousands(RETRANSMIT_PKTS_PER_SEC as usize);
-    let reads = format!("is served {repeats} times and {rest} packets, then at {rate} packets a second");
+    let reads = format!("{repeats} times and {rest} packets more, then at most {rate} packets a second");
     for said in [quarantine, marks, reads] {
         assert!(
             page.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said),
