@@ -9,10 +9,10 @@ use crate::table::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
-/// The application's end: polls completions, oldest first.
+/// The application's end of a completion queue: polls completions, oldest first.
 pub type CqPoller = Consumer<Cqe>;
 
-/// Completions that notify the application (`ibv_req_notify_cq`).
+/// Kind of completion that notifies the application (`ibv_req_notify_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// The next solicited event, or the next completion in error.
@@ -24,15 +24,15 @@ pub enum Notify {
 /// Result of writing a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Queued, without a notification.
+    /// The completion was queued; no notification is due.
     Quietly,
-    /// Queued, and the application is to be notified. The request for notification is used up.
+    /// The completion was queued, and the application is to be notified, which uses up its request for notification.
     Notify,
-    /// Lost, because the queue was full. The queue takes no more completions.
+    /// The completion was lost, because the queue was full or had overflowed before. Later completions are lost, too.
     Overflow,
 }
 
-/// The engine's end: writes completions.
+/// The engine's end of a completion queue: writes completions.
 pub struct CompletionQueue {
     entries: Producer<Cqe>,
     notify: Option<Notify>,
@@ -40,20 +40,20 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue of at most `depth` completions, and the application's end of it.
+    /// Creates a queue of at most `depth` completions. Returns the engine's end and the application's end.
     pub fn new(depth: u32) -> (CompletionQueue, CqPoller) {
         let (entries, poller) = ring(depth);
         (CompletionQueue { entries, notify: None, overflowed: false }, poller)
     }
 
-    /// Requests one notification. A request for solicited events does not replace one for any completion.
+    /// Requests one notification. A request for solicited events does not replace a request for any completion.
     pub fn request_notify(&mut self, notify: Notify) {
         if self.notify != Some(Notify::Any) {
             self.notify = Some(notify);
         }
     }
 
-    /// Whether completions were lost.
+    /// Returns whether completions were lost.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -78,57 +78,57 @@ impl CompletionQueue {
     }
 }
 
-/// Bits of a completion queue's number, which is never on the wire.
+/// Number of bits of a completion queue's number, which is never on the wire.
 const CQ_BITS: u32 = 32;
 
-/// All completion queues of a device, and which of them notify or have overflowed.
+/// All completion queues of a device, with lists of those to be notified and those that overflowed.
 pub struct CqTable {
     queues: Table<CompletionQueue>,
-    /// Queues whose waiters are to be notified, each once at most.
+    /// Queues whose waiters are to be notified, each at most once.
     notified: Vec<CqId>,
-    /// Queues that overflowed, each once at most, until reported.
+    /// Queues whose overflow was not reported yet, each at most once.
     overflowed: Vec<CqId>,
 }
 
 impl CqTable {
-    /// An empty table of at most `max_cqs` queues.
+    /// Creates an empty table of at most `max_cqs` queues.
     pub fn new(max_cqs: usize) -> Self {
         CqTable { queues: Table::new(CQ_BITS, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
     }
 
-    /// Creates a queue of at most `depth` completions; `None` where the table is full.
+    /// Creates a queue of at most `depth` completions; `None` if the table is full.
     pub fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // Room for each queue once in each list, so that writing a completion never allocates.
+        // Reserves an entry for each queue in both lists, so that writing a completion never allocates.
         self.notified.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
         Some((CqId(number), poller))
     }
 
-    /// Whether there is a queue of this number.
+    /// Returns whether completion queue `cq` exists.
     pub fn contains(&self, cq: CqId) -> bool {
         self.queues.get(cq.0).is_some()
     }
 
-    /// Largest number of queues.
+    /// Returns the largest number of queues.
     pub fn max_len(&self) -> usize {
         self.queues.max_len()
     }
 
-    /// Removes a queue; false where there is none.
+    /// Removes completion queue `cq`. Returns false if `cq` does not exist.
     pub fn destroy(&mut self, cq: CqId) -> bool {
         self.notified.retain(|other| *other != cq);
         self.overflowed.retain(|other| *other != cq);
         self.queues.remove(cq.0).is_some()
     }
 
-    /// Requests one notification; false where there is no such queue.
+    /// Requests one notification. Returns false if completion queue `cq` does not exist.
     pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
         self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
     }
 
-    /// Writes a completion; see [`CompletionQueue::write`].
+    /// Writes a completion to `cq`, if `cq` exists; see [`CompletionQueue::write`].
     #[inline]
     pub fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
         let Some(queue) = self.queues.get_mut(cq.0) else { return };
@@ -147,7 +147,7 @@ impl CqTable {
         self.notified.pop()
     }
 
-    /// Removes and returns a queue that overflowed.
+    /// Removes and returns a queue whose overflow was not reported yet.
     pub fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

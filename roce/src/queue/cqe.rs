@@ -8,7 +8,7 @@ use crate::id::Qpn;
 pub enum WcStatus {
     /// Completed without error.
     Success = 0,
-    /// A message was longer than its receive.
+    /// A received message was longer than the scatter list of its receive.
     LocLenErr = 1,
     /// The local queue pair cannot execute the work request: a READ with `max_rd_atomic` 0.
     LocQpOpErr = 2,
@@ -17,7 +17,7 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// The queue pair was in error before the work request completed (flush).
     WrFlushErr = 5,
-    /// A READ response of a wrong length or position.
+    /// A READ response had a wrong length or position (FIRST, MIDDLE, LAST, ONLY).
     BadRespErr = 7,
     /// Local memory was not accessible while a receive was filled. This engine reports `LocProtErr` instead.
     LocAccessErr = 8,
@@ -34,7 +34,7 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
-    /// The text of `ibv_wc_status_str`.
+    /// Returns the text of `ibv_wc_status_str`.
     pub const fn text(self) -> &'static str {
         match self {
             WcStatus::Success => "success",
@@ -71,16 +71,16 @@ pub enum WcOpcode {
 /// A completion: `struct ibv_wc`. After an error only `wr_id`, `status` and `qpn` are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// The application's number of the work request.
+    /// The application's number of the work request, as posted.
     pub wr_id: u64,
-    /// Success or the error.
+    /// `Success`, or the error of the work request.
     pub status: WcStatus,
-    /// The operation.
+    /// Operation that completed.
     pub opcode: WcOpcode,
-    /// Bytes of the message received, or bytes of the send work request.
+    /// Length in bytes of the message received, or of the send work request.
     pub len_bytes: u32,
-    /// Immediate data, where the message had any.
+    /// Immediate data of the message received; `None` without immediate.
     pub imm: Option<u32>,
-    /// The local queue pair.
+    /// QPN of the local queue pair.
     pub qpn: Qpn,
 }

@@ -4,7 +4,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A bit per queue pair slot, and a summary bit per word of them, so that a poll of an idle device reads a few words.
+/// One bit per queue pair slot, and one summary bit per word of these bits, so that a poll of an idle device reads few
+/// words.
 #[derive(Debug)]
 pub struct Doorbells {
     words: Box<[AtomicU64]>,
@@ -12,7 +13,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Doorbells of `slots` queue pairs, none set.
+    /// Creates doorbells of `slots` queue pairs, all clear.
     pub fn new(slots: usize) -> Self {
         let zeroed = |bits: usize| (0..bits.div_ceil(WORD_BITS)).map(|_| AtomicU64::new(0)).collect();
         let words: Box<[AtomicU64]> = zeroed(slots);
@@ -20,7 +21,7 @@ impl Doorbells {
         Doorbells { words, summary }
     }
 
-    /// Sets the doorbell of `slot`. The engine sees all that this thread wrote before.
+    /// Sets the doorbell of `slot`. The thread that drains this doorbell sees all that the calling thread wrote before.
     #[inline]
     pub fn ring(&self, slot: usize) {
         let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
@@ -32,13 +33,13 @@ impl Doorbells {
         }
     }
 
-    /// Whether any doorbell is set.
+    /// Returns whether any doorbell is set.
     #[inline]
     pub fn any(&self) -> bool {
         self.summary.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
     }
 
-    /// Calls `rung` for each slot whose doorbell was set since the last call, and clears it.
+    /// Calls `rung` for each slot whose doorbell was set since the last call, and clears the doorbell.
     #[inline]
     pub fn drain(&self, mut rung: impl FnMut(usize)) {
         for (index, summary) in self.summary.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Work queues and completion queues: each a ring with one end for the application and one for the engine.
+//! Work queues and completion queues: rings, each with one end for the application and one end for the engine.
 
 pub mod cq;
 pub mod cqe;

@@ -7,8 +7,8 @@
 //!             ^ get(0)          get(len-1) ^
 //! ```
 //!
-//! The consumer may read any published element in place and release elements in order: a send queue holds its work
-//! requests here until they are acknowledged.
+//! The consumer may read any published element in place and release elements in order: the ring of a send queue holds
+//! work requests until they are acknowledged.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -31,8 +31,8 @@ struct Shared<T> {
     tail: OwnLine<AtomicU32>,
 }
 
-// SAFETY: a slot is written only by the producer while it is outside head..tail and read only by
-// the consumer while it is inside; the index stores (Release) and loads (Acquire) order the two.
+// SAFETY: only the producer writes a slot, while its position is outside head..tail; only the consumer reads a slot,
+// while its position is inside head..tail. Release stores and Acquire loads of the indices order writes and reads.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -43,29 +43,29 @@ impl<T> Shared<T> {
     }
 }
 
-/// The end that pushes elements.
+/// Producer's end of a ring: pushes elements.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: u32,
     head_seen: u32,
 }
 
-/// The end that reads and releases elements.
+/// Consumer's end of a ring: reads and releases elements.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: u32,
     tail_seen: u32,
 }
 
-/// A ring of at most `depth` elements (1 to 2^30).
+/// Creates a ring of at most `depth` elements (1 to 2^30).
 ///
 /// # Panics
-/// If `depth` is outside that range; callers have far smaller limits.
+/// If `depth` is not 1 to 2^30; all callers have far smaller limits.
 pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
     ring_from(start::RING_POSITION, depth)
 }
 
-/// As [`ring`], with `first` as the position of the first element.
+/// Creates a ring as [`ring`] does, with `first` as the position of the first element.
 pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>, Consumer<T>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
     let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
@@ -76,12 +76,12 @@ pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>,
 }
 
 impl<T: Copy + Send> Producer<T> {
-    /// Elements the ring holds at most.
+    /// Returns the largest number of elements in the ring.
     pub fn depth(&self) -> u32 {
         self.shared.depth
     }
 
-    /// Whether `count` more elements fit now.
+    /// Returns whether `count` more elements fit now.
     #[inline]
     pub fn has_room(&mut self, count: u32) -> bool {
         if self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth {
@@ -91,21 +91,22 @@ impl<T: Copy + Send> Producer<T> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
     }
 
-    /// The position of the next element pushed; positions count up by one, modulo 2^32.
+    /// Returns the position of the next element pushed; positions count up by one, modulo 2^32.
     ///
-    /// `position % n` identifies a slot only where `n` is a power of two; otherwise the remainder jumps at the wrap.
+    /// `position % n` identifies a slot only if `n` is a power of two, because otherwise the remainder jumps at the
+    /// wrap.
     pub fn position(&self) -> u32 {
         self.tail
     }
 
-    /// Publishes `value`; returns it as the error where the ring is full.
+    /// Publishes `value`. If the ring is full, returns `value` as the error.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {
         if !self.has_room(1) {
             return Err(value);
         }
-        // SAFETY: has_room: the slot at `tail` is outside head..tail, so the consumer does not read it, and this is
-        // the only producer (&mut self of a type that is not Clone).
+        // SAFETY: as has_room returned true, the slot at `tail` is outside head..tail, so the consumer does not read
+        // the slot, and no other producer writes the slot (&mut self of a type that is not Clone).
         self.shared.slot(self.tail).with_mut(|slot| unsafe { (*slot).write(value) });
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail.0.store(self.tail, Ordering::Release);
@@ -114,36 +115,37 @@ impl<T: Copy + Send> Producer<T> {
 }
 
 impl<T: Copy + Send> Consumer<T> {
-    /// Elements published and not yet released.
+    /// Returns the number of elements published and not yet released.
     #[inline]
     pub fn len(&mut self) -> u32 {
         self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Whether nothing is published.
+    /// Returns whether no element is published and not yet released.
     pub fn is_empty(&mut self) -> bool {
         self.len() == 0
     }
 
-    /// The position of `get(0)`, modulo 2^32.
+    /// Returns the position of `get(0)`, modulo 2^32.
     pub fn position(&self) -> u32 {
         self.head
     }
 
-    /// The element `index` after the oldest, if it is published.
+    /// Returns the element `index` after the oldest; `None` if that element is not published.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
         let slot = self.shared.slot(self.head.wrapping_add(index));
-        // SAFETY: head <= position < tail: the slot was written before `tail` was stored with Release and loaded with
-        // Acquire, and the producer does not write it until it is released, which needs &mut self.
+        // SAFETY: head <= position < tail: the producer wrote the slot before its Release store of `tail`, which the
+        // Acquire load read. The producer does not write the slot anew until the consumer advances `head`, which needs
+        // &mut self.
         Some(slot.with(|slot| unsafe { (*slot).assume_init_ref() }))
     }
 
-    /// Releases the `count` oldest elements, or all that are published where these are fewer.
+    /// Releases the `count` oldest elements, or all published elements if there are fewer than `count`.
     #[inline]
     pub fn release(&mut self, count: u32) {
         let published = self.tail_seen.wrapping_sub(self.head);
@@ -152,12 +154,12 @@ impl<T: Copy + Send> Consumer<T> {
         self.shared.head.0.store(self.head, Ordering::Release);
     }
 
-    /// Removes at most `max` of the oldest elements and appends them to `out`; returns how many.
+    /// Removes at most `max` of the oldest elements and appends them to `out`; returns their number.
     #[inline]
     pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let count = (self.len() as usize).min(max);
         out.reserve(count);
-        // Below 2^32, because the ring's length is.
+        // `count` is below 2^32, because the length of the ring is.
         for index in 0..count as u32 {
             out.extend(self.get(index).copied());
         }

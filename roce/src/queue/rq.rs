@@ -14,17 +14,17 @@ pub struct RecvQueueSize {
     pub max_sges: u32,
 }
 
-/// The application's end: posts receives.
+/// The application's end of a receive queue: posts receives.
 pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
 }
 
-/// The engine's end: receives from the oldest not completed to the newest posted.
+/// The engine's end of a receive queue: receives from the oldest not completed to the newest posted.
 pub struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// A receive queue of the given size, closed to posts.
+/// Creates a receive queue of the given size, closed to posts.
 pub fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
     (RecvPoster { work: poster }, RecvQueue { work: queue })
@@ -38,7 +38,7 @@ impl Wqe for RecvWqe {
 }
 
 impl RecvPoster {
-    /// Queues `request`. No doorbell is set, because the engine reads the queue when a message arrives.
+    /// Queues `request`. No doorbell is set, because the engine reads the queue when a message is received.
     #[inline]
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
@@ -46,42 +46,42 @@ impl RecvPoster {
         self.work.push(RecvWqe { wr_id: request.wr_id, list })
     }
 
-    /// Largest number of outstanding work requests.
+    /// Returns the largest number of outstanding work requests.
     pub fn depth(&self) -> u32 {
         self.work.depth()
     }
 }
 
 impl RecvQueue {
-    /// Accepts posts, or refuses them with [`PostError::WrongState`].
+    /// If `open`, accepts posts; otherwise refuses posts with [`PostError::WrongState`].
     pub fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
 
-    /// Whether no receive is posted.
+    /// Returns whether no receive is posted.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
         self.work.get(0).is_none()
     }
 
-    /// The oldest receive, which the next message fills.
+    /// Returns the oldest receive, which the next message fills.
     #[inline]
     pub fn oldest(&mut self) -> Option<&RecvWqe> {
         self.work.get(0)
     }
 
-    /// The receive `index` after the oldest.
+    /// Returns the receive `index` after the oldest.
     pub fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         self.work.get(index)
     }
 
-    /// Removes the oldest receive and releases its entries.
+    /// Removes and returns the oldest receive, and releases its scatter entries.
     #[inline]
     pub fn release_oldest(&mut self) -> Option<RecvWqe> {
         self.work.release_oldest()
     }
 
-    /// The scatter lists of this queue, for memory of protection domain `pd`.
+    /// Returns access to the scatter lists of this queue, whose memory is of protection domain `pd`.
     #[inline]
     pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)

@@ -11,13 +11,13 @@ pub struct Lists<'a> {
     pub memory: &'a MemoryTable,
     /// The queue pair's protection domain.
     pub pd: PdId,
-    /// Scatter/gather entries after the first, of all work requests of the queue.
+    /// Ring of the scatter/gather entries after the first of each list, of all work requests of the queue.
     pub rest: &'a mut Consumer<Sge>,
 }
 
 impl<'a> Lists<'a> {
-    /// Bytes `offset..offset+len_bytes` of a list of at most one entry; `None` where the list has more or the range
-    /// exceeds it. Most lists have one entry, and need no iteration.
+    /// Returns bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has more entries or
+    /// the range exceeds the list. Most lists have one entry, and need no iteration.
     #[inline]
     pub fn open_one(
         &self,
@@ -30,7 +30,7 @@ impl<'a> Lists<'a> {
         Some(self.memory.open_local(self.pd, piece.lkey, piece.addr, piece.len_bytes, access))
     }
 
-    /// Checks that every byte of `offset..offset+len_bytes` of `list` may be accessed.
+    /// Checks that the region of every byte of `offset..offset+len_bytes` of `list` grants `access`.
     #[inline]
     pub fn check(
         &mut self,
@@ -59,7 +59,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// Copies `bytes` to memory, starting at `offset` of `list`: all of them, or none after an error.
+    /// Copies `bytes` to memory, starting at `offset` of `list`: all bytes, or no byte after an error.
     #[inline]
     pub fn scatter(&mut self, list: &SgList, offset: u32, mut bytes: &[u8]) -> Result<(), MemoryError> {
         if let Some(opened) = self.open_one(list, offset, bytes.len() as u32, Access::LOCAL_WRITE) {

@@ -20,7 +20,7 @@ pub struct SendQueueSize {
     pub max_inline_bytes: u32,
 }
 
-/// The application's end: posts work requests.
+/// The application's end of a send queue: posts work requests.
 pub struct SendPoster {
     work: WorkPoster<SendWqe>,
     inline: Memory,
@@ -32,14 +32,14 @@ pub struct SendPoster {
     slot: usize,
 }
 
-/// The engine's end: work requests from the oldest not completed to the newest posted.
+/// The engine's end of a send queue: work requests from the oldest not completed to the newest posted.
 pub struct SendQueue {
     work: WorkQueue<SendWqe>,
     inline: Memory,
 }
 
-/// A send queue of the given size, closed to posts. A post sets the doorbell of `slot` in `doorbells`. `signal_all`
-/// makes every work request signaled (`sq_sig_all`).
+/// Creates a send queue of the given size, closed to posts. A post sets the doorbell of `slot` in `doorbells`.
+/// `signal_all` makes every work request signaled (`sq_sig_all`).
 pub fn send_queue(
     size: SendQueueSize,
     signal_all: bool,
@@ -49,7 +49,7 @@ pub fn send_queue(
     send_queue_from(start::RING_POSITION, size, signal_all, doorbells, slot)
 }
 
-/// As [`send_queue`], with `first` as the first position of its rings.
+/// Creates a send queue as [`send_queue`] does, with `first` as the first position of its rings.
 fn send_queue_from(
     first: u32,
     size: SendQueueSize,
@@ -79,7 +79,7 @@ impl Wqe for SendWqe {
 }
 
 impl SendPoster {
-    /// Queues `request` and sets the doorbell.
+    /// Queues `request` and sets the doorbell of the queue pair.
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
@@ -107,54 +107,55 @@ impl SendPoster {
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
         let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        // Round robin, because work requests are released in order: of the last `depth` inline ones posted at most
-        // `depth` - 1 are outstanding here. A remainder of the ring's position would jump at its wrap.
+        // Bytes of inline work requests are stored round robin: `depth` inline posts later, this work request is
+        // released, because at most `depth` are outstanding and releases are in order. The remainder of a ring position
+        // would jump at its wrap.
         self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
         Ok(list)
     }
 
-    /// Largest number of outstanding work requests.
+    /// Returns the largest number of outstanding work requests.
     pub fn depth(&self) -> u32 {
         self.work.depth()
     }
 }
 
 impl SendQueue {
-    /// Accepts posts, or refuses them with [`PostError::WrongState`].
+    /// If `open`, accepts posts; otherwise refuses posts with [`PostError::WrongState`].
     pub fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
 
-    /// Work requests posted and not yet released.
+    /// Returns the number of work requests posted and not yet released.
     #[inline]
     pub fn len(&mut self) -> u32 {
         self.work.len()
     }
 
-    /// Whether no work request is outstanding.
+    /// Returns whether no work request is outstanding.
     pub fn is_empty(&mut self) -> bool {
         self.work.len() == 0
     }
 
-    /// The work request `index` after the oldest.
+    /// Returns the work request `index` after the oldest.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&SendWqe> {
         self.work.get(index)
     }
 
-    /// Removes the oldest work request and releases its entries.
+    /// Removes and returns the oldest work request, and releases its scatter/gather entries.
     #[inline]
     pub fn release_oldest(&mut self) -> Option<SendWqe> {
         self.work.release_oldest()
     }
 
-    /// The gather and scatter lists of this queue, for memory of protection domain `pd`.
+    /// Returns access to the gather and scatter lists of this queue, whose memory is of protection domain `pd`.
     #[inline]
     pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
 
-    /// Bytes `offset..offset+len_bytes` of an inline work request; empty where they are out of range.
+    /// Returns bytes `offset..offset+len_bytes` of an inline work request; an empty span if the range is out of bounds.
     #[inline]
     pub fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
         let start = wqe.list.first_addr() as usize + offset as usize;
@@ -184,14 +185,14 @@ mod tests {
         poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
     }
 
-    /// The bytes that an inline work request sends; `None` where it is not inline.
+    /// Returns the bytes that an inline work request sends; `None` if the work request is not inline.
     fn inline_bytes(queue: &SendQueue, wqe: &SendWqe) -> Option<u64> {
         let mut bytes = [0; INLINE_BYTES as usize];
         queue.inline_span(wqe, 0, INLINE_BYTES).copy_to(&mut bytes);
         wqe.inline.then(|| u64::from_be_bytes(bytes))
     }
 
-    /// 2^32 is no multiple of 48: the remainder of a position jumps from 15 to 0 where positions wrap.
+    /// 2^32 is no multiple of 48: the remainder of a position modulo 48 jumps from 15 to 0 where positions wrap.
     #[test]
     fn each_inline_request_keeps_its_own_bytes_where_positions_wrap() {
         const DEPTH: u32 = 48;

@@ -18,8 +18,8 @@ use crate::random::Random;
 const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
 const DEPTH: u32 = 5;
 
-/// Posts work requests of one to three entries in turn, each as soon as it is accepted. A post refused while the
-/// queue is empty would be refused forever.
+/// Posts work requests of one to three entries by turns, and retries each post until the queue accepts the work
+/// request. Panics if an empty queue refuses a post, because that post would be refused forever.
 fn post_all(released: &AtomicU64, mut post: impl FnMut(u64) -> bool) {
     for wr_id in 0..ROUNDS {
         loop {
@@ -62,7 +62,7 @@ fn two_threads_post_and_release_receives() {
     engine.join().unwrap();
 }
 
-/// Every other send is inline; each byte of a send is the low 8 bits of its number.
+/// Every second send is inline; each byte of a send is the low 8 bits of its `wr_id`.
 #[test]
 fn two_threads_post_sends_and_answer_doorbells() {
     let memory = Memory::alloc(256);
@@ -119,7 +119,7 @@ fn two_threads_post_sends_and_answer_doorbells() {
 fn two_threads_ring_while_one_answers() {
     const SLOTS: usize = 130;
     let bells = Arc::new(Doorbells::new(SLOTS));
-    // Last round posted to each slot: relaxed, because the doorbells order the accesses.
+    // Last round posted to each slot. Accesses are relaxed, because the doorbells order them.
     let posted: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(0)).collect());
     let ringers: Vec<_> = (0..2)
         .map(|first| {
@@ -156,7 +156,7 @@ fn two_threads_write_and_poll_completions() {
         let taken = taken.clone();
         move || {
             for wr_id in 0..ROUNDS {
-                // As queue pairs do, it completes no more than the queue holds.
+                // Writes only while the queue has room, because an overflow is final.
                 while taken.load(Ordering::Acquire) + u64::from(DEPTH) <= wr_id {
                     thread::yield_now();
                 }

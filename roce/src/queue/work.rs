@@ -17,11 +17,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A work request in its queue.
 pub(super) trait Wqe: Copy + Send {
-    /// Scatter/gather list of its bytes.
+    /// Returns the scatter/gather list of the work request.
     fn list(&self) -> &SgList;
 }
 
-/// The application's end.
+/// The application's end of a work queue: posts work requests.
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
     sges: Producer<Sge>,
@@ -29,19 +29,19 @@ pub(super) struct WorkPoster<W> {
     open: Arc<AtomicBool>,
 }
 
-/// The engine's end: work requests from the oldest not completed to the newest posted.
+/// The engine's end of a work queue: work requests from the oldest not completed to the newest posted.
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
     sges: Consumer<Sge>,
     open: Arc<AtomicBool>,
 }
 
-/// A queue of at most `depth` work requests of `max_sges` entries each, closed to posts.
+/// Creates a queue of at most `depth` work requests of at most `max_sges` entries each, closed to posts.
 pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
     work_queue_from(start::RING_POSITION, depth, max_sges)
 }
 
-/// As [`work_queue`], with `first` as the first position of its rings.
+/// Creates a queue as [`work_queue`] does, with `first` as the first position of its rings.
 pub(super) fn work_queue_from<W: Wqe>(
     first: u32,
     depth: u32,
@@ -55,7 +55,7 @@ pub(super) fn work_queue_from<W: Wqe>(
 }
 
 impl<W: Wqe> WorkPoster<W> {
-    /// Whether a work request may be posted: the queue is open and not full.
+    /// Checks that the queue is open and not full, so that a work request may be posted.
     #[inline]
     pub(super) fn admit(&mut self) -> Result<(), PostError> {
         if !self.open.load(Ordering::Relaxed) {
@@ -64,8 +64,8 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Builds the list of `sges` and pushes the entries after the first: all or none, because entries without a work
-    /// request are never released.
+    /// Builds the list of `sges` and pushes the entries after the first: all entries, or no entry after an error,
+    /// because entries without a work request are never released.
     #[inline]
     pub(super) fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
         if sges.len() > self.max_sges as usize {
@@ -99,30 +99,30 @@ impl<W: Wqe> WorkPoster<W> {
 }
 
 impl<W: Wqe> WorkQueue<W> {
-    /// Accepts posts or refuses them.
+    /// If `open`, accepts posts; otherwise refuses posts.
     pub(super) fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::Relaxed);
     }
 
-    /// Work requests posted and not yet released.
+    /// Returns the number of work requests posted and not yet released.
     #[inline]
     pub(super) fn len(&mut self) -> u32 {
         self.wqes.len()
     }
 
-    /// The work request `index` after the oldest.
+    /// Returns the work request `index` after the oldest.
     #[inline]
     pub(super) fn get(&mut self, index: u32) -> Option<&W> {
         self.wqes.get(index)
     }
 
-    /// Removes the oldest work request and releases its entries. Entries first, because a poster on another thread
-    /// that finds room for a work request expects room for its entries.
+    /// Removes and returns the oldest work request, and releases its entries. Entries are released first, because a
+    /// poster on another thread that finds room for a work request expects room for its entries.
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
         let rest = wqe.list().rest_count();
-        // Skipped for most lists, because a release writes to a cache line that both ends share.
+        // Most lists have no further entries and skip the release, which writes to a cache line that both ends share.
         if rest > 0 {
             self.sges.release(rest);
         }
@@ -147,8 +147,7 @@ mod tests {
         poster.push(RecvWqe { wr_id, list })
     }
 
-    /// The state in the middle of a release, as another thread saw it when work requests were released before
-    /// entries.
+    /// Reproduces the state between the two steps of a release in the wrong order: work request first, entries second.
     #[test]
     fn a_refused_post_leaves_no_entries_behind() {
         let (mut poster, mut queue) = work_queue(2, 3);

@@ -9,7 +9,7 @@ pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 /// Scatter/gather entry (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Address of the first byte, as registered.
+    /// Address of the first byte; the first byte of a region has the address given at registration.
     pub addr: u64,
     /// Length in bytes.
     pub len_bytes: u32,
@@ -55,11 +55,11 @@ pub enum SendOp {
 /// Flags of a send work request (`enum ibv_send_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
-    /// Success writes a completion; an error always does.
+    /// Whether success writes a completion; an error always writes a completion.
     pub signaled: bool,
-    /// The completion of the receive at the peer is a solicited event (IBA 9.2.3).
+    /// Whether the completion of the receive at the peer is a solicited event (IBA 9.2.3).
     pub solicited: bool,
-    /// Fence: starts after all earlier READs have completed (IBA 10.8.3).
+    /// Whether the work request starts only after all earlier READs have completed (fence, IBA 10.8.3).
     pub fence: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct RecvRequest<'a> {
     pub sges: &'a [Sge],
 }
 
-/// Reason why a work request was not posted. Nothing was queued.
+/// Reason why a work request was not posted; the queue is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The queue pair's state does not allow the post.
@@ -113,7 +113,7 @@ pub enum PostError {
     /// More scatter/gather entries than the queue pair was created for.
     #[error("{count} scatter/gather entries, but the queue pair was created for at most {max}")]
     TooManySges {
-        /// Entries given.
+        /// Number of entries given.
         count: usize,
         /// Largest number of entries.
         max: u32,
@@ -121,7 +121,7 @@ pub enum PostError {
     /// More inline bytes than the queue pair was created for.
     #[error("{len_bytes} inline bytes, but the queue pair was created for at most {max_bytes}")]
     InlineTooLong {
-        /// Bytes given.
+        /// Number of bytes given.
         len_bytes: usize,
         /// Largest number of bytes.
         max_bytes: u32,
@@ -129,7 +129,7 @@ pub enum PostError {
     /// A READ with inline data.
     #[error("an RDMA READ fills memory, so it cannot be posted with inline data: give a scatter list")]
     InlineRead,
-    /// Longer than [`MAX_MESSAGE_BYTES`].
+    /// The message is longer than [`MAX_MESSAGE_BYTES`].
     #[error("a message of {len_bytes} bytes is longer than the 2 GiB that a message may be")]
     TooLong {
         /// Bytes of all entries together.
@@ -137,8 +137,8 @@ pub enum PostError {
     },
 }
 
-/// A scatter/gather list in a queue: the first entry here, the others in the queue's ring of entries, because most
-/// lists have one.
+/// A scatter/gather list in a queue: the first entry is stored in the list itself, the others in the queue's ring of
+/// entries, because most lists have one entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SgList {
     first: Sge,
@@ -149,8 +149,8 @@ pub struct SgList {
 }
 
 impl SgList {
-    /// The list of `sges`, with the entries after the first at `rest_position` and following. The error is the length
-    /// in bytes, if above [`MAX_MESSAGE_BYTES`].
+    /// Creates the list of `sges`; the entries after the first are at `rest_position` and following positions of the
+    /// ring. If the length exceeds [`MAX_MESSAGE_BYTES`], the error is the length in bytes.
     pub(super) fn new(sges: &[Sge], rest_position: u32) -> Result<SgList, u64> {
         let total: u64 = sges.iter().map(|sge| u64::from(sge.len_bytes)).sum();
         let len_bytes = u32::try_from(total).ok().filter(|len| *len <= MAX_MESSAGE_BYTES).ok_or(total)?;
@@ -158,13 +158,14 @@ impl SgList {
         Ok(SgList { first, rest_position, count: sges.len() as u32, len_bytes })
     }
 
-    /// Whether the list has at most one entry.
+    /// Returns whether the list has at most one entry.
     #[inline]
     pub fn is_one_entry(&self) -> bool {
         self.count <= 1
     }
 
-    /// The memory of bytes `offset..offset+len_bytes`, if the list has one entry at most and contains them.
+    /// Returns the memory of bytes `offset..offset+len_bytes`; `None` if the list has more than one entry or does not
+    /// contain the range.
     #[inline]
     pub(super) fn one_piece(&self, offset: u32, len_bytes: u32) -> Option<Sge> {
         let fits = self.is_one_entry() && len_bytes <= self.len_bytes.checked_sub(offset)?;
@@ -176,13 +177,13 @@ impl SgList {
         self.first.addr
     }
 
-    /// Entries in the queue's ring of entries.
+    /// Returns the number of entries in the queue's ring of entries.
     pub(super) fn rest_count(&self) -> u32 {
         self.count.saturating_sub(1)
     }
 
-    /// Calls `piece` for each run of memory of bytes `offset..offset+len_bytes`, in order, until one fails or the
-    /// list ends.
+    /// Calls `piece` for each contiguous memory range of bytes `offset..offset+len_bytes`, in order, until a call fails
+    /// or the list ends.
     #[inline]
     pub(super) fn pieces<E>(
         &self,
@@ -217,13 +218,13 @@ impl SgList {
 /// A send work request in its queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
-    /// The application's number.
+    /// The application's number of the work request.
     pub wr_id: u64,
     /// Operation, with remote address and immediate.
     pub op: SendOp,
-    /// Flags, `signaled` also where the queue signals all.
+    /// Flags of the work request; `signaled` is also set if the queue signals all work requests (`sq_sig_all`).
     pub flags: SendFlags,
-    /// The bytes are in the queue's inline memory, at the address of the first entry of `list`.
+    /// Whether the bytes are in the queue's inline memory, at the address of the first entry of `list`.
     pub inline: bool,
     /// Payload to send, or scatter list of a READ.
     pub list: SgList,
@@ -232,7 +233,7 @@ pub struct SendWqe {
 /// A receive work request in its queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWqe {
-    /// The application's number.
+    /// The application's number of the work request.
     pub wr_id: u64,
     /// Scatter list, filled in order by the message.
     pub list: SgList,
