@@ -1,7 +1,7 @@
 //! The only code that accesses registered memory.
 //!
-//! The application may read and write registered memory while the engine copies, so that a Rust slice of it would be
-//! unsound: there are only copies between it and a frame.
+//! The application may read and write registered memory while the engine copies, so that a Rust slice of registered
+//! memory would be unsound: this module only copies between registered memory and frames.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -20,12 +20,12 @@ struct Allocation {
 
 // SAFETY: plain bytes on the heap; all access is by the copies of this module.
 unsafe impl Send for Allocation {}
-// SAFETY: as above; concurrent copies race as the application's own accesses do.
+// SAFETY: as for `Send`; copies on two threads race as the application's own accesses do.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `base` is from alloc_zeroed with this layout, and is freed once, here.
+        // SAFETY: `base` is from alloc_zeroed with this layout, and only this drop frees it, once.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
@@ -42,7 +42,7 @@ pub struct Memory {
 
 // SAFETY: all access is by the copies of this module, which assume concurrent access.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
@@ -51,20 +51,20 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// A range that is not inside a [`Memory`].
+/// Error of an access: the range is not inside the [`Memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {offset}..+{len_bytes} lie outside a memory of {memory_bytes} bytes")]
 pub struct OutOfRange {
-    /// First byte of the range.
+    /// Offset of the first byte of the range.
     pub offset: usize,
-    /// Length of the range.
+    /// Length of the range in bytes.
     pub len_bytes: usize,
-    /// Length of the memory.
+    /// Length of the memory in bytes.
     pub memory_bytes: usize,
 }
 
 impl Memory {
-    /// `len_bytes` zero bytes, page-aligned.
+    /// Allocates `len_bytes` zero bytes, page-aligned.
     pub fn alloc(len_bytes: usize) -> Self {
         let layout = Layout::from_size_align(len_bytes.max(1), ALLOC_ALIGN_BYTES)
             .expect("a length below isize::MAX minus a page");
@@ -74,18 +74,18 @@ impl Memory {
         Memory { base: Some(base), len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
     }
 
-    /// Memory of a length without bytes, for simulations: a copy into it has no effect, and a copy out of it leaves
-    /// its target unchanged.
+    /// Creates phantom memory for simulations, with a length but without bytes: a copy to phantom memory has no effect,
+    /// a copy from phantom memory leaves the destination unchanged.
     pub fn phantom(len_bytes: usize) -> Self {
         Memory { base: None, len_bytes, _owner: None }
     }
 
-    /// The application's own bytes. `None` where `base` is null and `len_bytes` is not 0.
+    /// Creates a [`Memory`] of the application's own bytes. `None` if `base` is null and `len_bytes` is not 0.
     ///
     /// # Safety
-    /// `base..base+len_bytes` stays mapped, readable and (where it is registered with a write right) writable until
-    /// the last clone of this value and of every region registered from it is dropped. The application accepts that
-    /// its accesses race with copies of the engine.
+    /// `base..base+len_bytes` stays mapped, readable and (if registered with a write right) writable until the last
+    /// clone of this value and of every region registered from this value is dropped. The application accepts that its
+    /// accesses race with copies of the engine.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
             Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
@@ -94,23 +94,23 @@ impl Memory {
         }
     }
 
-    /// Address of the first byte; 0 for phantom memory.
+    /// Returns the address of the first byte; 0 for phantom memory.
     pub fn addr(&self) -> u64 {
         self.base.map_or(0, |base| base.as_ptr() as u64)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// The `len_bytes` bytes at `offset`, if they are inside.
+    /// Returns the `len_bytes` bytes at `offset`; `None` if the range is not inside the memory.
     #[inline]
     pub fn span(&self, offset: usize, len_bytes: usize) -> Option<Span<'_>> {
         if offset > self.len_bytes || len_bytes > self.len_bytes - offset {
             return None;
         }
-        // SAFETY: offset <= len_bytes of one allocation: inside it or one past its end.
+        // SAFETY: offset <= len_bytes of one allocation, so the address is inside the allocation or one past its end.
         let base = self.base.map(|base| unsafe { base.add(offset) });
         Some(Span { base, len_bytes, _memory: PhantomData })
     }
@@ -125,43 +125,43 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `bytes` to the memory at `offset`.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.checked(offset, bytes.len())?.copy_from(bytes);
         Ok(())
     }
 }
 
-/// A part of registered memory to copy from or to. It borrows the memory, so it cannot outlive a poll or a
+/// A part of registered memory, to copy from or to. A span borrows the memory, so it cannot outlive a poll or a
 /// deregistration.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    /// `None`: a part of phantom memory, or empty.
+    /// Address of the first byte; `None` for phantom memory and for an empty span.
     base: Option<NonNull<u8>>,
     len_bytes: usize,
     _memory: PhantomData<&'a Memory>,
 }
 
 impl Span<'_> {
-    /// The span of no bytes.
+    /// A span of 0 bytes.
     pub const EMPTY: Span<'static> = Span { base: None, len_bytes: 0, _memory: PhantomData };
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Copies memory to `out`: as many bytes as the shorter of the two.
+    /// Copies the bytes of this span to `out`, as many as the shorter of the two has.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) {
         let Some(base) = self.base else { return };
         let count = self.len_bytes.min(out.len());
-        // SAFETY: `count` bytes are inside the memory of this span and inside `out`; a frame buffer is never
-        // registered memory, so they do not overlap.
+        // SAFETY: `count` bytes are inside the memory of this span and inside `out`; a frame buffer is never registered
+        // memory, so the two do not overlap.
         unsafe { copy(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
-    /// Copies `bytes` to memory: as many as the shorter of the two.
+    /// Copies `bytes` to the memory of this span, as many as the shorter of the two has.
     #[inline]
     pub fn copy_from(&self, bytes: &[u8]) {
         let Some(base) = self.base else { return };
@@ -171,23 +171,23 @@ impl Span<'_> {
     }
 }
 
-/// Largest copy in one call. For longer ones the C library uses the processor's string instruction, which starts
-/// slowly: 4 KiB, hot, take 41 to 51 ns in one call and 25 ns in two (AMD EPYC, family 26).
+/// Largest number of bytes of one copy. For longer copies the C library uses the processor's string instruction,
+/// which starts slowly: 4 KiB in the cache take 41 to 51 ns in one call and 25 ns in two (AMD EPYC, family 26).
 const PIECE_BYTES: usize = 2048;
 
 /// Copies `count` bytes.
 ///
 /// # Safety
-/// As of [`std::ptr::copy_nonoverlapping`].
+/// The contract of [`std::ptr::copy_nonoverlapping`] for `count` bytes.
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
     let mut done = 0;
     while count - done > PIECE_BYTES {
-        // SAFETY: the caller's contract, for a part of the bytes.
+        // SAFETY: the caller's contract, for `PIECE_BYTES` of the bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), PIECE_BYTES) };
         done += PIECE_BYTES;
     }
-    // SAFETY: as above, for the rest.
+    // SAFETY: the caller's contract, for the remaining bytes.
     unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), count - done) };
 }
 
@@ -227,7 +227,7 @@ mod tests {
         let memory = unsafe { Memory::from_raw(bytes.as_mut_ptr(), 4) }.unwrap();
         memory.write(1, &[9]).unwrap();
         assert_eq!(bytes, [0, 9, 0, 0]);
-        // SAFETY: refused before any access.
+        // SAFETY: the null pointer is refused before any access.
         assert!(unsafe { Memory::from_raw(std::ptr::null_mut(), 1) }.is_none());
     }
 }

@@ -14,20 +14,20 @@ pub struct PdId(pub u32);
 pub struct Access(pub u32);
 
 impl Access {
-    /// Read by local work requests only.
+    /// Local work requests may read, as in every region; no further right.
     pub const NONE: Access = Access(0);
-    /// Write by local work requests (receives, RDMA READ).
+    /// Local work requests may write (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
-    /// Write by a peer's RDMA WRITE.
+    /// A peer's RDMA WRITE may write.
     pub const REMOTE_WRITE: Access = Access(1 << 1);
-    /// Read by a peer's RDMA READ.
+    /// A peer's RDMA READ may read.
     pub const REMOTE_READ: Access = Access(1 << 2);
-    /// Read and write by a peer's atomic operations.
+    /// A peer's atomic operations may read and write.
     pub const REMOTE_ATOMIC: Access = Access(1 << 3);
     /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
 
-    /// Whether all rights of `other` are in this set.
+    /// Returns whether all rights of `other` are in this set.
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
@@ -50,7 +50,7 @@ pub enum MemoryError {
     WrongPd,
     /// The range is not inside the region.
     OutOfBounds,
-    /// The region does not grant the access.
+    /// The region does not grant the right for the access.
     NoAccess,
 }
 
@@ -88,7 +88,7 @@ pub struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// The protection domain of this region.
+    /// Returns the protection domain of this region.
     pub fn pd(&self) -> PdId {
         self.pd
     }
@@ -107,7 +107,7 @@ impl MemoryRegion {
     }
 }
 
-/// Bits of a key, all random.
+/// Number of bits of a key, all random.
 const KEY_BITS: u32 = 32;
 
 /// All memory regions of a device, by key. L_Key and R_Key of a region are the same number.
@@ -117,13 +117,13 @@ pub struct MemoryTable {
 }
 
 impl MemoryTable {
-    /// An empty table of at most `max_regions` regions.
+    /// Creates an empty table of at most `max_regions` regions.
     pub fn new(max_regions: usize) -> Self {
         MemoryTable { regions: Table::new(KEY_BITS, max_regions) }
     }
 
-    /// Registers `memory` with `addr` as the address of its first byte: its own, unless the application chooses
-    /// another.
+    /// Registers `memory`. `addr` is the address of its first byte in work requests and in a peer's requests: its
+    /// virtual address, or another address that the application chooses.
     pub fn register(
         &mut self,
         random: &mut Random,
@@ -149,18 +149,18 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Removes a region; its memory is not accessed after this call.
+    /// Removes and returns a region. The engine does not access its memory after this call.
     pub fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
         self.regions.remove(lkey.0)
     }
 
-    /// Number of regions of protection domain `pd`.
+    /// Returns the number of regions of protection domain `pd`.
     pub fn count_of(&self, pd: PdId) -> usize {
         self.regions.iter().filter(|(_, region)| region.pd == pd).count()
     }
 
-    /// Memory of a local work request of `pd`, if its region grants `access`: [`Access::LOCAL_WRITE`] to write,
-    /// [`Access::NONE`] to read. A length of 0 is not checked.
+    /// Returns the memory of a local work request of `pd`, if its region grants `access`: [`Access::LOCAL_WRITE`] to
+    /// write, [`Access::NONE`] to read. If `len_bytes` is 0, nothing is checked.
     #[inline]
     pub fn open_local(
         &self,
@@ -176,7 +176,8 @@ impl MemoryTable {
         self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
     }
 
-    /// Memory of a peer's request, if its region grants `access`. A length of 0 is not checked (IBA C9-88).
+    /// Returns the memory of a peer's request, if its region grants `access`. If `len_bytes` is 0, nothing is checked
+    /// (IBA C9-88).
     #[inline]
     pub fn open_remote(
         &self,
