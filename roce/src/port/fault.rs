@@ -1,4 +1,4 @@
-//! A decorator with random impairments: loss, corruption, duplication and reordering of frames.
+//! A port decorator with random impairments: loss, corruption, duplication and reordering of frames.
 //!
 //! ```text
 //!   frame --drop?--> --corrupt?--> --duplicate?--> --reorder?--> passed on
@@ -7,8 +7,8 @@
 //!                                                     or 64 polls have passed
 //! ```
 //!
-//! Each direction draws from a random stream of its own, per frame, so the impairments depend only on the seed
-//! and the sequence of frames. Only the release of a held frame also counts polls.
+//! Each direction draws from a random stream of its own, per frame, so the impairments depend only on the seed and the
+//! sequence of frames. The release of a held frame also depends on the number of polls.
 
 use std::collections::VecDeque;
 
@@ -19,18 +19,18 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// Most frames that overtake a held frame.
+/// Largest number of frames that overtake a held frame.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// Polls after which a held frame is passed on in any case, otherwise the last frame of a burst would be lost.
+/// Polls after which a held frame is passed on in any case, because otherwise the last frame of a burst would be lost.
 const REORDER_POLLS_MAX: u32 = 64;
-/// Frames held at once, per direction, at most.
+/// Largest number of frames held at once, per direction.
 const HELD_FRAMES_MAX: usize = 64;
 
-/// A probability, stored as the number of 2^32 equally likely draws for which the event occurs.
+/// A probability, stored as the number of draws, of 2^32 equally likely ones, for which the impairment occurs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probability(u32);
 
-/// A probability that is not a number from 0 to 1.
+/// Error of a probability: not a number from 0 to 1.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("a chance of `{0}` cannot be; give a number from 0 (never) to 1 (always), as in 0.05 for 5 %")]
 pub struct ChanceError(String);
@@ -90,14 +90,14 @@ pub struct FaultConfig {
     pub corrupt_chance: Probability,
     /// Probability that a frame is duplicated.
     pub duplicate_chance: Probability,
-    /// Seed of the draws; the same seed and frames give the same impairments.
+    /// Seed of the random draws; the same seed and frames give the same impairments.
     pub seed: u64,
     /// Direction of the frames that are impaired.
     pub direction: FaultDirection,
 }
 
 impl FaultConfig {
-    /// Whether any probability is above 0.
+    /// Returns whether any probability is above 0.
     pub fn is_active(&self) -> bool {
         [self.drop_chance, self.reorder_chance, self.corrupt_chance, self.duplicate_chance]
             .iter()
@@ -105,14 +105,14 @@ impl FaultConfig {
     }
 }
 
-/// Impairments of one direction, counted.
+/// Counters of the impairments of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// Frames in this direction; 0 if it is not impaired.
+    /// Frames received or sent in this direction; 0 if the direction is not impaired.
     pub frames: u64,
     /// Frames dropped.
     pub dropped: u64,
-    /// Frames held for others to overtake them.
+    /// Frames held until later frames had overtaken them.
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub corrupted: u64,
@@ -120,7 +120,7 @@ pub struct FaultTally {
     pub duplicated: u64,
 }
 
-/// Impairments of a [`Fault`] port, counted per direction.
+/// Counters of the impairments of a [`Fault`] port, per direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
     /// Received frames.
@@ -152,7 +152,7 @@ struct DelayedFrame<F> {
     polls_left: u32,
 }
 
-/// The impairments of one direction.
+/// State of the impairments of one direction.
 struct Direction<F> {
     config: FaultConfig,
     active: bool,
@@ -177,7 +177,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         }
     }
 
-    /// Applies the impairments to one frame; returns it if it is dropped.
+    /// Applies the impairments to one frame; returns the frame if the frame is dropped.
     fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.config.drop_chance.hits(&mut self.rng) {
@@ -211,7 +211,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         self.release();
     }
 
-    /// Counts a poll for each held frame, and passes on those that are due.
+    /// Counts a poll for each held frame, and passes on the held frames that are due.
     fn tick(&mut self) {
         for held in &mut self.held {
             held.polls_left = held.polls_left.saturating_sub(1);
@@ -238,17 +238,17 @@ fn flip_one_bit(frame: &[u8], draw: u64) -> Vec<u8> {
     bytes
 }
 
-/// A port with the impairments of a [`FaultConfig`]. With all probabilities 0 it costs a branch per call when
-/// sending, and one per frame when receiving.
+/// A port with the impairments of a [`FaultConfig`]. If all probabilities are 0, the cost is a branch per call when
+/// sending, and a branch per frame when receiving.
 pub struct Fault<P: Port> {
     port: P,
     rx: Direction<P::Frame>,
     tx: Direction<Vec<u8>>,
-    /// Frames of the inner port, used within a call only.
+    /// Frames received from the inner port; empty between calls.
     arrived: Vec<P::Frame>,
-    /// Frames reserved and not yet impaired.
+    /// Reserved frames to which the impairments were not applied yet.
     reserved: Staging,
-    /// Frames to send that did not fit the inner port yet.
+    /// Frames to send for which the inner port had no room yet.
     outgoing: Staging,
 }
 
@@ -277,12 +277,12 @@ impl<P: Port> Fault<P> {
         self.tx.config.drop_chance = chance;
     }
 
-    /// The impairments applied so far.
+    /// Returns the counters of the impairments applied.
     pub fn counters(&self) -> FaultCounters {
         FaultCounters { rx: self.rx.tally, tx: self.tx.tally }
     }
 
-    /// Applies the impairments to the reserved frames, and passes them to the inner port.
+    /// Applies the impairments to the reserved frames, and passes the frames that are due to the inner port.
     fn pass_on(&mut self) {
         while let Some(frame) = self.reserved.pop() {
             self.tx.admit(frame).into_iter().for_each(|lost| self.reserved.recycle(lost));
@@ -293,16 +293,17 @@ impl<P: Port> Fault<P> {
             });
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
-        // Buffers are taken from `reserved` and end in `outgoing`; return them, otherwise each frame allocates.
+        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate
+        // one.
         self.outgoing.return_spares(&mut self.reserved);
     }
 
-    /// The inner port.
+    /// Returns the inner port.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// The inner port.
+    /// Returns the inner port, mutably.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -349,9 +350,9 @@ impl<P: Port> Port for Fault<P> {
         if !self.tx.active {
             return self.port.tx_reserve(len_bytes);
         }
-        // The caller has filled the frame reserved before, so it is passed on without a flush.
+        // The caller has filled the previously reserved frame, so that frame is passed on without a flush.
         self.pass_on();
-        // A backlog means that the inner port is full, which the caller must see.
+        // If frames wait in `outgoing`, the inner port is full, which `None` reports to the caller.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -396,7 +397,7 @@ mod tests {
         frames.iter().map(|f| u32::from_be_bytes(f.as_ref().try_into().unwrap())).collect()
     }
 
-    /// The frames received of 1000 sent one by one, after enough polls to release held ones.
+    /// Sends 1000 frames one by one, and polls until no frame is held. Returns the frames received.
     fn run_tx(config: FaultConfig) -> (Vec<u32>, FaultTally) {
         let (mut a, mut b) = tx_fault(config, 4096);
         (0..1000).for_each(|n| assert!(send(&mut a, n)));
@@ -489,7 +490,8 @@ mod tests {
             let (mut got, tally) = run(FaultConfig { reorder_chance: SOME, ..FaultConfig::default() });
             assert!((150..350).contains(&tally.reordered), "{tally:?}");
             assert!(!got.is_sorted());
-            // If frames before it were held too, their numbers add to REORDER_FRAMES_MAX.
+            // Up to REORDER_FRAMES_MAX frames overtake a held frame, and also frames that are held later but released
+            // earlier.
             let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
             assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
             got.sort_unstable();

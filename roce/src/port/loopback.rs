@@ -7,17 +7,17 @@
 //!      +---- the buffer is free again when its last frame drops --+
 //! ```
 //!
-//! A sender keeps one reference to each of its buffers and passes another to the receiver. A buffer is free
-//! when its reference count is one, so there is no locked free list and no allocation after the start. The
-//! ports may run on one thread or on two.
+//! A sender keeps one reference to each of its buffers and passes a second reference to the receiver. A buffer is free
+//! when its reference count is one, so there is no locked free list and no allocation after the start. The ports may
+//! run on one thread or on two.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Buffers that `tx_reserve` tests for a free one. Frames are dropped nearly in order, so the first is free
-/// unless the receiver still holds it.
+/// Largest number of buffers that `tx_reserve` tests. Receivers drop frames nearly in order, so the first buffer is
+/// free unless the receiver still holds its frame.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -25,7 +25,7 @@ struct Buffer {
     bytes: Box<[u8]>,
 }
 
-/// A received frame; its drop returns the buffer to the sender.
+/// A received frame; dropping the frame returns its buffer to the sender.
 pub struct LoopbackFrame(Arc<Buffer>);
 
 impl AsRef<[u8]> for LoopbackFrame {
@@ -43,7 +43,7 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // A panic of another thread cannot leave the queue inconsistent, because no operation on it panics midway.
+        // A panic of another thread cannot leave the queue inconsistent, as no operation on the queue panics midway.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,7 +52,7 @@ impl Wire {
 pub struct Loopback;
 
 impl Loopback {
-    /// Creates two ports, each of which receives the frames that the other sends. `depth_frames` bounds, per
+    /// Creates two ports, each of which receives the frames that the other port sends. `depth_frames` bounds, per
     /// direction, the frames that are reserved, on the wire, or received and not yet dropped.
     pub fn pair(caps_a: PortCaps, caps_b: PortCaps, depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
         let (a_to_b, b_to_a) = (Wire::new(depth_frames), Wire::new(depth_frames));
@@ -86,7 +86,8 @@ impl LoopbackPort {
         }
     }
 
-    /// Rotates a free buffer to the front of `buffers`; false if none of the first `SEARCH_MAX` is free.
+    /// Rotates a free buffer to the front of `buffers`; returns false if none of the first `SEARCH_MAX` buffers is
+    /// free.
     fn find_free(&mut self) -> bool {
         for _ in 0..self.buffers.len().min(SEARCH_MAX) {
             match self.buffers.front() {

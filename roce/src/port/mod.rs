@@ -1,4 +1,4 @@
-//! The Ethernet port under the engine ([`Port`]), a port without hardware, and decorators for any port.
+//! The Ethernet port under the engine ([`Port`]), a port without hardware, and decorators, each of which wraps a port.
 
 use crate::id::Mac;
 use crate::time::Instant;
@@ -15,14 +15,14 @@ const ETHERNET_OVERHEAD_BYTES: usize = 14 + 4;
 /// Properties of a port that are constant while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortCaps {
-    /// The port's own Ethernet address.
+    /// The port's own MAC.
     pub mac: Mac,
     /// The largest IP packet of the port in bytes (the interface's MTU).
     pub mtu_bytes: usize,
 }
 
 impl PortCaps {
-    /// The longest frame of this port in bytes: its MTU, an Ethernet header and one VLAN tag.
+    /// Returns the longest frame of this port in bytes: its MTU, an Ethernet header and one VLAN tag.
     pub const fn frame_bytes_max(&self) -> usize {
         self.mtu_bytes + ETHERNET_OVERHEAD_BYTES
     }
@@ -33,36 +33,35 @@ impl PortCaps {
 pub enum Payload {
     /// Payload is transmitted, and the ICRC computed and checked.
     Carried,
-    /// A simulation transmits headers and lengths only. Payload bytes are unspecified at the receiver, whose
-    /// memory should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is [`PHANTOM_ICRC`], and any
-    /// other value if the frame was corrupted. Payloads of selective acknowledges, which the protocol itself
-    /// reads, are transmitted.
+    /// A simulation transmits headers and lengths only. Payload bytes are unspecified at the receiver, whose memory
+    /// should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is [`PHANTOM_ICRC`], and any other value if the
+    /// frame was corrupted. The bitmaps of SACKs, which the protocol itself reads, are transmitted.
     Phantom,
 }
 
 /// The ICRC of an uncorrupted packet on a [`Payload::Phantom`] port.
 pub const PHANTOM_ICRC: u32 = 0;
 
-/// An Ethernet port: bursts of whole frames, without FCS, received and sent.
+/// An Ethernet port: receives and sends bursts of whole frames, without FCS.
 ///
 /// Contract:
-/// * One thread at a time. No method blocks.
+/// * One thread at a time calls methods. No method blocks.
 /// * A received frame is one contiguous run of bytes and belongs to the caller until dropped.
 /// * The next `tx_flush` sends every buffer that `tx_reserve` returned, in order. A reservation cannot be
 ///   cancelled, so a caller reserves only a buffer that it then fills completely. The initial contents of a
 ///   buffer are unspecified.
-/// * A port may lose frames; it never changes or duplicates them.
+/// * A port may lose frames. Only a decorator with impairments changes or duplicates frames.
 pub trait Port {
     /// A received frame, from the destination address to the last byte before the FCS.
     type Frame: AsRef<[u8]>;
 
-    /// The port's address and MTU.
+    /// Returns the port's address and MTU.
     fn caps(&self) -> PortCaps;
 
     /// Appends received frames to `frames`, at most `max`, and returns their number.
     fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize;
 
-    /// Drops received frames, all at once. A port with a buffer pool returns them to it in one operation.
+    /// Drops all of `frames`. A port with a buffer pool returns the buffers to the pool in one operation.
     fn free_frames(&mut self, frames: &mut Vec<Self::Frame>) {
         frames.clear();
     }
@@ -74,14 +73,14 @@ pub trait Port {
     /// Sends all buffers reserved since the last flush.
     fn tx_flush(&mut self);
 
-    /// Whether payload is transmitted; constant while the port is open. If it is a constant of the type, the
-    /// compiler removes the other case from the engine.
+    /// Returns whether payload is transmitted; constant while the port is open. If an implementation always returns the
+    /// same value, the compiler removes the code for the other value from the engine.
     #[inline]
     fn payload(&self) -> Payload {
         Payload::Carried
     }
 
-    /// Sets the port's time; called once per poll, before the other methods. Only ports that stamp or delay
-    /// frames use it; a decorator passes it to its inner port.
+    /// Sets the port's time; called once per poll, before the other methods. Ports that stamp or delay frames use
+    /// `now`; a decorator also passes `now` to its inner port.
     fn set_now(&mut self, _now: Instant) {}
 }

@@ -1,4 +1,4 @@
-//! A decorator that captures every frame in pcap format with nanosecond timestamps.
+//! A port decorator that captures every frame in pcap format with nanosecond timestamps.
 
 use std::io;
 use std::time::Duration;
@@ -67,10 +67,10 @@ impl<W: io::Write> Recorder<W> {
     }
 }
 
-/// A port that records the frames of both directions, in order: a received frame when `rx_burst` returns it, a
-/// sent one when the inner port accepts it.
+/// A port that records the frames of both directions, in order: a received frame when `rx_burst` returns the frame, a
+/// sent frame when the inner port accepts the frame.
 ///
-/// The first error ends the recording, but not the traffic: see [`Pcap::error`].
+/// After the first error, frames are no longer recorded but still passed on: see [`Pcap::error`].
 pub struct Pcap<P: Port, W: io::Write> {
     port: P,
     recorder: Recorder<W>,
@@ -78,8 +78,9 @@ pub struct Pcap<P: Port, W: io::Write> {
 }
 
 impl<P: Port, W: io::Write> Pcap<P, W> {
-    /// Writes the pcap header, then records the frames of `port` into `writer`, which should be buffered: each
-    /// frame is two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in nanoseconds.
+    /// Writes the pcap header to `writer`; the frames of `port` are then recorded to `writer`, which should be
+    /// buffered, because each frame is two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in
+    /// nanoseconds.
     pub fn new(port: P, writer: W, origin_nanos: u64) -> Result<Self, CaptureError> {
         let header = PcapHeader {
             snaplen: SNAPLEN_BYTES,
@@ -98,27 +99,27 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
         Ok(Pcap { port, recorder, outgoing: Staging::default() })
     }
 
-    /// Number of frames written to the capture.
+    /// Returns the number of frames written to the capture.
     pub fn recorded(&self) -> u64 {
         self.recorder.recorded
     }
 
-    /// Number of frames not captured, because of an error or after one.
+    /// Returns the number of frames not captured: the frame of the first error, and all later frames.
     pub fn missed(&self) -> u64 {
         self.recorder.missed
     }
 
-    /// The error that ended the recording, if there was one.
+    /// Returns the error that ended the recording; `None` while frames are recorded.
     pub fn error(&self) -> Option<&CaptureError> {
         self.recorder.error.as_ref()
     }
 
-    /// The inner port.
+    /// Returns the inner port.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// The inner port.
+    /// Returns the inner port, mutably.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -126,7 +127,7 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
     /// Ends the recording and returns the inner port and the writer, flushed.
     ///
     /// # Errors
-    /// The error that ended the recording before, or that of the flush.
+    /// The error that ended the recording before, or the error of the flush.
     pub fn finish(self) -> Result<(P, W), CaptureError> {
         if let Some(error) = self.recorder.error {
             return Err(error);
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(a.recorded(), 2);
     }
 
-    /// Accepts this number of bytes, then fails.
+    /// A writer that accepts this number of bytes, then fails.
     struct SmallDisk(usize);
 
     impl io::Write for SmallDisk {

@@ -1,11 +1,11 @@
-//! A queue of frames between a decorator's caller and its inner port, for decorators that read a frame
-//! after its caller has filled it.
+//! A queue of frames between the caller of a port decorator and the inner port, for decorators that read a frame after
+//! the caller has filled the frame.
 
 use std::collections::VecDeque;
 
 use super::Port;
 
-/// Frames in the queue at most; if it is full, `reserve` returns `None`, as a full port does.
+/// Largest number of frames in the queue; if the queue is full, `reserve` returns `None`, as a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
 /// Frames in the order in which they were reserved, in reused buffers.
@@ -41,7 +41,7 @@ impl Staging {
         self.frames.pop_front()
     }
 
-    /// Returns a buffer for use by a later `reserve`.
+    /// Stores a buffer that is no longer used, for a later `reserve`.
     pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < STAGED_FRAMES_MAX {
             self.spare.push(buffer);
@@ -53,8 +53,8 @@ impl Staging {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Copies the frames into `port` and calls `sent` for each; the caller flushes `port`. If `port` is full even
-    /// after a flush, the remaining frames stay queued, in order, for the next call.
+    /// Moves the frames to `port` and calls `sent` for each; the caller flushes `port`. If `port` is full even after a
+    /// flush, the remaining frames stay queued, in order, for the next call.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

@@ -1,18 +1,20 @@
-//! A decorator that impairs single, specified packets: the n-th packet of a queue pair, or its second
-//! retransmission, is dropped, corrupted, CE-marked, duplicated, delayed or reordered. An event is specified as
-//! in Lumina (SIGCOMM 2023): queue pair, PSN, number of the transmission, action.
+//! A port decorator that impairs specified packets: for example, the n-th packet of a queue pair, or the second
+//! retransmission of that packet, is dropped, corrupted, CE-marked, duplicated, delayed or reordered. As in Lumina
+//! (SIGCOMM 2023), an event specifies queue pair, PSN, number of the transmission, and action (not an event of the
+//! verbs).
 //!
 //! ```text
-//!   frame sent --Packet::parse--> connection (destination GID and QPN) and lane (requests or responses)
-//!              --> offset of its PSN from the first that the lane sent
-//!              --> each event of that lane and offset counts a pass, and acts on the pass it specifies
+//!   frame sent --Packet::parse--> connection (destination GID and QPN) and PSN space (requests or responses)
+//!              --> offset of its PSN from the first PSN sent in that PSN space
+//!              --> each event of that PSN space and offset counts the packet; the event acts on the packet with
+//!                  the specified count
 //!
 //!   --drop?--> --corrupt, mark--> --duplicate?--> --delay, reorder?--> passed on
 //!        |                        a copy is passed on    |               ^
-//!        x                                               held until its time, or enough others passed
+//!        x                                               held until its time, or until enough packets were passed on
 //! ```
 //!
-//! Received frames are passed through. Each event acts once, so the number of events bounds the frames that are
+//! Received frames are passed on unchanged. Each event acts once, so the number of events bounds the frames that are
 //! held or copied. Packets on which no event acts cause no allocation.
 
 mod plan;
@@ -34,13 +36,14 @@ use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
-/// Time in nanoseconds after which a reordered frame is sent, even if fewer frames have passed it: 1 ms.
+/// Time in nanoseconds after which a reordered frame is sent, even if fewer packets than specified have overtaken the
+/// frame: 1 ms.
 const REORDER_NANOS_MAX: u64 = 1_000_000;
 
-/// The occurrence of an event.
+/// The packet on which an event acted, and the time of the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Firing {
-    /// Time since the first packet that the port sent, in nanoseconds.
+    /// Time of the action since the first packet that the port sent, in nanoseconds.
     pub after_nanos: u64,
     /// Destination queue pair of the packet.
     pub dest_qpn: Qpn,
@@ -48,27 +51,29 @@ pub struct Firing {
     pub psn: Psn,
     /// Opcode of the packet.
     pub opcode: Opcode,
-    /// Time from the event to the next transmission of the same PSN, in nanoseconds; `None` if there was none.
+    /// Time from the action to the next transmission of the same PSN, in nanoseconds; `None` without such a
+    /// transmission.
     pub retransmitted_after_nanos: Option<u64>,
 }
 
-/// State of an event.
+/// An event of a plan, and whether the event has acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventOutcome {
     /// The event, as given in the plan.
     pub event: PacketEvent,
-    /// Matching packets sent, up to the one on which the event acted.
+    /// Number of matching packets sent, up to the packet on which the event acted.
     pub passes: u32,
-    /// The occurrence; `None` if the event has not acted.
+    /// The packet on which the event acted; `None` if the event has not acted.
     pub fired: Option<Firing>,
 }
 
 /// An event and its state.
 struct Watch {
     event: PacketEvent,
-    /// The lane of the event, once a packet of it was sent, and the offset of its PSN there. After the event has
-    /// acted, the offset of the packet on which it acted.
+    /// PSN space of the event; `None` until the port sends a packet in that space.
     space: Option<StreamId>,
+    /// Offset of the event's PSN in `space`, or `None` for any PSN; after the action, the offset of the packet acted
+    /// on.
     offset: Option<u64>,
     passes: u32,
     fired: Option<Firing>,
@@ -81,7 +86,7 @@ impl Watch {
     }
 }
 
-/// The fields of a sent RoCE packet of a connection that events use.
+/// The fields of a sent RoCE packet that events match or change.
 struct Sighting {
     dest: (Gid, Qpn),
     space: PsnSpace,
@@ -113,7 +118,7 @@ impl Sighting {
         })
     }
 
-    /// Flips a bit of the ICRC, so that all headers stay readable in a capture.
+    /// Flips one bit of the ICRC, so that all headers stay readable in a capture.
     fn corrupt(&self, frame: &mut [u8]) {
         debug_assert!(self.icrc_at + ICRC_LEN <= frame.len());
         if let Some(byte) = frame.get_mut(self.icrc_at) {
@@ -139,7 +144,7 @@ impl Sighting {
     }
 }
 
-/// Disposition of a whole frame; of several events the first decides.
+/// Disposition of a frame; if several events match, the first in the plan decides.
 #[derive(Clone, Copy)]
 enum Fate {
     Drop,
@@ -147,7 +152,7 @@ enum Fate {
     Hold { behind_pkts: Option<u32>, due: Instant },
 }
 
-/// A frame held until `due`, or until `behind_pkts` packets of its lane have passed.
+/// A frame held until `due`, or until `behind_pkts` packets of its PSN space were passed on.
 struct DelayedFrame {
     frame: Vec<u8>,
     space: StreamId,
@@ -155,8 +160,7 @@ struct DelayedFrame {
     due: Instant,
 }
 
-/// A port that applies the events of an [`EventPlan`] to sent frames. With an empty plan it costs a branch per
-/// call.
+/// A port that applies the events of an [`EventPlan`] to sent frames. With an empty plan the cost is a branch per call.
 pub struct Events<P: Port> {
     port: P,
     watches: Vec<Watch>,
@@ -168,7 +172,7 @@ pub struct Events<P: Port> {
     delayed: Vec<DelayedFrame>,
     /// Frames reserved since the last flush.
     reserved: Staging,
-    /// Frames to send that did not fit the inner port yet.
+    /// Frames to send for which the inner port had no room yet.
     outgoing: Staging,
 }
 
@@ -194,24 +198,24 @@ impl<P: Port> Events<P> {
         !self.watches.is_empty()
     }
 
-    /// The state of each event, in the order of the plan.
+    /// Returns the state of each event, in the order of the plan.
     pub fn outcomes(&self) -> Vec<EventOutcome> {
         let outcome =
             |watch: &Watch| EventOutcome { event: watch.event, passes: watch.passes, fired: watch.fired };
         self.watches.iter().map(outcome).collect()
     }
 
-    /// The inner port.
+    /// Returns the inner port.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// The inner port.
+    /// Returns the inner port, mutably.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// Applies the events to one frame, and passes it on, holds it or drops it.
+    /// Applies the events to one frame, and passes the frame on, holds or drops it.
     fn admit(&mut self, mut frame: Vec<u8>) {
         let Some(sighting) = Sighting::of(&frame) else { return self.outgoing.push(frame) };
         self.start.get_or_insert(self.now);
@@ -230,7 +234,8 @@ impl<P: Port> Events<P> {
         self.count_passing(space);
     }
 
-    /// Returns the lane of a packet and the offset of its PSN there; `None` if no event is of that lane.
+    /// Returns the PSN space of a packet and the offset of its PSN in that space; `None` if no event can match the
+    /// packet.
     fn find_lane(&mut self, sighting: &Sighting) -> Option<(StreamId, u64)> {
         let spot = self.streams.locate(sighting.dest, sighting.space, sighting.psn)?;
         if spot.is_new {
@@ -244,8 +249,8 @@ impl<P: Port> Events<P> {
         self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
-    /// Counts a pass for every event that matches this packet, applies those that change its bytes, and returns
-    /// the disposition of the frame; `None` passes it on.
+    /// Counts the packet for every event that matches, applies the events that change bytes of the packet, and returns
+    /// the disposition of the frame; `None` passes the frame on.
     fn fate(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Option<Fate> {
         let mut fate = None;
         let (now, start) = (self.now, self.start.unwrap_or(self.now));
@@ -274,7 +279,8 @@ impl<P: Port> Events<P> {
                     sighting.mark_ce(frame);
                     None
                 }
-                // Of several events for the disposition the first decides; the others, their pass counted, never act.
+                // If several events determine the disposition, the first in the plan acts; the other events have
+                // counted the packet and never act.
                 _ if fate.is_some() => continue,
                 EventAction::Drop => Some(Fate::Drop),
                 EventAction::Duplicate => Some(Fate::Duplicate),
@@ -294,7 +300,8 @@ impl<P: Port> Events<P> {
         fate
     }
 
-    /// Counts a packet of `space` that was passed on for the frames held behind others, and releases those due.
+    /// Counts a packet of `space` that was passed on, for the frames held behind packets of that space. Passes on the
+    /// held frames that are due.
     fn count_passing(&mut self, space: StreamId) {
         if self.delayed.is_empty() {
             return;
@@ -347,7 +354,7 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // A backlog means that the inner port is full, which the caller must see.
+        // If frames wait in `outgoing`, the inner port is full, which `None` reports to the caller.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -362,7 +369,8 @@ impl<P: Port> Port for Events<P> {
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
         self.port.tx_flush();
-        // Buffers are taken from `reserved` and end in `outgoing`; return them, otherwise each frame allocates.
+        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate
+        // one.
         self.outgoing.return_spares(&mut self.reserved);
     }
 

@@ -1,41 +1,41 @@
-//! The specification of events: packets and actions.
+//! The specification of events: packets that match, and actions.
 
 use super::Sighting;
 use crate::id::Qpn;
 use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
-/// Events of one port at most.
+/// Largest number of events of one port.
 pub const EVENTS_MAX: usize = 256;
-/// Connections that are numbered, at most; the limit of `roce perf -q`.
+/// Largest number of connections that are numbered; the limit of `roce perf -q`.
 pub const CONNECTIONS_MAX: u32 = 4096;
 /// The longest delay, in nanoseconds: 10 s.
 pub const DELAY_NANOS_MAX: u64 = 10_000_000_000;
-/// The most packets behind which a frame may be reordered.
+/// The largest number of packets behind which a frame may be reordered.
 pub const BEHIND_PKTS_MAX: u32 = 1024;
 
-/// The queue pair of an event.
+/// The queue pair whose packets an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventQp {
-    /// The number of a connection, from 1, in the order of the first packets that the port sends.
+    /// The number of the connection, from 1: the port numbers connections in the order of their first packets sent.
     Number(u32),
-    /// The destination queue pair number in the packet.
+    /// The destination QPN in the packet.
     Dest(Qpn),
 }
 
-/// The PSN of an event.
+/// The PSN of the packets that an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPsn {
-    /// Counted from 1, the first PSN that the port sends on the lane.
+    /// Number of the PSN, from 1, which is the first PSN that the port sends in the PSN space.
     Relative(u32),
-    /// The PSN in the packet, where it first occurs on the lane.
+    /// The PSN in the packet. The same PSN after a wrap, 2^24 PSNs later, does not match.
     Absolute(Psn),
-    /// Any PSN: passes count packets, not transmissions of one PSN.
+    /// Any PSN: [`PacketEvent::pass`] counts packets, not transmissions of one PSN.
     Any,
 }
 
 impl EventPsn {
-    /// Returns the offset from `first`, the lane's first PSN; `None` for any PSN.
+    /// Returns the offset from `first`, the first PSN of the PSN space; `None` for any PSN.
     pub(super) fn offset_from(self, first: Psn) -> Option<u64> {
         match self {
             EventPsn::Relative(number) => Some(u64::from(number.saturating_sub(1))),
@@ -45,12 +45,12 @@ impl EventPsn {
     }
 }
 
-/// The impairment of a packet.
+/// The impairment that an event applies to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventAction {
     /// The packet is dropped.
     Drop,
-    /// A bit of its ICRC is flipped.
+    /// One bit of the packet's ICRC is flipped.
     Corrupt,
     /// The packet gets a CE mark.
     MarkCe,
@@ -61,32 +61,32 @@ pub enum EventAction {
         /// The delay in nanoseconds, 1 to [`DELAY_NANOS_MAX`].
         nanos: u64,
     },
-    /// The packet is held until later packets of its lane were sent, or for a millisecond.
+    /// The packet is held until `behind_pkts` later packets of its PSN space were sent, or for 1 ms.
     Reorder {
-        /// Number of these packets, 1 to [`BEHIND_PKTS_MAX`].
+        /// Number of later packets, 1 to [`BEHIND_PKTS_MAX`].
         behind_pkts: u32,
     },
 }
 
-/// An event: an action on one transmission of the packets that match all fields.
+/// An event: applies `action` to one of the packets that match all other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
-    /// The connection.
+    /// Queue pair of the packet.
     pub qp: EventQp,
-    /// Requests or responses.
+    /// PSN space of the packet: requests, or responses.
     pub space: PsnSpace,
-    /// The PSN.
+    /// PSN of the packet.
     pub psn: EventPsn,
-    /// The opcode; `None` for any. A SEND also matches the numbered SEND.
+    /// Opcode of the packet; `None` for any. A SEND also matches the numbered SEND.
     pub opcode: Option<Opcode>,
     /// The number of the matching packet, from 1: 1 is the first transmission, 2 the first retransmission.
     pub pass: u32,
-    /// The impairment of that packet.
+    /// The impairment of the packet with that number.
     pub action: EventAction,
 }
 
 impl PacketEvent {
-    /// Whether the event is of the connection and lane of a packet; `number` is the connection's.
+    /// Returns whether the event matches the PSN space of a packet and its connection, which has this `number`.
     pub(super) fn names(&self, number: u32, sighting: &Sighting) -> bool {
         let is_of_qp = match self.qp {
             EventQp::Number(wanted) => wanted == number,
@@ -127,14 +127,14 @@ pub enum PlanError {
     /// An event with a number out of its range.
     #[error("event {number}: {reason}")]
     Event {
-        /// Place of the event in the plan, from 1.
+        /// Position of the event in the plan, from 1.
         number: usize,
-        /// The number and its range.
+        /// The field out of range, and its range.
         reason: &'static str,
     },
 }
 
-/// Checked events of one port; the default has none.
+/// Checked events of one port; the default plan has no events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventPlan(Vec<PacketEvent>);
 
@@ -142,7 +142,7 @@ impl EventPlan {
     /// Checks `events` and makes them a plan.
     ///
     /// # Errors
-    /// [`PlanError`] if there are more than [`EVENTS_MAX`], or a number is out of its range.
+    /// [`PlanError`] if there are more than [`EVENTS_MAX`] events, or a number is out of its range.
     pub fn new(events: Vec<PacketEvent>) -> Result<Self, PlanError> {
         if events.len() > EVENTS_MAX {
             return Err(PlanError::TooMany { count: events.len() });
@@ -153,7 +153,7 @@ impl EventPlan {
         Ok(EventPlan(events))
     }
 
-    /// Whether the plan has no event.
+    /// Returns whether the plan has no event.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,5 @@
-//! The connection and lane of a packet, and the offset of its PSN from the lane's first.
+//! Assigns each packet to a connection and a PSN space, and computes the offset of its PSN from the first PSN of that
+//! space.
 
 use std::collections::HashMap;
 
@@ -6,46 +7,46 @@ use super::plan::CONNECTIONS_MAX;
 use crate::id::{Gid, Qpn};
 use crate::psn::{Psn, PsnSpace};
 
-/// Index of a lane of a connection.
+/// Index of a PSN space of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(usize);
 
-/// The highest PSN that the port has sent on a lane.
+/// The highest PSN that the port has sent in a PSN space.
 #[derive(Clone, Copy)]
 struct Sent {
-    /// The highest PSN, and its offset from the first. Offsets do not wrap at 2^24.
+    /// The highest PSN, and its offset from the first PSN. Offsets do not wrap at 2^24.
     newest: Psn,
     newest_offset: u64,
     is_watched: bool,
 }
 
-/// Connection, lane and offset of a packet.
+/// Connection, PSN space and offset of a packet.
 pub(super) struct Position {
     pub(super) space: StreamId,
-    /// The connection's number, from 1, in the order of first packets.
+    /// Number of the connection, from 1: connections are numbered in the order of their first packets.
     pub(super) number: u32,
-    /// Distance from the lane's first PSN; `None` if the packet's PSN is before that.
+    /// Distance from the first PSN of the PSN space; `None` if the packet's PSN is below that PSN.
     pub(super) offset: Option<u64>,
-    /// Whether the packet is the lane's first.
+    /// Whether the packet is the first of its PSN space.
     pub(super) is_new: bool,
 }
 
-/// The first [`CONNECTIONS_MAX`] connections on which a port sends; later ones are ignored.
+/// The first [`CONNECTIONS_MAX`] connections on which a port sends; later connections are ignored.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: HashMap<(Gid, Qpn), u32>,
-    /// Two per connection: requests, responses.
+    /// Two PSN spaces per connection: requests, responses. `None` before the first packet.
     sent: Vec<Option<Sent>>,
 }
 
 impl Streams {
-    /// Creates an empty table; if `is_active`, allocates it for [`CONNECTIONS_MAX`] connections.
+    /// Creates an empty table; if `is_active`, allocates memory for [`CONNECTIONS_MAX`] connections.
     pub(super) fn new(is_active: bool) -> Self {
         let room = if is_active { CONNECTIONS_MAX as usize } else { 0 };
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Locates a packet to `dest` with this PSN; `None` if the table is full. Adds unknown connections.
+    /// Returns the position of a packet to `dest`, and adds `dest` if unknown; `None` if the table is full.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {
@@ -69,7 +70,7 @@ impl Streams {
         Some(Position { space: StreamId(at), number, offset, is_new })
     }
 
-    /// Marks a lane as one of an event.
+    /// Marks a PSN space in which events are specified.
     pub(super) fn watch(&mut self, space: StreamId) {
         if let Some(Some(sent)) = self.sent.get_mut(space.0) {
             sent.is_watched = true;

@@ -32,7 +32,7 @@ fn template(qpn: u32, to: IpAddr, vlan: Option<u16>) -> HeaderTemplate {
     .unwrap()
 }
 
-/// Two ports, the first of which has events.
+/// Two connected ports; the first applies events.
 struct Bench {
     port: Events<LoopbackPort>,
     far: LoopbackPort,
@@ -70,7 +70,7 @@ impl Bench {
         self.port.tx_flush();
     }
 
-    /// Sends SENDs of these PSNs to queue pair 0x11.
+    /// Sends SENDs with these PSNs to queue pair 0x11.
     fn sends(&mut self, psns: impl IntoIterator<Item = u32>) -> &mut Self {
         let template = template(0x11, V4, None);
         psns.into_iter().for_each(|psn| self.send(&template, SEND, psn));
@@ -84,7 +84,7 @@ impl Bench {
         frames.iter().map(|frame| frame.as_ref().to_vec()).collect()
     }
 
-    /// The PSNs of the packets received, all with a correct ICRC.
+    /// Returns the PSNs of the packets received. Panics if an ICRC is wrong.
     fn arrived(&mut self) -> Vec<u32> {
         let frames = self.frames();
         let psn = |frame: &Vec<u8>| {
@@ -318,7 +318,7 @@ fn numbers_out_of_range_are_refused() {
 }
 
 proptest! {
-    /// Any sequence of transmissions, compared with a model that counts them one by one.
+    /// Compares any sequence of transmissions with a model that counts the transmissions of each PSN.
     #[test]
     fn each_event_acts_on_its_transmission_alone(
         psns in prop::collection::vec(0..6u32, 1..60),
@@ -328,7 +328,7 @@ proptest! {
         let action = |drops| if drops { EventAction::Drop } else { EventAction::Duplicate };
         let events: Vec<_> =
             wanted.iter().map(|&(psn, pass, drops)| event(psn, pass, action(drops))).collect();
-        // PSNs are counted from the first packet.
+        // PSNs are counted from that of the first packet.
         let psns: Vec<u32> = std::iter::once(0).chain(psns).collect();
         let mut expected = Vec::new();
         let mut counts = [0; 6];
