@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
-//!   unlimited ---------------------------------------> CNP: target := current, if increased since the last
+//!   unlimited ---------------------------------------> CNP: target := current, if the rate rose since the last CNP
 //!       ^                                                   current := current * (1 - alpha / 2)
 //!       |                                                 |
 //!       |  current = maximum                              v   every rpg_time_reset, and every rpg_byte_reset
@@ -11,7 +11,7 @@
 //!                                                                 current := (target + current) / 2
 //!   alpha, every dce_tcp_rtt:  alpha := g * alpha + (1 - g) * (1 if a CNP was received, or else 0)
 //! ```
-//! No timer runs: [`Dcqcn::may_send`] and [`Dcqcn::on_cnp`] apply the changes that are due by then.
+//! No timer runs: [`Dcqcn::may_send`] and [`Dcqcn::on_cnp`] apply the changes that are due at the time of the call.
 
 use super::pacer::{Pacer, RATE_MAX_BITS_PER_SEC};
 use super::parameters::{BITS_PER_MBIT, parameters};
@@ -22,55 +22,58 @@ parameters! {
     /// DCQCN's parameters, with the names and defaults of NVIDIA's adapters. Rates are in Mbit/s, times in
     /// microseconds.
     DcqcnParameters of "dcqcn" {
-        /// Packets in flight at most, in addition to the rate.
+        /// Largest number of packets in flight, a limit in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// 1: every CNP sets the target rate to the current rate.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// 1: a CNP does so if the rate was increased by the timer, not only if by bytes sent.
+        /// 1: a CNP sets the target rate to the current rate also if only the timer increased the rate before; 0: only
+        /// if bytes sent did.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
-        /// Time between rate increases by the timer.
+        /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 300, in 1 to 131_071;
-        /// Bytes sent between rate increases by bytes.
+        /// Number of bytes sent between rate increases by bytes.
         rpg_byte_reset = 32_767, in 1 to 0x7FFF_FFFF;
-        /// More increases than this by timer or bytes end fast recovery; by both, they begin hyper increase.
+        /// Fast recovery ends after more increases than this by the timer, or by bytes; after more by each of the two,
+        /// hyper increase begins.
         rpg_threshold = 1, in 1 to 31;
-        /// Rate at which the limiter is removed; 0: the link's speed.
+        /// Rate at which the limiter is removed, in Mbit/s; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
-        /// Step of the target rate in an additive increase.
+        /// Step of the target rate in an additive increase, in Mbit/s.
         rpg_ai_rate = 5, in 1 to 10_000_000;
-        /// Step of the target rate in a hyper increase.
+        /// Step of the target rate in a hyper increase, in Mbit/s.
         rpg_hai_rate = 50, in 1 to 10_000_000;
-        /// A decrease is by `alpha / 2^rpg_gd` of the rate, with alpha in 1024ths.
+        /// A decrease reduces the rate by the fraction `alpha / 2^rpg_gd`, with alpha in 1024ths.
         rpg_gd = 11, in 10 to 15;
-        /// Share of the rate that one decrease leaves at least, in percent.
+        /// Least share of the rate that a decrease leaves, in percent.
         rpg_min_dec_fac = 50, in 0 to 100;
-        /// The lowest rate.
+        /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// Rate at a flow's first CNP, before the decrease; 0: the maximum rate.
+        /// Rate at a flow's first CNP, before the decrease, in Mbit/s; 0: the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
-        /// Weight of the old alpha, in 1024ths.
+        /// Weight of the old alpha in an update of alpha, in 1024ths.
         dce_tcp_g = 1019, in 0 to 1023;
-        /// Time between updates of alpha.
+        /// Time between updates of alpha, in microseconds.
         dce_tcp_rtt = 1, in 1 to 131_071;
-        /// Least time between rate decreases.
+        /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 4, in 1 to 1_000_000;
         /// Alpha at a flow's first CNP, in 1024ths.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
 
-/// Fraction bits of alpha: ten more than the adapters', so that alpha decays to 0.
+/// Fraction bits of alpha: ten more than in the adapters, so that alpha decays to 0.
 const ONE_SHIFT: u32 = 20;
 /// Fraction bits of parameters in 1024ths.
 const FRACTION_SHIFT: u32 = 10;
 const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 
-/// Rate changes that are due and applied in one call at most; an idle flow forgoes further timed increases.
+/// Largest number of due rate changes applied in one call; after an idle time further increases by the timer are
+/// skipped.
 const INCREASES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// Rate limiter of a flow, from its first CNP until it has the maximum rate again.
+/// Rate limiter of a flow, from its first CNP until the flow has the maximum rate again.
 #[derive(Clone, Debug)]
 struct Limiter {
     pacer: Pacer,
@@ -78,19 +81,19 @@ struct Limiter {
     target: u64,
     /// Estimate of congestion from CNPs, from 0 to 1, fixed-point of [`ONE_SHIFT`] fraction bits.
     alpha: u64,
-    /// Time up to which alpha is updated.
+    /// Time up to which alpha was updated.
     alpha_at: Instant,
-    /// A CNP was received since `alpha_at`.
+    /// Whether a CNP was received since `alpha_at`.
     notified: bool,
-    /// When the decrease of a CNP is due.
+    /// Time at which the decrease for a CNP is due; `None` if no decrease is due.
     decrease_at: Option<Instant>,
-    /// No further decrease before this time.
+    /// Earliest time of the next decrease.
     no_decrease_before: Instant,
-    /// When the next increase by the timer is due.
+    /// Time at which the next increase by the timer is due.
     increase_at: Instant,
-    /// Bytes to send until the next increase by bytes.
+    /// Number of bytes to send until the next increase by bytes.
     bytes_left: u32,
-    /// Increases by the timer, and by bytes, since the last decrease.
+    /// Number of increases by the timer, and by bytes, since the last decrease.
     time_stage: u32,
     byte_stage: u32,
 }
@@ -104,7 +107,7 @@ pub struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// Creates the state of a flow without a CNP, over a link of `link_bits_per_sec`.
+    /// Creates the state of a flow that has received no CNP, over a link of `link_bits_per_sec`.
     pub fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
         let configured = bits_per_sec(parameters.rpg_max_rate);
         let max_rate = if configured == 0 { link_bits_per_sec } else { configured };
@@ -113,13 +116,13 @@ impl Dcqcn {
         Dcqcn { parameters: *parameters, max_rate, limiter: None }
     }
 
-    /// Returns the packets in flight at most, which CNPs do not change.
+    /// Returns the largest number of packets in flight, which CNPs do not change.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
     }
 
-    /// Returns the rate of the limiter in bits per second; `None` without one.
+    /// Returns the rate of the limiter in bits per second; `None` without a limiter.
     pub fn rate_bits_per_sec(&self) -> Option<u64> {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
@@ -133,7 +136,7 @@ impl Dcqcn {
 
     /// Returns the time of the next call to [`Dcqcn::may_send`]; `None` without a limiter.
     pub fn next_permit_at(&self) -> Option<Instant> {
-        // At the next change of rate, too, because it may shorten the wait.
+        // The time of the next change of the rate counts too, because this change may shorten the wait.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
@@ -150,8 +153,8 @@ impl Dcqcn {
         }
     }
 
-    /// Records a CNP. Its decrease is due `rate_reduce_monitor_period` after the last one, or now if that
-    /// has passed.
+    /// Records a CNP. The decrease for this CNP is due `rate_reduce_monitor_period` after the last decrease, or now if
+    /// that time has passed.
     pub fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
         let limiter = self.limiter.get_or_insert_with(|| Limiter::new(&self.parameters, self.max_rate, now));
@@ -184,7 +187,7 @@ impl Dcqcn {
         }
     }
 
-    /// Increases the rate once; removes the limiter at the maximum rate, unless a decrease is due.
+    /// Increases the rate once; at the maximum rate removes the limiter, unless a decrease is due.
     fn increase(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.increase(&self.parameters, self.max_rate, now);
@@ -218,8 +221,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Updates alpha for each period until `now`. Only the first of them can include a CNP, because each CNP
-    /// calls this before it sets `notified`.
+    /// Updates alpha for each period until `now`. Only the first of these periods can include a CNP, because each CNP
+    /// updates alpha before `notified` is set.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;
@@ -263,18 +266,18 @@ impl Limiter {
             0
         };
         self.target = (self.target + bits_per_sec(step)).min(max_rate);
-        // Rounded up, otherwise the rate would stay below the target.
+        // Rounded up, because otherwise the rate would stay below the target.
         let rate = (self.target + self.pacer.bits_per_sec()).div_ceil(2);
         self.pacer.set_rate(now, rate.min(max_rate));
     }
 }
 
-/// Product of two fixed-point numbers.
+/// Returns the product of two fixed-point numbers.
 fn times(a: u64, b: u64) -> u64 {
     (a * b) >> ONE_SHIFT
 }
 
-/// Power of a fixed-point number below 1, by squaring: at most one step per bit of the exponent.
+/// Returns a power of a fixed-point number below 1, by squaring: at most one step per bit of the exponent.
 fn power(mut base: u64, mut exponent: u64) -> u64 {
     let mut product = 1 << ONE_SHIFT;
     while exponent > 0 && product > 0 {
@@ -345,7 +348,7 @@ mod tests {
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
         // Increases by the timer, then by bytes: two in fast recovery, additive while one count is above the
-        // threshold, hyper while both are.
+        // threshold, hyper while both counts are.
         let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
         for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
         {
@@ -429,7 +432,7 @@ mod tests {
         assert!(rate_at(&mut dcqcn, 1_000_001) > first);
     }
 
-    /// The same in floating point, with one update of alpha for each period.
+    /// Model of a [`Limiter`] in floating point, with one update of alpha for each period.
     struct Model {
         p: DcqcnParameters,
         rate: f64,
@@ -550,7 +553,7 @@ mod tests {
     }
 
     proptest! {
-        /// Events too few for the maximum rate to be restored.
+        /// Compares the rate with that of the model, until the limiter is removed.
         #[test]
         fn the_rate_is_that_of_the_model(
             p in parameters(),
@@ -574,7 +577,7 @@ mod tests {
                     model.on_sent(bytes);
                 }
                 let Some(rate) = dcqcn.rate_bits_per_sec() else {
-                    // No limiter: the rate is the maximum again.
+                    // Without a limiter the rate is the maximum again.
                     prop_assert!(model.rate >= LINK as f64 * 0.999_999);
                     return Ok(());
                 };

@@ -8,11 +8,11 @@
 //!             |            '-no, the pacer waits------> wait until next_permit_at()
 //!            yes --> on_sent --> .. on_ack, on_loss, on_cnp
 //!
-//!              | window  dcqcn  swift  timely
-//!   on_sent    |           x      x      x       the pacer
-//!   on_ack     |                  x      x       the round trip
-//!   on_cnp     |           x                     the CNP
-//!   on_loss    |                  x
+//!              | window  dcqcn  swift  timely   effect, in the schemes marked x
+//!   on_sent    |           x      x      x       the next packet waits for the pacer
+//!   on_ack     |                  x      x       the round trip changes window or rate
+//!   on_cnp     |           x                     a CNP reduces the rate
+//!   on_loss    |                  x              a loss reduces the window
 //! ```
 
 pub mod dcqcn;
@@ -31,15 +31,15 @@ pub use timely::Timely;
 
 use crate::time::Instant;
 
-/// Upper bound of round-trip samples, in nanoseconds: 1,000 s. Longer ones count as this.
+/// Upper bound of round-trip samples, in nanoseconds: 1,000 s. Longer samples count as 1,000 s.
 const RTT_NANOS_MAX: u64 = 1_000_000_000_000;
 
 /// Congestion control state of a queue pair.
 #[derive(Clone, Debug)]
 pub enum Congestion {
-    /// No control, or a fixed window: more in flight than a bandwidth-delay product is of no use.
+    /// No congestion control, or a fixed window: more packets in flight than the bandwidth-delay product are of no use.
     Window {
-        /// Packets in flight at most; without control, the largest window that exists.
+        /// Largest number of packets in flight; [`scheme::WINDOW_PKTS_MAX`] without congestion control.
         window_pkts: u32,
     },
     /// DCQCN's reaction point: CNPs reduce the rate.
@@ -67,14 +67,14 @@ impl Congestion {
         }
     }
 
-    /// Returns whether the scheme is a plain window, which needs no [`Congestion::on_sent`].
+    /// Returns whether the scheme is a window without a rate, which needs no [`Congestion::on_sent`].
     #[inline]
     pub fn is_window(&self) -> bool {
         matches!(self, Congestion::Window { .. })
     }
 
-    /// Returns whether one more packet may be sent with `in_flight_pkts` in flight, which is 0 for a selective
-    /// retransmission and for a READ response.
+    /// Returns whether one more packet may be sent while `in_flight_pkts` are in flight. Callers pass 0 for a selective
+    /// retransmission and for a READ response, which the window does not limit.
     #[inline]
     pub fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
         match self {
@@ -83,7 +83,7 @@ impl Congestion {
         }
     }
 
-    /// Returns whether the pacer permits a packet. Not inlined, so that a plain window stays cheap.
+    /// Returns whether the pacer permits a packet. Not inlined, so that a window without a rate stays cheap.
     #[inline(never)]
     fn may_send(&mut self, now: Instant) -> bool {
         match self {
@@ -94,7 +94,7 @@ impl Congestion {
         }
     }
 
-    /// Returns the packets in flight at most, at least 1.
+    /// Returns the largest number of packets in flight, at least 1.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         match self {
@@ -105,8 +105,8 @@ impl Congestion {
         }
     }
 
-    /// Returns the rate of the scheme in bits per second; `None` if it has none: a plain window, Swift, or
-    /// DCQCN without a limiter.
+    /// Returns the rate of the scheme in bits per second; `None` without a rate: a plain window, Swift, or DCQCN
+    /// without a limiter.
     pub fn rate_bits_per_sec(&self) -> Option<u64> {
         match self {
             Congestion::Window { .. } | Congestion::Swift(_) => None,
@@ -115,7 +115,8 @@ impl Congestion {
         }
     }
 
-    /// Returns when to call [`Congestion::permit`] again, as of the present rate; `None` while nothing is paced.
+    /// Returns the time at which to call [`Congestion::permit`] next, at the present rate; `None` if the scheme does
+    /// not pace.
     #[inline]
     pub fn next_permit_at(&self) -> Option<Instant> {
         match self {
@@ -143,7 +144,7 @@ impl Congestion {
         matches!(self, Congestion::Swift(_) | Congestion::Timely(_))
     }
 
-    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample in nanoseconds, if there is one.
+    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample in nanoseconds, if one was measured.
     #[inline]
     pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         let bounded = |rtt_nanos: u64| rtt_nanos.clamp(1, RTT_NANOS_MAX);

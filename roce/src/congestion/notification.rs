@@ -1,4 +1,4 @@
-//! DCQCN's notification point: for which packets with a CE mark a CNP is sent (SIGCOMM'15, section 3.1; IBA
+//! DCQCN's notification point: selects the packets with a CE mark for which a CNP is sent (SIGCOMM'15, section 3.1; IBA
 //! A17.9.3).
 //!
 //! ```text
@@ -9,15 +9,15 @@
 use crate::id::Gid;
 use crate::time::Instant;
 
-/// Scope of the least time between two CNPs. Adapters differ in it (Lumina, SIGCOMM'23).
+/// Scope of the least time between two CNPs. Adapters differ in this scope (Lumina, SIGCOMM'23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CnpPacing {
     /// Per queue pair, as in DCQCN's paper.
     #[default]
     PerQp,
-    /// Per peer GID, for all queue pairs connected to it.
+    /// Per peer GID, for all queue pairs connected to this GID.
     PerDestination,
-    /// Per port, for all its queue pairs.
+    /// Per port, for all its queue pairs together.
     PerPort,
 }
 
@@ -27,7 +27,7 @@ pub enum CnpPacing {
 pub struct NotificationConfig {
     /// Least time between two CNPs, in microseconds; 0: a CNP for every CE mark.
     pub min_time_between_cnps: u32,
-    /// Scope of that time.
+    /// Scope of `min_time_between_cnps`.
     pub pacing: CnpPacing,
     /// DSCP of CNPs, 6 bits.
     pub cnp_dscp: u8,
@@ -39,7 +39,7 @@ impl Default for NotificationConfig {
     }
 }
 
-/// Slots for destinations: GIDs with the same hash share one.
+/// Number of entries for destinations: GIDs with the same hash share an entry.
 const DESTINATIONS: usize = 1024;
 
 const NANOS_PER_MICRO: u64 = 1000;
@@ -58,7 +58,7 @@ impl NotificationConfig {
 #[derive(Clone, Debug)]
 pub struct NotificationPoint {
     config: NotificationConfig,
-    /// Per queue pair, destination or port: no further CNP before this time.
+    /// Earliest time of the next CNP, per queue pair, destination or port.
     not_before: Box<[Instant]>,
 }
 
@@ -78,8 +78,8 @@ impl NotificationPoint {
         &self.config
     }
 
-    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair in
-    /// `slot`. If so, records it as sent at `now`. False for a slot that does not exist.
+    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair in `slot`. If
+    /// so, records the CNP as sent at `now`. Returns false if the slot does not exist.
     pub fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,
@@ -110,8 +110,8 @@ mod tests {
         Gid::from(Ipv4Addr::new(10, 0, 0, last))
     }
 
-    /// Returns the CNPs of two queue pairs of one peer and of one of another, which receive CE marks at the same
-    /// times.
+    /// Returns the numbers of CNPs of three queue pairs, two of one peer and one of another peer, which receive CE
+    /// marks at the same times.
     fn notified(pacing: CnpPacing, min_time_between_cnps: u32) -> [u32; 3] {
         let config = NotificationConfig { pacing, min_time_between_cnps, ..NotificationConfig::default() };
         let mut point = NotificationPoint::new(config, 8);

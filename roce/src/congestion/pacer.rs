@@ -1,4 +1,4 @@
-//! The pacer: spaces packets to a rate by computing when the next may be sent.
+//! The pacer: spaces packets to a rate by computing the time at which the next packet may be sent.
 //!
 //! ```text
 //!   polls      |     |            |   |                           |
@@ -6,13 +6,13 @@
 //!   due        ---|---|---|---|---|---|---|---|---|---|---|---|---|       poll are sent at once, those
 //!                                                                         of BURST_NANOS at most
 //! ```
-//! The pacer has no timer and makes no system call: each poll of the engine checks it, and an idle engine
+//! The pacer has no timer and makes no system call: each poll of the engine checks the pacer, and an idle engine
 //! is polled when the next packet is due.
 
 use crate::time::Instant;
 
-/// Unused time that a later burst may use, in nanoseconds: the longest gap between polls over which the
-/// rate is held. A burst is at most the bytes of the rate in this time, plus one packet.
+/// Longest time between polls over which the rate is held, in nanoseconds: a later burst may use up to this much unused
+/// time. A burst is at most the bytes of the rate in this time, plus one packet.
 pub const BURST_NANOS: u64 = 10_000;
 
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
@@ -20,7 +20,7 @@ pub const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// A rate, and when the next packet may be sent at it. The remainder of each division is carried over,
+/// A rate, and the time at which the next packet may be sent. The remainder of each division is carried over, because
 /// otherwise rounding errors would add up.
 #[derive(Clone, Debug)]
 pub struct Pacer {
@@ -44,26 +44,27 @@ impl Pacer {
         self.bits_per_sec
     }
 
-    /// Returns when the next packet may be sent.
+    /// Returns the time at which the next packet may be sent.
     #[inline]
     pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// Records that a packet of `bytes` was sent at `now`, and delays the next one by its time at the rate.
+    /// Records that a packet of `bytes` was sent at `now`, and delays the next packet by the time that `bytes`
+    /// take at the rate.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u32) {
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
         if self.next_at < earliest {
             (self.next_at, self.remainder) = (earliest, 0);
         }
-        // A frame has less than 2^17 bytes, so this is below 2^51.
+        // A frame has less than 2^17 bytes, so the sum is below 2^51.
         let owed = u64::from(bytes) * 8 * NANOS_PER_SEC + self.remainder;
         self.next_at = self.next_at.plus_nanos(owed / self.bits_per_sec);
         self.remainder = owed % self.bits_per_sec;
     }
 
-    /// Changes the rate, clamped as by [`Pacer::new`]. The remaining wait for the next packet scales with it.
+    /// Changes the rate, clamped as by [`Pacer::new`]. The remaining wait for the next packet scales with 1 / rate.
     pub fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         let wait_nanos = u128::from(self.next_at.nanos_since(now));
@@ -74,7 +75,7 @@ impl Pacer {
         (self.bits_per_sec, self.remainder) = (bits_per_sec, 0);
     }
 
-    /// Delays the next packet until `nanos` after `now`, at any rate.
+    /// Delays the next packet until `nanos` after `now`, whatever the rate.
     pub fn wait(&mut self, now: Instant, nanos: u64) {
         (self.next_at, self.remainder) = (now.plus_nanos(nanos), 0);
     }
@@ -85,7 +86,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Polls a sender that always has packets of `bytes` at `polls`; returns time and bytes of each burst.
+    /// At each time of `polls`, sends packets of `bytes` as long as the pacer permits; returns time and bytes of each
+    /// burst.
     fn send(pacer: &mut Pacer, polls: impl Iterator<Item = u64>, bytes: u32) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         for now in polls {
@@ -102,7 +104,7 @@ mod tests {
         sent
     }
 
-    /// Bytes of the rate in `nanos`.
+    /// Returns the bytes of the rate in `nanos`.
     fn earned(bits_per_sec: u64, nanos: u64) -> u64 {
         (u128::from(bits_per_sec) * u128::from(nanos) / 8 / u128::from(NANOS_PER_SEC)) as u64
     }
@@ -111,8 +113,8 @@ mod tests {
     const SPAN: u64 = 10_000;
 
     proptest! {
-        /// Over any 10 us, the bytes sent are those of the rate within 1 %, plus or minus a packet and the bytes
-        /// of the longest gap between two polls.
+        /// Over any 10 us, the bytes sent are those of the rate within 1 %, plus or minus a packet and the bytes of the
+        /// longest time between two polls.
         #[test]
         fn the_rate_is_held_over_ten_microseconds(
             mbps in prop_oneof![Just(1u64), Just(400_000), 1..400_000u64],
@@ -137,7 +139,7 @@ mod tests {
             }
         }
 
-        /// The burst after a gap between polls of any length is bounded.
+        /// A burst is bounded, however long the time between polls.
         #[test]
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);

@@ -4,13 +4,13 @@
 use super::scheme::NoCongestionScheme;
 use std::fmt;
 
-/// Bits per second in the unit of parameters that are rates.
+/// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
 pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
 
 /// Name and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Name of its field, also in text.
+    /// Name of the parameter: that of its field, and in text.
     pub name: &'static str,
     /// The smallest value allowed.
     pub min: u32,
@@ -25,7 +25,7 @@ pub trait Parameters: Copy + Default {
     /// Name and range of each parameter, in the order in which they are written.
     const LIMITS: &'static [Limits];
 
-    /// Returns the value of parameter `index` of [`Parameters::LIMITS`]; `None` if out of range.
+    /// Returns the value of parameter `index` of [`Parameters::LIMITS`]; `None` if `index` is out of range.
     fn value(&mut self, index: usize) -> Option<&mut u32>;
 
     /// Returns whether every value is in its range.
@@ -39,7 +39,7 @@ pub trait Parameters: Copy + Default {
     /// Parses `name=value,..`; parameters not named have their defaults.
     ///
     /// # Errors
-    /// `UnknownParameter`, or `BadValue` for a value that is no number or out of range.
+    /// `UnknownParameter`, or `BadValue` for a value that is not a number or out of range.
     fn parse(text: &str) -> Result<Self, NoCongestionScheme> {
         let mut parameters = Self::default();
         for assignment in text.split(',') {
@@ -76,7 +76,7 @@ pub trait Parameters: Copy + Default {
 }
 
 impl Limits {
-    /// Parses a value; `BadValue` if it is no number or out of range.
+    /// Parses a value; `BadValue` if the value is not a number or out of range.
     pub(super) fn number(&self, value: &str) -> Result<u32, NoCongestionScheme> {
         let &Limits { name, min, max } = self;
         value.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {

@@ -11,17 +11,17 @@ use std::str::FromStr;
 pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
 /// The largest window, in packets: a quarter of the PSN circle, so that PSNs in flight lie well within half
-/// of it.
+/// of the circle.
 pub const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
-/// Congestion control of a sender. Its peer may use another.
+/// Congestion control scheme of a sender; its peer may use another scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionScheme {
     /// No congestion control: posted packets are sent at once.
     None,
     /// A fixed window (BDP-FC of IRN, SIGCOMM'18, section 3.2).
     Window {
-        /// Packets in flight at most, from 1 to [`WINDOW_PKTS_MAX`].
+        /// Largest number of packets in flight, from 1 to [`WINDOW_PKTS_MAX`].
         window_pkts: u32,
     },
     /// DCQCN (SIGCOMM'15): a rate that CNPs reduce.
@@ -42,7 +42,7 @@ impl Default for CongestionScheme {
 }
 
 impl CongestionScheme {
-    /// Returns the packets in flight at most; [`WINDOW_PKTS_MAX`] without congestion control.
+    /// Returns the largest number of packets in flight; [`WINDOW_PKTS_MAX`] without congestion control.
     pub fn window_pkts(&self) -> u32 {
         match *self {
             CongestionScheme::None => WINDOW_PKTS_MAX,
@@ -85,7 +85,7 @@ impl fmt::Display for CongestionScheme {
 /// Error of parsing a [`CongestionScheme`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCongestionScheme {
-    /// Unknown scheme, or parameters of a scheme that has none.
+    /// Unknown scheme, or parameters of a scheme that has no parameters.
     #[error(
         "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
          last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
@@ -104,7 +104,7 @@ pub enum NoCongestionScheme {
         /// The parameters of the scheme, separated by commas.
         allowed: String,
     },
-    /// Value that is no number, or out of range.
+    /// Value that is not a number, or out of range.
     #[error("{name} = `{value}`: needed a number from {min} to {max}")]
     BadValue {
         /// Name of the parameter.

@@ -1,6 +1,6 @@
-//! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while
-//! the round trip is below a target, and shrinks with the excess, at most once per round trip. Of Swift's two
-//! windows only the fabric's is implemented, because a polling engine cannot measure the delay of its own host.
+//! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while the round
+//! trip is below a target, and shrinks with the excess over the target, at most once per round trip. Of Swift's two
+//! windows only that of the fabric is implemented, because a polling engine cannot measure the delay of its own host.
 //!
 //! ```text
 //!   target = base_target + flow scaling: longer for small windows, because more flows share the queue
@@ -8,7 +8,7 @@
 //!   else:          window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
 //!   loss:          window *= 1 - max_mdf
 //! ```
-//! A window below one packet paces: one packet per rtt / window.
+//! A window below one packet sets a rate: one packet per rtt / window.
 
 use super::parameters::parameters;
 use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
@@ -17,21 +17,21 @@ use crate::time::Instant;
 parameters! {
     /// Swift's parameters. Fractions are in thousandths.
     SwiftParameters of "swift" {
-        /// Packets in flight at most.
+        /// Largest number of packets in flight.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// Target of the round trip for a large window, in nanoseconds.
         base_target_nanos = 25_000, in 1_000 to 100_000_000;
         /// Flow scaling: largest addition to the target, for a small window, in nanoseconds.
         fs_range_nanos = 25_000, in 0 to 100_000_000;
-        /// Window up to which all of `fs_range_nanos` is added, in thousandths of a packet.
+        /// Window up to which all of `fs_range_nanos` is added to the target, in thousandths of a packet.
         fs_min_window_milli = 100, in 1 to 1_000_000;
-        /// Window from which on none of it is added, in packets.
+        /// Window from which on no part of `fs_range_nanos` is added to the target, in packets.
         fs_max_window_pkts = 100, in 2 to WINDOW_PKTS_MAX;
         /// Additive increase per round trip, in thousandths of a packet.
         ai_milli = 1000, in 1 to 1_000_000;
-        /// Multiplicative decrease: weight of the excess delay.
+        /// Multiplicative decrease: weight of the excess delay, in thousandths.
         beta_milli = 800, in 1 to 1000;
-        /// The largest decrease, as a share of the window.
+        /// The largest decrease, as a share of the window, in thousandths.
         max_mdf_milli = 500, in 1 to 1000;
         /// The smallest window, in thousandths of a packet.
         min_window_milli = 100, in 1 to 1000;
@@ -51,9 +51,9 @@ pub struct Swift {
     window: u64,
     /// The last round trip measured, in nanoseconds; 0 before the first.
     rtt_nanos: u64,
-    /// The window does not shrink again before this time.
+    /// Earliest time at which the window may shrink again.
     no_decrease_before: Instant,
-    /// When the next packet may be sent, while the window is below one packet.
+    /// Time at which the next packet may be sent, while the window is below one packet.
     next_at: Instant,
 }
 
@@ -72,7 +72,7 @@ impl Swift {
     /// Returns the window in whole packets, at least 1.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
-        // Loses nothing: at most the parameter of that name, which has 32 bits.
+        // The cast loses no bit: the window is at most the parameter `window_pkts`, which has 32 bits.
         (self.window / ONE).max(1) as u32
     }
 
@@ -81,13 +81,13 @@ impl Swift {
         self.window * MILLI / ONE
     }
 
-    /// Returns whether the pacing of a window below one packet permits a packet now.
+    /// Returns whether a packet may be sent now: always with a window of at least one packet, otherwise at a rate.
     #[inline]
     pub fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now
     }
 
-    /// Returns when the next packet may be sent; `None` from a window of one packet on.
+    /// Returns the time at which the next packet may be sent; `None` with a window of at least one packet.
     #[inline]
     pub fn next_permit_at(&self) -> Option<Instant> {
         (self.window < ONE).then_some(self.next_at)
@@ -102,14 +102,14 @@ impl Swift {
         }
     }
 
-    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if there is
-    /// one. Without a sample the window grows by the last one, and does not shrink.
+    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if one was
+    /// measured. Without a sample the window does not shrink, and grows if the last sample is below the target.
     pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
-            // ai per window acknowledged; per packet, if the window is below one.
+            // The window grows by ai per window acknowledged, or per packet if the window is below one packet.
             let over = self.window.max(ONE);
             self.set_window(self.window + growth.saturating_mul(ONE) / over);
         } else if rtt_nanos.is_some() {
@@ -124,7 +124,7 @@ impl Swift {
         self.decrease(now, MILLI);
     }
 
-    /// Reduces the window by `off_milli` thousandths, at most by `max_mdf_milli`, and once per round trip.
+    /// Reduces the window by `off_milli` thousandths, at most by `max_mdf_milli`, and at most once per round trip.
     fn decrease(&mut self, now: Instant, off_milli: u64) {
         if now < self.no_decrease_before {
             return;
@@ -139,7 +139,7 @@ impl Swift {
         self.window = window.clamp(least.max(1), u64::from(self.parameters.window_pkts) * ONE);
     }
 
-    /// Target of the round trip for the present window, in nanoseconds.
+    /// Returns the target of the round trip for the present window, in nanoseconds.
     fn target_nanos(&self) -> u64 {
         let parameters = &self.parameters;
         let most = inverse_root(u64::from(parameters.fs_min_window_milli) * ONE / MILLI);
@@ -150,7 +150,7 @@ impl Swift {
     }
 }
 
-/// 1 / sqrt of a fixed-point number.
+/// Returns 1 / sqrt of a fixed-point number.
 fn inverse_root(value: u64) -> u64 {
     const SHIFT: u32 = ONE.trailing_zeros();
     (ONE << SHIFT) / (value << SHIFT).isqrt().max(1)

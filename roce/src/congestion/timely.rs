@@ -5,7 +5,7 @@
 //!   rtt < t_low:    rate += add_step
 //!   rtt > t_high:   rate *= 1 - beta * (1 - t_high / rtt)
 //!   between them:   gradient = smoothed difference of round trips / min_rtt
-//!       <= 0:       rate += add_step, five times that from the hai_threshold-th in a row on
+//!       <= 0:       rate += add_step; 5 * add_step from the hai_threshold-th such sample in a row on
 //!       > 0:        rate *= 1 - beta * gradient, with a gradient of at most 1
 //! ```
 
@@ -15,30 +15,30 @@ use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
 use crate::time::Instant;
 
 parameters! {
-    /// Timely's parameters; the defaults are those of its paper. Fractions are in thousandths, rates in Mbit/s.
+    /// Timely's parameters; the defaults are those of the paper. Fractions are in thousandths, rates in Mbit/s.
     TimelyParameters of "timely" {
-        /// Packets in flight at most, in addition to the rate.
+        /// Largest number of packets in flight, a limit in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// Round trip below which the rate rises, in nanoseconds.
         t_low_nanos = 50_000, in 1 to 100_000_000;
         /// Round trip above which the rate falls, in nanoseconds.
         t_high_nanos = 500_000, in 1 to 100_000_000;
-        /// Round trip by which differences are divided to give the gradient, in nanoseconds.
+        /// Divisor of a difference of round trips, which gives the gradient, in nanoseconds.
         min_rtt_nanos = 20_000, in 1 to 100_000_000;
-        /// Additive increase per round-trip sample.
+        /// Additive increase per round-trip sample, in Mbit/s.
         add_step_mbps = 10, in 1 to 10_000_000;
-        /// Gradients in a row, none above 0, from which on the increase is five times as large.
+        /// Number of consecutive gradients of at most 0 from which on the increase is five times as large.
         hai_threshold = 5, in 1 to 1000;
-        /// Multiplicative decrease: weight of the gradient, or of the excess over `t_high_nanos`.
+        /// Multiplicative decrease: weight of the gradient, or of the excess over `t_high_nanos`, in thousandths.
         beta_milli = 800, in 1 to 1000;
-        /// Weight of a new difference in the smoothed one.
+        /// Weight of a new difference in the smoothed difference, in thousandths.
         alpha_milli = 875, in 1 to 1000;
-        /// The lowest rate.
+        /// The lowest rate, in Mbit/s.
         min_rate_mbps = 10, in 1 to 10_000_000;
     }
 }
 
-/// Additive increases per sample in hyperactive increase.
+/// Number of additive increases per sample in hyperactive increase.
 const HAI_STEPS: u64 = 5;
 /// Thousandths in 1.
 const MILLI: i64 = 1000;
@@ -49,11 +49,11 @@ pub struct Timely {
     parameters: TimelyParameters,
     max_rate: u64,
     pacer: Pacer,
-    /// The last round trip, in nanoseconds; 0 before the first.
+    /// The last round-trip sample, in nanoseconds; 0 before the first sample.
     rtt_nanos: i64,
-    /// Smoothed difference of a round-trip sample to the one before, in nanoseconds.
+    /// Smoothed difference between a round-trip sample and the previous sample, in nanoseconds.
     difference_nanos: i64,
-    /// Gradients in a row that were not above 0.
+    /// Number of consecutive gradients of at most 0.
     falls: u32,
 }
 
@@ -72,7 +72,7 @@ impl Timely {
         }
     }
 
-    /// Returns the packets in flight at most, which round trips do not change.
+    /// Returns the largest number of packets in flight, which round trips do not change.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
@@ -95,13 +95,13 @@ impl Timely {
         !self.is_paced() || self.pacer.next_at() <= now
     }
 
-    /// Returns when the pacer permits the next packet; `None` at the rate of the link.
+    /// Returns the time at which the pacer permits the next packet; `None` at the rate of the link.
     #[inline]
     pub fn next_permit_at(&self) -> Option<Instant> {
         self.is_paced().then(|| self.pacer.next_at())
     }
 
-    /// Records that a packet of `bytes` was sent. Ignored at the rate of the link.
+    /// Records that a packet of `bytes` was sent; no effect at the rate of the link.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.is_paced() {
@@ -172,7 +172,8 @@ mod tests {
     #[test]
     fn the_rate_falls_with_the_gradient_and_above_the_upper_threshold() {
         assert_eq!(after(&[60, 60]).1, LINK, "it does not rise");
-        // Gradient: half of min_rtt, weighted by 7/8, which is 437 thousandths; times a beta of 0.8.
+        // The gradient is half of min_rtt, weighted by 7/8, which is 437 thousandths; times a beta of 0.8, 349
+        // thousandths.
         assert_eq!(after(&[60, 70]).1, LINK * (1000 - 349) / 1000);
         assert_eq!(after(&[60, 400]).1, LINK * 200 / 1000, "no gradient counts for more than 1");
         assert_eq!(after(&[1000]).1, LINK * 600 / 1000);
@@ -185,7 +186,7 @@ mod tests {
         // The smoothed difference is below 0 after the first sample of 100 us, and at most 0 while samples are equal.
         assert_eq!(after(&[1000, 100, 100, 100, 100]).1, low + 40 * BITS_PER_MBIT);
         assert_eq!(after(&[1000, 100, 100, 100, 100, 100]).1, low + 90 * BITS_PER_MBIT);
-        // A gradient above 0 ends the row.
+        // A gradient above 0 ends the series of gradients of at most 0.
         let (timely, rate) = after(&[1000, 100, 100, 100, 100, 400]);
         let mut timely = timely;
         for rtt in [300, 250] {
