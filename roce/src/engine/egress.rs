@@ -1,5 +1,5 @@
-//! Transmission: scheduled queue pairs in round-robin order, each its responder first, then its requester. Where READ
-//! responses used up the quantum before requests, requests go first in the next.
+//! Transmission: scheduled queue pairs send in round-robin order; of each, first the responder, then the requester. If
+//! READ responses used up the quantum before requests, the requester is first in the next quantum.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event};
@@ -12,12 +12,13 @@ use crate::qp::rc::requester::{TxContext, TxOutcome};
 pub(super) enum Outgoing {
     /// ACKs, NAKs and READ responses, then requests.
     All,
-    /// Requests; ACKs, NAKs and READ responses wait for the next poll.
+    /// Requests only; ACKs, NAKs and READ responses wait for the next poll.
     Requests,
 }
 
 impl<P: Port> Engine<P> {
-    /// Transmits for scheduled queue pairs until the budget is used up or the port is full. Returns packets sent.
+    /// Transmits for scheduled queue pairs until the budget is used up or the port is full. Returns the number of
+    /// packets sent.
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
@@ -102,7 +103,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // A full port loses the frame, as a network may; requests are retransmitted by their sender.
+            // If the port is full, the frame is lost, as in a network; the sender of an ARP or ND request retransmits.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

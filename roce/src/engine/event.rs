@@ -3,24 +3,25 @@
 use crate::id::Qpn;
 use crate::queue::CqId;
 
-/// An event: an affiliated asynchronous event of IBA 11.6.3, or a completion notification.
+/// An asynchronous event (IBA 11.6.3), or a completion notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A completion for which notification was requested was written to this completion queue.
     Completion(CqId),
-    /// A completion queue overflowed; the queue pairs that use it went into error.
+    /// A completion queue overflowed; the queue pairs of this completion queue went into error.
     CqError(CqId),
-    /// A queue pair went into error: its completion queue overflowed, or it sent a NAK remote operational error.
+    /// A queue pair went into error: its completion queue overflowed, or the queue pair sent a NAK remote operational
+    /// error.
     QpFatal(Qpn),
     /// A queue pair sent a NAK invalid request and went into error.
     QpRequestError(Qpn),
     /// A queue pair sent a NAK remote access error and went into error.
     QpAccessError(Qpn),
-    /// The first request was received in RTR.
+    /// A queue pair in RTR received its first request.
     CommunicationEstablished(Qpn),
     /// The send queue of a queue pair in SQD has drained.
     SendQueueDrained(Qpn),
-    /// The device failed: every later call fails (IBA's local catastrophic error). The owner of the engine reports it
-    /// after a panic of a thread in the engine.
+    /// Local catastrophic error (IBA 11.6.3): every later call fails. The owner of the engine reports this event after
+    /// a panic of a thread in the engine.
     DeviceFatal,
 }

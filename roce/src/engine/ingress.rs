@@ -1,5 +1,5 @@
-//! Reception: frames go to the neighbour code, or through the header checks (`admit`) and the ICRC check (IBA 9.6) to
-//! the responder or the completer of their destination queue pair.
+//! Reception: frames are passed to the neighbour code, or through the header checks (`admit`) and the ICRC check (IBA
+//! 9.6) to the responder or the completer of their destination queue pair.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{MAX_RD_ATOMIC, RX_BURST_FRAMES};
@@ -16,21 +16,21 @@ use crate::qp::rc::selective::SelectiveEvent;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
-/// Action of the engine after a request.
+/// Action of the engine after the responder has processed a request.
 pub(super) enum Next {
     Nothing,
     /// The PSN is out of order: `on_out_of_order` processes the packet.
     OutOfOrder {
         first: bool,
     },
-    /// The frame is to be buffered.
+    /// The engine buffers the frame.
     Buffer,
-    /// The packet of the expected PSN is buffered or placed: `replay` executes it.
+    /// The packet of the expected PSN is buffered or placed: `replay` executes that packet.
     Replay,
 }
 
 impl<P: Port> Engine<P> {
-    /// Receives one burst from the port. Returns the number of frames.
+    /// Receives one burst from the port. Returns the number of frames received.
     pub(super) fn receive(&mut self) -> usize {
         let mut frames = std::mem::take(&mut self.frames);
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
@@ -47,17 +47,18 @@ impl<P: Port> Engine<P> {
         count
     }
 
-    /// Processes a frame. Returns the slot of the queue pair and the PSN under which it is to be buffered, if it is.
-    /// Always inlined, with its callees on this path, because one call per packet costs a tenth of the packet's
+    /// Processes a frame. If the frame is to be buffered, returns the slot of the queue pair and the PSN. Always
+    /// inlined, with its callees on this path, because a function call per packet costs a tenth of the packet's
     /// processing.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
-        // First, so that a frame to another MAC costs this comparison only.
+        // The MAC is compared first, so that a frame to another MAC costs this comparison only.
         if frame.first_chunk() != Some(&self.mac.0) {
             self.on_foreign_frame(frame);
             return None;
         }
-        // By reference: a move would load in one access what was just stored in several, and wait for the stores.
+        // Passes the packet by reference, because a move would load in one access several fields just stored, which
+        // stalls until the stores have completed.
         match &Packet::parse(frame) {
             Ok(packet) => self.on_packet(packet, frame.len()),
             Err(reason) => {
@@ -70,8 +71,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Processes a frame whose destination is not the port's own MAC. Only frames of the neighbour code may be
-    /// multicast or broadcast; RoCE packets to a group are dropped, because a reliable connection has one peer.
+    /// Processes a frame whose destination is not the port's own MAC. Only frames for the neighbour code may be
+    /// multicast or broadcast; RoCE packets to a group MAC are dropped, because a reliable connection has one peer.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {
@@ -129,7 +130,7 @@ impl<P: Port> Engine<P> {
             return None;
         }
         match self.on_request(slot, packet) {
-            // `Keep` is returned by `Responder::on_out_of_order` only, which `on_out_of_order` below calls.
+            // `Next::Buffer` follows `Responder::on_out_of_order` only, which `on_out_of_order` below calls.
             Next::Nothing | Next::Buffer => None,
             Next::OutOfOrder { first } => self.on_out_of_order(slot, packet, frame_bytes, first),
             Next::Replay => {
@@ -144,8 +145,8 @@ impl<P: Port> Engine<P> {
         self.with_responder(slot, |responder, rx| responder.on_request(packet, rx))
     }
 
-    /// Calls `take` on the responder of the queue pair in `slot`. Then schedules the queue pair if it has an ACK, a
-    /// NAK or a READ response to send, and puts it into error after a fatal NAK.
+    /// Calls `take` with the responder of the queue pair in `slot`. Then schedules the queue pair if an ACK, a NAK or a
+    /// READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`.
     #[inline(always)]
     pub(super) fn with_responder(
         &mut self,
@@ -221,8 +222,9 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// Completes acknowledged work requests, fails the oldest where `failed` or a local fault says so, arms the
-    /// timer, reports a drained send queue, and schedules the queue pair.
+    /// Completes acknowledged work requests. If `failed` or a local fault has a status, fails the oldest work request
+    /// with that status and puts the queue pair into error. Otherwise arms the timer, reports a drained send queue, and
+    /// schedules the queue pair.
     pub(super) fn after_requester(&mut self, slot: usize, failed: Option<WcStatus>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };
@@ -245,8 +247,8 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// Puts a queue pair into error, reports `event`, and drops its buffered packets. Its work requests are flushed
-    /// from the next poll on.
+    /// Puts a queue pair into error, reports `event`, and drops the buffered packets. The work requests of the queue
+    /// pair are flushed from the next poll on.
     pub(super) fn enter_error(&mut self, slot: usize, event: Option<Event>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         if qp.state != QpState::Err {
@@ -287,5 +289,5 @@ fn parse_counter(drops: &mut DropCounters, reason: ParseError) -> &mut u64 {
     }
 }
 
-// Under go-back-N a responder queues up to twice as many READs: new ones and duplicates.
+// The READ queue of a responder is bounded: under go-back-N new READs, and as many duplicates.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);

@@ -1,29 +1,29 @@
-//! Bounds of the engine, with their units. Assertions between them are checked at compile time.
+//! Bounds of the engine, with their units. Relations between bounds are checked at compile time.
 
 use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 
-/// Frames received from the port in one poll.
+/// Largest number of frames received from the port in one poll.
 pub const RX_BURST_FRAMES: usize = 32;
 
-/// Packets sent in one poll, without CNPs and frames of the neighbour code.
+/// Largest number of packets sent in one poll, without CNPs and frames of the neighbour code.
 pub const TX_BUDGET_PKTS: u32 = 64;
 
-/// Packets that one queue pair sends before the next scheduled one.
+/// Largest number of packets that one queue pair sends before the next scheduled queue pair.
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
-/// Expired timer entries processed in one poll.
+/// Largest number of expired timer entries processed in one poll.
 pub const TIMERS_PER_POLL: usize = 16;
 
-/// Queue pairs in error visited for flushing in one poll.
+/// Largest number of queue pairs in error visited for flushing in one poll.
 pub const FLUSHED_QPS_PER_POLL: usize = 4;
 
-/// Work requests flushed from each of the two queues of a queue pair in one visit.
+/// Largest number of work requests flushed from each of the two queues of a queue pair in one visit.
 pub const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Frames of the neighbour code sent in one poll.
+/// Largest number of frames of the neighbour code sent in one poll.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
-/// Bounds on the cost of requests of neighbours: responses that wait, and responses to one source.
+/// Bounds on responses of the neighbour code: responses that wait to be sent, and responses per source.
 pub use crate::neighbour::{
     ANSWERS_WAITING_MAX, SOURCE_ANSWER_INTERVAL_NANOS, SOURCE_ANSWERS_BURST, SOURCES_MAX,
 };
@@ -36,33 +36,35 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// Speed of a link that does not report one, in bits per second.
+/// Speed assumed for a link that does not report its speed, in bits per second.
 pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Frames in a device's reorder buffer, over all queue pairs; the port's pool lacks them meanwhile.
+/// Largest number of frames in a device's reorder buffer, over all queue pairs. A buffered frame is missing in the
+/// port's pool.
 pub const REORDER_FRAMES_MAX: usize = 4096;
 
-/// Copies of short frames that it holds besides; their frames are back in the pool.
+/// Largest number of copies of short frames in a device's reorder buffer. The frames copied are back in the port's
+/// pool.
 pub const REORDER_COPIES_MAX: usize = 4096;
 
-/// Longest frame that is copied, in bytes: covers a SEND or WRITE of 128 bytes with any headers.
+/// Longest frame that the reorder buffer copies, in bytes: covers a SEND or WRITE of 128 bytes with any headers.
 pub const REORDER_COPY_BYTES: usize = 256;
 
-/// Frames, and copies, reserved for each queue pair. At most half of all is reserved: many queue pairs share that
-/// half equally.
+/// Entries of the reorder buffer reserved for each queue pair, separately for frames and for copies. At most half of
+/// all entries is reserved; many queue pairs share that half equally.
 pub const REORDER_RESERVED: usize = 16;
 
-/// A queue pair buffers beyond its reservation fewer packets than this multiple of the free unreserved entries.
+/// Beyond its reservation, a queue pair buffers fewer packets than this multiple of the free unreserved entries.
 pub const REORDER_SHARE_OF_FREE: usize = 8;
 
-/// Longest time in the reorder buffer, in nanoseconds: a peer retransmits the packets of the gap many times in one
-/// second, or has failed.
+/// Longest time of a packet in the reorder buffer, in nanoseconds. In one second a peer retransmits the packets of the
+/// gap many times, or has failed.
 pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
-/// Expired packets of the reorder buffer dropped in one poll.
+/// Largest number of expired packets of the reorder buffer dropped in one poll.
 pub const REORDER_EXPIRED_PER_POLL: usize = 32;
 
-/// CNPs sent in one poll.
+/// Largest number of CNPs sent in one poll.
 pub const CNPS_PER_POLL: u32 = 16;
 
 /// Largest number of work requests of one queue.
@@ -80,7 +82,7 @@ pub const MAX_CQE: u32 = 1 << 20;
 /// Largest `max_rd_atomic` (outstanding READs) and `max_dest_rd_atomic` (responder resources).
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// Largest number of each kind of object of a device.
+/// Largest number of objects of a device, for each kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Largest number of protection domains.
@@ -100,7 +102,8 @@ impl Default for DeviceLimits {
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
-// Two queue pairs that lose packets at the same time can buffer a default window each.
+// Two queue pairs that lose packets at the same time can each buffer a default window.
 const _: () = assert!(REORDER_FRAMES_MAX >= 2 * DEFAULT_WINDOW_PKTS as usize);
-// The last packet of a window requests an ACK; an earlier one must too, or sending stops for a round trip.
+// The last packet of a window requests an ACK. An earlier packet must do so too, because otherwise sending stops for a
+// round trip.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);

@@ -54,10 +54,10 @@ use qp_object::Qp;
 use reorder::ReorderBuffer;
 use timers::Timers;
 
-/// Bits of a QPN, all random.
+/// Number of bits of a QPN, all random.
 const QPN_BITS: u32 = 24;
 
-/// Bits of a protection domain's number, which is never on the wire.
+/// Number of bits of a protection domain's number, which is never on the wire.
 const PD_BITS: u32 = 32;
 
 /// Configuration of an engine.
@@ -69,18 +69,18 @@ pub struct EngineConfig {
     pub limits: DeviceLimits,
     /// The port's addresses, and whether the engine answers ARP, neighbour discovery and echo for them.
     pub neighbour: NeighbourConfig,
-    /// Congestion control of queue pairs whose `QpAttr` sets none.
+    /// Congestion control of queue pairs whose `QpAttr` sets no congestion control.
     pub congestion: CongestionScheme,
-    /// When CE marks are answered by CNPs (notification point), and the DSCP of CNPs.
+    /// Settings of the notification point: least time between CNPs, and DSCP of CNPs.
     pub notification: NotificationConfig,
-    /// Speed of the link in bits per second: the rate at which congestion control starts.
+    /// Speed of the link in bits per second, which is the initial rate of congestion control.
     pub link_bits_per_sec: u64,
     /// Attributes of a packet's source that are checked besides its IP address.
     pub source_checks: SourceChecks,
 }
 
 impl EngineConfig {
-    /// Defaults for all but the seed and the addresses.
+    /// Returns defaults for all but the seed and the addresses.
     pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
         EngineConfig {
             seed,
@@ -97,16 +97,16 @@ impl EngineConfig {
 /// Result of one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Frames received, dropped ones included.
+    /// Frames received, including dropped frames.
     pub rx_frames: usize,
     /// RoCE packets sent, CNPs included; frames of the neighbour code are not counted.
     pub tx_pkts: u32,
-    /// Work is left that this poll's bounds excluded: the next poll is due at once.
+    /// Whether work is left because of the bounds of one poll; if so, the next poll is due at once.
     pub more: bool,
 }
 
 impl Progress {
-    /// Whether the poll had nothing to do.
+    /// Returns whether the poll had nothing to do.
     pub fn is_idle(&self) -> bool {
         self.rx_frames == 0 && self.tx_pkts == 0 && !self.more
     }
@@ -114,9 +114,9 @@ impl Progress {
 
 /// A RoCEv2 device over a port.
 ///
-/// The engine acts in calls only: [`Engine::next_deadline`] is the latest time of the next poll; frames received or
-/// work posted make one useful at any time. Other threads may use the application's ends of the queues
-/// ([`crate::queue::SendPoster`] and others) meanwhile.
+/// The engine acts in calls only: [`Engine::next_deadline`] is the latest time of the next poll; an earlier poll is
+/// useful if frames were received or work requests posted. During a call other threads may use the application's ends
+/// of the queues ([`crate::queue::SendPoster`] and others).
 pub struct Engine<P: Port> {
     port: P,
     /// The port's own MAC.
@@ -138,24 +138,25 @@ pub struct Engine<P: Port> {
     tx_deferred: Vec<u32>,
     /// Slots of queue pairs in error, in round-robin order of flushing.
     errors: VecDeque<u32>,
-    /// How many of `errors` in a row were found with nothing left to flush; all of them: flushing is idle.
+    /// Number of consecutive queue pairs in `errors` without work requests to flush; flushing is idle if this is all of
+    /// `errors`.
     flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,
     events: VecDeque<Event>,
     drops: DropCounters,
-    /// Counters of destroyed queue pairs.
+    /// Sums of the counters of destroyed queue pairs.
     past: QpCounters,
     qp_errors: u64,
     frames: Vec<P::Frame>,
     reorder: ReorderBuffer<P::Frame>,
-    /// Reordering threshold in packets, as queue pairs learned it under selective repeat; shared by all.
+    /// Reordering threshold in packets that queue pairs learned under selective repeat; shared by all queue pairs.
     reorder_pkts: u32,
     now: Instant,
 }
 
 impl<P: Port> Engine<P> {
-    /// A device over `port`. Fails where an address of the configuration cannot be one of the port.
+    /// Creates a device over `port`. Fails if an address of the configuration cannot be an address of the port.
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
@@ -192,7 +193,7 @@ impl<P: Port> Engine<P> {
         })
     }
 
-    /// Does a bounded amount of all work that is due at `now`.
+    /// Performs a bounded amount of each kind of work that is due at `now`.
     pub fn poll(&mut self, now: Instant) -> Progress {
         self.now = now;
         self.port.set_now(now);
@@ -212,7 +213,7 @@ impl<P: Port> Engine<P> {
         Progress { rx_frames, tx_pkts, more }
     }
 
-    /// Sends requests that were posted, and nothing else, so that a post need not wait for the next poll.
+    /// Sends posted requests only, so that a post need not wait for the next poll.
     pub fn push(&mut self, now: Instant) {
         self.now = now;
         self.port.set_now(now);
@@ -228,11 +229,12 @@ impl<P: Port> Engine<P> {
         let (qps, tx_ready, flushed) = (&mut self.qps, &mut self.tx_ready, &mut self.flushed_in_a_row);
         self.doorbells.drain(|slot| {
             schedule(qps, tx_ready, slot);
-            *flushed = 0; // because it may be in error, with posts to flush
+            *flushed = 0; // because the queue pair may be in error, with posts to flush
         });
     }
 
-    /// The latest time of the next poll, if no frame is received and nothing is posted before.
+    /// Returns the latest time of the next poll, if no frame is received and no work request posted before; `None` if
+    /// no work is pending.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_more = !self.tx_ready.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
         let immediate = has_more.then_some(self.now);
@@ -243,55 +245,55 @@ impl<P: Port> Engine<P> {
             .min()
     }
 
-    /// The port of this device.
+    /// Returns the port of this device.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// The port of this device, to change its settings.
+    /// Returns the port of this device, to change its settings.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// The port's addresses and neighbours.
+    /// Returns the port's addresses and neighbours.
     pub fn neighbour(&self) -> &Neighbour {
         &self.neighbour
     }
 
-    /// The port's addresses and neighbours, to change them.
+    /// Returns the port's addresses and neighbours, to change them.
     pub fn neighbour_mut(&mut self) -> &mut Neighbour {
         &mut self.neighbour
     }
 
-    /// The oldest event not yet polled.
+    /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Frames dropped before they reached a queue pair, by reason.
+    /// Returns the numbers of frames dropped before they reached a queue pair, by reason.
     pub fn drop_counters(&self) -> DropCounters {
         self.drops
     }
 
-    /// The sums over all queue pairs, destroyed ones included.
+    /// Returns the sums of the counters of all queue pairs, also destroyed ones.
     pub fn counters(&self) -> QpCounters {
         let mut sum = self.past;
         self.qps.iter().for_each(|(_, qp)| sum.add(&qp.counters));
         sum
     }
 
-    /// Queue pairs that exist; [`Engine::counters`] takes time in proportion.
+    /// Returns the number of queue pairs, to which the time that [`Engine::counters`] takes is proportional.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
     }
 
-    /// Queue pairs that went into error other than by `modify`. While this does not change, neither do the counters
-    /// of errors that put a queue pair into error.
+    /// Returns how often a queue pair went into error. While this number does not change, neither do the counters of
+    /// errors that put a queue pair into error.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }
 
-    /// Packets in the reorder buffer: frames of the port, which its pool lacks meanwhile, and copies.
+    /// Returns the numbers of packets in the reorder buffer: frames, which are missing in the port's pool, and copies.
     pub fn kept_frames(&self) -> (usize, usize) {
         self.reorder.len()
     }
@@ -306,7 +308,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Flushes up to FLUSHED_QPS_PER_POLL queue pairs in error. Returns whether any may have more to flush.
+    /// Flushes up to FLUSHED_QPS_PER_POLL queue pairs in error. Returns whether work requests may be left to flush.
     fn flush_errors(&mut self) -> bool {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
             let Some(slot) = self.errors.pop_front() else { break };

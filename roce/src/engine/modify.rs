@@ -1,4 +1,5 @@
-//! Modifying queue pairs: checks the state table, then ranges, then the address vector; then applies the change.
+//! Modifies queue pairs: checks the change against the state table, then ranges, then the address vector; then applies
+//! the change.
 
 use super::admit::Source;
 use super::limits::MAX_RD_ATOMIC;
@@ -20,25 +21,25 @@ use crate::start;
 use crate::time::Instant;
 use crate::wire::{AddressPair, HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
 
-/// Hop limit, or time to live, of an address vector that has 0.
+/// Hop limit (IPv6) or time to live (IPv4) of packets if the address vector has 0.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// ECN field of the traffic class (RFC 3168).
+/// Mask of the ECN field in the traffic class (RFC 3168).
 const ECN_MASK: u8 = 3;
 
 /// Mask of the 20 bits of a flow label.
 const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl<P: Port> Engine<P> {
-    /// The MAC of the next hop to `dgid`, if known; the first call starts to resolve it.
+    /// Returns the MAC of the next hop to `dgid`, if known; the first call starts to resolve that MAC.
     pub fn resolve(&mut self, dgid: Gid) -> Resolution {
         self.neighbour.resolve(dgid.ip(), self.now)
     }
 
-    /// Changes a queue pair's state and attributes as the state table allows (IBA 11.2.5.2); after an error nothing
-    /// has changed.
+    /// Changes a queue pair's state and attributes as the state table allows (IBA 11.2.5.2); after an error the queue
+    /// pair is unchanged.
     ///
-    /// The next hop to the peer must be resolved before: [`Engine::resolve`] returns `Known`.
+    /// The next hop of an address vector must be resolved before: [`Engine::resolve`] must have returned `Known`.
     pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
         let qp = self.qps.get(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let from = qp.state;
@@ -128,7 +129,8 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// The connection attributes, headers among them, of packets from `qpn` to the peer of address vector `path`.
+    /// Computes the attributes of a connection, with the headers of its packets, from `qpn` and the address vector
+    /// `path`.
     fn path_for(
         &mut self,
         qpn: Qpn,
@@ -171,7 +173,7 @@ impl<P: Port> Engine<P> {
         Ok(Route { path: PacketBuilder { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
     }
 
-    /// Rewrites the destination MAC in the headers of queue pairs whose next hop has a new one.
+    /// Rewrites the destination MAC in the headers of queue pairs whose next hop has a new MAC.
     pub(super) fn follow_neighbours(&mut self) {
         let generation = self.neighbour.generation();
         if std::mem::replace(&mut self.neighbour_generation, generation) == generation {
@@ -218,8 +220,8 @@ struct Ends {
     vlan: Option<u16>,
 }
 
-/// Traffic class of all packets of a queue pair: as in the address vector, but ECT(0) where the congestion control
-/// needs CE marks and the address vector's ECN field is 0.
+/// Returns the traffic class of all packets of a queue pair: that of the address vector, with ECT(0) added if the
+/// congestion control needs CE marks and the address vector's ECN field is 0.
 fn traffic_class(attributes: &Attributes) -> u8 {
     let given = attributes.path.map_or(0, |path| path.traffic_class);
     let wants_marks = attributes.congestion.is_ecn_capable() && given & ECN_MASK == 0;

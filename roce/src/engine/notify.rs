@@ -1,4 +1,5 @@
-//! CNPs: received ones go to the reaction point of their queue pair; a CE mark makes one due (notification point).
+//! CNPs: a received CNP is passed to the reaction point of its queue pair; a CE mark makes a CNP to the peer due
+//! (notification point).
 
 use std::collections::VecDeque;
 
@@ -8,35 +9,35 @@ use crate::congestion::notification::{NotificationConfig, NotificationPoint};
 use crate::port::Port;
 use crate::wire::Packet;
 
-/// CNPs due.
+/// Notification point of a device, and the CNPs due.
 pub(super) struct Notifier {
     point: NotificationPoint,
-    /// Slots of queue pairs with a CNP due; each is in it once at most.
+    /// Slots of queue pairs with a CNP due, each at most once.
     due: VecDeque<u32>,
 }
 
 impl Notifier {
-    /// The notifier of a device with at most `slots` queue pairs.
+    /// Creates the notifier of a device with at most `slots` queue pairs.
     pub(super) fn new(config: NotificationConfig, slots: usize) -> Self {
         Notifier { point: NotificationPoint::new(config, slots), due: VecDeque::new() }
     }
 
-    /// Whether no CNP is due.
+    /// Returns whether no CNP is due.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.due.is_empty()
     }
 
-    /// Reserves memory for `qps` queue pairs, so that a CE mark allocates none.
+    /// Reserves memory for `qps` queue pairs, so that a CE mark allocates no memory.
     pub(super) fn reserve(&mut self, qps: usize) {
         self.due.reserve(qps);
     }
 }
 
 impl<P: Port> Engine<P> {
-    /// Counts a CE mark on a packet whose ICRC is right and whose PSN is plausible, and makes a CNP due where the
-    /// notification point permits one. A packet without payload elicits none, because a CNP slows data, which ACKs
-    /// and READ requests are not.
+    /// Counts a CE mark on a packet that has passed the ICRC check and `is_mark_plausible`, and makes a CNP due if the
+    /// notification point permits a CNP. A packet without payload (ACK, READ request) elicits no CNP, because a CNP
+    /// slows data.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -51,7 +52,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Passes a CNP to the congestion control of its queue pair; one without BECN is counted as ignored.
+    /// Passes a CNP to the congestion control of its queue pair; a CNP without the BECN bit is counted as ignored.
     #[cold]
     pub(super) fn on_cnp(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -63,14 +64,14 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Sends due CNPs before all other packets, so that they do not wait behind data. Returns how many were
+    /// Sends due CNPs before all other packets, so that CNPs do not wait behind data. Returns the number of CNPs
     /// processed.
     #[cold]
     pub(super) fn transmit_notifications(&mut self) -> u32 {
         let traffic_class = self.notifier.point.config().traffic_class();
         for sent in 0..CNPS_PER_POLL {
             let Some(&slot) = self.notifier.due.front() else { return sent };
-            // A queue pair that was destroyed, or is no longer in RTR, RTS or SQD, sends none.
+            // A queue pair that was destroyed, or is no longer in RTR, RTS or SQD, sends no CNP.
             if let Some(qp) = self.qps.at_mut(slot as usize).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
             {

@@ -16,10 +16,10 @@ use crate::queue::{
 };
 use crate::start;
 
-/// Why an object was not created.
+/// Reason why an object was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The device has its largest number of these.
+    /// The device already has its largest number of objects of this kind.
     #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
     TooMany {
         /// Kind of object.
@@ -37,7 +37,7 @@ pub enum CreateError {
         /// Largest value possible.
         max: u64,
     },
-    /// Protection domain or completion queue unknown.
+    /// The protection domain or completion queue does not exist.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
     /// The region cannot be registered.
@@ -45,13 +45,13 @@ pub enum CreateError {
     Register(#[from] RegisterError),
 }
 
-/// Why an object was not destroyed.
+/// Reason why an object was not destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DestroyError {
-    /// No object of this number.
+    /// No object has this number.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
-    /// Other objects use it.
+    /// Other objects still use the object.
     #[error("the {0} is still in use: destroy the queue pairs and regions that use it first")]
     Busy(&'static str),
 }
@@ -66,7 +66,7 @@ pub struct QpHandles {
     pub recv: RecvPoster,
 }
 
-/// QPN 0 and 1 are the management queue pairs (QP0, QP1), 0xFFFFFF is the multicast QPN.
+/// Returns whether a QPN is reserved: 0 and 1 for the management queue pairs (QP0, QP1), 0xFFFFFF for multicast.
 fn is_reserved_qpn(number: u32) -> bool {
     number < 2 || number == 0xFF_FFFF
 }
@@ -99,7 +99,7 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// Registers `memory`; local and remote addresses of its bytes start at `addr`.
+    /// Registers `memory`. `addr` is the address of its first byte in work requests and in requests of peers.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -184,17 +184,19 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// A queue pair's state, its attributes, and the values it was created with.
+    /// Returns a queue pair's state, its attributes, and the values given at its creation; `None` if `qpn` does not
+    /// exist.
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
         self.qps.get(qpn.value()).map(|qp| (qp.state, qp.attributes, qp.init))
     }
 
-    /// A queue pair's counters; `None` where it does not exist.
+    /// Returns a queue pair's counters; `None` if `qpn` does not exist.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.qps.get(qpn.value()).map(|qp| qp.counters)
     }
 
-    /// Congestion control of a connected queue pair: window and rate as of the last packet sent or response received.
+    /// Returns the congestion control of a connected queue pair, with window and rate as of the last packet sent or
+    /// response received.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
         Some(connection.requester.congestion())
@@ -205,12 +207,12 @@ impl<P: Port> Engine<P> {
         self.link_bits_per_sec = link_bits_per_sec;
     }
 
-    /// A random first PSN.
+    /// Returns a random first PSN.
     pub fn random_psn(&mut self) -> Psn {
         start::psn(self.random.bits())
     }
 
-    /// Puts the queue pairs that use an overflowed completion queue into error.
+    /// Puts the queue pairs of an overflowed completion queue into error.
     pub(super) fn fail_users_of(&mut self, cq: CqId) {
         let uses = |qp: &Qp| qp.init.send_cq == cq || qp.init.recv_cq == cq;
         let slots: Vec<usize> = self

@@ -11,8 +11,8 @@ use crate::qp::rc::responder::OutOfOrder;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Processes an out-of-order packet, whose frame has `frame_bytes`. Returns the slot of the queue pair and the
-    /// PSN under which the frame is to be buffered, if it is.
+    /// Processes an out-of-order packet, whose frame has `frame_bytes` bytes. If the frame is to be buffered, returns
+    /// the slot of the queue pair and the PSN.
     #[cold]
     #[inline(never)]
     pub(super) fn on_out_of_order(
@@ -38,12 +38,12 @@ impl<P: Port> Engine<P> {
         Some((slot, psn))
     }
 
-    /// Discards the buffered or placed packet of the PSN of `packet` where the content of the two differs, because
-    /// otherwise a forger that guesses an out-of-order PSN would win over the peer by sending first. Under relaxed
-    /// placement all out-of-order packets are discarded.
+    /// If the content of `packet` differs from that of the buffered or placed packet of the same PSN (conflict),
+    /// discards the earlier packet, because otherwise a forged packet with a guessed PSN that is received first would
+    /// win over the peer's packet. Under relaxed placement all out-of-order packets of the queue pair are discarded.
     fn discard_conflicting(&mut self, slot: usize, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
-        // Payload bytes that are not carried are unspecified, so contents cannot be compared.
+        // Bytes of phantom payload are unspecified, so contents cannot be compared.
         if self.port.payload() == Payload::Phantom {
             return;
         }
@@ -67,7 +67,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Buffers the frame at index `at`, or a copy of it. Returns the index of the next frame to process.
+    /// Buffers the frame at index `at` of `frames`, or a copy of that frame. Returns the index of the next frame to
+    /// process.
     #[cold]
     #[inline(never)]
     pub(super) fn buffer(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
@@ -78,7 +79,8 @@ impl<P: Port> Engine<P> {
                 at + 1
             }
             Kind::Frame => {
-                // `remove` keeps the order of the frames behind; it is rare, and moves a burst at most.
+                // `remove` keeps the order of the later frames. This case is rare, and at most a burst of frames is
+                // moved.
                 self.reorder.buffer_frame(slot, psn, frames.remove(at), self.now);
                 at
             }
@@ -108,14 +110,15 @@ impl<P: Port> Engine<P> {
                 Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
             };
             if let Ok(packet) = &Packet::parse(frame) {
-                // A closure of its own: if `on_packet` shared it, the compiler would inline it in neither.
+                // The closure is not shared with `on_packet`, because the compiler would inline a shared closure in
+                // neither place.
                 self.with_responder(slot, |responder, rx| responder.on_request(packet, rx));
             }
         }
     }
 
-    /// Drops expired packets of the reorder buffer, at most REORDER_EXPIRED_PER_POLL. Returns whether more may be
-    /// due.
+    /// Drops expired packets of the reorder buffer, at most REORDER_EXPIRED_PER_POLL. Returns whether more packets may
+    /// have expired.
     #[inline]
     pub(super) fn expire_buffered(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {

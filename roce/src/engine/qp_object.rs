@@ -36,7 +36,7 @@ pub struct Attributes {
     pub max_rd_atomic: u8,
     /// RNR NAK timer field, 5 bits: shortest wait of a peer after an RNR NAK.
     pub min_rnr_timer: u8,
-    /// Local ACK timeout, 5 bits: `4.096 us * 2^timeout`; 0: never.
+    /// Local ACK timeout, 5 bits: `4.096 us * 2^timeout`; 0: no timeout.
     pub timeout: u8,
     /// Retry count, 0 to 7: timeouts and sequence errors without progress before a work request fails.
     pub retry_count: u8,
@@ -76,7 +76,8 @@ impl Default for Attributes {
 pub(super) struct Connection {
     pub requester: Requester,
     pub responder: Responder,
-    /// READ responses used up the last quantum before requests: requests go first in the next.
+    /// Whether the requester is first in the next quantum, because READ responses used up the last quantum before
+    /// requests.
     pub requests_first: bool,
     /// Headers of all packets to the peer.
     pub builder: PacketBuilder,
@@ -85,15 +86,15 @@ pub(super) struct Connection {
     /// Required source of the peer's packets.
     pub source: Source,
     pub peer: Gid,
-    /// The GID of this end.
+    /// Source GID of packets to the peer.
     pub own: Gid,
-    /// VLAN of `own`, in packets of both directions.
+    /// VLAN of `own`, used in packets of both directions.
     pub vlan: Option<u16>,
 }
 
 pub(super) struct Qp {
     pub qpn: Qpn,
-    /// The values it was created with.
+    /// The values given at creation.
     pub init: QpInit,
     pub state: QpState,
     pub attributes: Attributes,
@@ -101,23 +102,23 @@ pub(super) struct Qp {
     pub outstanding: Outstanding,
     /// Receive queue.
     pub rq: RecvQueue,
-    /// Present from RTR on.
+    /// State of the connection; `None` before RTR.
     pub connection: Option<Connection>,
     pub counters: QpCounters,
-    /// A CNP to the peer is due; its slot is in the notifier's queue.
+    /// Whether a CNP to the peer is due; if so, the queue pair's slot is in the notifier's queue.
     pub cnp_due: bool,
-    /// Scheduled to transmit.
+    /// Whether the queue pair is scheduled to transmit.
     pub scheduled: bool,
-    /// In error, and on the list of queue pairs to flush.
+    /// Whether the queue pair is in error, and on the list of queue pairs to flush.
     pub flushing: bool,
-    /// `CommunicationEstablished` was reported.
+    /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
-    /// `SendQueueDrained` was reported since SQD was entered.
+    /// Whether `SendQueueDrained` was reported since the queue pair entered SQD.
     pub drained: bool,
 }
 
 impl Qp {
-    /// The completion queue of sends, with the attributes of its completions.
+    /// Returns the writer of send completions, with the attributes common to these completions.
     pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
         init: &QpInit,
@@ -127,15 +128,15 @@ impl Qp {
         SendCompletions { cqs, cq: init.send_cq, qpn, counters }
     }
 
-    /// Sets the state, and opens or closes the queues to posts: sends in RTS, SQD, SQE and ERR, receives in all but
-    /// RESET.
+    /// Sets the state, and opens or closes the queues to posts: the send queue is open in RTS, SQD, SQE and ERR, the
+    /// receive queue in all states but RESET.
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.outstanding.queue().set_open(state.takes_sends());
         self.rq.set_open(state != QpState::Reset);
     }
 
-    /// Flushes at most `count` work requests of each queue, oldest first. Returns whether any is left.
+    /// Flushes at most `count` work requests of each queue, oldest first. Returns whether work requests are left.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let mut completions = Qp::send_completions(cqs, &self.init, self.qpn, &mut self.counters);
         for _ in 0..count {

@@ -1,8 +1,8 @@
 //! Deadlines of queue pairs: a heap with at most one entry per slot.
 //!
-//! A deadline that moves later leaves the heap unchanged: when the entry expires, the requester compares its own
-//! deadline and the slot is entered anew. So an ACK, which rearms the timer of its queue pair, does not touch the
-//! heap.
+//! A deadline that moves later leaves the heap unchanged: when the earlier entry expires, the requester checks its own
+//! deadline, and the slot gets a new entry. Therefore an ACK, which rearms the timer of its queue pair, does not change
+//! the heap.
 
 use crate::time::Instant;
 
@@ -10,19 +10,19 @@ const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// Earliest first: an entry is no later than its two children at 2i+1 and 2i+2.
+    /// Expiry and slot, earliest first: entry i is no later than its two children, entries 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
     /// Index of each slot's entry in `heap`, or ABSENT.
     places: Vec<u32>,
 }
 
 impl Timers {
-    /// An empty heap for `slots` queue pairs.
+    /// Creates an empty heap for `slots` queue pairs.
     pub(super) fn new(slots: usize) -> Self {
         Timers { heap: Vec::with_capacity(slots), places: vec![ABSENT; slots] }
     }
 
-    /// The earliest time at which a queue pair may be due.
+    /// Returns the earliest time at which a queue pair may be due.
     #[inline]
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
@@ -41,7 +41,7 @@ impl Timers {
         }
     }
 
-    /// Removes an entry that has expired at `now`, and returns its slot.
+    /// Removes an entry that has expired at `now`, and returns its slot; `None` if no entry has expired.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<usize> {
         let (at, slot) = *self.heap.first()?;
         if at > now {

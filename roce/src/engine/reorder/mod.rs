@@ -1,12 +1,12 @@
-//! The reorder buffer of a device: out-of-order packets of the queue pairs whose recovery buffers any.
+//! The reorder buffer of a device: out-of-order packets of the queue pairs whose recovery scheme buffers packets.
 //!
 //! ```text
 //!   slot of the queue pair -> window: | . | psn 7 | . | psn 9 | .. |   by PSN modulo window
 //!                                           |           '-> an entry of the copies: bytes of a short frame
 //!                                           '-> an entry of the frames: the port's buffer
 //! ```
-//! The responder has the set of buffered PSNs, this module the packets. A short frame is copied, because a buffer of
-//! the port holds a packet of the largest path MTU, and the port would lack all of it.
+//! The responder has the set of buffered PSNs, this module has the packets. A short frame is copied, because otherwise
+//! the few bytes would occupy a whole buffer of the port, which can hold a packet of the largest path MTU.
 
 mod store;
 
@@ -21,27 +21,27 @@ use store::{Owner, Store};
 pub(super) enum Kind {
     /// The port's frame itself.
     Frame,
-    /// A copy of its bytes.
+    /// A copy of the frame's bytes.
     Copy,
 }
 
 impl Kind {
     const ALL: [Kind; 2] = [Kind::Frame, Kind::Copy];
 
-    /// The form for a frame of `len_bytes`.
+    /// Returns the form for a frame of `len_bytes` bytes.
     pub(super) fn of(len_bytes: usize) -> Self {
         if len_bytes <= REORDER_COPY_BYTES { Kind::Copy } else { Kind::Frame }
     }
 }
 
-/// Whether one more packet may be buffered, by the share of its queue pair.
+/// Whether a queue pair may buffer one more packet within its share of the reorder buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Yes.
+    /// The packet may be buffered.
     Free,
-    /// Only in exchange for this buffered packet of the same queue pair, whose PSN is higher.
+    /// The packet may be buffered in exchange for this buffered packet of the same queue pair, whose PSN is higher.
     Instead(Psn),
-    /// No.
+    /// The packet may not be buffered.
     None,
 }
 
@@ -55,9 +55,9 @@ pub(super) enum Taken<F> {
 
 /// Buffered packets of one queue pair.
 struct Window {
-    /// Entries by PSN modulo window; valid where `buffered` has the PSN.
+    /// Entries of the packets, by PSN modulo window; an entry is valid if `buffered` contains the PSN.
     places: Box<[u32]>,
-    /// Buffered PSNs by [`Kind`]; a PSN is in one of the two at most.
+    /// Sets of buffered PSNs, by [`Kind`]; a PSN is in at most one of the two sets.
     buffered: [PsnSet; 2],
 }
 
@@ -70,7 +70,8 @@ impl Window {
         psn.value() as usize & (self.places.len() - 1)
     }
 
-    /// Kind and entry of the packet buffered at the index of `psn`. Its PSN may differ by a multiple of the window.
+    /// Returns kind and entry of the packet buffered at the index of `psn`; that packet's PSN may differ by a multiple
+    /// of the window.
     fn find(&self, psn: Psn) -> Option<(Kind, u32)> {
         let kind = Kind::ALL.into_iter().find(|kind| self.buffered[*kind as usize].contains(psn))?;
         Some((kind, self.places[self.index(psn)]))
@@ -85,14 +86,14 @@ pub(super) struct ReorderBuffer<F> {
     bytes: Box<[u8]>,
 }
 
-/// The bytes of the copy of an entry.
+/// Returns the range in `ReorderBuffer::bytes` of the copy of an entry.
 fn copy_range(place: u32) -> std::ops::Range<usize> {
     let start = place as usize * REORDER_COPY_BYTES;
     start..start + REORDER_COPY_BYTES
 }
 
 impl<F: AsRef<[u8]>> ReorderBuffer<F> {
-    /// An empty reorder buffer.
+    /// Creates an empty reorder buffer.
     pub(super) fn new() -> Self {
         ReorderBuffer {
             windows: Vec::new(),
@@ -145,12 +146,12 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Frames of the port, and copies, that are buffered.
+    /// Returns the numbers of frames of the port, and of copies, that are buffered.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.frames.len(), self.copies.len())
     }
 
-    /// Whether the queue pair in `slot`, whose expected PSN is `expected`, may buffer the out-of-order `psn`.
+    /// Returns whether the queue pair in `slot`, whose expected PSN is `expected`, may buffer the out-of-order `psn`.
     pub(super) fn room(&self, slot: usize, kind: Kind, psn: Psn, expected: Psn) -> Room {
         let Some(window) = self.windows.get(slot).and_then(Option::as_ref) else { return Room::None };
         let has_room = match kind {
@@ -165,7 +166,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         farthest.filter(is_farther).map_or(Room::None, Room::Instead)
     }
 
-    /// Buffers a frame itself, in place of a packet at the same index.
+    /// Buffers a frame itself, in place of a packet at the same index of the window.
     pub(super) fn buffer_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -177,7 +178,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Buffers the bytes of a frame of [`Kind::Copy`], in place of a packet at the same index.
+    /// Buffers the bytes of a frame of [`Kind::Copy`], in place of a packet at the same index of the window.
     pub(super) fn buffer_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -192,7 +193,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         window.buffered[Kind::Copy as usize].insert(psn);
     }
 
-    /// The packet of `psn`, if it is buffered.
+    /// Returns the packet of `psn`, if that packet is buffered.
     pub(super) fn get(&self, slot: usize, psn: Psn) -> Option<&[u8]> {
         let (kind, place) = self.windows.get(slot)?.as_ref()?.find(psn)?;
         let (owner, bytes) = match kind {
@@ -205,7 +206,8 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         (owner.psn == psn).then_some(bytes)
     }
 
-    /// Removes the packet of `psn`, if it is buffered; copies the bytes of a [`Kind::Copy`] into `room`.
+    /// Removes and returns the packet of `psn`, if that packet is buffered; copies the bytes of a [`Kind::Copy`] into
+    /// `room`.
     pub(super) fn take(
         &mut self,
         slot: usize,
@@ -235,7 +237,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// When the oldest packet expires.
+    /// Returns the time at which the oldest packet expires; `None` if no packet is buffered.
     #[inline]
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let (frame, copy) = (self.frames.oldest(), self.copies.oldest());
@@ -243,7 +245,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         Some(buffered_at.plus_nanos(REORDER_NANOS_MAX))
     }
 
-    /// Drops one expired packet. Returns the slot of its queue pair and its PSN.
+    /// Drops one expired packet. Returns the slot of its queue pair and the packet's PSN.
     pub(super) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         if self.frames.len() + self.copies.len() == 0 {
             return None;

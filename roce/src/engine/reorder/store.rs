@@ -4,8 +4,8 @@
 //!   entries:  | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
 //!   by age:   oldest <-> .. <-> newest, over all queue pairs
 //! ```
-//! A queue pair that has used up its reservation may take a multiple of the free unreserved entries beyond it, so
-//! that none takes them all (dynamic thresholds, Choudhury and Hahne 1998).
+//! Beyond its reservation, a queue pair may take up to a multiple of the free unreserved entries, so that no queue pair
+//! takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
 
 use crate::engine::limits::{REORDER_RESERVED, REORDER_SHARE_OF_FREE};
 use crate::psn::Psn;
@@ -20,7 +20,7 @@ pub(super) struct Owner {
     pub psn: Psn,
 }
 
-/// An entry: taken and linked by age, or free and linked by `newer` to the next free one.
+/// An entry: taken and linked by age, or free and linked by `newer` to the next free entry.
 struct Place<T> {
     taken: Option<(Owner, T)>,
     buffered_at: Instant,
@@ -35,15 +35,15 @@ pub(super) struct Store<T> {
     oldest: u32,
     newest: u32,
     len: usize,
-    /// Queue pairs with a reservation of `reserved` entries each.
+    /// Number of queue pairs, each with a reservation of `reserved` entries.
     owners: usize,
     reserved: usize,
-    /// Entries taken beyond reservations, over all queue pairs.
+    /// Number of entries taken beyond reservations, over all queue pairs.
     shared: usize,
 }
 
 impl<T> Store<T> {
-    /// An empty store of at most `places_max` entries, without reservations.
+    /// Creates an empty store of at most `places_max` entries, without reservations.
     pub(super) fn new(places_max: usize) -> Self {
         Store {
             places: Vec::new(),
@@ -58,23 +58,24 @@ impl<T> Store<T> {
         }
     }
 
-    /// Packets buffered.
+    /// Returns the number of packets buffered.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Divides the entries among queue pairs anew; `buffered` is the number of packets that each has buffered.
+    /// Divides the entries anew among the queue pairs that may buffer packets; `buffered` is the number that each has
+    /// buffered.
     pub(super) fn divide(&mut self, buffered: impl Iterator<Item = usize> + Clone) {
-        // Allocates for all entries at once, so that a packet allocates none; a device without such queue pairs has
-        // none.
+        // Allocates all entries at once, so that buffering a packet allocates no memory; a device without such queue
+        // pairs allocates no entries.
         self.places.reserve_exact(self.places_max - self.places.len());
         self.owners = buffered.clone().count();
         self.reserved = REORDER_RESERVED.min(self.places_max / 2 / self.owners.max(1));
         self.shared = buffered.map(|buffered| buffered.saturating_sub(self.reserved)).sum();
     }
 
-    /// Whether a queue pair with `buffered` packets buffered may buffer one more.
+    /// Returns whether a queue pair with `buffered` packets buffered may buffer one more packet.
     pub(super) fn has_room(&self, buffered: usize) -> bool {
         let left = self.places_max - self.reserved * self.owners;
         let free = left.saturating_sub(self.shared);
@@ -82,7 +83,8 @@ impl<T> Store<T> {
         is_admitted && self.len < self.places_max
     }
 
-    /// Buffers `value` for a queue pair with `buffered` others, if an entry is free. Returns the entry.
+    /// Buffers `value` for a queue pair with `buffered` other packets buffered. Returns the entry; `None` if no entry
+    /// is free.
     pub(super) fn insert(&mut self, owner: Owner, value: T, buffered: usize, now: Instant) -> Option<u32> {
         let at = match self.places.get(self.free as usize) {
             Some(place) => std::mem::replace(&mut self.free, place.newer),
@@ -104,12 +106,13 @@ impl<T> Store<T> {
         Some(at)
     }
 
-    /// The packet buffered at an entry.
+    /// Returns the packet buffered at an entry.
     pub(super) fn get(&self, at: u32) -> Option<&(Owner, T)> {
         self.places.get(at as usize)?.taken.as_ref()
     }
 
-    /// Removes the packet at an entry, of a queue pair with `buffered` packets buffered, this one included.
+    /// Removes and returns the packet at an entry; its queue pair has `buffered` packets buffered, this packet
+    /// included.
     pub(super) fn remove(&mut self, at: u32, buffered: usize) -> Option<(Owner, T)> {
         let place = self.places.get_mut(at as usize)?;
         let taken = place.taken.take()?;
@@ -128,7 +131,7 @@ impl<T> Store<T> {
         Some(taken)
     }
 
-    /// The packet buffered longest, and since when.
+    /// Returns the packet buffered longest, and the time since which it is buffered.
     #[inline]
     pub(super) fn oldest(&self) -> Option<(Owner, Instant)> {
         let place = self.places.get(self.oldest as usize)?;
