@@ -1,6 +1,6 @@
 //! Counters, named as in the `hw_counters` of rxe and mlx5 where the meaning is the same.
 
-/// Declares a struct of counters once: fields, their documentation, and the iteration over names and values.
+/// Declares a struct of counters: fields with their documentation, and an iterator over names and values.
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -10,7 +10,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Names and values, in the order of the fields.
+            /// Returns names and values, in the order of the fields.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
@@ -25,7 +25,7 @@ macro_rules! counters {
 pub(crate) use counters;
 
 counters! {
-    /// Counters of one queue pair. Those of a device are the sums over all its queue pairs, destroyed ones included.
+    /// Counters of one queue pair. The counters of a device are the sums over all its queue pairs, also destroyed ones.
     QpCounters {
         /// Packets sent: requests, READ responses, ACKs, NAKs, SACKs and CNPs, retransmissions included.
         sent_pkts,
@@ -43,42 +43,44 @@ counters! {
         rx_write_requests,
         /// RDMA READs executed as responder; duplicates are not counted.
         rx_read_requests,
-        /// Duplicate request packets received: PSN below the expected one.
+        /// Duplicate request packets received: PSN below the expected PSN.
         duplicate_request,
-        /// Out-of-order request packets received: PSN above the expected one.
+        /// Out-of-order request packets received: PSN above the expected PSN.
         out_of_seq_request,
-        /// Of `out_of_seq_request`, SENDs and WRITEs whose payload was placed on arrival (relaxed placement).
+        /// Packets of `out_of_seq_request` that are SENDs or WRITEs with a payload placed on arrival (relaxed
+        /// placement).
         placed_out_of_order,
-        /// Out-of-order packets dropped because the reorder buffer of the device, or the queue pair's share of it,
-        /// was full: the packet received or, to make room for it, a buffered one with a higher PSN.
+        /// Out-of-order packets dropped because the reorder buffer of the device, or the queue pair's share of that
+        /// buffer, was full: the packet received or, to make room for the packet received, a buffered packet with a
+        /// higher PSN.
         reorder_no_room,
         /// Buffered packets dropped because the gap below them was not closed within one second.
         reorder_expired,
-        /// Out-of-order packets received whose content differs from the buffered or placed packet of the same PSN;
-        /// the later one replaces it. One of the two was forged, or the peer changed its memory between two
-        /// transmissions.
+        /// Conflicts: out-of-order packets received whose content differs from the buffered or placed packet of the
+        /// same PSN. The packet received replaces the earlier packet. Either of the two was forged, or the peer changed
+        /// its memory between two transmissions.
         reorder_conflicts,
         /// Request packets that found no receive posted; an RNR NAK is due for each (IBA 9.7.5.2.8).
         out_of_buffer,
         /// RNR NAKs received for a PSN in flight. NAKs that imply the loss of an earlier READ response are not
         /// counted.
         rcvd_rnr_err,
-        /// PSN sequence error NAKs that became due; none under selective repeat, which sends SACKs.
+        /// PSN sequence error NAKs that became due; 0 under selective repeat, which sends SACKs instead.
         send_seq_err,
         /// PSN sequence error NAKs received for a PSN in flight; not counted under selective repeat.
         packet_seq_err,
-        /// Responses that showed that READ responses before them were lost (implied NAK, IBA 9.7.6).
+        /// Responses that imply the loss of an earlier READ response (implied NAK, IBA 9.7.6).
         implied_nak_seq_err,
         /// Local ACK timeouts: `4.096 us * 2^timeout` without progress (IBA 9.7.6.1.3).
         local_ack_timeout_err,
         /// SACKs sent (selective repeat).
         sacks_sent,
-        /// SACKs received (selective repeat), those that acknowledge nothing new included.
+        /// SACKs received (selective repeat), also SACKs that acknowledge no further PSN.
         sacks_received,
-        /// Spurious retransmissions, as a SACK for a duplicate or a duplicate READ response shows; tail loss probes
-        /// are not counted. Selective repeat only.
+        /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
+        /// READ response; tail loss probes are not counted.
         spurious_retransmits,
-        /// Probe timeouts (RFC 8985 section 7), each with one tail loss probe.
+        /// Probe timeouts (RFC 8985 section 7); each sends one tail loss probe.
         tail_probes,
         /// Retransmission timeouts that follow the round trip (RFC 6298); each counts as congestion.
         roce_adp_retrans_to,
@@ -88,15 +90,16 @@ counters! {
         retry_exceeded_err,
         /// Work requests that failed because the RNR retry count was exceeded.
         retry_rnr_exceeded_err,
-        /// Stale responses: PSN not in flight or received already, or a READ response at the PSN of another request.
-        /// Most are dropped before their ICRC is computed.
+        /// Stale responses: a PSN that is not in flight or was acknowledged already, or a READ response with the PSN of
+        /// a request other than a READ. Most are dropped before their ICRC is computed.
         stale_responses,
-        /// READ responses whose length or position (FIRST, MIDDLE, LAST, ONLY) does not fit their PSN.
+        /// READ responses whose length or position (FIRST, MIDDLE, LAST, ONLY) does not fit the index of their PSN
+        /// in the READ.
         bad_resp_err,
         /// Requests answered by a NAK with the code invalid request.
         resp_invalid_request,
-        /// Requests answered by a NAK with the code remote access error, READs whose region was deregistered
-        /// included.
+        /// Requests answered by a NAK with the code remote access error, also READs whose memory region was
+        /// deregistered.
         resp_remote_access_errors,
         /// Requests answered by a NAK with the code remote operational error.
         resp_remote_operation_errors,
@@ -108,20 +111,20 @@ counters! {
         req_remote_operation_errors,
         /// Duplicate READs dropped because the responder resources remember no READ that contains them.
         duplicate_read_dropped,
-        /// Duplicate READs dropped because responses of that READ were retransmitted too often.
+        /// Duplicate READs dropped because too many responses of the same READ were retransmitted.
         duplicate_read_limited,
-        /// Responses dropped: an opcode that a reliable connection does not take, or a reserved AETH syndrome or NAK
-        /// code.
+        /// Responses dropped because of an opcode that a reliable connection does not use, or a reserved AETH syndrome
+        /// or NAK code.
         bad_opcode_dropped,
-        /// READs dropped because the responder's queue is full; the peer has to retransmit them.
+        /// READs dropped because the responder's queue of READs was full; the peer has to retransmit the READ.
         read_deferred,
-        /// Packets received with a CE mark (RFC 3168) and a plausible PSN.
+        /// Packets received with a CE mark (RFC 3168) and a PSN near those in flight (`MARKED_PSNS`).
         np_ecn_marked_roce_packets,
         /// CNPs sent (IBA A17.9).
         np_cnp_sent,
         /// CNPs received that the congestion control processed.
         rp_cnp_handled,
-        /// CNPs received without BECN, or under a congestion control that does not use them.
+        /// CNPs received without the BECN bit, or under a congestion control scheme that does not use CNPs.
         rp_cnp_ignored,
         /// Work requests that failed because an L_Key does not permit the access (`WcStatus::LocProtErr`).
         local_protection_err,
@@ -133,17 +136,19 @@ counters! {
 counters! {
     /// Frames dropped before they reached a queue pair, by reason, and frames that are not RoCE.
     DropCounters {
-        /// Frames of other protocols, which the neighbour code may process; not drops.
+        /// Frames of protocols other than RoCEv2. Not drops: the neighbour code may process ARP, neighbour discovery
+        /// and echo.
         not_roce,
-        /// Frames to another unicast MAC, and RoCE or malformed packets to a multicast or broadcast MAC.
+        /// Frames to a unicast MAC that is not the port's, and RoCE or malformed packets to a multicast or broadcast
+        /// MAC.
         wrong_mac,
-        /// VLAN other than that of the queue pair's address vector.
+        /// VLAN other than that of the queue pair's source GID.
         wrong_vlan,
-        /// Frames that end before their headers, or before a length stated in them.
+        /// Frames shorter than their headers, or than a length stated in their headers.
         truncated,
         /// Frames with more than one VLAN tag.
         stacked_vlan,
-        /// IP version other than the EtherType says.
+        /// IP version other than that of the EtherType.
         bad_ip_version,
         /// IPv4 packets with options.
         ipv4_options,
@@ -159,7 +164,7 @@ counters! {
         unknown_opcode,
         /// BTH pad count larger than the payload, or payload and pad not a multiple of 4 bytes.
         bad_pad,
-        /// Payload in a packet whose opcode has none.
+        /// Payload in a packet whose opcode has no payload.
         unexpected_payload,
         /// Wrong ICRC in packets that passed all header checks; the ICRC is computed last.
         rx_icrc_errors,
@@ -173,17 +178,17 @@ counters! {
         wrong_pkey,
         /// Source IP address other than the peer's.
         wrong_source,
-        /// Source MAC other than the peer's, where the peer is on the link.
+        /// Source MAC other than the peer's; checked if the peer is on the link.
         wrong_source_mac,
-        /// UDP source port other than that of the first packet in order of the same direction.
+        /// UDP source port other than that of the first in-order packet of the same direction (requests, or responses).
         wrong_source_port,
-        /// Destination IP address other than the queue pair's own.
+        /// Destination IP address other than the queue pair's source GID.
         wrong_destination,
     }
 }
 
 impl DropCounters {
-    /// Frames dropped: the sum of all counters but `not_roce`.
+    /// Returns the number of frames dropped: the sum of all counters but `not_roce`.
     pub fn total(&self) -> u64 {
         self.iter().map(|(_, count)| count).sum::<u64>() - self.not_roce
     }

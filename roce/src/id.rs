@@ -1,5 +1,5 @@
-//! Numbers and addresses of the wire and of the verbs interface, each of a type of its own, so that none can be
-//! passed for another.
+//! Numbers and addresses on the wire and in the verbs interface. Each kind has a type of its own, so that, for example,
+//! an L_Key cannot be passed for an R_Key.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,12 +12,12 @@ const MASK_24: u32 = 0x00FF_FFFF;
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The QPN in the low 24 bits of `value`.
+    /// Returns the QPN in the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Qpn(value & MASK_24)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -34,35 +34,35 @@ impl fmt::Display for Qpn {
 pub struct Msn(u32);
 
 impl Msn {
-    /// The MSN in the low 24 bits of `value`.
+    /// Returns the MSN in the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Msn(value & MASK_24)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }
 
-    /// The number after this one, modulo 2^24.
+    /// Returns the MSN after this MSN, modulo 2^24.
     pub const fn next(self) -> Self {
         Msn((self.0 + 1) & MASK_24)
     }
 }
 
-/// L_Key of a memory region: names it in the scatter/gather entries of local work requests.
+/// L_Key of a memory region: names the region in the scatter/gather entries of local work requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LKey(pub u32);
 
-/// R_Key of a memory region: names it in a peer's RDMA requests.
+/// R_Key of a memory region: names the region in a peer's RDMA requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RKey(pub u32);
 
-/// Q_Key of a datagram queue pair.
+/// Q_Key of a datagram queue pair, 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QKey(pub u32);
 
-/// P_Key. Bit 15 is full membership, the low 15 bits are the partition.
+/// P_Key, 16 bits: bit 15 is set for full membership, the low 15 bits are the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PKey(pub u16);
 
@@ -70,14 +70,14 @@ impl PKey {
     /// The default partition, full member: the only entry of a RoCE P_Key table.
     pub const DEFAULT: PKey = PKey(0xFFFF);
 
-    /// Whether a queue pair of this P_Key may receive a packet that carries `other`: same partition, and at least one
-    /// of the two a full member (IBA 10.9.3).
+    /// Returns whether a queue pair of this P_Key may receive a packet that carries `other`: both P_Keys are of the
+    /// same partition, and at least one of the two is a full member (IBA 10.9.3).
     pub const fn accepts(self, other: PKey) -> bool {
         (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
     }
 }
 
-/// MAC address.
+/// MAC address, in the byte order of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
@@ -85,12 +85,12 @@ impl Mac {
     /// The broadcast address.
     pub const BROADCAST: Mac = Mac([0xFF; 6]);
 
-    /// Whether the group bit is set (multicast or broadcast).
+    /// Returns whether the group bit is set (multicast or broadcast).
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// The IPv6 link-local address that RoCE derives from this MAC (modified EUI-64, RFC 4291).
+    /// Returns the IPv6 link-local address that RoCE derives from this MAC (modified EUI-64, RFC 4291).
     pub const fn link_local(self) -> Ipv6Addr {
         let m = self.0;
         Ipv6Addr::from_octets([
@@ -121,7 +121,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// A text that is not a MAC.
+/// Error of parsing a [`Mac`]: the text is not six hexadecimal bytes separated by colons.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an Ethernet address; write six hexadecimal bytes, as in 02:00:00:00:00:01")]
 pub struct ParseMacError(String);
@@ -147,7 +147,7 @@ impl std::str::FromStr for Mac {
     }
 }
 
-/// GID, 128 bits. In RoCEv2 it is an IP address: IPv6 unchanged, IPv4 as ::ffff:a.b.c.d.
+/// GID, 128 bits. A GID of RoCEv2 is an IP address: IPv6 unchanged, IPv4 as ::ffff:a.b.c.d.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid(pub [u8; 16]);
 
@@ -155,7 +155,7 @@ impl Gid {
     /// The unspecified GID, all zero.
     pub const ZERO: Gid = Gid([0; 16]);
 
-    /// The IP address of this GID.
+    /// Returns the IP address of this GID.
     pub const fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from_octets(self.0);
         match v6.to_ipv4_mapped() {
@@ -164,7 +164,8 @@ impl Gid {
         }
     }
 
-    /// Whether this can be the address of an interface: neither unspecified nor loopback, multicast or broadcast.
+    /// Returns whether this GID can be the address of an interface: neither unspecified nor loopback, multicast or
+    /// broadcast.
     pub const fn is_unicast(self) -> bool {
         match self.ip() {
             IpAddr::V4(ip) => {
@@ -174,12 +175,12 @@ impl Gid {
         }
     }
 
-    /// Whether packets to this GID are IPv4.
+    /// Returns whether packets to this GID are IPv4.
     pub const fn is_ipv4(self) -> bool {
         u128::from_be_bytes(self.0) >> 32 == 0xFFFF
     }
 
-    /// Whether this is an IPv6 link-local address (fe80::/10).
+    /// Returns whether this GID is an IPv6 link-local address (fe80::/10).
     pub const fn is_link_local(self) -> bool {
         self.0[0] == 0xFE && self.0[1] & 0xC0 == 0x80
     }

@@ -4,7 +4,7 @@
 //!   half a circle below             base              half a circle above
 //!   offset -2^23+1 .. -1             0                 1 .. 2^23-1
 //!   ----------------------------------|----------------------------------
-//!   (at distance 2^23 exactly a PSN is neither below nor above: None)
+//!   (a PSN at distance 2^23 is neither below nor above the base: None)
 //! ```
 //!
 //! PSNs have no total order, so the type has no `Ord`: a comparison is an offset from a base that the caller names
@@ -12,14 +12,14 @@
 
 use std::fmt;
 
-/// A sequence of PSNs in which one end of a connection sends: packets of one space are not ordered against those of
-/// the other.
+/// PSN space of one end of a connection: requests, or READ responses. Packets of one space are not ordered against
+/// packets of the other space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PsnSpace {
     /// Requests, which ACKs and SACKs acknowledge.
     #[default]
     Request,
-    /// READ responses, each of which acknowledges its own PSN, and acknowledgements.
+    /// READ responses, each of which acknowledges its own PSN; ACKs and NAKs.
     Response,
 }
 
@@ -31,28 +31,28 @@ impl Psn {
     /// Number of PSNs: 2^24.
     pub const COUNT: u32 = 1 << 24;
 
-    /// The PSN in the low 24 bits of `value`.
+    /// Returns the PSN in the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Psn(value & (Self::COUNT - 1))
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }
 
-    /// The PSN `n` above this one, modulo 2^24.
+    /// Returns the PSN `n` above this PSN, modulo 2^24.
     pub const fn plus(self, n: u32) -> Self {
         Psn::new(self.0.wrapping_add(n))
     }
 
-    /// The PSN `n` below this one, modulo 2^24.
+    /// Returns the PSN `n` below this PSN, modulo 2^24.
     pub const fn minus(self, n: u32) -> Self {
         Psn::new(self.0.wrapping_sub(n))
     }
 
-    /// Distance of this PSN above `base`, negative where it lies below; `None` at the distance 2^23, where it is
-    /// neither.
+    /// Returns the distance of this PSN above `base`, negative if this PSN is below `base`; `None` at distance 2^23,
+    /// which is neither above nor below.
     pub const fn offset_from(self, base: Psn) -> Option<i32> {
         let ahead = self.distance_from(base);
         if ahead == Self::COUNT / 2 {
@@ -63,13 +63,13 @@ impl Psn {
         }
     }
 
-    /// Distance of this PSN above `base`, counted upwards around the circle: below 2^24.
+    /// Returns the distance of this PSN above `base`, counted upwards around the circle: 0 to 2^24 - 1.
     pub const fn distance_from(self, base: Psn) -> u32 {
         self.0.wrapping_sub(base.0) & (Self::COUNT - 1)
     }
 
-    /// Index of this PSN in the window of `len` PSNs that starts at `base`; `None` outside of it. `len` is at most
-    /// 2^23.
+    /// Returns the index of this PSN in the window of `len` PSNs that starts at `base`; `None` outside of the window.
+    /// `len` is at most 2^23.
     pub const fn index_in(self, base: Psn, len: u32) -> Option<u32> {
         let ahead = self.distance_from(base);
         if ahead < len { Some(ahead) } else { None }

@@ -1,24 +1,24 @@
-//! Unpredictable numbers, repeatable from a seed.
+//! Random numbers: unpredictable without the seed, the same for the same seed.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A cryptographic generator. The seed is from the operating system on a live device, and fixed in a simulation.
+/// A cryptographic generator. The seed is from the operating system on a live device, and a constant in a simulation.
 #[derive(Debug)]
 pub struct Random(ChaCha12Rng);
 
 impl Random {
-    /// A generator that returns the same numbers for the same `seed`.
+    /// Creates a generator, which returns the same numbers for the same `seed`.
     pub fn new(seed: [u8; 32]) -> Self {
         Random(ChaCha12Rng::from_seed(seed))
     }
 
-    /// 32 random bits.
+    /// Returns 32 random bits.
     pub fn bits(&mut self) -> u32 {
         self.0.next_u32()
     }
 
-    /// A number below `bound`, 0 where `bound` is 0. Uniform to within `bound` / 2^32.
+    /// Returns a number below `bound`; 0 if `bound` is 0. Uniform to within `bound` / 2^32.
     pub fn below(&mut self, bound: u32) -> u32 {
         let scaled = (u64::from(self.bits()) * u64::from(bound)) >> 32;
         scaled as u32 // below `bound`: fits

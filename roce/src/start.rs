@@ -1,22 +1,22 @@
-//! First values of counters that wrap.
+//! Initial values of counters that wrap.
 //!
-//! With the feature `near-wrap`, for tests only, each counter begins a few steps before its wrap, so that every test
-//! that counts at all crosses it. Without the feature the values are those of the right column, and constants.
+//! With the feature `near-wrap`, for tests only, each counter begins a few steps before its wrap, so that the counter
+//! wraps in every test that uses the counter. Without the feature the initial values are constants.
 //!
-//! | counter | bits | near its wrap | otherwise |
+//! | counter | bits | steps before the wrap, with the feature | initial value, without the feature |
 //! |---|---|---|---|
-//! | ring positions | 32 | 3 before | 0 |
-//! | recv WQE sequence number of a connection | 32 | 2 before | 0 |
-//! | MSN | 24 | 5 before | 0 |
-//! | first PSN, where chosen locally | 24 | 1 to 100 before | as chosen |
-//! | IPv4 identification | 16 | 1 to 100 before | as drawn |
-//! | clock of simulations and of tests | 64, in ns | 50 ns before 2^32 s | 0 |
+//! | ring positions | 32 | 3 | 0 |
+//! | recv WQE sequence number of a connection | 32 | 2 | 0 |
+//! | MSN | 24 | 5 | 0 |
+//! | first PSN, if chosen locally | 24 | 1 to 100 | the PSN chosen or drawn |
+//! | IPv4 identification | 16 | 1 to 100 | a random number |
+//! | clock of simulations and of tests, in ns | 64 | 50, before 2^32 s | 0 |
 //!
-//! The distances differ, because counters that wrapped at the same step would hide that two of them were confused.
+//! The steps differ, because otherwise two counters that wrap together would hide that code confuses the two.
 //!
-//! [`Instant`] does not wrap: it saturates after 584 years. Truncations of it wrap: 2^32 seconds is the first instant
-//! at which nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the 2^12 ns of a timing wheel, all
-//! wrap at once.
+//! [`Instant`] does not wrap: it saturates after 584 years. Truncations of an instant wrap: 2^32 s is the first instant
+//! at which the nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the time modulo the 2^12 ns of a
+//! timing wheel, all wrap at once.
 
 use crate::id::Msn;
 use crate::psn::Psn;
@@ -25,15 +25,15 @@ use crate::time::Instant;
 /// Whether counters begin near their wraps.
 const NEAR_WRAP: bool = cfg!(feature = "near-wrap");
 
-/// Largest distance from the wrap at which a drawn or chosen number begins.
+/// Largest number of steps before the wrap for a number that is drawn or chosen.
 const DRAWN_MAX: u32 = 100;
 
-/// The value `before_wrap` steps before the wrap, or 0 without the feature.
+/// Returns the 32-bit value `before_wrap` steps before the wrap; 0 without the feature.
 const fn first(before_wrap: u32) -> u32 {
     if NEAR_WRAP { before_wrap.wrapping_neg() } else { 0 }
 }
 
-/// Position of a ring's first element.
+/// Position of the first element of a ring.
 pub const RING_POSITION: u32 = first(3);
 
 /// Recv WQE sequence number of the first receive that a connection completes.
@@ -45,14 +45,15 @@ pub const MSN: Msn = Msn::new(first(5));
 /// First instant of simulations and of tests.
 pub const INSTANT: Instant = Instant::from_nanos(if NEAR_WRAP { (1_000_000_000 << 32) - 50 } else { 0 });
 
-/// The first PSN of a connection. `chosen` is the PSN chosen or drawn, in its low 24 bits.
+/// Returns the first PSN of a connection: the low 24 bits of `chosen` or, with the feature, a PSN 1 to 100 below 2^24.
 pub const fn psn(chosen: u32) -> Psn {
     if NEAR_WRAP { Psn::new(0).minus(1 + chosen % DRAWN_MAX) } else { Psn::new(chosen) }
 }
 
-/// The first IPv4 identification of an address vector. `drawn` is a random number.
+/// Returns the first IPv4 identification of an address vector: the random number `drawn` or, with the feature, a number
+/// 1 to 100 below 2^16.
 pub const fn ip_id(drawn: u16) -> u16 {
-    // The remainder is below 2^16.
+    // `DRAWN_MAX` is below 2^16, so the cast loses no bit.
     if NEAR_WRAP { (1 + drawn % DRAWN_MAX as u16).wrapping_neg() } else { drawn }
 }
 

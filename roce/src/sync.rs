@@ -1,5 +1,5 @@
-//! Types shared between threads: the standard library's, or loom's replacements, which explore the orders in which
-//! threads may see each other's accesses (`--cfg loom`, docs/TESTING.md).
+//! Types for state shared between threads: those of the standard library or, with `--cfg loom`, those of loom, which
+//! explores the orders in which threads may see each other's accesses (docs/TESTING.md).
 
 #[cfg(loom)]
 pub use loom::{
@@ -9,25 +9,25 @@ pub use loom::{
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// [`std::cell::UnsafeCell`] with loom's interface, in which each access is a closure.
+/// [`std::cell::UnsafeCell`] with the interface of loom's `UnsafeCell`: a closure gets the pointer for one access.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
-    /// A cell that holds `value`.
+    /// Creates a cell that holds `value`.
     pub fn new(value: T) -> Self {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Passes the pointer to `read`, which must not write.
+    /// Passes the pointer to the value to `read`, which must not write through this pointer.
     #[inline(always)]
     pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Passes the pointer to `write`, which must have exclusive access.
+    /// Passes the pointer to the value to `write`. The caller must have exclusive access to the cell.
     #[inline(always)]
     pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())

@@ -1,4 +1,4 @@
-//! Objects by unpredictable number: queue pairs, keys, protection domains, completion queues.
+//! Tables of objects by unpredictable number: queue pairs, memory regions, protection domains, completion queues.
 //!
 //! ```text
 //!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
@@ -6,27 +6,28 @@
 //!   slots, dense:  | (number, object) | free | (number, object) | ..
 //! ```
 //!
-//! A number is random in all its bits, so that a guess at any of n objects succeeds with probability n / 2^width, and
-//! reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of the number.
-//! At most a quarter of its entries is used, so most lookups end at the first.
+//! All bits of a number are random, so that a guess finds one of n objects with probability n / 2^width, and the number
+//! reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of the number. At
+//! most a quarter of the index entries is used, so most lookups end at the first entry.
 //!
-//! A freed number stays in the index without an object until [`QUARANTINE_NUMBERS`] more were freed, because
-//! otherwise a delayed packet, or a key that a peer still uses, could reach the next object of that number.
+//! A freed number is in quarantine: the number stays in the index without an object until [`QUARANTINE_NUMBERS`] more
+//! were freed, because otherwise a delayed packet, or a key that a peer still uses, could reach the next object of that
+//! number.
 
 use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// Numbers freed after a number before it can be allocated again.
+/// Numbers that must be freed after a number before that number can be allocated again.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
-/// Index entries per number at least, so that a search reaches an empty entry soon.
+/// Least number of index entries per number, so that a search soon reaches an empty entry.
 const PLACES_PER_NUMBER: usize = 4;
 
-/// Entries of an empty table's index, a power of two.
+/// Number of index entries of an empty table, a power of two.
 const PLACES_MIN: usize = 64;
 
-/// Slot of a number in quarantine: out of range.
+/// Slot of a number in quarantine, which has no object: out of the range of slots.
 const GONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ struct Entry {
 
 const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
-/// A table of objects by number.
+/// Objects by the random numbers that the table allocates for them.
 #[derive(Debug)]
 pub struct Table<T> {
     number_mask: u32,
@@ -46,16 +47,16 @@ pub struct Table<T> {
     len: usize,
     slots: Vec<Option<(u32, T)>>,
     free: Vec<u32>,
-    /// A power of two of entries. A number lies at the index of its low bits, or after it without an empty entry
-    /// between.
+    /// Hash table; its length is a power of two. A number is in the entry at the index of its low bits, or in a later
+    /// entry with no empty entry between.
     index: Box<[Entry]>,
-    /// Numbers freed, oldest first.
+    /// Freed numbers that may not be allocated yet, oldest first.
     quarantine: VecDeque<u32>,
 }
 
 impl<T> Table<T> {
-    /// An empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. `max_len` is reduced
-    /// to a quarter of all numbers, so that they stay hard to guess.
+    /// Creates an empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. `max_len` is
+    /// reduced to a quarter of all numbers, so that the numbers stay hard to guess.
     pub fn new(number_bits: u32, max_len: usize) -> Self {
         let number_mask = u32::MAX >> (u32::BITS - number_bits);
         let max_len = max_len.min(number_mask as usize / PLACES_PER_NUMBER);
@@ -70,23 +71,23 @@ impl<T> Table<T> {
         }
     }
 
-    /// Objects in the table.
+    /// Returns the number of objects in the table.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the table has no object.
+    /// Returns whether the table has no object.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The most objects, and slots, of the table: every slot is below it.
+    /// Returns the largest number of objects of the table. Every slot is below this number.
     pub fn max_len(&self) -> usize {
         self.max_len
     }
 
-    /// Inserts the object that `make` builds from the new number and its slot. 0 and numbers for which `refuse`
-    /// returns true are not allocated. `None` where the table is full.
+    /// Inserts the object that `make` builds from its new number and slot. Returns the number; `None` if the table is
+    /// full. 0 and numbers for which `refuse` returns true are not allocated.
     pub fn insert_with(
         &mut self,
         random: &mut Random,
@@ -114,20 +115,20 @@ impl<T> Table<T> {
         Some(number)
     }
 
-    /// The object of this number.
+    /// Returns the object of this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(self.find(number))?.as_ref().map(|(_, value)| value)
     }
 
-    /// The object of this number, to change.
+    /// Returns the object of this number, to change the object.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let slot = self.find(number);
         self.at_mut(slot)
     }
 
-    /// Removes the object of this number, and puts the number in quarantine.
+    /// Removes and returns the object of this number, and puts the number in quarantine.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let place = self.place_of(number)?;
         let slot = std::mem::replace(&mut self.index[place].slot, GONE);
@@ -143,25 +144,25 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// The slot of a number's object: below [`Table::max_len`], and of this object only.
+    /// Returns the slot of the object of this number: below [`Table::max_len`], and of no other object.
     #[inline]
     pub fn slot_of(&self, number: u32) -> Option<usize> {
         let slot = self.find(number);
         (slot < self.slots.len()).then_some(slot)
     }
 
-    /// The object in a slot.
+    /// Returns the object in a slot.
     #[inline]
     pub fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
         self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
     }
 
-    /// All objects with their numbers, in the order of slots.
+    /// Returns all objects with their numbers, in the order of slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
 
-    /// The slot of a number; out of range where the number has no object.
+    /// Returns the slot of a number; a slot out of range if the number has no object.
     #[inline]
     fn find(&self, number: u32) -> usize {
         let home = self.index[self.home(number)];
@@ -182,7 +183,7 @@ impl<T> Table<T> {
         (place + 1) & (self.index.len() - 1)
     }
 
-    /// The index entry of a number, with an object or in quarantine.
+    /// Returns the index entry of a number, with an object or in quarantine.
     fn place_of(&self, number: u32) -> Option<usize> {
         let mut place = self.home(number);
         loop {
@@ -194,7 +195,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Doubles the index where one number more would fill more than a quarter of it.
+    /// Doubles the index if more than a quarter of its entries would be used.
     fn reserve_place(&mut self) {
         let places = PLACES_PER_NUMBER * (self.len + self.quarantine.len());
         if places <= self.index.len() {
@@ -213,8 +214,8 @@ impl<T> Table<T> {
         self.index[place] = entry;
     }
 
-    /// Removes a number from the index. Entries after it move towards their home entries, because otherwise a search
-    /// for them would end at the emptied entry.
+    /// Removes a number from the index. Later entries move towards the indices of their low bits, because otherwise a
+    /// search for them would end at the emptied entry.
     fn forget(&mut self, number: u32) {
         let Some(mut hole) = self.place_of(number) else { return };
         let mut place = self.next(hole);
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_number_in_quarantine_is_not_given_until_enough_others_were_freed() {
-        // 8 bits, so that each number is soon drawn again. A quarter of them is 63.
+        // Numbers of 8 bits, so that each number is soon drawn again. A quarter of these numbers is 63.
         let mut random = Random::new([5; 32]);
         let mut table = Table::new(8, 63);
         let mut given: Vec<u32> = Vec::new();
@@ -299,7 +300,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_behaves_as_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..64), 0..400)) {
-            // Many numbers with few home entries: runs that collide, wrap around and have gaps.
+            // Many numbers with few home entries: runs of entries that collide, wrap around and have empty entries
+            // between.
             let mut table = Table::<()>::new(32, 1000);
             let mut model = std::collections::BTreeMap::new();
             for (enters, key) in steps {

@@ -1,4 +1,4 @@
-//! Time of the engine: nanoseconds, passed in by the caller of `poll`. The engine reads no clock.
+//! Time of the engine, in nanoseconds, passed to `poll` by its caller. The engine reads no clock.
 
 /// A point in time: nanoseconds since an origin that the caller chooses (a boot, the start of a simulation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,12 +8,12 @@ impl Instant {
     /// The origin: 0 ns.
     pub const ZERO: Instant = Instant(0);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -23,7 +23,7 @@ impl Instant {
         Instant(self.0.saturating_add(nanos))
     }
 
-    /// Nanoseconds from `earlier` to this instant; 0 where `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this instant; 0 if `earlier` is later.
     pub const fn nanos_since(self, earlier: Instant) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
