@@ -86,17 +86,6 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
     ],
     &["roce/src/recovery/go_back_n.rs", "roce/src/recovery/mod.rs"],
     &["roce/src/wire/mod.rs", "roce/src/wire/packet.rs", "roce/src/wire/template.rs"],
-    &[
-        "verbs/src/channel.rs",
-        "verbs/src/context.rs",
-        "verbs/src/cq.rs",
-        "verbs/src/fatal.rs",
-        "verbs/src/mr.rs",
-        "verbs/src/progress.rs",
-        "verbs/src/qp.rs",
-    ],
-    &["verbs/src/port/memif.rs", "verbs/src/port/open.rs"],
-    &["verbs/src/stat/mod.rs", "verbs/src/stat/read.rs", "verbs/src/stat/socket.rs"],
 ];
 
 /// Where `unsafe` may stand, as the start of a path.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use roce::queue::{CqId, CqPoller, Cqe, Notify};
 
 use crate::channel::CompChannel;
-use crate::context::{Context, Shared};
+use crate::device::{Owner, Shared};
 use crate::error::Error;
 use crate::lock::{Lock, LockGuard};
 
 pub(crate) struct CqInner {
-    context: Context,
+    pub(crate) owner: Arc<Owner>,
     shared: Arc<Shared>,
     pub(crate) id: CqId,
     poller: Lock<CqPoller>,
@@ -30,25 +30,20 @@ impl Drop for CqInner {
 pub struct Cq(pub(crate) Arc<CqInner>);
 
 impl Cq {
-    pub(crate) fn new(context: &Context, depth: u32, channel: Option<&CompChannel>) -> Result<Self, Error> {
-        let shared = context.shared();
+    pub(crate) fn new(owner: &Arc<Owner>, depth: u32, channel: Option<&CompChannel>) -> Result<Self, Error> {
+        let shared = owner.shared.clone();
         let mut driven = shared.lock()?;
         let (id, poller) = driven.engine.create_cq(depth)?;
         if let Some(channel) = channel {
             driven.add_channel(id, channel.inbox.clone());
         }
         drop(driven);
-        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Lock::new(poller) })))
+        Ok(Cq(Arc::new(CqInner { owner: owner.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
     /// Returns the queue's number, which a channel's events carry.
     pub fn id(&self) -> CqId {
         self.0.id
-    }
-
-    /// Returns the device that the queue belongs to.
-    pub fn context(&self) -> &Context {
-        &self.0.context
     }
 
     /// Appends at most `max` completions to `out` and returns their number (`ibv_poll_cq`). Polls the engine

@@ -6,8 +6,6 @@
 
 use std::sync::OnceLock;
 
-use crate::context::DeviceCore;
-
 /// Reason why the device is fatal; empty while the device works.
 #[derive(Default)]
 pub(crate) struct Fatal(OnceLock<String>);
@@ -19,11 +17,9 @@ impl Fatal {
         self.0.get().map(String::as_str)
     }
 
-    /// Makes the device fatal: raises the event and wakes all waiters. Later calls change nothing.
-    pub(crate) fn raise(&self, driven: &mut DeviceCore, reason: String) {
-        if self.0.set(reason).is_ok() {
-            driven.on_fatal();
-        }
+    /// Sets the reason, unless there is one. Returns whether it was set.
+    pub(crate) fn set(&self, reason: String) -> bool {
+        self.0.set(reason).is_ok()
     }
 }
 

@@ -20,12 +20,15 @@ pub mod kernel;
 pub mod port;
 pub mod stat;
 
+mod background;
 mod channel;
 mod context;
 mod cq;
+mod device;
 mod drive;
 mod error;
 mod fatal;
+mod inbox;
 mod lock;
 #[cfg(all(test, loom))]
 mod models;

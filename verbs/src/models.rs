@@ -9,8 +9,8 @@ use roce::queue::{CqId, Doorbells};
 use roce::sync::Mutex;
 use roce::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::channel::{Inbox, Semaphore};
 use crate::drive::{Activity, Drive, DriveLock, Duty, Watch};
+use crate::inbox::{Inbox, Semaphore};
 
 /// An engine with doorbells only.
 struct DoorbellCore {

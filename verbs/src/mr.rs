@@ -6,18 +6,17 @@ use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory, OutOfRange, PdId};
 use roce::queue::Sge;
 
-use crate::context::{Context, Shared};
+use crate::device::{Owner, Shared};
 use crate::error::Error;
-use crate::qp::{Qp, QpOptions};
 
 pub(crate) struct PdInner {
-    pub(crate) context: Context,
+    owner: Arc<Owner>,
     pub(crate) id: PdId,
 }
 
 impl PdInner {
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        self.context.shared()
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.owner.shared
     }
 }
 
@@ -33,9 +32,9 @@ impl Drop for PdInner {
 pub struct Pd(pub(crate) Arc<PdInner>);
 
 impl Pd {
-    pub(crate) fn new(context: &Context) -> Result<Self, Error> {
-        let id = context.shared().lock()?.engine.alloc_pd()?;
-        Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
+    pub(crate) fn new(owner: &Arc<Owner>) -> Result<Self, Error> {
+        let id = owner.shared.lock()?.engine.alloc_pd()?;
+        Ok(Pd(Arc::new(PdInner { owner: owner.clone(), id })))
     }
 
     /// Registers `memory` with the rights `access` (`ibv_reg_mr`). Requests name it by its virtual addresses.
@@ -54,11 +53,6 @@ impl Pd {
     /// Allocates and registers `len_bytes` zero bytes.
     pub fn alloc(&self, len_bytes: usize, access: Access) -> Result<Mr, Error> {
         self.register(Memory::alloc(len_bytes), access)
-    }
-
-    /// Creates a queue pair in state RESET (`ibv_create_qp`).
-    pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, Error> {
-        Qp::new(self, options)
     }
 }
 

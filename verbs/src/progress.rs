@@ -11,11 +11,11 @@ use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::context::Shared;
+use crate::device::Shared;
 use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
 
@@ -30,42 +30,14 @@ const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
-/// The background thread of a device.
-#[derive(Default)]
-pub(crate) struct Background {
-    thread: Mutex<Option<(JoinHandle<()>, Thread)>>,
-}
-
-impl Background {
-    /// Starts the thread, which also answers readers of `stat`.
-    pub(crate) fn start(&self, shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Result<()> {
-        let weak = Arc::downgrade(shared);
-        let handle = thread::Builder::new()
-            .name(THREAD_NAME.into())
-            .spawn(move || run_to_the_end(&weak, stat.as_ref()))?;
-        let thread = handle.thread().clone();
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle, thread));
-        Ok(())
-    }
-
-    /// Ends a nap.
-    pub(crate) fn wake(&self) {
-        if let Some((_, thread)) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
-            thread.unpark();
-        }
-    }
-
-    /// Waits for the end of the thread, which follows when the device is stopping.
-    pub(crate) fn join(&self) {
-        let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((handle, thread)) = taken {
-            thread.unpark();
-            if handle.thread().id() != thread::current().id() {
-                // A panic has been reported by `run_to_the_end`.
-                let _ = handle.join();
-            }
-        }
-    }
+/// Starts the background thread of a device, which also answers readers of `stat`.
+pub(crate) fn start(shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Result<()> {
+    let weak = Arc::downgrade(shared);
+    let handle = thread::Builder::new()
+        .name(THREAD_NAME.into())
+        .spawn(move || run_to_the_end(&weak, stat.as_ref()))?;
+    shared.background.keep(handle);
+    Ok(())
 }
 
 /// Runs until the device is closed. A panic makes the device fatal; the thread then continues without driving
@@ -76,7 +48,7 @@ fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
         let Some(shared) = weak.upgrade() else { return };
         let what = text_of(&*panic);
         tracing::error!(port = %shared.port, "the progress thread panicked, the device is in a fatal error: {what}");
-        shared.fatal.raise(&mut shared.inspect(), format!("the progress thread panicked: {what}"));
+        shared.inspect().raise_fatal(format!("the progress thread panicked: {what}"));
     }
 }
 

@@ -14,8 +14,8 @@ use roce::qp::{AddressVector, Endpoint, PathMtu, Placement, QpAttr, QpInit, QpSt
 use roce::queue::{RecvPoster, RecvRequest, SendPoster, SendRequest};
 use roce::recovery::RecoveryScheme;
 
-use crate::context::Shared;
 use crate::cq::{Cq, CqInner};
+use crate::device::Shared;
 use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
@@ -125,7 +125,7 @@ pub struct Qp {
     /// [`crate::drive::Activity::polls`] at the last push.
     polls_seen: AtomicU64,
     _cqs: [Arc<CqInner>; 2],
-    pd: Arc<PdInner>,
+    _pd: Arc<PdInner>,
 }
 
 impl Drop for Qp {
@@ -135,9 +135,16 @@ impl Drop for Qp {
     }
 }
 
+impl Pd {
+    /// Creates a queue pair in state RESET (`ibv_create_qp`).
+    pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, Error> {
+        Qp::new(self, options)
+    }
+}
+
 impl Qp {
-    pub(crate) fn new(pd: &Pd, options: &QpOptions<'_>) -> Result<Self, Error> {
-        let shared = pd.0.shared();
+    fn new(pd: &Pd, options: &QpOptions<'_>) -> Result<Self, Error> {
+        let shared = pd.0.shared().clone();
         let init = QpInit {
             pd: pd.0.id,
             send_cq: options.send_cq.id(),
@@ -162,7 +169,7 @@ impl Qp {
             posts_waiting: AtomicU32::new(0),
             polls_seen: AtomicU64::new(0),
             _cqs: [options.send_cq.0.clone(), options.recv_cq.0.clone()],
-            pd: pd.0.clone(),
+            _pd: pd.0.clone(),
         })
     }
 
@@ -174,7 +181,7 @@ impl Qp {
     /// Returns the endpoint that the peer connects to: QPN, first PSN sent, and the GID of index `gid_index`
     /// (zero where the table has none).
     pub fn endpoint(&self, gid_index: u8) -> Endpoint {
-        let gid = self.pd.context.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
+        let gid = self.shared.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
         Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
@@ -199,7 +206,7 @@ impl Qp {
             if !path.dgid.is_unicast() {
                 return Err(Error::NotUnicast { dgid: path.dgid });
             }
-            self.pd.context.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
+            self.shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
         let mut driven = self.shared.lock()?;
         if attr.path.is_some() {

@@ -9,8 +9,8 @@ use std::thread;
 use roce::queue::{CqId, Doorbells};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::channel::Inbox;
 use crate::drive::{Drive, DriveLock};
+use crate::inbox::Inbox;
 
 const ROUNDS: u64 = 100_000;
 

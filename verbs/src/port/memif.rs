@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use dpdk_ffi::{Device, DeviceError, Eal, MemifAccess, runtime_dir};
 
-use super::open::vdev_name;
 use super::spec::PortSpec;
+use super::vdev::vdev_name;
 use crate::error::OpenError;
 
 /// Longest path or abstract name of a socket, in bytes: the driver's field also holds a zero at the end and,

@@ -4,6 +4,7 @@ mod dpdk;
 mod memif;
 mod open;
 mod spec;
+mod vdev;
 
 pub use dpdk::DpdkPort;
 pub use open::{Opened, SharedInterface, open};

@@ -1,7 +1,6 @@
 //! Opening a port by its name.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use dpdk_ffi::{
     DEFAULT_DESCRIPTORS, Device, Eal, EalConfig, EalError, HELD_MBUFS, Memory, Mempool, MempoolConfig,
@@ -16,6 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use super::dpdk::DpdkPort;
 use super::memif;
 use super::spec::{PortKind, PortSpec};
+use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 
@@ -65,9 +65,6 @@ pub struct Opened {
     /// The kernel's part, of a shared port.
     pub shared: Option<SharedInterface>,
 }
-
-/// Number of the next virtual device of this process.
-static NEXT_VDEV: AtomicU32 = AtomicU32::new(0);
 
 /// Opens the port that `spec` names. Starts DPDK with `eal`, if this process has not started it yet.
 ///
@@ -203,11 +200,6 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
         Mempool::new(eal, &MempoolConfig { mbufs, data_room_bytes, cache_mbufs: CACHE_MBUFS, packed })?;
     let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
     Ok(builder.queues(spec.queues, spec.queues))
-}
-
-/// Returns a name for a new device of `driver`.
-pub(super) fn vdev_name(driver: &str) -> String {
-    format!("{driver}{}", NEXT_VDEV.fetch_add(1, Ordering::Relaxed))
 }
 
 fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::DeviceCounters;
+use super::counters::DeviceCounters;
 use super::directory::{User, to_read};
 
 /// Prefix of the sockets' names.

@@ -1,0 +1,409 @@
+//! The state that all objects of a device share: the locked engine, its clock, and the signals to the background
+//! thread.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use roce::counters::QpCounters;
+use roce::engine::limits::DeviceLimits;
+use roce::engine::{Engine, Event, Progress};
+use roce::id::{Gid, Mac};
+use roce::neighbour::Resolution;
+use roce::port::Port;
+use roce::port::events::Events;
+use roce::port::fault::Fault;
+use roce::queue::CqId;
+
+use crate::background::Background;
+use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
+use crate::error::Error;
+use crate::fatal::Fatal;
+use crate::inbox::Inbox;
+use crate::kernel::KernelError;
+use crate::port::{PortKind, PortSpec, SharedInterface, Wire};
+use crate::stat::{self, Answer, DeviceCounters};
+use crate::watch::Watch;
+
+pub(crate) type LivePort = Events<Fault<Wire>>;
+
+/// The engine's clock: nanoseconds since the device was opened.
+#[derive(Clone)]
+pub(crate) struct EngineClock {
+    clock: quanta::Clock,
+    /// Reading of `clock` at the origin.
+    origin: u64,
+}
+
+impl EngineClock {
+    pub(crate) fn new() -> Self {
+        let clock = quanta::Clock::new();
+        EngineClock { origin: clock.raw(), clock }
+    }
+
+    #[inline]
+    fn now(&self) -> roce::time::Instant {
+        roce::time::Instant::from_nanos(self.clock.delta_as_nanos(self.origin, self.clock.raw()))
+    }
+}
+
+/// The state that only the holder of the [`DriveLock`] may touch.
+pub(crate) struct DeviceCore {
+    pub(crate) engine: Engine<LivePort>,
+    fatal: Arc<Fatal>,
+    clock: EngineClock,
+    shared_interface: Option<SharedInterface>,
+    channels: HashMap<CqId, Arc<Inbox>>,
+    pub(crate) async_events: VecDeque<Event>,
+    watch: Watch,
+    /// Name of the thread that panics at its next poll, as after a fault of the engine.
+    #[cfg(test)]
+    pub(crate) panics_in: Option<String>,
+}
+
+/// State shared by all objects of a device.
+pub(crate) struct Shared {
+    driven: DriveLock<DeviceCore>,
+    fatal: Arc<Fatal>,
+    clock: EngineClock,
+    pub(crate) port: PortSpec,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) activity: Activity,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) background: Background,
+}
+
+/// An open device, held by its contexts, protection domains and completion queues. Drop ends the background thread.
+pub(crate) struct Owner {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.background.join();
+    }
+}
+
+/// Asynchronous events queued for the application; beyond this the oldest is dropped.
+const ASYNC_EVENTS_MAX: usize = 1024;
+
+/// Unresolved neighbours that one call of `follow_kernel` asks the kernel for, besides those to be rechecked.
+const WANTED_PER_TURN: usize = 32;
+
+impl Drive for DeviceCore {
+    #[inline]
+    fn send_posted(&mut self) {
+        // Because `DriveLock::answer` does not check, and a fatal engine must not be driven.
+        if self.fatal.reason().is_some() {
+            return;
+        }
+        self.engine.push(self.clock.now());
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(event);
+        }
+    }
+
+    #[cold]
+    fn on_panic(&mut self) {
+        let name = std::thread::current().name().unwrap_or("without a name").to_owned();
+        self.raise_fatal(format!("thread {name} panicked while it drove the engine"));
+    }
+}
+
+impl DeviceCore {
+    /// Polls the engine once and delivers its events.
+    #[inline]
+    pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
+        #[cfg(test)]
+        if self.panics_in.is_some() && self.panics_in.as_deref() == std::thread::current().name() {
+            self.panics_in = None;
+            panic!("a fault of the engine, asked for by a test");
+        }
+        let progress = self.engine.poll(now);
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(event);
+        }
+        progress
+    }
+
+    pub(crate) fn wire(&self) -> &Wire {
+        self.engine.port().inner().inner()
+    }
+
+    /// Sets the engine's link speed from that of the driver, on PCI ports only, because the drivers of
+    /// virtual devices report an invented one.
+    pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
+        let mbps = self.wire().dpdk().inner().link().speed_mbps;
+        if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
+            self.engine.set_link_bits_per_sec(u64::from(mbps) * 1_000_000);
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        if let Event::Completion(cq) = event {
+            if let Some(inbox) = self.channels.get(&cq) {
+                inbox.put(cq);
+            }
+            return;
+        }
+        tracing::debug!(?event, "asynchronous event");
+        if self.async_events.len() == ASYNC_EVENTS_MAX {
+            self.async_events.pop_front();
+        }
+        self.async_events.push_back(event);
+    }
+
+    /// Slow control-plane work: restarts a link that needs its peer, and follows the kernel's neighbours.
+    pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
+        if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
+            tracing::trace!(%error, "the link is not up yet");
+        }
+        if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
+            // The warning in watch.rs is rate-limited and has the counter only; the addresses are logged
+            // here.
+            tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
+        }
+        if let Err(error) = self.follow_kernel(now) {
+            tracing::warn!(%error, "cannot follow the kernel's neighbours");
+        }
+    }
+
+    /// Resolves through the kernel the neighbours that the engine waits for, and those that may have changed.
+    fn follow_kernel(&mut self, now: roce::time::Instant) -> Result<(), KernelError> {
+        let Some(SharedInterface { neighbours, .. }) = &mut self.shared_interface else { return Ok(()) };
+        let mut asked = neighbours.due()?;
+        let neighbour = self.engine.neighbour_mut();
+        asked.extend(neighbour.wanted().take(WANTED_PER_TURN));
+        let mut result = Ok(());
+        for ip in asked {
+            if !neighbour.is_followed(ip) {
+                neighbours.forget(ip);
+                continue;
+            }
+            match neighbours.resolve(ip) {
+                Ok(Resolution::Known(mac)) => {
+                    neighbour.set_neighbour(ip, mac);
+                }
+                // A MAC resolved before stays in use.
+                Ok(Resolution::Pending) => {}
+                Ok(Resolution::Unreachable) => neighbour.set_unreachable(ip, now),
+                // The remaining neighbours are resolved all the same.
+                Err(error) => result = Err(error),
+            }
+        }
+        result
+    }
+
+    /// Fails if the kernel has no route to `dgid` over the interface.
+    fn require_route(&mut self, dgid: Gid) -> Result<(), KernelError> {
+        match &mut self.shared_interface {
+            Some(shared) => shared.neighbours.next_hop(dgid.ip()).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the log lines for counters that have grown.
+    pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
+        if !self.watch.is_due(now) {
+            return Vec::new();
+        }
+        let dpdk = self.wire().dpdk().inner();
+        let driver = dpdk.stats().unwrap_or_default();
+        let ports = driver.iter().chain(dpdk.counters().iter());
+        let (drops, neighbour) = (self.engine.drop_counters(), self.engine.neighbour().counters());
+        let engine = drops.iter().chain(neighbour.iter());
+        let sums_up = self.watch.sums_up(self.engine.qp_count(), self.engine.qp_errors());
+        let queue_pairs = sums_up.then(|| self.engine.counters());
+        let queue_pairs = queue_pairs.iter().flat_map(QpCounters::iter);
+        self.watch.look(now, ports.chain(engine).chain(queue_pairs))
+    }
+
+    pub(crate) fn counters(&self) -> DeviceCounters {
+        let dpdk = self.wire().dpdk().inner();
+        DeviceCounters {
+            driver: dpdk.stats().map(|stats| stat::map(stats.iter())).unwrap_or_default(),
+            port: stat::map(dpdk.counters().iter()),
+            drops: stat::map(self.engine.drop_counters().iter()),
+            neighbour: stat::map(self.engine.neighbour().counters().iter()),
+            queue_pairs: stat::map(self.engine.counters().iter()),
+            faults: stat::map_faults(&self.engine.port().inner().counters()),
+            xstats: dpdk.xstats().into_iter().collect(),
+        }
+    }
+
+    /// Makes the device fatal: raises the event and wakes all waiters. Later calls change nothing.
+    pub(crate) fn raise_fatal(&mut self, reason: String) {
+        if self.fatal.set(reason) {
+            self.on_event(Event::DeviceFatal);
+            self.channels.values().for_each(|inbox| inbox.close());
+        }
+    }
+
+    pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox>) {
+        self.channels.insert(cq, inbox);
+    }
+
+    pub(crate) fn remove_channel(&mut self, cq: CqId) {
+        self.channels.remove(&cq);
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        engine: Engine<LivePort>,
+        clock: EngineClock,
+        shared_interface: Option<SharedInterface>,
+        port: PortSpec,
+        limits: DeviceLimits,
+    ) -> Self {
+        let fatal = Arc::new(Fatal::default());
+        let driven = DeviceCore {
+            engine,
+            fatal: fatal.clone(),
+            clock: clock.clone(),
+            shared_interface,
+            channels: HashMap::new(),
+            async_events: VecDeque::new(),
+            watch: Watch::new(),
+            #[cfg(test)]
+            panics_in: None,
+        };
+        Shared {
+            driven: DriveLock::new(driven),
+            fatal,
+            clock,
+            port,
+            limits,
+            activity: Activity::default(),
+            stopping: AtomicBool::new(false),
+            background: Background::default(),
+        }
+    }
+
+    /// Waits for the engine, for control operations.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
+    pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
+        let driven = self.inspect();
+        // Checked under the lock, because the holder before may have panicked.
+        self.check()?;
+        Ok(driven)
+    }
+
+    /// Waits for the engine, to read from it; also from a fatal one.
+    pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
+        self.driven.lock()
+    }
+
+    /// Takes the engine if no thread drives it and it is not fatal.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, DeviceCore>> {
+        let driven = self.driven.try_lock()?;
+        self.fatal.reason().is_none().then_some(driven)
+    }
+
+    /// Fails if the device is fatal.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.fatal.reason() {
+            None => Ok(()),
+            Some(reason) => Err(self.fatal_error(reason)),
+        }
+    }
+
+    #[cold]
+    fn fatal_error(&self, reason: &str) -> Error {
+        Error::DeviceFatal { port: self.port.to_string(), reason: reason.to_owned() }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> roce::time::Instant {
+        self.clock.now()
+    }
+
+    /// Polls the engine once on behalf of the application, unless another thread drives it.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`]
+    #[inline]
+    pub(crate) fn drive(&self) -> Result<(), Error> {
+        match self.try_lock() {
+            Some(mut driven) => {
+                self.activity.count_poll();
+                driven.poll(self.now());
+                Ok(())
+            }
+            None => self.check(),
+        }
+    }
+
+    /// Sends what was posted, or leaves it to the thread that drives the engine.
+    #[inline]
+    pub(crate) fn push(&self) {
+        // Dropping the guard executes a locked instruction, which drains this processor's store buffer.
+        // Otherwise the frame may stay there while the polls that follow read the peer's memory (0.3 us of
+        // 1.4, EPYC, two cores).
+        if let Some(mut driven) = self.driven.try_lock_to_send() {
+            self.activity.count_poll();
+            driven.send_posted();
+        }
+    }
+
+    /// As [`Context::gid`](crate::Context::gid).
+    pub(crate) fn gid(&self, index: usize) -> Option<Gid> {
+        self.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
+    }
+
+    /// As [`Context::resolve`](crate::Context::resolve).
+    pub(crate) fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
+        const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+        let start = Instant::now();
+        loop {
+            let mut driven = self.lock()?;
+            if let Resolution::Known(mac) = driven.engine.resolve(dgid) {
+                return Ok(mac);
+            }
+            driven.require_route(dgid)?;
+            driven.maintain(self.now());
+            driven.poll(self.now());
+            let own = driven.engine.neighbour().gids().get(usize::from(sgid_index));
+            let sgid = own.map_or(Gid::ZERO, |entry| entry.gid);
+            drop(driven);
+            if start.elapsed() >= timeout {
+                return Err(Error::Unreachable { dgid, sgid, waited_millis: timeout.as_millis() as u64 });
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+
+    /// Describes the device for readers of its statistics.
+    pub(crate) fn describe(&self) -> Answer {
+        let driven = self.inspect();
+        let dpdk = driven.wire().dpdk();
+        let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+        Answer {
+            pid: std::process::id(),
+            command: program.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            port: self.port.to_string(),
+            driver: dpdk.inner().info().driver.clone(),
+            mac: dpdk.caps().mac.to_string(),
+            is_up: dpdk.is_up(),
+            fatal: self.fatal.reason().map(str::to_owned),
+            uptime_nanos: self.now().as_nanos(),
+            counters: driven.counters(),
+        }
+    }
+
+    /// Announces to the background thread that the application stops polling.
+    pub(crate) fn hand_over(&self) {
+        self.activity.hand_over();
+        self.background.wake();
+    }
+}
