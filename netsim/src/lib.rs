@@ -49,6 +49,7 @@
 
 mod event;
 mod frame;
+mod id;
 mod link;
 mod network;
 pub mod rng;
@@ -60,8 +61,9 @@ pub mod workload;
 
 pub use event::EventQueue;
 pub use frame::Frame;
+pub use id::{HostId, LinkId, Node, SwitchId};
 pub use link::{LinkConfig, LinkCounters, WIRE_OVERHEAD_BYTES};
-pub use network::{HostId, LinkId, Network, Node, Sighting, SwitchId};
+pub use network::{Network, Sighting};
 pub use route::Routes;
 pub use switch::{Forwarding, PAUSE_BYTES, Pfc, Red, SwitchConfig};
 pub use tape::{Action, Fault, Tape};

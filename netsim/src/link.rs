@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::FrameId;
-use crate::network::{LinkId, Node};
+use crate::id::{LinkId, Node};
 use crate::rng::SplitMix;
 use crate::tape::{Fault, Tape};
 
@@ -224,7 +224,7 @@ impl Link {
 mod tests {
     use super::*;
     use crate::frame::{Frames, InTransit, NONE};
-    use crate::network::HostId;
+    use crate::id::HostId;
 
     #[test]
     fn a_wire_that_never_rests_sends_at_its_rate() {

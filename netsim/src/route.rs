@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::network::{HostId, LinkId, Node, SwitchId};
+use crate::id::{HostId, LinkId, Node, SwitchId};
 
 /// For each switch and destination host, the output links on shortest paths.
 ///

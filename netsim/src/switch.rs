@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::network::LinkId;
+use crate::id::LinkId;
 use crate::rng::{SplitMix, mix, threshold};
 
 /// Selection of a frame's output port.

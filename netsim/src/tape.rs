@@ -1,7 +1,7 @@
 //! The fault tape: impairments of simulated links by frame number.
 
 use crate::frame::{Ip, find_ip};
-use crate::network::LinkId;
+use crate::id::LinkId;
 
 /// An impairment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,14 +55,6 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
         "lab/src/report/text.rs",
     ],
     &[
-        "netsim/src/link.rs",
-        "netsim/src/network/mod.rs",
-        "netsim/src/route.rs",
-        "netsim/src/switch.rs",
-        "netsim/src/tape.rs",
-    ],
-    &["netsim/src/topology/fat_tree.rs", "netsim/src/topology/leaf_spine.rs", "netsim/src/topology/mod.rs"],
-    &[
         "roce/src/congestion/dcqcn.rs",
         "roce/src/congestion/parameters.rs",
         "roce/src/congestion/scheme.rs",

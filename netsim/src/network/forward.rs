@@ -1,7 +1,8 @@
 //! Forwarding of frames by switches.
 
-use super::{LinkId, Network, SwitchId};
+use super::Network;
 use crate::frame::{FrameId, NONE};
+use crate::id::{LinkId, SwitchId};
 use crate::link::Queued;
 use crate::route::Routes;
 use crate::tape::{ecn_bits, mark_ce};

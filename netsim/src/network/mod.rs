@@ -9,45 +9,12 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::event::EventQueue;
 use crate::frame::{Frame, FrameId, Frames, InTransit, NONE, flow_hash};
+use crate::id::{HostId, LinkId, Node, SwitchId};
 use crate::link::{DelayedFrame, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
 use crate::switch::{Forwarding, Switch, SwitchConfig};
 use crate::tape::{Action, Tape, mark_ce};
-
-/// A host of a network, with one port and an unbounded receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HostId(pub usize);
-
-/// A switch of a network, numbered in the order of creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SwitchId(pub usize);
-
-/// One direction of a cable, numbered in the order of [`Network::connect`]: 0 and 1 for the first
-/// cable, 2 and 3 for the second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LinkId(pub usize);
-
-/// A host or a switch, at an end of a cable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
-    /// A host.
-    Host(HostId),
-    /// A switch.
-    Switch(SwitchId),
-}
-
-impl From<HostId> for Node {
-    fn from(host: HostId) -> Self {
-        Node::Host(host)
-    }
-}
-
-impl From<SwitchId> for Node {
-    fn from(switch: SwitchId) -> Self {
-        Node::Switch(switch)
-    }
-}
 
 /// A frame as it left a sender, before impairments.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,9 @@
 //!     |<----------- RESUME ----------|  input bytes <= xon
 //! ```
 
-use super::{Event, LinkId, Network, Node, SwitchId};
+use super::{Event, Network};
 use crate::frame::NONE;
+use crate::id::{LinkId, Node, SwitchId};
 use crate::link::Queued;
 use crate::switch::PAUSE_BYTES;
 

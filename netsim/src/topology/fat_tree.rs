@@ -10,7 +10,7 @@
 //!             h   h           h   h
 //! ```
 
-use super::{Fabric, FabricConfig, TopologyError, check_hosts};
+use super::fabric::{Fabric, FabricConfig, TopologyError, check_hosts};
 
 /// Number of hosts of the fat-tree of `k`-port switches, k^3/4: 16, 54, 128 and 250 for 4, 6, 8 and 10. `None`
 /// on overflow.

@@ -8,7 +8,7 @@
 //!     | | |  | | | | | |   hosts
 //! ```
 
-use super::{CABLES_MAX, Fabric, FabricConfig, SPINES_MAX, TopologyError, check_hosts};
+use super::fabric::{CABLES_MAX, Fabric, FabricConfig, SPINES_MAX, TopologyError, check_hosts};
 
 /// The size of a leaf-spine network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,4 +51,12 @@ pub fn leaf_spine(size: LeafSpine, config: &FabricConfig) -> Result<Fabric, Topo
         }
     }
     Ok(fabric)
+}
+
+/// Builds a star: `hosts` hosts at one switch.
+///
+/// # Errors
+/// [`TopologyError`] if `hosts` is 0 or above [`super::HOSTS_MAX`].
+pub fn star(hosts: usize, config: &FabricConfig) -> Result<Fabric, TopologyError> {
+    leaf_spine(LeafSpine { hosts_per_leaf: hosts, leaves: 1, spines: 0 }, config)
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::switch::Forwarding;
+use crate::link::LinkConfig;
+use crate::switch::{Forwarding, SwitchConfig};
 
 fn config() -> FabricConfig {
     let cable =
