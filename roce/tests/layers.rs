@@ -45,15 +45,6 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
     &["dpdk-ffi/src/eal/args.rs", "dpdk-ffi/src/eal/mod.rs"],
     &["dpdk-ffi/src/ethdev/builder.rs", "dpdk-ffi/src/ethdev/port.rs"],
     &["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/mempool.rs"],
-    &["lab/src/experiment/plan.rs", "lab/src/experiment/results.rs"],
-    &[
-        "lab/src/report/charts.rs",
-        "lab/src/report/html.rs",
-        "lab/src/report/mod.rs",
-        "lab/src/report/plot.rs",
-        "lab/src/report/rows.rs",
-        "lab/src/report/text.rs",
-    ],
     &[
         "roce/src/congestion/dcqcn.rs",
         "roce/src/congestion/parameters.rs",

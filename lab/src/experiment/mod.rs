@@ -9,6 +9,7 @@
 //! time is real.
 
 mod fabric;
+mod figures;
 mod flows;
 pub mod plan;
 pub mod ports;

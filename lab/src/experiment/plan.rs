@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::results;
+use super::figures::{FIGURES, figure};
 use super::spec::{Probability, Setup};
 
 /// Reason why a document cannot be run.
@@ -199,8 +199,8 @@ impl Experiment {
                     return Err(PlanError::Whole(what));
                 }
             }
-            if let Some(name) = comparison.figures.iter().find(|name| results::figure(name).is_none()) {
-                let names: Vec<&str> = results::FIGURES.iter().map(|figure| figure.name).collect();
+            if let Some(name) = comparison.figures.iter().find(|name| figure(name).is_none()) {
+                let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
                 let what =
                     format!("[[compare]]: no figure is called `{name}`; there are {}", names.join(", "));
                 return Err(PlanError::Whole(what));

@@ -1,6 +1,6 @@
 //! Selection of the plots of a report by the figures measured.
 
-use super::ReportError;
+use super::error::ReportError;
 use super::plot::{Plot, Scale, Series, Titles, curves, lines, stacked_bars};
 use crate::experiment::results::{self, Figure, FlowResult, Sample};
 use crate::experiment::{Outcome, PointResult, Sweep};

@@ -2,8 +2,10 @@
 
 use minijinja::{Environment, context};
 
+use super::charts::charts;
+use super::error::ReportError;
+use super::number::number;
 use super::text::{Grid, grid};
-use super::{ReportError, charts, number};
 use crate::experiment::Outcome;
 use crate::experiment::plan::Comparison;
 use crate::experiment::results::{Figure, figure};
@@ -45,7 +47,7 @@ pub fn html(outcome: &Outcome) -> Result<String, ReportError> {
         citation => experiment.paper.as_ref().map(|paper| paper.citation.trim()),
         finding => experiment.paper.as_ref().map(|paper| paragraphs(&paper.finding)),
         comparisons => comparisons(outcome),
-        plots => charts::charts(outcome)?,
+        plots => charts(outcome)?,
         words => 1 + experiment.sweeps.len(),
         head => head,
         rows => rows,

@@ -4,7 +4,8 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use super::{ReportError, number};
+use super::error::ReportError;
+use super::number::number;
 
 const SIZE: (u32, u32) = (860, 420);
 /// Colours that are distinguishable with colour vision deficiency (Okabe and Ito).

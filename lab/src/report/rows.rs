@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::ReportError;
+use super::error::ReportError;
 use crate::experiment::results::{FlowResult, Sample};
 use crate::experiment::{Outcome, Point, PointResult};
 

@@ -1,6 +1,6 @@
 //! A table for the terminal: means over the seeds.
 
-use super::number;
+use super::number::number;
 use crate::experiment::Outcome;
 
 /// Column heads and rows of a table.
