@@ -9,9 +9,7 @@ use crate::errno::Errno;
 use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
-
-/// Number of an Ethernet port within this process.
-pub type PortId = u16;
+use crate::port_id::PortId;
 
 /// Kernel drivers, besides vfio-pci, under which DPDK can use a device: those that hand it over, and those
 /// that share it with DPDK's own driver.

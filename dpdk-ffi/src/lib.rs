@@ -34,10 +34,11 @@ mod log;
 mod mbuf;
 mod memif;
 mod mempool;
+mod port_id;
 mod runtime_dir;
 mod thread;
 
-pub use device::{Device, DeviceError, PortId};
+pub use device::{Device, DeviceError};
 pub use eal::{Eal, EalConfig, EalError, Memory, runtime_dir};
 pub use errno::Errno;
 pub use ethdev::{
@@ -48,5 +49,6 @@ pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};
 pub use memif::MemifAccess;
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
+pub use port_id::PortId;
 pub use runtime_dir::{is_private_dir, private_dir, stand_in_runtime_dir};
 pub use thread::{RegisterError, ThreadRegistration, is_registered};

@@ -35,15 +35,6 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
         "apps/src/perf/setup.rs",
     ],
     &["apps/src/ping/game.rs", "apps/src/ping/mod.rs"],
-    &[
-        "dpdk-ffi/src/device.rs",
-        "dpdk-ffi/src/ethdev/info.rs",
-        "dpdk-ffi/src/memif/burst.rs",
-        "dpdk-ffi/src/memif/control.rs",
-        "dpdk-ffi/src/memif/mod.rs",
-    ],
-    &["dpdk-ffi/src/eal/args.rs", "dpdk-ffi/src/eal/mod.rs"],
-    &["dpdk-ffi/src/ethdev/builder.rs", "dpdk-ffi/src/ethdev/port.rs"],
     &["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/mempool.rs"],
     &[
         "roce/src/congestion/dcqcn.rs",

@@ -1,7 +1,7 @@
 //! EAL's command line, checked before EAL parses it, because EAL prints its usage to standard output for an
 //! unknown option, and ends the process for `--help`.
 
-use super::EalError;
+use super::error::EalError;
 
 /// An option of `rte_eal_init` (DPDK 22.11 to 24.11): its name without dashes, and whether it takes a value.
 struct EalOption(&'static str, Value);

@@ -1,6 +1,7 @@
 //! DPDK's environment abstraction layer (EAL): memory, log and buses. Once per process.
 
 mod args;
+mod error;
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
@@ -8,9 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io};
 
 use crate::errno::Errno;
-use crate::log::{self, LogLevel, LogLines};
+use crate::log::{self, LogLevel};
 use crate::runtime_dir::{private_dir, stand_in_runtime_dir};
 use args::Checked;
+pub use error::EalError;
 
 /// Source of DPDK's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,57 +48,6 @@ pub struct EalConfig {
     pub log_level: LogLevel,
     /// Further arguments of `rte_eal_init`, which replace arguments chosen here that contradict them.
     pub extra_args: Vec<String>,
-}
-
-/// Reason why EAL does not run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EalError {
-    /// EAL runs already.
-    #[error("EAL is initialised already, and a process has only one: use Eal::get to find it")]
-    AlreadyInitialized,
-    /// An argument that EAL would refuse.
-    #[error("EAL argument {argument:?}: {reason}")]
-    InvalidArgument {
-        /// The argument as given.
-        argument: String,
-        /// Reason for the refusal.
-        reason: String,
-    },
-    /// The directory for run-time files could not be made, or is open to other users.
-    #[error(
-        "{path}: {reason}. Run-time files are kept there; set XDG_RUNTIME_DIR to a directory of your own"
-    )]
-    RuntimeDir {
-        /// Path of the directory.
-        path: PathBuf,
-        /// Defect of the directory.
-        reason: String,
-    },
-    /// Hugepages were requested, and none is free.
-    #[error(
-        "no hugepage is free on this machine: reserve some, as root (echo 512 > /proc/sys/vm/nr_hugepages), or \
-         start without"
-    )]
-    NoHugePages,
-    /// The operating system refused an operation that EAL depends on.
-    #[error("{what}: {error}")]
-    System {
-        /// Operation that failed.
-        what: &'static str,
-        /// Error of the operating system.
-        error: io::Error,
-    },
-    /// `rte_eal_init` failed.
-    #[error("rte_eal_init with \"{arguments}\" failed: {errno}{log}")]
-    Init {
-        /// Arguments of the call.
-        arguments: String,
-        /// Error number reported.
-        errno: Errno,
-        /// Lines that DPDK logged during the call.
-        log: LogLines,
-    },
 }
 
 /// Proof that EAL runs in this process.

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use crate::device::PortId;
+use crate::port_id::PortId;
 
 /// Bytes of a frame besides its IP packet: Ethernet header, VLAN tag and FCS.
 pub(super) const ETHERNET_OVERHEAD_BYTES: usize = 22;

@@ -1,9 +1,11 @@
 //! Ethernet ports.
 
 mod builder;
+mod error;
 mod info;
 mod port;
 
-pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder, PortError};
+pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder};
+pub use error::PortError;
 pub use info::{Link, PortInfo, PortStats};
 pub use port::{HELD_MBUFS, Port, PortCounters, TX_QUEUE_FRAMES};

@@ -6,13 +6,14 @@ use std::ptr::NonNull;
 
 use dpdk_sys::rte_mbuf;
 
-use super::builder::{Context, PortError};
+use super::error::{Context, PortError};
 use super::info::{self, Link, PortInfo, PortStats};
-use crate::device::{Device, PortId};
+use crate::device::Device;
 use crate::guard;
 use crate::mbuf::{Header, Mbuf};
 use crate::memif;
 use crate::mempool::Mempool;
+use crate::port_id::PortId;
 
 /// Frames queued for a flush, at most.
 pub const TX_QUEUE_FRAMES: usize = 64;

@@ -7,10 +7,10 @@ use dpdk_sys::rte_mbuf;
 
 use super::control::{Live, live};
 use super::ring::{Piece, Put, Taken, TxRing, Violation};
-use crate::device::PortId;
 use crate::ethdev::PortStats;
 use crate::mbuf::{Header, Mbuf, Segments};
 use crate::mempool::Mempool;
+use crate::port_id::PortId;
 
 /// Counters of a port's bursts, since it was opened or its statistics reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

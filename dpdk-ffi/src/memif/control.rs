@@ -12,7 +12,7 @@ use std::{io, ptr};
 
 use super::message::{self, Handshake, MESSAGE_BYTES, Message, Role, kind};
 use super::ring::{Map, Pieces, Region, RxRing, TxRing};
-use crate::device::PortId;
+use crate::port_id::PortId;
 
 /// Connections of one listening socket that have not finished the handshake, at most. A further one is
 /// closed.
