@@ -5,8 +5,8 @@ use roce::wire::udp::ROCE_PORT;
 use verbs::port::PortKind;
 use verbs::{PathMtu, PortSpec};
 
+use super::finding::{Finding, Severity};
 use super::system::{KernelInterface, System};
-use super::{Finding, Severity};
 
 const MIB: u64 = 1 << 20;
 /// Free hugepages, in bytes, that `dpdk_ffi` requires by default to use them.

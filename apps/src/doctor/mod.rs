@@ -1,6 +1,7 @@
 //! `roce doctor`: obstacles to RDMA on this machine, and the commands that remove them.
 
 mod checks;
+mod finding;
 mod pci;
 pub(crate) mod system;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use serde::Serialize;
 use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
 use crate::output;
+use finding::{Finding, Severity};
 use system::System;
 
 /// Look for what on this machine stands in the way of RDMA, and say how to mend it.
@@ -46,53 +48,6 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-}
-
-/// Severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Severity {
-    Ok,
-    Note,
-    Warning,
-    Blocks,
-}
-
-impl Severity {
-    fn text(self) -> &'static str {
-        match self {
-            Severity::Ok => "ok",
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Blocks => "BLOCKS",
-        }
-    }
-}
-
-/// Result of one check.
-#[derive(Debug, Serialize)]
-struct Finding {
-    topic: &'static str,
-    severity: Severity,
-    /// The condition found, and its meaning.
-    what: String,
-    /// The commands that correct it, one per line.
-    mend: Vec<String>,
-}
-
-impl Finding {
-    fn new(topic: &'static str, severity: Severity, what: impl Into<String>) -> Self {
-        Finding { topic, severity, what: what.into(), mend: Vec::new() }
-    }
-
-    fn ok(topic: &'static str, what: impl Into<String>) -> Self {
-        Finding::new(topic, Severity::Ok, what)
-    }
-
-    fn mend(mut self, command: impl Into<String>) -> Self {
-        self.mend.push(command.into());
-        self
-    }
 }
 
 /// The result, as `--json` prints it.

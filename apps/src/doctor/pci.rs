@@ -3,8 +3,8 @@
 use verbs::PortSpec;
 use verbs::port::PortKind;
 
+use super::finding::{Finding, Severity};
 use super::system::{PciNic, System};
-use super::{Finding, Severity};
 
 /// Drivers with which DPDK shares a NIC with the kernel.
 const BIFURCATED: [&str; 2] = ["mlx5_core", "mlx4_core"];

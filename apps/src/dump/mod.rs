@@ -1,6 +1,7 @@
 //! `roce dump`: captures, packet by packet.
 
 mod capture;
+mod content;
 mod line;
 mod sections;
 mod summary;
@@ -14,12 +15,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use roce::wire::{Packet, ParseError};
 use serde_json::json;
 use verbs::Qpn;
 
 use crate::progress::Progress;
 use capture::{Capture, Frame};
+use content::Content;
 use summary::Summary;
 
 /// Decode the RoCE v2 packets of a capture file.
@@ -77,43 +78,6 @@ fn parse_qpn(text: &str) -> Result<Qpn, String> {
     };
     let number = number.filter(|number| *number < 1 << 24);
     number.map(Qpn::new).ok_or_else(|| "a queue pair number is below 2^24: 17 or 0x11".to_owned())
-}
-
-/// Result of decoding a frame.
-enum Content<'a> {
-    Roce(Packet<'a>),
-    /// A RoCE packet that every device drops as malformed.
-    Malformed(ParseError),
-    /// A RoCE packet of which too little was captured.
-    Cut,
-    /// A frame of another protocol.
-    Other,
-}
-
-impl<'a> Content<'a> {
-    fn of(frame: &'a Frame) -> Self {
-        match Packet::parse(&frame.data) {
-            Ok(packet) => Content::Roce(packet),
-            Err(ParseError::Truncated) if frame.is_cut() => Content::Cut,
-            // Found before the UDP port is known, so these are no evidence of RoCE.
-            Err(
-                ParseError::NotRoce
-                | ParseError::StackedVlan
-                | ParseError::BadIpVersion
-                | ParseError::Ipv4Options
-                | ParseError::Fragment,
-            ) => Content::Other,
-            Err(error) => Content::Malformed(error),
-        }
-    }
-
-    fn is_bad(&self) -> bool {
-        match self {
-            Content::Roce(packet) => !packet.icrc_ok(),
-            Content::Malformed(_) => true,
-            Content::Cut | Content::Other => false,
-        }
-    }
 }
 
 impl DumpArgs {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Content;
+use super::content::Content;
 
 /// Counts over the frames of a capture; all but `frames` over those that the filters let pass.
 #[derive(Default, Serialize)]

@@ -167,6 +167,8 @@ fn depth_range() -> RangeInclusive<i64> {
     i64::from(*DEPTH.start())..=i64::from(*DEPTH.end())
 }
 
+/// Exit status for an invalid command line.
+pub(super) const USAGE: u8 = 2;
 /// The most inline bytes.
 const MAX_INLINE_BYTES: u32 = 1024;
 /// Messages longer than this complete one by one unless asked otherwise.

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use verbs::{Cqe, SendData, SendFlags, SendOp, SendRequest, Sge};
 
-use super::MEASURING;
 use super::control::{Message, unexpected};
 use super::params::{Extent, Verb};
 use super::pattern;
-use super::report::{BwRow, Row, peak_nanos_per_message};
+use super::report::{BwRow, MEASURING, Row, peak_nanos_per_message};
 use super::setup::{Area, Bench, PerfQp, check, send_id, split_id};
 use super::turns::Turns;
 use crate::progress::Progress;

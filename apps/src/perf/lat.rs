@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use verbs::{SendData, SendFlags, SendOp, SendRequest};
 
-use super::MEASURING;
 use super::control::{Message, unexpected};
 use super::params::{Extent, Verb};
 use super::pattern;
-use super::report::{LatRow, LatSpanRow, Row};
+use super::report::{LatRow, LatSpanRow, MEASURING, Row};
 use super::setup::{Area, Bench, check, send_id, split_id};
 use crate::progress::Progress;
 

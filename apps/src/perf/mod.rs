@@ -1,5 +1,6 @@
 //! `roce perf`: perftest over any port.
 
+mod affinity;
 mod args;
 mod bw;
 mod control;
@@ -20,22 +21,16 @@ mod oracle;
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use verbs::Placement;
 
 use crate::{counters, events};
-use args::{BwArgs, RawArgs, TestArgs};
+use args::{BwArgs, RawArgs, TestArgs, USAGE};
 use params::{Measure, Test, Verb};
 use report::Row;
 use setup::Bench;
 use turns::TurnRow;
-
-/// Exit status for an invalid command line.
-const USAGE: u8 = 2;
-/// Text of a progress bar.
-const MEASURING: &str = "Measuring";
 
 /// Bandwidth and latency between two ends, with perftest's options and report.
 ///
@@ -197,15 +192,4 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "device_counters": bench.context.device_counters(),
         "events": events::report(&bench.context.event_outcomes()),
     })
-}
-
-/// Binds the calling thread, which measures, to one CPU. Threads made before keep their affinity.
-fn pin(cpu: usize) -> anyhow::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        anyhow::bail!("--cpu {cpu}: CPUs are numbered from 0 to {}", rustix::thread::CpuSet::MAX_CPU - 1);
-    }
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .with_context(|| format!("--cpu {cpu}: this process may not run there, or there is no such CPU"))
 }

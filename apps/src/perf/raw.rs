@@ -16,11 +16,11 @@ use serde_json::json;
 use verbs::DeviceOptions;
 use verbs::port::{DpdkPort, Opened};
 
-use super::args::RawArgs;
+use super::affinity::pin;
+use super::args::{RawArgs, USAGE};
 use super::control::{Control, Message, unexpected};
 use super::message::RawHello;
 use super::params::{Extent, Measure};
-use super::pin;
 use super::report::{LINE, LatRow, RawRow, Row};
 use crate::exchange::Stall;
 use crate::exchange::limits::quote;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &RawArgs) -> anyhow::Result<ExitCode> {
         eprintln!(
             "roce perf raw: the limit program takes no faults, no --events and no --pcap: it is for speed alone"
         );
-        return Ok(ExitCode::from(super::USAGE));
+        return Ok(ExitCode::from(USAGE));
     }
     let mut raw = Raw::open(args)?;
     let result = raw.measure();

@@ -12,6 +12,9 @@ use super::params::{Extent, Measure, Params, Verb};
 pub(super) const LINE: &str =
     "---------------------------------------------------------------------------------------";
 
+/// Text of a progress bar.
+pub(super) const MEASURING: &str = "Measuring";
+
 /// Title of the counters of this end that are not zero.
 pub(super) const COUNTERS_HEADER: &str = " counters   of this end, not zero";
 

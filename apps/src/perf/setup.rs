@@ -9,6 +9,7 @@ use verbs::{
     RecvRequest, WcStatus,
 };
 
+use super::affinity::pin;
 use super::args::{Local, PeerArgs};
 use super::control::{Control, Message, unexpected};
 use super::message::{End, Hello, check_ends};
@@ -179,7 +180,7 @@ impl Bench {
         let context =
             device.open_with(local.loss_turns.as_ref().map_or(faults, |turns| turns.faults(faults)))?;
         if let Some(cpu) = peer.cpu {
-            super::pin(cpu)?;
+            pin(cpu)?;
         }
         let attr = context.attr();
         let active = attr.active_mtu.ok_or_else(|| {

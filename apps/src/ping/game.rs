@@ -8,7 +8,7 @@ use verbs::{
     SendOp, SendRequest, WcStatus,
 };
 
-use super::PingArgs;
+use super::args::PingArgs;
 use crate::progress::Progress;
 
 /// IDs of the work requests, and bits of those pending.
