@@ -31,11 +31,12 @@ impl Budget {
         let Some(bucket) = self.bucket_of(source, now) else { return false };
         let elapsed_nanos = now.nanos_since(bucket.filled_at);
         let earned = elapsed_nanos / SOURCE_ANSWER_INTERVAL_NANOS;
-        if u64::from(bucket.tokens) + earned >= u64::from(SOURCE_ANSWERS_BURST) {
-            (bucket.tokens, bucket.filled_at) = (SOURCE_ANSWERS_BURST, now);
-        } else {
-            bucket.tokens += earned as u32; // below the burst
-            bucket.filled_at = bucket.filled_at.plus_nanos(earned * SOURCE_ANSWER_INTERVAL_NANOS);
+        match u32::try_from(u64::from(bucket.tokens) + earned) {
+            Ok(tokens) if tokens < SOURCE_ANSWERS_BURST => {
+                bucket.tokens = tokens;
+                bucket.filled_at = bucket.filled_at.plus_nanos(earned * SOURCE_ANSWER_INTERVAL_NANOS);
+            }
+            _ => (bucket.tokens, bucket.filled_at) = (SOURCE_ANSWERS_BURST, now),
         }
         let has_token = bucket.tokens > 0;
         bucket.tokens -= u32::from(has_token);

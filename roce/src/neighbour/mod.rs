@@ -15,6 +15,17 @@
 //!
 //! Not implemented: multicast listener reports, router discovery, duplicate address detection.
 
+// No value from the wire reaches unwrap, indexing or a narrowing cast (docs/ARCHITECTURE.md, decision 7).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::unwrap_used,
+        clippy::expect_used
+    )
+)]
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -123,18 +123,15 @@ impl Aeth {
     }
 }
 
-/// RNR NAK timer by code, in units of 10 microseconds (IBA table 45).
-const RNR_TIMER_10_MICROS: [u16; 32] = [
-    65_535, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
-    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
-];
-
 /// Returns the minimum wait after an RNR NAK with this timer code, in nanoseconds (IBA table 45): 10 us for
 /// code 1 up to 491.52 ms for 31, and 655.36 ms for 0. Only the low five bits of `code` count.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
-    let index = (code & VALUE) as usize;
-    // Code 0 is 65,536 units, one more than a `u16` table entry can represent.
-    let units = RNR_TIMER_10_MICROS[index] as u64 + if index == 0 { 1 } else { 0 };
+    // From code 2 on, even codes are powers of two, and odd codes 3/2 of the power before them.
+    let units: u64 = match code & VALUE {
+        0 => 65_536,
+        even if even % 2 == 0 => 1 << (even / 2),
+        odd => (3 << (odd / 2)) / 2,
+    };
     units * 10_000
 }
 
@@ -168,13 +165,21 @@ mod tests {
         assert_eq!(Syndrome::from_byte(0xFF), Syndrome::Reserved(0xFF));
     }
 
+    /// RNR NAK timer by code, in units of 10 microseconds (IBA table 45).
+    const RNR_TIMER_10_MICROS: [u64; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+
     #[test]
     fn rnr_timer_codes_and_times_are_inverse() {
         assert_eq!(rnr_timer_nanos(0), 655_360_000);
         assert_eq!(rnr_timer_nanos(1), 10_000);
         assert_eq!(rnr_timer_nanos(12), 640_000);
         assert_eq!(rnr_timer_nanos(31), 491_520_000);
-        for code in 0..32 {
+        for (code, units) in (0..).zip(RNR_TIMER_10_MICROS) {
+            assert_eq!(rnr_timer_nanos(code), units * 10_000, "code {code}");
+            assert_eq!(rnr_timer_nanos(0xE0 | code), units * 10_000, "of the byte only five bits count");
             assert_eq!(rnr_timer_code(rnr_timer_nanos(code)), code);
         }
         assert_eq!(rnr_timer_code(0), 1);

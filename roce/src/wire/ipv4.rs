@@ -77,10 +77,10 @@ pub fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
 
 /// Folds a sum of 16-bit words to 16 bits, with end-around carry (RFC 1071).
 pub const fn fold(sum: u32) -> u16 {
-    let once = (sum & 0xFFFF) + (sum >> 16);
-    let twice = (once & 0xFFFF) + (once >> 16);
-    // The second fold leaves at most 0xFFFF, so the cast loses nothing.
-    twice as u16
+    let [h0, h1, l0, l1] = sum.to_be_bytes();
+    let (sum, carry) = u16::from_be_bytes([h0, h1]).overflowing_add(u16::from_be_bytes([l0, l1]));
+    // After a carry the sum is at most 0xFFFE, so adding the carry does not overflow.
+    if carry { sum + 1 } else { sum }
 }
 
 /// Whether the header's checksum is correct.

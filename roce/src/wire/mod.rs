@@ -9,6 +9,17 @@
 //!              '------------------- covered by the ICRC -------------------------'
 //! ```
 
+// No value from the wire reaches unwrap, indexing or a narrowing cast (docs/ARCHITECTURE.md, decision 7).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::unwrap_used,
+        clippy::expect_used
+    )
+)]
+
 pub mod aeth;
 pub mod atomiceth;
 pub mod bth;

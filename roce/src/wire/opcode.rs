@@ -159,6 +159,11 @@ pub struct OpcodeInfo {
 const ABSENT: u8 = u8::MAX;
 
 impl OpcodeInfo {
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        reason = "evaluated for `TABLE` only: a value out of bounds fails the build"
+    )]
     const fn new(
         opcode: Opcode,
         name: &'static str,
@@ -175,6 +180,7 @@ impl OpcodeInfo {
         while i < headers.len() {
             offsets[headers[i] as usize] = ext_len_bytes as u8;
             ext_len_bytes += headers[i].len_bytes();
+            assert!(ext_len_bytes < ABSENT as usize, "the extension headers are too long");
             i += 1;
         }
         let is_response =
@@ -197,10 +203,11 @@ impl OpcodeInfo {
 
     /// Returns the header's offset in bytes from the end of the base transport header; `None` if packets of
     /// this opcode do not have it.
-    pub const fn offset_of(&self, header: ExtHeader) -> Option<usize> {
-        match self.offsets[header as usize] {
-            ABSENT => None,
-            offset => Some(offset as usize),
+    #[inline]
+    pub fn offset_of(&self, header: ExtHeader) -> Option<usize> {
+        match self.offsets.get(header as usize) {
+            None | Some(&ABSENT) => None,
+            Some(&offset) => Some(usize::from(offset)),
         }
     }
 
@@ -231,8 +238,9 @@ impl Opcode {
     }
 
     /// Looks the opcode up in the table; `None` if it is not listed.
-    pub const fn info(self) -> Option<&'static OpcodeInfo> {
-        TABLE[self.0 as usize].as_ref()
+    #[inline]
+    pub fn info(self) -> Option<&'static OpcodeInfo> {
+        TABLE.get(usize::from(self.0))?.as_ref()
     }
 
     /// Maps a numbered SEND (0xE0 to 0xE5) to the standard's SEND; returns other opcodes unchanged.

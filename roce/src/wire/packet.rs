@@ -137,10 +137,14 @@ impl AddressPair {
     /// The addresses of packets from `src` to `dst`, which must be of one IP family.
     pub fn new(src: Gid, dst: Gid) -> Self {
         let is_ipv6 = !src.is_ipv4();
-        let (skipped, len) = if is_ipv6 { (0, 16) } else { (12, 4) };
         let mut bytes = [0; 32];
-        bytes[..len].copy_from_slice(&src.0[skipped..]);
-        bytes[len..2 * len].copy_from_slice(&dst.0[skipped..]);
+        if is_ipv6 {
+            bytes[..16].copy_from_slice(&src.0);
+            bytes[16..].copy_from_slice(&dst.0);
+        } else {
+            bytes[..4].copy_from_slice(&src.0[12..]);
+            bytes[4..8].copy_from_slice(&dst.0[12..]);
+        }
         AddressPair { is_ipv6, bytes }
     }
 }

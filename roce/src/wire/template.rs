@@ -370,6 +370,7 @@ impl HeaderTemplate {
         spec: &PacketSpec,
     ) -> Option<&'f mut [u8]> {
         let total_len = u16::try_from(frame.len() - L3).ok()?;
+        let udp_len = total_len - u16::try_from(Ipv4Header::LEN).ok()?;
         let (head, body) = frame.split_first_chunk_mut::<LEN>()?;
         *head = *self.bytes.first_chunk()?;
         let ip: &mut [u8; V4_LEN] = head.last_chunk_mut()?;
@@ -377,7 +378,7 @@ impl HeaderTemplate {
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[4..6].copy_from_slice(&spec.ip_id.to_be_bytes());
         ip[10..12].copy_from_slice(&(!ipv4::fold(sum)).to_be_bytes());
-        ip[24..26].copy_from_slice(&(total_len - Ipv4Header::LEN as u16).to_be_bytes());
+        ip[24..26].copy_from_slice(&udp_len.to_be_bytes());
         self.fill_bth(ip.last_chunk_mut()?, spec);
         Some(body)
     }
@@ -400,8 +401,8 @@ impl HeaderTemplate {
 
     /// Writes the fields of the base transport header in which packets differ.
     fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], spec: &PacketSpec) {
-        // The cast keeps the low bits, of which the pad count uses two.
-        let pad_bytes = (spec.payload_len as u8).wrapping_neg() & 3;
+        let [len_low, ..] = spec.payload_len.to_le_bytes();
+        let pad_bytes = len_low.wrapping_neg() & 3;
         let [_, n0, n1, n2] = spec.psn.value().to_be_bytes();
         bytes[0] = spec.opcode.value();
         bytes[1] = bth::flags_byte(spec.solicited, self.mig_req, pad_bytes);

@@ -46,8 +46,8 @@ impl UdpHeader {
 /// dynamic port range (0xC000 to 0xFFFF).
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xF_FFFF;
-    // At most 14 bits are set, so the cast loses nothing.
-    0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
+    // The mask leaves 14 bits, so the cast loses nothing.
+    0xC000 | ((label ^ (label >> 14)) & 0x3FFF) as u16
 }
 
 /// Returns the flow label (20 bits) of a connection whose address vector has none. The function is
