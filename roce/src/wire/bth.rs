@@ -1,6 +1,6 @@
 //! Base transport header (IBA 9.2).
 
-use super::Opcode;
+use super::opcode::Opcode;
 use crate::id::{PKey, Qpn};
 use crate::psn::Psn;
 

@@ -1,9 +1,12 @@
 //! The invariant CRC (IBA 7.8, annex A17): CRC-32 of eight 0xFF bytes, then of the packet from the IP header
 //! to the pad bytes, with the fields that routers may change read as ones.
 
-use super::{Bth, Ipv4Header, Ipv6Header, UdpHeader};
+use super::{bth::Bth, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
 use crc32fast::Hasher;
 use std::sync::LazyLock;
+
+/// Bytes of the ICRC, the last field of every packet.
+pub const ICRC_LEN: usize = 4;
 
 /// A hasher in its initial state, cloned for each packet, because `Hasher::new` looks up the CPU's features
 /// (31 instructions).

@@ -46,6 +46,7 @@ pub use bth::Bth;
 pub use deth::Deth;
 pub use eth::{EthHeader, VlanTag};
 pub use feth::Feth;
+pub use icrc::ICRC_LEN;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use ipv4::Ipv4Header;
@@ -58,9 +59,6 @@ pub use sacketh::SackEth;
 pub use template::{FrameParts, HeaderSpec, HeaderTemplate, MixedFamilies, PacketSpec};
 pub use udp::{UdpHeader, flow_label_from_qpns, udp_source_port};
 pub use xrceth::XrcEth;
-
-/// Bytes of the ICRC, the last field of every packet.
-pub const ICRC_LEN: usize = 4;
 
 #[cfg(test)]
 mod refusals;

@@ -102,18 +102,18 @@ impl ExtHeader {
     /// Bytes on the wire, a multiple of 4.
     pub const fn len_bytes(self) -> usize {
         match self {
-            ExtHeader::Reth => super::Reth::LEN,
-            ExtHeader::Aeth => super::Aeth::LEN,
-            ExtHeader::AtomicEth => super::AtomicEth::LEN,
-            ExtHeader::AtomicAckEth => super::AtomicAckEth::LEN,
-            ExtHeader::ImmDt => super::ImmDt::LEN,
-            ExtHeader::Ieth => super::Ieth::LEN,
-            ExtHeader::Deth => super::Deth::LEN,
+            ExtHeader::Reth => super::reth::Reth::LEN,
+            ExtHeader::Aeth => super::aeth::Aeth::LEN,
+            ExtHeader::AtomicEth => super::atomiceth::AtomicEth::LEN,
+            ExtHeader::AtomicAckEth => super::atomiceth::AtomicAckEth::LEN,
+            ExtHeader::ImmDt => super::immdt::ImmDt::LEN,
+            ExtHeader::Ieth => super::ieth::Ieth::LEN,
+            ExtHeader::Deth => super::deth::Deth::LEN,
             ExtHeader::Rdeth => 4,
-            ExtHeader::XrcEth => super::XrcEth::LEN,
-            ExtHeader::Feth => super::Feth::LEN,
-            ExtHeader::SackEth => super::SackEth::LEN,
-            ExtHeader::RecvEth => super::RecvEth::LEN,
+            ExtHeader::XrcEth => super::xrceth::XrcEth::LEN,
+            ExtHeader::Feth => super::feth::Feth::LEN,
+            ExtHeader::SackEth => super::sacketh::SackEth::LEN,
+            ExtHeader::RecvEth => super::recveth::RecvEth::LEN,
             ExtHeader::CnpReserved => 16,
         }
     }

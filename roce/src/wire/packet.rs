@@ -1,12 +1,17 @@
 //! Parsing of a received frame in one pass.
 
-use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, VLAN_ID_MASK};
-use super::icrc::RetransmitFields;
-use super::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
-use super::udp::ROCE_PORT;
+use super::atomiceth::{AtomicAckEth, AtomicEth};
+use super::eth::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EthHeader, VLAN_ID_MASK, VlanTag,
+};
+use super::icrc::{self, ICRC_LEN, RetransmitFields};
+use super::ipv4::{self, FRAGMENT_BITS, Ipv4Header, PROTOCOL_UDP, VERSION_IHL};
+use super::ipv6::{self, Ipv6Header};
+use super::opcode::{ExtHeader, OpcodeInfo};
+use super::udp::{ROCE_PORT, UdpHeader};
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthHeader, ExtHeader, Feth, ICRC_LEN, Ieth, ImmDt, Ipv4Header,
-    Ipv6Header, OpcodeInfo, RecvEth, Reth, SackEth, UdpHeader, VlanTag, XrcEth, icrc, ipv4, ipv6,
+    aeth::Aeth, bth::Bth, deth::Deth, feth::Feth, ieth::Ieth, immdt::ImmDt, recveth::RecvEth, reth::Reth,
+    sacketh::SackEth, xrceth::XrcEth,
 };
 use crate::id::{Gid, Mac};
 

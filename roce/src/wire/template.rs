@@ -1,11 +1,15 @@
 //! Frames to send. The headers that are constant for a destination are written once, then copied per packet.
 
-use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
-use super::ipv4::{DONT_FRAGMENT, PROTOCOL_UDP, VERSION_IHL};
-use super::udp::ROCE_PORT;
+use super::atomiceth::{AtomicAckEth, AtomicEth};
+use super::bth::{self, Bth};
+use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthHeader, VlanTag};
+use super::icrc::{self, ICRC_LEN};
+use super::ipv4::{self, DONT_FRAGMENT, Ipv4Header, PROTOCOL_UDP, VERSION_IHL};
+use super::opcode::{ExtHeader, Opcode, OpcodeInfo};
+use super::udp::{ROCE_PORT, UdpHeader};
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthHeader, ExtHeader, Feth, ICRC_LEN, Ieth, ImmDt, Ipv4Header,
-    Ipv6Header, Opcode, OpcodeInfo, RecvEth, Reth, SackEth, UdpHeader, VlanTag, XrcEth, bth, icrc, ipv4,
+    aeth::Aeth, deth::Deth, feth::Feth, ieth::Ieth, immdt::ImmDt, ipv6::Ipv6Header, recveth::RecvEth,
+    reth::Reth, sacketh::SackEth, xrceth::XrcEth,
 };
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
