@@ -40,7 +40,6 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
         "roce/src/engine/notify.rs",
         "roce/src/engine/objects.rs",
     ],
-    &["roce/src/neighbour/frames.rs", "roce/src/neighbour/mod.rs"],
     &["roce/src/port/events/mod.rs", "roce/src/port/events/plan.rs", "roce/src/port/events/streams.rs"],
     &[
         "roce/src/qp/rc/completer.rs",

@@ -8,7 +8,6 @@ use etherparse::{
     ArpEthIpv4Packet, ArpOperation, IcmpEchoHeader, Icmpv4Type, Icmpv6Type, PacketBuilder, VlanId,
 };
 
-use super::group_mac_v6;
 use crate::id::Mac;
 
 /// The shortest Ethernet frame in bytes, without FCS; shorter ones are padded with zeros.
@@ -131,4 +130,10 @@ pub(super) fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
 /// The Ethernet group address of [`solicited_node`].
 pub(super) fn solicited_node_mac(target: Ipv6Addr) -> Mac {
     group_mac_v6(solicited_node(target))
+}
+
+/// The Ethernet group address of the IPv6 multicast address `group` (RFC 2464).
+pub(super) fn group_mac_v6(group: Ipv6Addr) -> Mac {
+    let [.., a, b, c, d] = group.octets();
+    Mac([0x33, 0x33, a, b, c, d])
 }

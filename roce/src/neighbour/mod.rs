@@ -234,7 +234,7 @@ impl Neighbour {
     /// groups of its IPv6 addresses.
     pub fn is_member(&self, mac: Mac) -> bool {
         mac == Mac::BROADCAST
-            || mac == group_mac_v6(frames::ALL_NODES)
+            || mac == frames::group_mac_v6(frames::ALL_NODES)
             || (mac.0.starts_with(&[0x33, 0x33, 0xFF])
                 && self.gids.iter().any(|(_, entry)| match entry.ip() {
                     IpAddr::V6(own) => frames::solicited_node_mac(own) == mac,
@@ -309,7 +309,7 @@ impl Neighbour {
                     self.counters.arp_requests_tx += self.enqueue(frame);
                 }
                 IpAddr::V6(ip) => {
-                    let link = self.link(group_mac_v6(frames::ALL_NODES), entry.vlan);
+                    let link = self.link(frames::group_mac_v6(frames::ALL_NODES), entry.vlan);
                     let frame = frames::advertisement(link, ip, frames::ALL_NODES, false);
                     self.counters.nd_advertisements_tx += self.enqueue(frame);
                 }
@@ -375,13 +375,8 @@ fn group_mac(ip: IpAddr) -> Option<Mac> {
             let [_, b, c, d] = ip.octets();
             Some(Mac([0x01, 0x00, 0x5E, b & 0x7F, c, d]))
         }
-        IpAddr::V6(ip) => Some(group_mac_v6(ip)),
+        IpAddr::V6(ip) => Some(frames::group_mac_v6(ip)),
     }
-}
-
-fn group_mac_v6(group: Ipv6Addr) -> Mac {
-    let [.., a, b, c, d] = group.octets();
-    Mac([0x33, 0x33, a, b, c, d])
 }
 
 #[cfg(test)]

@@ -217,7 +217,7 @@ impl Neighbour {
             return Err(Ignored);
         }
         let (mac, answer_to) = if is_probe {
-            (super::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
+            (frames::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
         } else {
             if link_address.is_some() {
                 // Without a cache entry the claim has no effect; the solicitation is answered anyway.
