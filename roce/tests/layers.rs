@@ -40,7 +40,6 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[
         "roce/src/engine/notify.rs",
         "roce/src/engine/objects.rs",
     ],
-    &["roce/src/port/events/mod.rs", "roce/src/port/events/plan.rs", "roce/src/port/events/streams.rs"],
     &[
         "roce/src/qp/rc/completer.rs",
         "roce/src/qp/rc/loss_timer.rs",

@@ -240,7 +240,8 @@ impl<P: Port> Events<P> {
         let spot = self.streams.locate(sighting.dest, sighting.space, sighting.psn)?;
         if spot.is_new {
             let unplaced = self.watches.iter_mut().filter(|watch| watch.space.is_none());
-            for watch in unplaced.filter(|watch| watch.event.names(spot.number, sighting)) {
+            let (dest_qpn, space) = (sighting.dest.1, sighting.space);
+            for watch in unplaced.filter(|watch| watch.event.names(spot.number, dest_qpn, space)) {
                 watch.space = Some(spot.space);
                 watch.offset = watch.event.psn.offset_from(sighting.psn);
                 self.streams.watch(spot.space);

@@ -1,6 +1,5 @@
 //! The specification of events: packets that match, and actions.
 
-use super::Sighting;
 use crate::id::Qpn;
 use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
@@ -86,13 +85,13 @@ pub struct PacketEvent {
 }
 
 impl PacketEvent {
-    /// Returns whether the event matches the PSN space of a packet and its connection, which has this `number`.
-    pub(super) fn names(&self, number: u32, sighting: &Sighting) -> bool {
+    /// Returns whether the event matches `space` of the connection `number`, whose requests go to `dest_qpn`.
+    pub(super) fn names(&self, number: u32, dest_qpn: Qpn, space: PsnSpace) -> bool {
         let is_of_qp = match self.qp {
             EventQp::Number(wanted) => wanted == number,
-            EventQp::Dest(wanted) => wanted == sighting.dest.1,
+            EventQp::Dest(wanted) => wanted == dest_qpn,
         };
-        is_of_qp && self.space == sighting.space
+        is_of_qp && self.space == space
     }
 
     fn check(&self) -> Result<(), &'static str> {
