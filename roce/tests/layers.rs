@@ -26,13 +26,6 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// must leave this list.
 const ALLOWED_CIRCLES: &[&[&str]] = &[
     &["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/mempool.rs"],
-    &[
-        "roce/src/congestion/dcqcn.rs",
-        "roce/src/congestion/parameters.rs",
-        "roce/src/congestion/scheme.rs",
-        "roce/src/congestion/swift.rs",
-        "roce/src/congestion/timely.rs",
-    ],
     &["roce/src/engine/admit.rs", "roce/src/engine/qp_object.rs"],
     &[
         "roce/src/engine/egress.rs",

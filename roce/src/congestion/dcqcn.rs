@@ -14,8 +14,7 @@
 //! No timer runs: [`Dcqcn::may_send`] and [`Dcqcn::on_cnp`] apply the changes that are due at the time of the call.
 
 use super::pacer::{Pacer, RATE_MAX_BITS_PER_SEC};
-use super::parameters::{BITS_PER_MBIT, parameters};
-use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
+use super::parameters::{BITS_PER_MBIT, DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
 use crate::time::Instant;
 
 parameters! {

@@ -25,7 +25,8 @@ pub mod timely;
 
 pub use dcqcn::Dcqcn;
 pub use notification::{CnpPacing, NotificationConfig};
-pub use scheme::{CongestionScheme, DEFAULT_WINDOW_PKTS, NoCongestionScheme};
+pub use parameters::{DEFAULT_WINDOW_PKTS, NoCongestionScheme};
+pub use scheme::CongestionScheme;
 pub use swift::Swift;
 pub use timely::Timely;
 

@@ -1,8 +1,14 @@
 //! Parameters of a congestion control scheme: named numbers with a default and a range, changed by text such as
 //! `rpg_gd=11,rpg_ai_rate=10`.
 
-use super::scheme::NoCongestionScheme;
 use std::fmt;
+
+/// Default window of a queue pair, in packets in flight.
+pub const DEFAULT_WINDOW_PKTS: u32 = 256;
+
+/// The largest window, in packets: a quarter of the PSN circle, so that PSNs in flight lie well within half
+/// of the circle.
+pub const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
 /// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
 pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
@@ -83,6 +89,42 @@ impl Limits {
             NoCongestionScheme::BadValue { name: name.to_owned(), value: value.to_owned(), min, max }
         })
     }
+}
+
+/// Error of parsing a [`CongestionScheme`](super::CongestionScheme).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCongestionScheme {
+    /// Unknown scheme, or parameters of a scheme that has none.
+    #[error(
+        "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
+         last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
+    )]
+    UnknownScheme {
+        /// The text given.
+        name: String,
+    },
+    /// Unknown parameter of a known scheme.
+    #[error("{scheme} has no parameter `{name}`: it has {allowed}")]
+    UnknownParameter {
+        /// Name of the scheme.
+        scheme: &'static str,
+        /// The parameter given.
+        name: String,
+        /// The parameters of the scheme, separated by commas.
+        allowed: String,
+    },
+    /// Value that is no number, or out of range.
+    #[error("{name} = `{value}`: needed a number from {min} to {max}")]
+    BadValue {
+        /// Name of the parameter.
+        name: String,
+        /// The value given.
+        value: String,
+        /// The smallest value allowed.
+        min: u32,
+        /// The largest value allowed.
+        max: u32,
+    },
 }
 
 /// Declares the parameters of a scheme: documentation, name, default and range.

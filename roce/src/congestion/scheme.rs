@@ -1,18 +1,11 @@
 //! Congestion control schemes by name, with their parameters.
 
 use super::dcqcn::DcqcnParameters;
-use super::parameters::{Limits, Parameters};
+use super::parameters::{DEFAULT_WINDOW_PKTS, Limits, NoCongestionScheme, Parameters, WINDOW_PKTS_MAX};
 use super::swift::SwiftParameters;
 use super::timely::TimelyParameters;
 use std::fmt;
 use std::str::FromStr;
-
-/// Default window of a queue pair, in packets in flight.
-pub const DEFAULT_WINDOW_PKTS: u32 = 256;
-
-/// The largest window, in packets: a quarter of the PSN circle, so that PSNs in flight lie well within half
-/// of the circle.
-pub const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
 /// Congestion control scheme of a sender; its peer may use another scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,42 +73,6 @@ impl fmt::Display for CongestionScheme {
             CongestionScheme::Timely(parameters) => parameters.write(f),
         }
     }
-}
-
-/// Error of parsing a [`CongestionScheme`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoCongestionScheme {
-    /// Unknown scheme, or parameters of a scheme that has no parameters.
-    #[error(
-        "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
-         last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
-    )]
-    UnknownScheme {
-        /// The text given.
-        name: String,
-    },
-    /// Unknown parameter of a known scheme.
-    #[error("{scheme} has no parameter `{name}`: it has {allowed}")]
-    UnknownParameter {
-        /// Name of the scheme.
-        scheme: &'static str,
-        /// The parameter given.
-        name: String,
-        /// The parameters of the scheme, separated by commas.
-        allowed: String,
-    },
-    /// Value that is not a number, or out of range.
-    #[error("{name} = `{value}`: needed a number from {min} to {max}")]
-    BadValue {
-        /// Name of the parameter.
-        name: String,
-        /// The value given.
-        value: String,
-        /// The smallest value allowed.
-        min: u32,
-        /// The largest value allowed.
-        max: u32,
-    },
 }
 
 impl FromStr for CongestionScheme {

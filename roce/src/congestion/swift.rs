@@ -10,8 +10,7 @@
 //! ```
 //! A window below one packet sets a rate: one packet per rtt / window.
 
-use super::parameters::parameters;
-use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
+use super::parameters::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
 use crate::time::Instant;
 
 parameters! {

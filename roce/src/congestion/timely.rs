@@ -10,8 +10,7 @@
 //! ```
 
 use super::pacer::Pacer;
-use super::parameters::{BITS_PER_MBIT, parameters};
-use super::scheme::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX};
+use super::parameters::{BITS_PER_MBIT, DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
 use crate::time::Instant;
 
 parameters! {

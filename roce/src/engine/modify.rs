@@ -6,7 +6,7 @@ use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
 use super::{Engine, schedule};
 use crate::congestion::notification::ECT_0;
-use crate::congestion::scheme;
+use crate::congestion::parameters;
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::neighbour::Resolution;
 use crate::port::Port;
@@ -297,7 +297,7 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
         return Err(ModifyError::OutOfRange { attribute: "selective repeat window", value, needed });
     }
     if let Some(scheme) = attr.congestion.filter(|scheme| !scheme.is_valid()) {
-        let needed = format!("1 to {} packets", scheme::WINDOW_PKTS_MAX);
+        let needed = format!("1 to {} packets", parameters::WINDOW_PKTS_MAX);
         let value = u64::from(scheme.window_pkts());
         return Err(ModifyError::OutOfRange { attribute: "congestion window", value, needed });
     }
