@@ -94,7 +94,7 @@ impl Limits {
 /// Error of parsing a [`CongestionScheme`](super::CongestionScheme).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCongestionScheme {
-    /// Unknown scheme, or parameters of a scheme that has none.
+    /// Unknown scheme, or parameters of a scheme that has no parameters.
     #[error(
         "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
          last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
@@ -113,7 +113,7 @@ pub enum NoCongestionScheme {
         /// The parameters of the scheme, separated by commas.
         allowed: String,
     },
-    /// Value that is no number, or out of range.
+    /// Value that is not a number, or out of range.
     #[error("{name} = `{value}`: needed a number from {min} to {max}")]
     BadValue {
         /// Name of the parameter.
