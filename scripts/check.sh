@@ -18,7 +18,7 @@
 #   instructions         instruction counts, against those pinned
 #   loom                 models of threads, in every interleaving
 #   asan, tsan           tests under AddressSanitizer (C code too) and ThreadSanitizer
-#   miri                 tests under the interpreter, where a nightly toolchain has it
+#   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for a minute
 #
 # The last lines name the steps that could not run.
@@ -34,6 +34,7 @@ not_run=()
 QUICK_TAPES=2000
 FUZZ_SECONDS=60
 CARGO_DENY_VERSION=0.20.2
+MIRI_TOOLCHAIN=nightly-2026-10-15
 # A download that stalls ends after this.
 RUSTUP_SECONDS_MAX=300
 
@@ -159,14 +160,14 @@ instructions() {
     scripts/instructions.sh
 }
 
-# cargo test with these arguments. A filter that names nothing must not pass: each binary has to run a test.
+# Runs a test command of cargo. A filter that names nothing must not pass: each binary has to run a test.
 test_some() {
     local output
     output=$(mktemp)
-    cargo test "$@" 2>&1 | tee "$output"
+    "$@" 2>&1 | tee "$output"
     if ! grep -q '^test result: ok' "$output" || grep -q '^test result: ok\. 0 passed' "$output"; then
         rm "$output"
-        echo "check.sh: 'cargo test $*' has run no test" >&2
+        echo "check.sh: '$*' has run no test" >&2
         exit 1
     fi
     rm "$output"
@@ -176,7 +177,7 @@ test_some() {
 loom() {
     step "models of threads, under loom"
     RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_PROFILE_DEV_OPT_LEVEL=0 \
-        test_some --package roce --package verbs --lib --locked --target-dir target/loom -- models::
+        test_some cargo test --package roce --package verbs --lib --locked --target-dir target/loom -- models::
 }
 
 # sanitized SANITIZER ARGUMENTS...: cargo test under a sanitizer. RUSTC_BOOTSTRAP, because the flag is unstable;
@@ -188,7 +189,7 @@ sanitized() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         RUSTFLAGS="-Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
-        test_some --locked --target "$host" --target-dir "target/$sanitizer" "$@"
+        test_some cargo test --locked --target "$host" --target-dir "target/$sanitizer" "$@"
 }
 
 # CFLAGS instruments the C code of dpdk-sys; gcc's instrumentation works with the runtime of rustc. DPDK's libraries
@@ -211,14 +212,16 @@ tsan() {
 
 miri() {
     step "tests of memory, queues, headers and recovery, under Miri"
-    if ! cargo +nightly miri --version >/dev/null 2>&1; then
-        not_run+=("miri: no nightly toolchain with it (rustup +nightly component add miri rust-src)")
+    if ! cargo "+$MIRI_TOOLCHAIN" miri --version >/dev/null 2>&1 &&
+        ! timeout "$RUSTUP_SECONDS_MAX" rustup toolchain install "$MIRI_TOOLCHAIN" \
+            --profile minimal --component miri,rust-src --no-self-update; then
+        not_run+=("miri: no toolchain $MIRI_TOOLCHAIN with it (rustup toolchain install $MIRI_TOOLCHAIN --component miri,rust-src)")
         echo "NOT RUN: ${not_run[-1]}"
         return
     fi
     # Tests of properties keep what failed in files.
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
-        cargo +nightly miri test --package roce --lib --locked --target-dir target/miri -- \
+        test_some cargo "+$MIRI_TOOLCHAIN" miri test --package roce --lib --locked --target-dir target/miri -- \
         mem:: queue:: wire:: recovery::
 }
 
