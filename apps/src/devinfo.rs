@@ -117,7 +117,7 @@ impl Report {
                 max_mr: attr.limits.max_mrs,
                 max_pd: attr.limits.max_pds,
                 max_qp_rd_atom: attr.max_rd_atomic,
-                max_msg_bytes: roce::queue::wqe::MAX_MESSAGE_BYTES,
+                max_msg_bytes: roce::queue::MAX_MESSAGE_BYTES,
             },
         }
     }

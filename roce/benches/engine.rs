@@ -6,7 +6,7 @@ mod flow;
 use criterion::{Bencher, Criterion, Throughput, criterion_group};
 use flow::{BATCH_PKTS, Case, Flow, Least};
 use roce::id::RKey;
-use roce::qp::rc::segment::segment;
+use roce::qp::segment;
 use roce::queue::SendOp;
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use flow::flood::{Flood, LinkJunk};
 use flow::{BATCH_PKTS, Case, Flow, Junk, Least};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use roce::id::RKey;
-use roce::qp::rc::segment::segment;
+use roce::qp::segment;
 use roce::queue::SendOp;
 use roce::wire::{Packet, icrc};
 use std::hint::black_box;

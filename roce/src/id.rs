@@ -72,7 +72,7 @@ impl PKey {
 
     /// Returns whether a queue pair of this P_Key may receive a packet that carries `other`: both P_Keys are of the
     /// same partition, and at least one of the two is a full member (IBA 10.9.3).
-    pub const fn accepts(self, other: PKey) -> bool {
+    pub(crate) const fn accepts(self, other: PKey) -> bool {
         (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
     }
 }

@@ -20,7 +20,7 @@ pub mod wire;
 
 pub mod random;
 
-pub mod table;
+pub(crate) mod table;
 
 pub mod port;
 

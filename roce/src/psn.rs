@@ -64,7 +64,7 @@ impl Psn {
     }
 
     /// Returns the distance of this PSN above `base`, counted upwards around the circle: 0 to 2^24 - 1.
-    pub const fn distance_from(self, base: Psn) -> u32 {
+    pub(crate) const fn distance_from(self, base: Psn) -> u32 {
         self.0.wrapping_sub(base.0) & (Self::COUNT - 1)
     }
 

@@ -34,13 +34,13 @@ const fn first(before_wrap: u32) -> u32 {
 }
 
 /// Position of the first element of a ring.
-pub const RING_POSITION: u32 = first(3);
+pub(crate) const RING_POSITION: u32 = first(3);
 
 /// Recv WQE sequence number of the first receive that a connection completes.
 pub const RECEIVE: u32 = first(2);
 
 /// MSN before any request was executed (IBA 9.7.7.1: 0).
-pub const MSN: Msn = Msn::new(first(5));
+pub(crate) const MSN: Msn = Msn::new(first(5));
 
 /// First instant of simulations and of tests.
 pub const INSTANT: Instant = Instant::from_nanos(if NEAR_WRAP { (1_000_000_000 << 32) - 50 } else { 0 });
@@ -52,7 +52,7 @@ pub const fn psn(chosen: u32) -> Psn {
 
 /// Returns the first IPv4 identification of an address vector: the random number `drawn` or, with the feature, a number
 /// 1 to 100 below 2^16.
-pub const fn ip_id(drawn: u16) -> u16 {
+pub(crate) const fn ip_id(drawn: u16) -> u16 {
     // `DRAWN_MAX` is below 2^16, so the cast loses no bit.
     if NEAR_WRAP { (1 + drawn % DRAWN_MAX as u16).wrapping_neg() } else { drawn }
 }

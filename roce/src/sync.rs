@@ -12,24 +12,24 @@ pub use std::sync::{Mutex, MutexGuard, atomic};
 /// [`std::cell::UnsafeCell`] with the interface of loom's `UnsafeCell`: a closure gets the pointer for one access.
 #[cfg(not(loom))]
 #[derive(Debug)]
-pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
     /// Creates a cell that holds `value`.
-    pub fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
     /// Passes the pointer to the value to `read`, which must not write through this pointer.
     #[inline(always)]
-    pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
     /// Passes the pointer to the value to `write`. The caller must have exclusive access to the cell.
     #[inline(always)]
-    pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }

@@ -41,7 +41,7 @@ const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
 /// Objects by the random numbers that the table allocates for them.
 #[derive(Debug)]
-pub struct Table<T> {
+pub(crate) struct Table<T> {
     number_mask: u32,
     max_len: usize,
     len: usize,
@@ -57,7 +57,7 @@ pub struct Table<T> {
 impl<T> Table<T> {
     /// Creates an empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. `max_len` is
     /// reduced to a quarter of all numbers, so that the numbers stay hard to guess.
-    pub fn new(number_bits: u32, max_len: usize) -> Self {
+    pub(crate) fn new(number_bits: u32, max_len: usize) -> Self {
         let number_mask = u32::MAX >> (u32::BITS - number_bits);
         let max_len = max_len.min(number_mask as usize / PLACES_PER_NUMBER);
         Table {
@@ -71,24 +71,18 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the number of objects in the table.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the table has no object.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns the largest number of objects of the table. Every slot is below this number.
-    pub fn max_len(&self) -> usize {
+    pub(crate) fn max_len(&self) -> usize {
         self.max_len
     }
 
     /// Inserts the object that `make` builds from its new number and slot. Returns the number; `None` if the table is
     /// full. 0 and numbers for which `refuse` returns true are not allocated.
-    pub fn insert_with(
+    pub(crate) fn insert_with(
         &mut self,
         random: &mut Random,
         refuse: impl Fn(u32) -> bool,
@@ -117,19 +111,19 @@ impl<T> Table<T> {
 
     /// Returns the object of this number.
     #[inline]
-    pub fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(self.find(number))?.as_ref().map(|(_, value)| value)
     }
 
     /// Returns the object of this number, to change the object.
     #[inline]
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let slot = self.find(number);
         self.at_mut(slot)
     }
 
     /// Removes and returns the object of this number, and puts the number in quarantine.
-    pub fn remove(&mut self, number: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let place = self.place_of(number)?;
         let slot = std::mem::replace(&mut self.index[place].slot, GONE);
         let (_, value) = self.slots.get_mut(slot as usize)?.take()?;
@@ -146,19 +140,19 @@ impl<T> Table<T> {
 
     /// Returns the slot of the object of this number: below [`Table::max_len`], and of no other object.
     #[inline]
-    pub fn slot_of(&self, number: u32) -> Option<usize> {
+    pub(crate) fn slot_of(&self, number: u32) -> Option<usize> {
         let slot = self.find(number);
         (slot < self.slots.len()).then_some(slot)
     }
 
     /// Returns the object in a slot.
     #[inline]
-    pub fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
+    pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
         self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
     }
 
     /// Returns all objects with their numbers, in the order of slots.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
 

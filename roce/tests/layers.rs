@@ -99,8 +99,11 @@ fn named_modules(text: &str) -> BTreeSet<String> {
 #[test]
 fn a_module_names_only_modules_above_it() {
     let lib = fs::read_to_string(workspace().join("roce/src/lib.rs")).unwrap();
-    let order: Vec<&str> =
-        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let order: Vec<&str> = lib
+        .lines()
+        .filter_map(|line| line.strip_suffix(';')?.split_once("mod "))
+        .map(|(_, name)| name)
+        .collect();
     assert!(order.len() >= 15, "the list in lib.rs is read: {order:?}");
     let place: BTreeMap<&str, usize> = order.iter().enumerate().map(|(at, name)| (*name, at)).collect();
     let mut edges = 0;

@@ -1,6 +1,6 @@
 //! The checks of CPU, memory, drivers, permissions and the kernel's interfaces.
 
-use roce::qp::attr::HEADER_ROOM_BYTES;
+use roce::qp::HEADER_ROOM_BYTES;
 use roce::wire::udp::ROCE_PORT;
 use verbs::port::PortKind;
 use verbs::{PathMtu, PortSpec};

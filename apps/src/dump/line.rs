@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use roce::wire::sacketh::bitmap_words;
+use roce::wire::bitmap_words;
 use roce::wire::{Operation, Packet};
 
 use super::sections::syndrome_text;

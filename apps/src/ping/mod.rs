@@ -68,7 +68,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
         bail!(
             "a path MTU of {} needs an interface MTU of at least {}, but {} has {}: take a smaller -m on both ends, or raise the MTU",
             args.mtu.bytes(),
-            args.mtu.bytes() as usize + roce::qp::attr::HEADER_ROOM_BYTES,
+            args.mtu.bytes() as usize + roce::qp::HEADER_ROOM_BYTES,
             attr.port,
             attr.mtu_bytes
         );

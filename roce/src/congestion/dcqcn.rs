@@ -107,7 +107,7 @@ pub struct Dcqcn {
 
 impl Dcqcn {
     /// Creates the state of a flow that has received no CNP, over a link of `link_bits_per_sec`.
-    pub fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
+    pub(crate) fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
         let configured = bits_per_sec(parameters.rpg_max_rate);
         let max_rate = if configured == 0 { link_bits_per_sec } else { configured };
         // At least the minimum rate, because otherwise the clamp of a decrease would panic.
@@ -117,31 +117,31 @@ impl Dcqcn {
 
     /// Returns the largest number of packets in flight, which CNPs do not change.
     #[inline]
-    pub fn window_pkts(&self) -> u32 {
+    pub(crate) fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
     }
 
     /// Returns the rate of the limiter in bits per second; `None` without a limiter.
-    pub fn rate_bits_per_sec(&self) -> Option<u64> {
+    pub(crate) fn rate_bits_per_sec(&self) -> Option<u64> {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
 
     /// Applies rate changes due until `now`, and returns whether a packet may be sent now.
     #[inline]
-    pub fn may_send(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         self.advance(now);
         self.limiter.as_ref().is_none_or(|limiter| limiter.pacer.next_at() <= now)
     }
 
     /// Returns the time of the next call to [`Dcqcn::may_send`]; `None` without a limiter.
-    pub fn next_permit_at(&self) -> Option<Instant> {
+    pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         // The time of the next change of the rate counts too, because this change may shorten the wait.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
     /// Records that a packet of `bytes` was sent; every `rpg_byte_reset` bytes increase the rate.
     #[inline]
-    pub fn on_sent(&mut self, now: Instant, bytes: u32) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.pacer.on_sent(now, bytes);
         limiter.bytes_left = limiter.bytes_left.saturating_sub(bytes);
@@ -154,7 +154,7 @@ impl Dcqcn {
 
     /// Records a CNP. The decrease for this CNP is due `rate_reduce_monitor_period` after the last decrease, or now if
     /// that time has passed.
-    pub fn on_cnp(&mut self, now: Instant) {
+    pub(crate) fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
         let limiter = self.limiter.get_or_insert_with(|| Limiter::new(&self.parameters, self.max_rate, now));
         limiter.update_alpha(&self.parameters, now);

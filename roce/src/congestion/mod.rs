@@ -1,6 +1,6 @@
 //! Congestion control: decides whether a packet may be sent now.
 //!
-//! The requester calls [`Congestion::permit`] before each packet, with the packets in flight, and notifies
+//! The requester calls `Congestion::permit` before each packet, with the packets in flight, and notifies
 //! the scheme of packets sent, ACKs, losses and CNPs. A scheme sees no PSNs.
 //!
 //! ```text
@@ -15,20 +15,20 @@
 //!   on_loss    |                  x              a loss reduces the window
 //! ```
 
-pub mod dcqcn;
-pub mod notification;
-pub mod pacer;
-pub mod parameters;
-pub mod scheme;
-pub mod swift;
-pub mod timely;
+pub(crate) mod dcqcn;
+pub(crate) mod notification;
+pub(crate) mod pacer;
+pub(crate) mod parameters;
+pub(crate) mod scheme;
+pub(crate) mod swift;
+pub(crate) mod timely;
 
-pub use dcqcn::Dcqcn;
+pub use dcqcn::{Dcqcn, DcqcnParameters};
 pub use notification::{CnpPacing, NotificationConfig};
 pub use parameters::{DEFAULT_WINDOW_PKTS, NoCongestionScheme};
 pub use scheme::CongestionScheme;
-pub use swift::Swift;
-pub use timely::Timely;
+pub use swift::{Swift, SwiftParameters};
+pub use timely::{Timely, TimelyParameters};
 
 use crate::time::Instant;
 
@@ -53,7 +53,7 @@ pub enum Congestion {
 
 impl Congestion {
     /// Creates the state of a new connection over a link of `link_bits_per_sec`.
-    pub fn new(scheme: &CongestionScheme, link_bits_per_sec: u64) -> Self {
+    pub(crate) fn new(scheme: &CongestionScheme, link_bits_per_sec: u64) -> Self {
         match scheme {
             CongestionScheme::None | CongestionScheme::Window { .. } => {
                 Congestion::Window { window_pkts: scheme.window_pkts() }
@@ -70,14 +70,14 @@ impl Congestion {
 
     /// Returns whether the scheme is a window without a rate, which needs no [`Congestion::on_sent`].
     #[inline]
-    pub fn is_window(&self) -> bool {
+    pub(crate) fn is_window(&self) -> bool {
         matches!(self, Congestion::Window { .. })
     }
 
     /// Returns whether one more packet may be sent while `in_flight_pkts` are in flight. Callers pass 0 for a selective
     /// retransmission and for a READ response, which the window does not limit.
     #[inline]
-    pub fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
+    pub(crate) fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
         match self {
             Congestion::Window { window_pkts } => in_flight_pkts < *window_pkts,
             _ => in_flight_pkts < self.window_pkts() && self.may_send(now),
@@ -119,7 +119,7 @@ impl Congestion {
     /// Returns the time at which to call [`Congestion::permit`] next, at the present rate; `None` if the scheme does
     /// not pace.
     #[inline]
-    pub fn next_permit_at(&self) -> Option<Instant> {
+    pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         match self {
             Congestion::Window { .. } => None,
             Congestion::Dcqcn(dcqcn) => dcqcn.next_permit_at(),
@@ -130,7 +130,7 @@ impl Congestion {
 
     /// Records that a packet was sent; `frame_bytes` from Ethernet header to ICRC.
     #[inline(never)]
-    pub fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
+    pub(crate) fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
             Congestion::Window { .. } => {}
             Congestion::Dcqcn(dcqcn) => dcqcn.on_sent(now, frame_bytes),
@@ -141,13 +141,13 @@ impl Congestion {
 
     /// Returns whether the scheme needs round-trip samples.
     #[inline]
-    pub fn follows_round_trip(&self) -> bool {
+    pub(crate) fn follows_round_trip(&self) -> bool {
         matches!(self, Congestion::Swift(_) | Congestion::Timely(_))
     }
 
     /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample in nanoseconds, if one was measured.
     #[inline]
-    pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
+    pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         let bounded = |rtt_nanos: u64| rtt_nanos.clamp(1, RTT_NANOS_MAX);
         match self {
             Congestion::Window { .. } | Congestion::Dcqcn(_) => {}
@@ -161,7 +161,7 @@ impl Congestion {
     }
 
     /// Records a CNP: the peer received a packet with a CE mark. Returns whether the scheme reacts to CNPs.
-    pub fn on_cnp(&mut self, now: Instant) -> bool {
+    pub(crate) fn on_cnp(&mut self, now: Instant) -> bool {
         match self {
             Congestion::Dcqcn(dcqcn) => {
                 dcqcn.on_cnp(now);
@@ -172,7 +172,7 @@ impl Congestion {
     }
 
     /// Records a loss, detected by a NAK, a SACK, a READ response or a timeout.
-    pub fn on_loss(&mut self, now: Instant) {
+    pub(crate) fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),
             Congestion::Window { .. } | Congestion::Dcqcn(_) | Congestion::Timely(_) => {}

@@ -45,7 +45,7 @@ const DESTINATIONS: usize = 1024;
 const NANOS_PER_MICRO: u64 = 1000;
 
 /// ECT(0) in the ECN field: the sender's transport reacts to CE marks (RFC 3168).
-pub const ECT_0: u8 = 2;
+pub(crate) const ECT_0: u8 = 2;
 
 impl NotificationConfig {
     /// Returns the traffic class of CNPs: the DSCP and ECT(0), as ConnectX-4 Lx sends them.
@@ -56,7 +56,7 @@ impl NotificationConfig {
 
 /// Notification point of a device, with the time of the next CNP per scope.
 #[derive(Clone, Debug)]
-pub struct NotificationPoint {
+pub(crate) struct NotificationPoint {
     config: NotificationConfig,
     /// Earliest time of the next CNP, per queue pair, destination or port.
     not_before: Box<[Instant]>,
@@ -64,7 +64,7 @@ pub struct NotificationPoint {
 
 impl NotificationPoint {
     /// Creates the notification point of a device with at most `slots` queue pairs.
-    pub fn new(config: NotificationConfig, slots: usize) -> Self {
+    pub(crate) fn new(config: NotificationConfig, slots: usize) -> Self {
         let len = match config.pacing {
             CnpPacing::PerQp => slots,
             CnpPacing::PerDestination => DESTINATIONS,
@@ -74,13 +74,13 @@ impl NotificationPoint {
     }
 
     /// Returns the configuration, which does not change.
-    pub fn config(&self) -> &NotificationConfig {
+    pub(crate) fn config(&self) -> &NotificationConfig {
         &self.config
     }
 
     /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair in `slot`. If
     /// so, records the CNP as sent at `now`. Returns false if the slot does not exist.
-    pub fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
+    pub(crate) fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,
             CnpPacing::PerDestination => destination(peer),

@@ -13,17 +13,17 @@ use crate::time::Instant;
 
 /// Longest time between polls over which the rate is held, in nanoseconds: a later burst may use up to this much unused
 /// time. A burst is at most the bytes of the rate in this time, plus one packet.
-pub const BURST_NANOS: u64 = 10_000;
+pub(crate) const BURST_NANOS: u64 = 10_000;
 
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
-pub const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
+pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
 /// A rate, and the time at which the next packet may be sent. The remainder of each division is carried over, because
 /// otherwise rounding errors would add up.
 #[derive(Clone, Debug)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     bits_per_sec: u64,
     next_at: Instant,
     /// Remainder of the last division, in bits * 10^9, below `bits_per_sec`.
@@ -33,27 +33,27 @@ pub struct Pacer {
 impl Pacer {
     /// Creates a pacer of `bits_per_sec`, clamped to 1 to [`RATE_MAX_BITS_PER_SEC`]; the first packet may be
     /// sent at once.
-    pub fn new(bits_per_sec: u64) -> Self {
+    pub(crate) fn new(bits_per_sec: u64) -> Self {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         Pacer { bits_per_sec, next_at: Instant::ZERO, remainder: 0 }
     }
 
     /// Returns the rate in bits per second, as clamped.
     #[inline]
-    pub fn bits_per_sec(&self) -> u64 {
+    pub(crate) fn bits_per_sec(&self) -> u64 {
         self.bits_per_sec
     }
 
     /// Returns the time at which the next packet may be sent.
     #[inline]
-    pub fn next_at(&self) -> Instant {
+    pub(crate) fn next_at(&self) -> Instant {
         self.next_at
     }
 
     /// Records that a packet of `bytes` was sent at `now`, and delays the next packet by the time that `bytes`
     /// take at the rate.
     #[inline]
-    pub fn on_sent(&mut self, now: Instant, bytes: u32) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
         if self.next_at < earliest {
             (self.next_at, self.remainder) = (earliest, 0);
@@ -65,7 +65,7 @@ impl Pacer {
     }
 
     /// Changes the rate, clamped as by [`Pacer::new`]. The remaining wait for the next packet scales with 1 / rate.
-    pub fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
+    pub(crate) fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         let wait_nanos = u128::from(self.next_at.nanos_since(now));
         if wait_nanos > 0 {
@@ -73,11 +73,6 @@ impl Pacer {
             self.next_at = now.plus_nanos(u64::try_from(wait_nanos).unwrap_or(u64::MAX));
         }
         (self.bits_per_sec, self.remainder) = (bits_per_sec, 0);
-    }
-
-    /// Delays the next packet until `nanos` after `now`, whatever the rate.
-    pub fn wait(&mut self, now: Instant, nanos: u64) {
-        (self.next_at, self.remainder) = (now.plus_nanos(nanos), 0);
     }
 }
 

@@ -8,14 +8,14 @@ pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
 /// The largest window, in packets: a quarter of the PSN circle, so that PSNs in flight lie well within half
 /// of the circle.
-pub const WINDOW_PKTS_MAX: u32 = 1 << 22;
+pub(crate) const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
 /// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
 pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
 
 /// Name and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Name of the parameter: that of its field, and in text.
     pub name: &'static str,
     /// The smallest value allowed.
@@ -24,8 +24,7 @@ pub struct Limits {
     pub max: u32,
 }
 
-/// The parameters of a scheme.
-pub trait Parameters: Copy + Default {
+pub(crate) trait Parameters: Copy + Default {
     /// Name of the scheme in text.
     const SCHEME: &'static str;
     /// Name and range of each parameter, in the order in which they are written.

@@ -58,7 +58,7 @@ impl CongestionScheme {
     }
 
     /// Returns whether packets are sent with ECT (RFC 3168), because the scheme depends on CE marks.
-    pub fn is_ecn_capable(&self) -> bool {
+    pub(crate) fn is_ecn_capable(&self) -> bool {
         matches!(self, CongestionScheme::Dcqcn(_))
     }
 }

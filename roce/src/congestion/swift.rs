@@ -58,7 +58,7 @@ pub struct Swift {
 
 impl Swift {
     /// Creates the state of a flow with the largest window.
-    pub fn new(parameters: &SwiftParameters) -> Self {
+    pub(crate) fn new(parameters: &SwiftParameters) -> Self {
         Swift {
             parameters: *parameters,
             window: u64::from(parameters.window_pkts) * ONE,
@@ -70,31 +70,32 @@ impl Swift {
 
     /// Returns the window in whole packets, at least 1.
     #[inline]
-    pub fn window_pkts(&self) -> u32 {
+    pub(crate) fn window_pkts(&self) -> u32 {
         // The cast loses no bit: the window is at most the parameter `window_pkts`, which has 32 bits.
         (self.window / ONE).max(1) as u32
     }
 
     /// Returns the window in thousandths of a packet.
-    pub fn window_milli(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn window_milli(&self) -> u64 {
         self.window * MILLI / ONE
     }
 
     /// Returns whether a packet may be sent now: always with a window of at least one packet, otherwise at a rate.
     #[inline]
-    pub fn may_send(&self, now: Instant) -> bool {
+    pub(crate) fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now
     }
 
     /// Returns the time at which the next packet may be sent; `None` with a window of at least one packet.
     #[inline]
-    pub fn next_permit_at(&self) -> Option<Instant> {
+    pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         (self.window < ONE).then_some(self.next_at)
     }
 
     /// Records that a packet was sent, which starts the wait of a window below one packet.
     #[inline]
-    pub fn on_sent(&mut self, now: Instant) {
+    pub(crate) fn on_sent(&mut self, now: Instant) {
         if self.window < ONE {
             let rtt_nanos = if self.rtt_nanos == 0 { self.target_nanos() } else { self.rtt_nanos };
             self.next_at = now.plus_nanos(rtt_nanos.saturating_mul(ONE) / self.window);
@@ -103,7 +104,7 @@ impl Swift {
 
     /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if one was
     /// measured. Without a sample the window does not shrink, and grows if the last sample is below the target.
-    pub fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
+    pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
@@ -119,7 +120,7 @@ impl Swift {
     }
 
     /// Records a loss: decreases the window by `max_mdf_milli`.
-    pub fn on_loss(&mut self, now: Instant) {
+    pub(crate) fn on_loss(&mut self, now: Instant) {
         self.decrease(now, MILLI);
     }
 

@@ -58,7 +58,7 @@ pub struct Timely {
 
 impl Timely {
     /// Creates the state of a flow at the rate of its link.
-    pub fn new(parameters: &TimelyParameters, link_bits_per_sec: u64) -> Self {
+    pub(crate) fn new(parameters: &TimelyParameters, link_bits_per_sec: u64) -> Self {
         let max_rate = link_bits_per_sec.max(u64::from(parameters.min_rate_mbps) * BITS_PER_MBIT);
         let pacer = Pacer::new(max_rate); // clamps to RATE_MAX_BITS_PER_SEC
         Timely {
@@ -73,12 +73,12 @@ impl Timely {
 
     /// Returns the largest number of packets in flight, which round trips do not change.
     #[inline]
-    pub fn window_pkts(&self) -> u32 {
+    pub(crate) fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
     }
 
     /// Returns the rate in bits per second, at most that of the link.
-    pub fn rate_bits_per_sec(&self) -> u64 {
+    pub(crate) fn rate_bits_per_sec(&self) -> u64 {
         self.pacer.bits_per_sec()
     }
 
@@ -90,26 +90,26 @@ impl Timely {
 
     /// Returns whether the pacer permits a packet now.
     #[inline]
-    pub fn may_send(&self, now: Instant) -> bool {
+    pub(crate) fn may_send(&self, now: Instant) -> bool {
         !self.is_paced() || self.pacer.next_at() <= now
     }
 
     /// Returns the time at which the pacer permits the next packet; `None` at the rate of the link.
     #[inline]
-    pub fn next_permit_at(&self) -> Option<Instant> {
+    pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         self.is_paced().then(|| self.pacer.next_at())
     }
 
     /// Records that a packet of `bytes` was sent; no effect at the rate of the link.
     #[inline]
-    pub fn on_sent(&mut self, now: Instant, bytes: u32) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.is_paced() {
             self.pacer.on_sent(now, bytes);
         }
     }
 
     /// Records a round-trip sample of at most 1,000 s, and changes the rate.
-    pub fn on_round_trip(&mut self, now: Instant, rtt_nanos: u64) {
+    pub(crate) fn on_round_trip(&mut self, now: Instant, rtt_nanos: u64) {
         let parameters = self.parameters;
         let rtt_nanos = i64::try_from(rtt_nanos).unwrap_or(i64::MAX);
         let previous = std::mem::replace(&mut self.rtt_nanos, rtt_nanos);

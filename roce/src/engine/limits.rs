@@ -1,6 +1,5 @@
-//! Bounds of the engine, with their units. Relations between bounds are checked at compile time.
-
-use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
+//! Bounds of the engine, with their units. Relations between bounds are checked at compile time. Bounds on replies to
+//! neighbours are in `neighbour/budget.rs`.
 
 /// Largest number of frames received from the port in one poll.
 pub const RX_BURST_FRAMES: usize = 32;
@@ -12,23 +11,19 @@ pub const TX_BUDGET_PKTS: u32 = 64;
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
 /// Largest number of expired timer entries processed in one poll.
-pub const TIMERS_PER_POLL: usize = 16;
+pub(crate) const TIMERS_PER_POLL: usize = 16;
 
 /// Largest number of queue pairs in error visited for flushing in one poll.
-pub const FLUSHED_QPS_PER_POLL: usize = 4;
+pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
 /// Largest number of work requests flushed from each of the two queues of a queue pair in one visit.
-pub const FLUSHED_WRS_PER_QP: usize = 32;
+pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 
 /// Largest number of frames of the neighbour code sent in one poll.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
-/// Bounds on responses of the neighbour code: responses that wait to be sent, and responses per source.
-pub use crate::neighbour::{
-    ANSWERS_WAITING_MAX, SOURCE_ANSWER_INTERVAL_NANOS, SOURCE_ANSWERS_BURST, SOURCES_MAX,
-};
-
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
+pub use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 
 pub use super::admit::MARKED_PSNS;
 pub use crate::qp::rc::read_queue::{
@@ -37,7 +32,7 @@ pub use crate::qp::rc::read_queue::{
 pub use crate::table::QUARANTINE_NUMBERS;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
-pub const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
+pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
 /// Largest number of frames in a device's reorder buffer, over all queue pairs. A buffered frame is missing in the
 /// port's pool.
@@ -48,24 +43,24 @@ pub const REORDER_FRAMES_MAX: usize = 4096;
 pub const REORDER_COPIES_MAX: usize = 4096;
 
 /// Longest frame that the reorder buffer copies, in bytes: covers a SEND or WRITE of 128 bytes with any headers.
-pub const REORDER_COPY_BYTES: usize = 256;
+pub(crate) const REORDER_COPY_BYTES: usize = 256;
 
 /// Entries of the reorder buffer reserved for each queue pair, separately for frames and for copies. At most half of
 /// all entries is reserved; many queue pairs share that half equally.
-pub const REORDER_RESERVED: usize = 16;
+pub(crate) const REORDER_RESERVED: usize = 16;
 
 /// Beyond its reservation, a queue pair buffers fewer packets than this multiple of the free unreserved entries.
-pub const REORDER_SHARE_OF_FREE: usize = 8;
+pub(crate) const REORDER_SHARE_OF_FREE: usize = 8;
 
 /// Longest time of a packet in the reorder buffer, in nanoseconds. In one second a peer retransmits the packets of the
 /// gap many times, or has failed.
 pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 /// Largest number of expired packets of the reorder buffer dropped in one poll.
-pub const REORDER_EXPIRED_PER_POLL: usize = 32;
+pub(crate) const REORDER_EXPIRED_PER_POLL: usize = 32;
 
 /// Largest number of CNPs sent in one poll.
-pub const CNPS_PER_POLL: u32 = 16;
+pub(crate) const CNPS_PER_POLL: u32 = 16;
 
 /// Largest number of work requests of one queue.
 pub const MAX_QP_WR: u32 = 32_768;

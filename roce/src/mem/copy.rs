@@ -144,7 +144,7 @@ pub struct Span<'a> {
 
 impl Span<'_> {
     /// A span of 0 bytes.
-    pub const EMPTY: Span<'static> = Span { base: None, len_bytes: 0, _memory: PhantomData };
+    pub(crate) const EMPTY: Span<'static> = Span { base: None, len_bytes: 0, _memory: PhantomData };
 
     /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {

@@ -23,7 +23,7 @@ impl Access {
     /// A peer's RDMA READ may read.
     pub const REMOTE_READ: Access = Access(1 << 2);
     /// A peer's atomic operations may read and write.
-    pub const REMOTE_ATOMIC: Access = Access(1 << 3);
+    pub(crate) const REMOTE_ATOMIC: Access = Access(1 << 3);
     /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
 
@@ -43,7 +43,7 @@ impl std::ops::BitOr for Access {
 
 /// Reason why an access to memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryError {
+pub(crate) enum MemoryError {
     /// No region has this key.
     UnknownKey,
     /// The region belongs to another protection domain.
@@ -80,7 +80,7 @@ pub enum RegisterError {
 
 /// Memory registered with a protection domain, an address and access rights.
 #[derive(Debug)]
-pub struct MemoryRegion {
+pub(crate) struct MemoryRegion {
     pd: PdId,
     addr: u64,
     memory: Memory,
@@ -88,11 +88,6 @@ pub struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Returns the protection domain of this region.
-    pub fn pd(&self) -> PdId {
-        self.pd
-    }
-
     #[inline]
     fn open(&self, pd: PdId, addr: u64, len_bytes: u32, access: Access) -> Result<Span<'_>, MemoryError> {
         if self.pd != pd {
@@ -112,19 +107,19 @@ const KEY_BITS: u32 = 32;
 
 /// All memory regions of a device, by key. L_Key and R_Key of a region are the same number.
 #[derive(Debug)]
-pub struct MemoryTable {
+pub(crate) struct MemoryTable {
     regions: Table<MemoryRegion>,
 }
 
 impl MemoryTable {
     /// Creates an empty table of at most `max_regions` regions.
-    pub fn new(max_regions: usize) -> Self {
+    pub(crate) fn new(max_regions: usize) -> Self {
         MemoryTable { regions: Table::new(KEY_BITS, max_regions) }
     }
 
     /// Registers `memory`. `addr` is the address of its first byte in work requests and in a peer's requests: its
     /// virtual address, or another address that the application chooses.
-    pub fn register(
+    pub(crate) fn register(
         &mut self,
         random: &mut Random,
         pd: PdId,
@@ -150,19 +145,19 @@ impl MemoryTable {
     }
 
     /// Removes and returns a region. The engine does not access its memory after this call.
-    pub fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
+    pub(crate) fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
         self.regions.remove(lkey.0)
     }
 
     /// Returns the number of regions of protection domain `pd`.
-    pub fn count_of(&self, pd: PdId) -> usize {
+    pub(crate) fn count_of(&self, pd: PdId) -> usize {
         self.regions.iter().filter(|(_, region)| region.pd == pd).count()
     }
 
     /// Returns the memory of a local work request of `pd`, if its region grants `access`: [`Access::LOCAL_WRITE`] to
     /// write, [`Access::NONE`] to read. If `len_bytes` is 0, nothing is checked.
     #[inline]
-    pub fn open_local(
+    pub(crate) fn open_local(
         &self,
         pd: PdId,
         lkey: LKey,
@@ -179,7 +174,7 @@ impl MemoryTable {
     /// Returns the memory of a peer's request, if its region grants `access`. If `len_bytes` is 0, nothing is checked
     /// (IBA C9-88).
     #[inline]
-    pub fn open_remote(
+    pub(crate) fn open_remote(
         &self,
         pd: PdId,
         rkey: RKey,

@@ -4,12 +4,12 @@ use crate::id::Mac;
 use crate::time::Instant;
 
 /// Replies to one source in a burst.
-pub const SOURCE_ANSWERS_BURST: u32 = 16;
+pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
 /// Time between two replies to one source after the burst: 1 ms, so a thousand per second.
-pub const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
+pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
 /// Sources with a bucket. One more replaces the bucket filled longest ago, so memory is bounded for any number of
 /// sources. Replies to all sources together are bounded by [`super::ANSWERS_WAITING_MAX`].
-pub const SOURCES_MAX: usize = 64;
+pub(crate) const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {

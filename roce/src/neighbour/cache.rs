@@ -21,7 +21,7 @@ use crate::id::Mac;
 use crate::time::Instant;
 
 /// Entries of the cache at most; a subnet of a cluster commonly has fewer hosts.
-pub const NEIGHBOURS_MAX: usize = 1024;
+pub(crate) const NEIGHBOURS_MAX: usize = 1024;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
 
@@ -30,11 +30,11 @@ const MILLISECOND_NANOS: u64 = 1_000_000;
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
 /// Wait for the reply to each unicast query to the address in use, before queries are broadcast.
-pub const PROBE_WAIT_NANOS: [u64; 3] =
+pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
 /// Minimum time from a reply to the next verification that a claim starts, hence the longest delay of the first
 /// query after a neighbour has moved.
-pub const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
+pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 /// Time after a reply until a lookup verifies the address (RFC 4861, REACHABLE_TIME): 30 s.
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
 /// Time for which lookups of a neighbour that did not reply fail without a query: 1 s.
@@ -299,14 +299,6 @@ impl Cache {
         room
     }
 
-    /// Removes the entry of `ip`, in any state.
-    pub(super) fn forget(&mut self, ip: IpAddr) {
-        if let Some(entry) = self.entries.remove(&ip) {
-            self.generation += 1;
-            self.timers.remove(&(entry.state.due().unwrap_or_default(), ip));
-        }
-    }
-
     fn insert(&mut self, ip: IpAddr, origin: Origin, state: State, used: Instant) {
         self.entries.insert(ip, Entry { origin, state, used });
         self.timers.extend(state.due().map(|due| (due, ip)));
@@ -531,10 +523,6 @@ mod tests {
         assert!(!cache.on_claim(host(1), OTHER, at_millis(1)));
         assert_eq!(cache.lookup(host(1), at_millis(1_000_000)), Resolution::Known(MAC));
         assert_eq!(cache.next_due(), None);
-        cache.forget(host(1));
-        assert_eq!(cache.lookup(host(1), at_millis(1_000_000)), Resolution::Pending);
-        cache.forget(host(1));
-        assert_eq!(cache.next_due(), None, "no timer outlives its entry");
     }
 
     #[test]

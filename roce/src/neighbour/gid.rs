@@ -16,7 +16,7 @@ use crate::id::{Gid, Mac};
 pub const GIDS_MAX: usize = 128;
 
 /// Index of the link-local address made from the Ethernet address.
-pub const LINK_LOCAL_INDEX: usize = 0;
+pub(crate) const LINK_LOCAL_INDEX: usize = 0;
 
 /// The highest VLAN identifier; 802.1Q reserves 4095.
 const VLAN_MAX: u16 = 4094;

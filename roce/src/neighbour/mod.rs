@@ -45,17 +45,16 @@ use budget::Budget;
 use cache::{Ask, Cache, Origin};
 use frames::Link;
 
-pub use budget::{SOURCE_ANSWER_INTERVAL_NANOS, SOURCE_ANSWERS_BURST, SOURCES_MAX};
-pub use cache::{NEIGHBOURS_MAX, PROBE_WAIT_NANOS, Resolution, VERIFY_INTERVAL_NANOS};
+pub use cache::Resolution;
 pub use counters::NeighbourCounters;
-pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable, LINK_LOCAL_INDEX};
+pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable};
 
 /// Queries and announcements that may be queued: the announcements of a full GID table and as many queries. More
 /// are dropped and counted (`tx_dropped`).
 const TX_QUEUE_FRAMES_MAX: usize = 2 * GIDS_MAX;
 /// Replies that may be queued. While so many are, none is built, so that replies are built no faster than polls
 /// send them.
-pub const ANSWERS_WAITING_MAX: usize = 32;
+const ANSWERS_WAITING_MAX: usize = 32;
 /// Minimum time between two conflicts that [`Neighbour::take_conflict`] reports.
 const CONFLICT_INTERVAL_NANOS: u64 = 1_000_000_000;
 /// Queries that one call of `poll_transmit` builds at most.
@@ -126,7 +125,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// [`GidError`] for an address, prefix or VLAN that the GID table refuses.
-    pub fn new(config: NeighbourConfig) -> Result<Self, GidError> {
+    pub(crate) fn new(config: NeighbourConfig) -> Result<Self, GidError> {
         let mut gids = GidTable::on_vlan(config.mac, config.vlan)?;
         for (ip, prefix_bits) in config.gids {
             gids.add(ip, prefix_bits, config.vlan)?;
@@ -201,8 +200,8 @@ impl Neighbour {
         self.cache.generation().wrapping_add(self.gids.generation())
     }
 
-    /// Sets the Ethernet address of `ip`, until the next call for `ip` or [`Neighbour::forget_neighbour`]. Received
-    /// frames do not change it. False if the cache is full and no entry may be evicted.
+    /// Sets the Ethernet address of `ip`, until the next call for `ip`. Received frames do not change it.
+    /// False if the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
         // The kernel can be queried again, so its entries may be evicted; those of the configuration may not.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
@@ -220,7 +219,7 @@ impl Neighbour {
         self.cache.contains(Gid::from(ip).ip())
     }
 
-    /// Number of cache entries, resolved or not: at most [`NEIGHBOURS_MAX`].
+    /// Number of cache entries, resolved or not: at most 1024.
     pub fn neighbour_count(&self) -> usize {
         self.cache.len()
     }
@@ -232,7 +231,7 @@ impl Neighbour {
 
     /// Whether this port receives frames to the Ethernet group `mac`: broadcast, all nodes, and the solicited-node
     /// groups of its IPv6 addresses.
-    pub fn is_member(&self, mac: Mac) -> bool {
+    pub(crate) fn is_member(&self, mac: Mac) -> bool {
         mac == Mac::BROADCAST
             || mac == frames::group_mac_v6(frames::ALL_NODES)
             || (mac.0.starts_with(&[0x33, 0x33, 0xFF])
@@ -240,11 +239,6 @@ impl Neighbour {
                     IpAddr::V6(own) => frames::solicited_node_mac(own) == mac,
                     IpAddr::V4(_) => false,
                 }))
-    }
-
-    /// Removes the cache entry of `ip`.
-    pub fn forget_neighbour(&mut self, ip: IpAddr) {
-        self.cache.forget(Gid::from(ip).ip());
     }
 
     /// Iterates over the neighbours that are being resolved or verified; on a shared port these are to be looked up
@@ -255,7 +249,7 @@ impl Neighbour {
 
     /// Returns the next frame to send, or `None` if there is none at `now`. Each poll calls this until `None`.
     #[inline]
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
+    pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
         // Inlined, because in nearly every poll there is nothing to send.
         if self.next_deadline().is_none_or(|due| due > now) { None } else { self.next_frame(now) }
     }

@@ -47,7 +47,7 @@ struct Arrival {
 impl Neighbour {
     /// Processes a received frame that is not RoCE: queues a reply for `poll_transmit`, updates the cache, or
     /// counts the reason for dropping it.
-    pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
+    pub(crate) fn handle_frame(&mut self, frame: &[u8], now: Instant) {
         match self.receive(frame, now) {
             Ok(()) => {}
             Err(Ignored) => self.counters.ignored += 1,

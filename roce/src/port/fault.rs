@@ -98,7 +98,7 @@ pub struct FaultConfig {
 
 impl FaultConfig {
     /// Returns whether any probability is above 0.
-    pub fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         [self.drop_chance, self.reorder_chance, self.corrupt_chance, self.duplicate_chance]
             .iter()
             .any(|&chance| chance != Probability::NEVER)

@@ -155,7 +155,7 @@ pub struct QpAttr {
 impl QpAttr {
     /// Returns the attributes given, as bits of `enum ibv_qp_attr_mask`. Not counted: `state`, which every
     /// transition has, and the extensions, which have no bit.
-    pub fn mask(&self) -> AttrMask {
+    pub(crate) fn mask(&self) -> AttrMask {
         let given = [
             (self.current_state.is_some(), AttrMask::CUR_STATE),
             (self.pkey_index.is_some(), AttrMask::PKEY_INDEX),

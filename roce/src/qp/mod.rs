@@ -1,10 +1,11 @@
 //! Queue pairs: their states and attributes, and the reliable connection.
 
-pub mod attr;
+pub(crate) mod attr;
 mod endpoint;
-pub mod rc;
-pub mod state;
+pub(crate) mod rc;
+pub(crate) mod state;
 
-pub use attr::{AddressVector, PathMtu, Placement, QpAttr, QpInit};
+pub use attr::{AddressVector, HEADER_ROOM_BYTES, PathMtu, Placement, QpAttr, QpInit};
 pub use endpoint::{Endpoint, EndpointError};
-pub use state::{ModifyError, QpState};
+pub use rc::segment::{Segment, segment};
+pub use state::{AttrMask, ModifyError, QpState};

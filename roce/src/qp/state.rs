@@ -48,7 +48,7 @@ impl QpState {
     }
 
     /// Whether sends may be posted: in RTS, SQD and SQE, and in ERR, where they are flushed.
-    pub const fn takes_sends(self) -> bool {
+    pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
 }
@@ -208,7 +208,7 @@ pub enum ModifyError {
 
 /// Checks that a reliable connection may go from state `from` to state `to` with exactly the attributes `given`.
 /// Errors: `NoSuchTransition`, `WrongAttributes`.
-pub fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
+pub(crate) fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
     let anywhere = [Transition { from, to, required: AttrMask::NONE, optional: AttrMask::CUR_STATE }];
     let rows: &[Transition] = match to {
         QpState::Reset | QpState::Err => &anywhere,

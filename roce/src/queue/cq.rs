@@ -23,7 +23,7 @@ pub enum Notify {
 
 /// Result of writing a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub(crate) enum Written {
     /// The completion was queued; no notification is due.
     Quietly,
     /// The completion was queued, and the application is to be notified, which uses up its request for notification.
@@ -33,7 +33,7 @@ pub enum Written {
 }
 
 /// The engine's end of a completion queue: writes completions.
-pub struct CompletionQueue {
+pub(crate) struct CompletionQueue {
     entries: Producer<Cqe>,
     notify: Option<Notify>,
     overflowed: bool,
@@ -41,26 +41,26 @@ pub struct CompletionQueue {
 
 impl CompletionQueue {
     /// Creates a queue of at most `depth` completions. Returns the engine's end and the application's end.
-    pub fn new(depth: u32) -> (CompletionQueue, CqPoller) {
+    pub(crate) fn new(depth: u32) -> (CompletionQueue, CqPoller) {
         let (entries, poller) = ring(depth);
         (CompletionQueue { entries, notify: None, overflowed: false }, poller)
     }
 
     /// Requests one notification. A request for solicited events does not replace a request for any completion.
-    pub fn request_notify(&mut self, notify: Notify) {
+    pub(crate) fn request_notify(&mut self, notify: Notify) {
         if self.notify != Some(Notify::Any) {
             self.notify = Some(notify);
         }
     }
 
     /// Returns whether completions were lost.
-    pub fn overflowed(&self) -> bool {
+    pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }
 
     /// Writes a completion. `solicited`: the peer set the solicited event bit (IBA 9.2.3).
     #[inline]
-    pub fn write(&mut self, cqe: Cqe, solicited: bool) -> Written {
+    pub(crate) fn write(&mut self, cqe: Cqe, solicited: bool) -> Written {
         if self.overflowed || self.entries.push(cqe).is_err() {
             self.overflowed = true;
             return Written::Overflow;
@@ -82,7 +82,7 @@ impl CompletionQueue {
 const CQ_BITS: u32 = 32;
 
 /// All completion queues of a device, with lists of those to be notified and those that overflowed.
-pub struct CqTable {
+pub(crate) struct CqTable {
     queues: Table<CompletionQueue>,
     /// Queues whose waiters are to be notified, each at most once.
     notified: Vec<CqId>,
@@ -92,12 +92,12 @@ pub struct CqTable {
 
 impl CqTable {
     /// Creates an empty table of at most `max_cqs` queues.
-    pub fn new(max_cqs: usize) -> Self {
+    pub(crate) fn new(max_cqs: usize) -> Self {
         CqTable { queues: Table::new(CQ_BITS, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
     }
 
     /// Creates a queue of at most `depth` completions; `None` if the table is full.
-    pub fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
+    pub(crate) fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
         // Reserves an entry for each queue in both lists, so that writing a completion never allocates.
@@ -107,30 +107,30 @@ impl CqTable {
     }
 
     /// Returns whether completion queue `cq` exists.
-    pub fn contains(&self, cq: CqId) -> bool {
+    pub(crate) fn contains(&self, cq: CqId) -> bool {
         self.queues.get(cq.0).is_some()
     }
 
     /// Returns the largest number of queues.
-    pub fn max_len(&self) -> usize {
+    pub(crate) fn max_len(&self) -> usize {
         self.queues.max_len()
     }
 
     /// Removes completion queue `cq`. Returns false if `cq` does not exist.
-    pub fn destroy(&mut self, cq: CqId) -> bool {
+    pub(crate) fn destroy(&mut self, cq: CqId) -> bool {
         self.notified.retain(|other| *other != cq);
         self.overflowed.retain(|other| *other != cq);
         self.queues.remove(cq.0).is_some()
     }
 
     /// Requests one notification. Returns false if completion queue `cq` does not exist.
-    pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
+    pub(crate) fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
         self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
     }
 
     /// Writes a completion to `cq`, if `cq` exists; see [`CompletionQueue::write`].
     #[inline]
-    pub fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
+    pub(crate) fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
         let Some(queue) = self.queues.get_mut(cq.0) else { return };
         let had_overflowed = queue.overflowed();
         match queue.write(cqe, solicited) {
@@ -143,12 +143,12 @@ impl CqTable {
     }
 
     /// Removes and returns a queue whose waiters are to be notified.
-    pub fn take_notified(&mut self) -> Option<CqId> {
+    pub(crate) fn take_notified(&mut self) -> Option<CqId> {
         self.notified.pop()
     }
 
     /// Removes and returns a queue whose overflow was not reported yet.
-    pub fn take_overflowed(&mut self) -> Option<CqId> {
+    pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }
 }

@@ -1,25 +1,28 @@
 //! Work queues and completion queues: rings, each with one end for the application and one end for the engine.
 
-pub mod cq;
-pub mod cqe;
-pub mod doorbell;
+pub(crate) mod cq;
+pub(crate) mod cqe;
+pub(crate) mod doorbell;
 #[cfg(all(test, loom))]
 mod models;
-pub mod ring;
-pub mod rq;
-pub mod sg;
-pub mod sq;
+pub(crate) mod ring;
+pub(crate) mod rq;
+pub(crate) mod sg;
+pub(crate) mod sq;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod work;
-pub mod wqe;
+pub(crate) mod wqe;
 
-pub use cq::{CompletionQueue, CqId, CqPoller, CqTable, Notify};
+pub use cq::{CqId, CqPoller, Notify};
 pub use cqe::{Cqe, WcOpcode, WcStatus};
 pub use doorbell::Doorbells;
-pub use rq::{RecvPoster, RecvQueue, RecvQueueSize, recv_queue};
-pub use sg::Lists;
-pub use sq::{SendPoster, SendQueue, SendQueueSize, send_queue};
-pub use wqe::{
-    PostError, RecvRequest, RecvWqe, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge,
-};
+pub use ring::Consumer;
+pub use rq::RecvPoster;
+pub use sq::SendPoster;
+pub use wqe::{MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
+
+pub(crate) use cq::CqTable;
+pub(crate) use rq::{RecvQueue, RecvQueueSize, recv_queue};
+pub(crate) use sq::{SendQueue, SendQueueSize, send_queue};
+pub(crate) use wqe::SendWqe;

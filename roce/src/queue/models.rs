@@ -88,7 +88,7 @@ fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
         let mut seen = 0;
         let mut answer = || {
             bells.drain(|_| {
-                assert_eq!(queue.len(), 1, "a doorbell without a work request");
+                assert!(!queue.is_empty(), "a doorbell without a work request");
                 let wqe = *queue.get(0).unwrap();
                 let mut out = [0; 3];
                 if wqe.inline {

@@ -44,7 +44,7 @@ impl<T> Shared<T> {
 }
 
 /// Producer's end of a ring: pushes elements.
-pub struct Producer<T> {
+pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: u32,
     head_seen: u32,
@@ -61,7 +61,7 @@ pub struct Consumer<T> {
 ///
 /// # Panics
 /// If `depth` is not 1 to 2^30; all callers have far smaller limits.
-pub fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
+pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
     ring_from(start::RING_POSITION, depth)
 }
 
@@ -77,13 +77,13 @@ pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>,
 
 impl<T: Copy + Send> Producer<T> {
     /// Returns the largest number of elements in the ring.
-    pub fn depth(&self) -> u32 {
+    pub(crate) fn depth(&self) -> u32 {
         self.shared.depth
     }
 
     /// Returns whether `count` more elements fit now.
     #[inline]
-    pub fn has_room(&mut self, count: u32) -> bool {
+    pub(crate) fn has_room(&mut self, count: u32) -> bool {
         if self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth {
             return true;
         }
@@ -95,13 +95,13 @@ impl<T: Copy + Send> Producer<T> {
     ///
     /// `position % n` identifies a slot only if `n` is a power of two, because otherwise the remainder jumps at the
     /// wrap.
-    pub fn position(&self) -> u32 {
+    pub(crate) fn position(&self) -> u32 {
         self.tail
     }
 
     /// Publishes `value`. If the ring is full, returns `value` as the error.
     #[inline]
-    pub fn push(&mut self, value: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if !self.has_room(1) {
             return Err(value);
         }

@@ -5,9 +5,8 @@ use super::work::{WorkPoster, WorkQueue, Wqe, work_queue};
 use super::wqe::{PostError, RecvRequest, RecvWqe, SgList};
 use crate::mem::{MemoryTable, PdId};
 
-/// Sizes of a receive queue.
 #[derive(Clone, Copy, Debug)]
-pub struct RecvQueueSize {
+pub(crate) struct RecvQueueSize {
     /// Largest number of outstanding work requests.
     pub depth: u32,
     /// Largest number of scatter entries of one work request.
@@ -20,12 +19,12 @@ pub struct RecvPoster {
 }
 
 /// The engine's end of a receive queue: receives from the oldest not completed to the newest posted.
-pub struct RecvQueue {
+pub(crate) struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
 /// Creates a receive queue of the given size, closed to posts.
-pub fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
+pub(crate) fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
     (RecvPoster { work: poster }, RecvQueue { work: queue })
 }
@@ -54,36 +53,36 @@ impl RecvPoster {
 
 impl RecvQueue {
     /// If `open`, accepts posts; otherwise refuses posts with [`PostError::WrongState`].
-    pub fn set_open(&self, open: bool) {
+    pub(crate) fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
 
     /// Returns whether no receive is posted.
     #[inline]
-    pub fn is_empty(&mut self) -> bool {
+    pub(crate) fn is_empty(&mut self) -> bool {
         self.work.get(0).is_none()
     }
 
     /// Returns the oldest receive, which the next message fills.
     #[inline]
-    pub fn oldest(&mut self) -> Option<&RecvWqe> {
+    pub(crate) fn oldest(&mut self) -> Option<&RecvWqe> {
         self.work.get(0)
     }
 
     /// Returns the receive `index` after the oldest.
-    pub fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
+    pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         self.work.get(index)
     }
 
     /// Removes and returns the oldest receive, and releases its scatter entries.
     #[inline]
-    pub fn release_oldest(&mut self) -> Option<RecvWqe> {
+    pub(crate) fn release_oldest(&mut self) -> Option<RecvWqe> {
         self.work.release_oldest()
     }
 
     /// Returns access to the scatter lists of this queue, whose memory is of protection domain `pd`.
     #[inline]
-    pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
 }

@@ -6,7 +6,7 @@ use super::wqe::{SgList, Sge};
 use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
 /// Access to the memory of one queue's scatter/gather lists.
-pub struct Lists<'a> {
+pub(crate) struct Lists<'a> {
     /// All memory regions of the device.
     pub memory: &'a MemoryTable,
     /// The queue pair's protection domain.
@@ -19,7 +19,7 @@ impl<'a> Lists<'a> {
     /// Returns bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has more entries or
     /// the range exceeds the list. Most lists have one entry, and need no iteration.
     #[inline]
-    pub fn open_one(
+    pub(crate) fn open_one(
         &self,
         list: &SgList,
         offset: u32,
@@ -32,7 +32,7 @@ impl<'a> Lists<'a> {
 
     /// Checks that the region of every byte of `offset..offset+len_bytes` of `list` grants `access`.
     #[inline]
-    pub fn check(
+    pub(crate) fn check(
         &mut self,
         list: &SgList,
         offset: u32,
@@ -47,7 +47,12 @@ impl<'a> Lists<'a> {
 
     /// Copies from memory to `out`, starting at `offset` of `list`, until `out` is full.
     #[inline]
-    pub fn gather(&mut self, list: &SgList, offset: u32, mut out: &mut [u8]) -> Result<(), MemoryError> {
+    pub(crate) fn gather(
+        &mut self,
+        list: &SgList,
+        offset: u32,
+        mut out: &mut [u8],
+    ) -> Result<(), MemoryError> {
         let (memory, pd) = (self.memory, self.pd);
         list.pieces(self.rest, offset, out.len() as u32, |piece| {
             let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::NONE)?;
@@ -61,7 +66,12 @@ impl<'a> Lists<'a> {
 
     /// Copies `bytes` to memory, starting at `offset` of `list`: all bytes, or no byte after an error.
     #[inline]
-    pub fn scatter(&mut self, list: &SgList, offset: u32, mut bytes: &[u8]) -> Result<(), MemoryError> {
+    pub(crate) fn scatter(
+        &mut self,
+        list: &SgList,
+        offset: u32,
+        mut bytes: &[u8],
+    ) -> Result<(), MemoryError> {
         if let Some(opened) = self.open_one(list, offset, bytes.len() as u32, Access::LOCAL_WRITE) {
             return opened.map(|span| span.copy_from(bytes));
         }

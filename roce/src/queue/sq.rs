@@ -9,9 +9,8 @@ use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, S
 use crate::mem::{Memory, MemoryTable, PdId, Span};
 use crate::start;
 
-/// Sizes of a send queue.
 #[derive(Clone, Copy, Debug)]
-pub struct SendQueueSize {
+pub(crate) struct SendQueueSize {
     /// Largest number of outstanding work requests.
     pub depth: u32,
     /// Largest number of scatter/gather entries of one work request.
@@ -33,14 +32,14 @@ pub struct SendPoster {
 }
 
 /// The engine's end of a send queue: work requests from the oldest not completed to the newest posted.
-pub struct SendQueue {
+pub(crate) struct SendQueue {
     work: WorkQueue<SendWqe>,
     inline: Memory,
 }
 
 /// Creates a send queue of the given size, closed to posts. A post sets the doorbell of `slot` in `doorbells`.
 /// `signal_all` makes every work request signaled (`sq_sig_all`).
-pub fn send_queue(
+pub(crate) fn send_queue(
     size: SendQueueSize,
     signal_all: bool,
     doorbells: Arc<Doorbells>,
@@ -122,42 +121,36 @@ impl SendPoster {
 
 impl SendQueue {
     /// If `open`, accepts posts; otherwise refuses posts with [`PostError::WrongState`].
-    pub fn set_open(&self, open: bool) {
+    pub(crate) fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
 
-    /// Returns the number of work requests posted and not yet released.
-    #[inline]
-    pub fn len(&mut self) -> u32 {
-        self.work.len()
-    }
-
     /// Returns whether no work request is outstanding.
-    pub fn is_empty(&mut self) -> bool {
+    pub(crate) fn is_empty(&mut self) -> bool {
         self.work.len() == 0
     }
 
     /// Returns the work request `index` after the oldest.
     #[inline]
-    pub fn get(&mut self, index: u32) -> Option<&SendWqe> {
+    pub(crate) fn get(&mut self, index: u32) -> Option<&SendWqe> {
         self.work.get(index)
     }
 
     /// Removes and returns the oldest work request, and releases its scatter/gather entries.
     #[inline]
-    pub fn release_oldest(&mut self) -> Option<SendWqe> {
+    pub(crate) fn release_oldest(&mut self) -> Option<SendWqe> {
         self.work.release_oldest()
     }
 
     /// Returns access to the gather and scatter lists of this queue, whose memory is of protection domain `pd`.
     #[inline]
-    pub fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
 
     /// Returns bytes `offset..offset+len_bytes` of an inline work request; an empty span if the range is out of bounds.
     #[inline]
-    pub fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
+    pub(crate) fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
         let start = wqe.list.first_addr() as usize + offset as usize;
         self.inline.span(start, len_bytes as usize).unwrap_or(Span::EMPTY)
     }

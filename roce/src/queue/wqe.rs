@@ -140,7 +140,7 @@ pub enum PostError {
 /// A scatter/gather list in a queue: the first entry is stored in the list itself, the others in the queue's ring of
 /// entries, because most lists have one entry.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SgList {
+pub(crate) struct SgList {
     first: Sge,
     rest_position: u32,
     count: u32,
@@ -160,7 +160,7 @@ impl SgList {
 
     /// Returns whether the list has at most one entry.
     #[inline]
-    pub fn is_one_entry(&self) -> bool {
+    pub(crate) fn is_one_entry(&self) -> bool {
         self.count <= 1
     }
 
@@ -215,9 +215,8 @@ impl SgList {
     }
 }
 
-/// A send work request in its queue.
 #[derive(Clone, Copy, Debug)]
-pub struct SendWqe {
+pub(crate) struct SendWqe {
     /// The application's number of the work request.
     pub wr_id: u64,
     /// Operation, with remote address and immediate.
@@ -230,9 +229,8 @@ pub struct SendWqe {
     pub list: SgList,
 }
 
-/// A receive work request in its queue.
 #[derive(Clone, Copy, Debug)]
-pub struct RecvWqe {
+pub(crate) struct RecvWqe {
     /// The application's number of the work request.
     pub wr_id: u64,
     /// Scatter list, filled in order by the message.

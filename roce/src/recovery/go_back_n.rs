@@ -12,7 +12,7 @@ use crate::psn::Psn;
 
 /// Requester half of go-back-N.
 #[derive(Clone, Copy, Debug)]
-pub struct GoBackN {
+pub(crate) struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
@@ -23,44 +23,43 @@ pub struct GoBackN {
 
 impl GoBackN {
     /// Creates the state before the first send; `first` is the first PSN of the connection.
-    pub fn new(first: Psn) -> Self {
+    pub(crate) fn new(first: Psn) -> Self {
         GoBackN { una: first, next: first, max_sent: first, has_gone_back: false }
     }
 
     /// Returns the PSN to send next: `send`.
     #[inline]
-    pub fn next_psn(&self) -> Psn {
+    pub(crate) fn next_psn(&self) -> Psn {
         self.next
     }
 
     /// Returns whether sending [`GoBackN::next_psn`] is a retransmission.
     #[inline]
-    pub fn is_retransmission(&self) -> bool {
+    pub(crate) fn is_retransmission(&self) -> bool {
         self.next != self.max_sent
     }
 
-    /// Returns the oldest unacknowledged PSN.
     #[inline]
-    pub fn una(&self) -> Psn {
+    pub(crate) fn una(&self) -> Psn {
         self.una
     }
 
     /// Returns the PSNs sent and not acknowledged, from una to `max_sent`: a response to any other is stale.
     #[inline]
-    pub fn sent(&self) -> u32 {
+    pub(crate) fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
     /// Returns the PSNs in flight, from una to `send`.
     #[inline]
-    pub fn unacked(&self) -> u32 {
+    pub(crate) fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)
     }
 
     /// Records that the packet at [`GoBackN::next_psn`] was sent. `span`: its PSNs, for a READ request
     /// those of all responses.
     #[inline]
-    pub fn on_sent(&mut self, span: u32) {
+    pub(crate) fn on_sent(&mut self, span: u32) {
         let retransmitted_pkts = self.sent() - self.unacked();
         self.next = self.next.plus(span);
         if span > retransmitted_pkts {
@@ -69,7 +68,7 @@ impl GoBackN {
     }
 
     /// Applies feedback, which is ignored unless its `next` lies in `una..=max_sent`.
-    pub fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
+    pub(crate) fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
         let (AckEvent::Cumulative { next } | AckEvent::Lost { next }) = event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
             return AckResult { newly_acked_pkts: 0, lost: false };
@@ -91,12 +90,12 @@ impl GoBackN {
 
     /// Moves `send` forward to `max_sent`, because the packets of a timeout were not lost: nothing more is
     /// retransmitted.
-    pub fn undo_timeout(&mut self) {
+    pub(crate) fn undo_timeout(&mut self) {
         self.next = self.max_sent;
     }
 
     /// Moves `send` back to una after a timeout. The next report of a loss takes effect again.
-    pub fn on_timeout(&mut self) {
+    pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.has_gone_back = false;
     }
@@ -112,7 +111,7 @@ impl GoBackN {
 ///   equilibrium where 29 % of the windows have a loss:    34 packets at 1 % loss
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct LossWindow {
+pub(crate) struct LossWindow {
     window_pkts: u32,
     /// Packets acknowledged since the window last changed.
     acked_pkts: u32,
@@ -133,13 +132,13 @@ impl Default for LossWindow {
 impl LossWindow {
     /// Returns the packets in flight at most; `u32::MAX`: unbounded.
     #[inline]
-    pub fn window_pkts(&self) -> u32 {
+    pub(crate) fn window_pkts(&self) -> u32 {
         self.window_pkts
     }
 
     /// Records `acked_pkts` newly acknowledged packets and, if `lost`, a loss among the `sent_pkts` from una on.
     #[inline]
-    pub fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
+    pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
         if lost {
             let likely_pkts = if self.window_pkts == u32::MAX { self.acked_pkts / 3 } else { u32::MAX };
@@ -158,7 +157,7 @@ impl LossWindow {
 
 /// Responder half of go-back-N: accepts packets in PSN order, and demands one NAK for each gap.
 #[derive(Clone, Copy, Debug)]
-pub struct ExpectedPsn {
+pub(crate) struct ExpectedPsn {
     expected: Psn,
     /// A NAK or RNR NAK is due or was sent for `expected`: no further NAK until that packet is accepted.
     nak_sent: bool,
@@ -166,20 +165,19 @@ pub struct ExpectedPsn {
 
 impl ExpectedPsn {
     /// Creates the state of a responder that expects the first PSN of the connection.
-    pub fn new(first: Psn) -> Self {
+    pub(crate) fn new(first: Psn) -> Self {
         ExpectedPsn { expected: first, nak_sent: false }
     }
 
-    /// Returns the expected PSN.
     #[inline]
-    pub fn expected(&self) -> Psn {
+    pub(crate) fn expected(&self) -> Psn {
         self.expected
     }
 
     /// Classifies an arriving request (IBA 9.7.5.1). At a distance of exactly 2^23 a PSN counts as out of
     /// order.
     #[inline]
-    pub fn on_packet(&mut self, psn: Psn) -> Verdict {
+    pub(crate) fn on_packet(&mut self, psn: Psn) -> Verdict {
         match psn.offset_from(self.expected) {
             Some(0) => Verdict::InOrder,
             Some(offset) if offset < 0 => Verdict::Duplicate,
@@ -189,13 +187,13 @@ impl ExpectedPsn {
 
     /// Advances the expected PSN by `span`, the PSNs of the packet accepted.
     #[inline]
-    pub fn accept(&mut self, span: u32) {
+    pub(crate) fn accept(&mut self, span: u32) {
         self.expected = self.expected.plus(span);
         self.nak_sent = false;
     }
 
     /// Records an RNR NAK for the expected packet: out-of-order packets behind it demand no NAK.
-    pub fn refuse(&mut self) {
+    pub(crate) fn refuse(&mut self) {
         self.nak_sent = true;
     }
 }

@@ -1,20 +1,22 @@
 //! Loss recovery: selects the PSN to send next.
 //!
 //! A scheme sees PSNs and feedback, never packets or work requests. Its requester half returns
-//! `next_psn`; its responder half classifies an arrival as a [`Verdict`]. Congestion control decides
+//! `next_psn`; its responder half classifies an arrival as a `Verdict`. Congestion control decides
 //! separately whether that packet may be sent now.
 
-pub mod go_back_n;
-pub mod psn_window;
-pub mod retransmissions;
-pub mod rto;
-pub mod selective_repeat;
+pub(crate) mod go_back_n;
+pub(crate) mod psn_window;
+pub(crate) mod retransmissions;
+pub(crate) mod rto;
+pub(crate) mod selective_repeat;
 
-pub use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
-pub use rto::{AdaptiveRto, Expiry, RetransmitTimer};
-pub use selective_repeat::SelectiveRepeat;
+pub use selective_repeat::WINDOW_PKTS_MIN;
 
-use selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
+pub(crate) use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
+pub(crate) use rto::{AdaptiveRto, Expiry, RetransmitTimer};
+pub(crate) use selective_repeat::SelectiveRepeat;
+
+use selective_repeat::WINDOW_PKTS_MAX;
 
 use crate::psn::Psn;
 use std::fmt;
@@ -22,7 +24,7 @@ use std::str::FromStr;
 
 /// A response under go-back-N, as the completer reports it to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AckEvent {
+pub(crate) enum AckEvent {
     /// Acknowledges all PSNs before `next`.
     Cumulative {
         /// The new una.
@@ -38,7 +40,7 @@ pub enum AckEvent {
 
 /// Change of a go-back-N requester's state by one [`AckEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckResult {
+pub(crate) struct AckResult {
     /// PSNs newly acknowledged: the advance of una.
     pub newly_acked_pkts: u32,
     /// The next PSN to send was moved back to una: retransmission begins there.
@@ -47,7 +49,7 @@ pub struct AckResult {
 
 /// Position of an arriving request relative to the expected PSN (IBA 9.7.4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Its PSN is the expected one.
     InOrder,
     /// Its PSN is below the expected one.
@@ -142,14 +144,14 @@ impl RecoveryScheme {
 
     /// Returns whether the requester sends tail loss probes and has an RTO that follows the round trip,
     /// both well before the local ACK timeout.
-    pub fn is_adaptive(self) -> bool {
+    pub(crate) fn is_adaptive(self) -> bool {
         self != RecoveryScheme::GoBackN
     }
 }
 
 /// Requester half of a scheme.
 #[derive(Clone, Debug)]
-pub enum Recovery {
+pub(crate) enum Recovery {
     /// Under [`RecoveryScheme::GoBackN`] and [`RecoveryScheme::ImprovedGoBackN`].
     GoBackN(GoBackN),
     /// Under [`RecoveryScheme::SelectiveRepeat`].
@@ -168,7 +170,7 @@ macro_rules! either {
 
 impl Recovery {
     /// Creates the state before the first send; `first` is the first PSN of the connection.
-    pub fn new(scheme: RecoveryScheme, first: Psn) -> Self {
+    pub(crate) fn new(scheme: RecoveryScheme, first: Psn) -> Self {
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
                 Recovery::GoBackN(GoBackN::new(first))
@@ -179,45 +181,44 @@ impl Recovery {
         }
     }
 
-    /// Returns the PSN to send next.
     #[inline]
-    pub fn next_psn(&self) -> Psn {
+    pub(crate) fn next_psn(&self) -> Psn {
         either!(self, scheme => scheme.next_psn())
     }
 
     /// Returns whether sending [`Recovery::next_psn`] is a retransmission.
     #[inline]
-    pub fn is_retransmission(&self) -> bool {
+    pub(crate) fn is_retransmission(&self) -> bool {
         either!(self, scheme => scheme.is_retransmission())
     }
 
     /// Returns una, the oldest unacknowledged PSN (RFC 9293: SND.UNA).
     #[inline]
-    pub fn una(&self) -> Psn {
+    pub(crate) fn una(&self) -> Psn {
         either!(self, scheme => scheme.una())
     }
 
     /// Returns the PSNs sent from una on, in flight or not.
     #[inline]
-    pub fn sent(&self) -> u32 {
+    pub(crate) fn sent(&self) -> u32 {
         either!(self, scheme => scheme.sent())
     }
 
     /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
-    pub fn unacked(&self) -> u32 {
+    pub(crate) fn unacked(&self) -> u32 {
         either!(self, scheme => scheme.unacked())
     }
 
     /// Records that the packet at [`Recovery::next_psn`] was sent. `span`: its PSNs, for a READ request
     /// those of all responses.
     #[inline]
-    pub fn on_sent(&mut self, span: u32) {
+    pub(crate) fn on_sent(&mut self, span: u32) {
         either!(self, scheme => scheme.on_sent(span))
     }
 
     /// Under go-back-N, moves the next PSN to send back to una, after a local ACK timeout or an RNR NAK.
-    pub fn go_back(&mut self) {
+    pub(crate) fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();
         }
@@ -226,7 +227,7 @@ impl Recovery {
     /// Returns the most PSNs, from [`Recovery::next_psn`] on, that one READ request may cover;
     /// `u32::MAX`: no limit.
     #[inline]
-    pub fn read_span_max(&self) -> u32 {
+    pub(crate) fn read_span_max(&self) -> u32 {
         match self {
             // Only READs that the peer has executed are retransmitted in part, because otherwise it would
             // execute the part as a READ of its own.

@@ -14,32 +14,32 @@ const WORD_BITS: u32 = 64;
 
 /// A set of PSNs, any two of which are less than `capacity` apart.
 #[derive(Clone, Debug)]
-pub struct PsnSet {
+pub(crate) struct PsnSet {
     words: Box<[u64]>,
     len: u32,
 }
 
 impl PsnSet {
     /// Creates an empty set; `capacity` is a power of two from 64 to 2^23 PSNs.
-    pub fn new(capacity: u32) -> Self {
+    pub(crate) fn new(capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two() && (WORD_BITS..Psn::COUNT).contains(&capacity));
         PsnSet { words: vec![0; (capacity / WORD_BITS) as usize].into_boxed_slice(), len: 0 }
     }
 
     /// Returns the size of the window, in PSNs.
-    pub fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.words.len() as u32 * WORD_BITS
     }
 
     /// Returns the number of PSNs in the set, which is counted, not searched.
     #[inline]
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
     /// Returns whether no PSN is in the set, without a search.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
@@ -51,14 +51,14 @@ impl PsnSet {
 
     /// Returns whether `psn` is in the set. A PSN outside of the window shares the bit of one inside.
     #[inline]
-    pub fn contains(&self, psn: Psn) -> bool {
+    pub(crate) fn contains(&self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
         self.words[word] & bit != 0
     }
 
     /// Inserts `psn`; false if it was in the set. Always inlined, because behind a gap each packet calls it.
     #[inline(always)]
-    pub fn insert(&mut self, psn: Psn) -> bool {
+    pub(crate) fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
         let is_new = self.words[word] & bit == 0;
         self.words[word] |= bit;
@@ -68,7 +68,7 @@ impl PsnSet {
 
     /// Removes `psn`; false if it was not in the set.
     #[inline]
-    pub fn remove(&mut self, psn: Psn) -> bool {
+    pub(crate) fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = self.place(psn);
         let was_in = self.words[word] & bit != 0;
         self.words[word] &= !bit;
@@ -78,7 +78,7 @@ impl PsnSet {
 
     /// Removes the `count` PSNs from `first` on, by whole words where possible.
     #[inline]
-    pub fn remove_range(&mut self, first: Psn, count: u32) {
+    pub(crate) fn remove_range(&mut self, first: Psn, count: u32) {
         match (self.len, count) {
             (0, _) => {}
             (_, 1) => _ = self.remove(first),
@@ -102,12 +102,12 @@ impl PsnSet {
     }
 
     /// Returns the first of the `count` PSNs from `first` on that is in the set.
-    pub fn first_in(&self, first: Psn, count: u32) -> Option<Psn> {
+    pub(crate) fn first_in(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 { None } else { self.first_where(first, count, |word| word) }
     }
 
     /// Returns the last of the `count` PSNs from `first` on that is in the set.
-    pub fn last_in(&self, first: Psn, count: u32) -> Option<Psn> {
+    pub(crate) fn last_in(&self, first: Psn, count: u32) -> Option<Psn> {
         let mut left = if self.len == 0 { 0 } else { count.min(self.capacity()) };
         while left > 0 {
             let psn = first.plus(left - 1);
@@ -123,7 +123,7 @@ impl PsnSet {
     }
 
     /// Returns the first of the `count` PSNs from `first` on that is not in the set.
-    pub fn first_missing(&self, first: Psn, count: u32) -> Option<Psn> {
+    pub(crate) fn first_missing(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 {
             (count > 0).then_some(first)
         } else {
@@ -150,7 +150,7 @@ impl PsnSet {
 
     /// Returns the 64 PSNs from `first` on as a bitmap: bit `i` is set if `first + i` is in the set.
     #[inline]
-    pub fn bits(&self, first: Psn) -> u64 {
+    pub(crate) fn bits(&self, first: Psn) -> u64 {
         let [(word, low), (next, high)] = self.words_of(first);
         (self.words[word] & low).rotate_right(first.value() % WORD_BITS)
             | (self.words[next] & high).rotate_right(first.value() % WORD_BITS)
@@ -158,7 +158,7 @@ impl PsnSet {
 
     /// Inserts `first + i` for each set bit `i`.
     #[inline]
-    pub fn insert_bits(&mut self, first: Psn, bits: u64) {
+    pub(crate) fn insert_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
         for (word, mask) in self.words_of(first) {
             let new = bits & mask & !self.words[word];
@@ -169,7 +169,7 @@ impl PsnSet {
 
     /// Removes `first + i` for each set bit `i`.
     #[inline]
-    pub fn remove_bits(&mut self, first: Psn, bits: u64) {
+    pub(crate) fn remove_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
         for (word, mask) in self.words_of(first) {
             let old = bits & mask & self.words[word];

@@ -16,7 +16,7 @@ const BEFORE: usize = 1;
 
 /// Retransmitted packets of a window, each with max_sent at the time of its retransmission.
 #[derive(Clone, Debug)]
-pub struct Retransmissions {
+pub(crate) struct Retransmissions {
     /// Per slot, the slots of its neighbours; `[0, 0]` if the slot is unlinked, or is the only entry.
     links: Box<[[u16; 2]]>,
     /// Per slot, max_sent when the packet was retransmitted.
@@ -25,7 +25,7 @@ pub struct Retransmissions {
 
 impl Retransmissions {
     /// Creates an empty list; `window_pkts` is a power of two below 2^16.
-    pub fn new(window_pkts: u32) -> Self {
+    pub(crate) fn new(window_pkts: u32) -> Self {
         debug_assert!(window_pkts.is_power_of_two() && window_pkts < u32::from(u16::MAX));
         let places = window_pkts as usize + 1;
         Retransmissions {
@@ -51,13 +51,13 @@ impl Retransmissions {
 
     /// Returns whether a retransmission of `psn` is in flight.
     #[inline]
-    pub fn contains(&self, psn: Psn) -> bool {
+    pub(crate) fn contains(&self, psn: Psn) -> bool {
         let place = self.place(psn);
         self.links[place] != [0; 2] || usize::from(self.links[ENDS][NEXT]) == place
     }
 
     /// Records a retransmission of `psn`. `sent_at` is max_sent; it never decreases between calls.
-    pub fn push(&mut self, psn: Psn, sent_at: Psn) {
+    pub(crate) fn push(&mut self, psn: Psn, sent_at: Psn) {
         self.remove(psn);
         let (place, newest) = (self.place(psn), self.links[ENDS][BEFORE]);
         self.links[place] = [ENDS as u16, newest];
@@ -68,7 +68,7 @@ impl Retransmissions {
 
     /// Removes `psn`, if present: it was acknowledged, or marked lost once more.
     #[inline]
-    pub fn remove(&mut self, psn: Psn) {
+    pub(crate) fn remove(&mut self, psn: Psn) {
         if self.contains(psn) {
             let [next, before] = std::mem::take(&mut self.links[self.place(psn)]);
             self.links[usize::from(before)][NEXT] = next;
@@ -79,7 +79,7 @@ impl Retransmissions {
     /// Returns whether `sent_at` of the oldest entry is below `end`. Where `end` is largest acked minus the reordering
     /// threshold, a packet sent after that retransmission was acknowledged, so the retransmission is lost.
     #[inline]
-    pub fn is_below_threshold(&self, end: Psn) -> bool {
+    pub(crate) fn is_below_threshold(&self, end: Psn) -> bool {
         let oldest = usize::from(self.links[ENDS][NEXT]);
         oldest != ENDS && self.is_before(oldest, end)
     }
@@ -91,7 +91,7 @@ impl Retransmissions {
 
     /// Returns the entry after `psn` (`None`: the oldest), if its `sent_at` is below `end`. `psn` must be in the list;
     /// all entries lie in the window from `una` on.
-    pub fn next_below_threshold(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
+    pub(crate) fn next_below_threshold(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
         let at = psn.map_or(ENDS, |psn| self.place(psn));
         let next = usize::from(self.links[at][NEXT]);
         self.psn_of(next, una).filter(|_| self.is_before(next, end))

@@ -8,7 +8,7 @@ const TIMEOUT_UNIT_NANOS: u64 = 4096;
 
 /// Timer of a requester, armed while packets are unacknowledged and rearmed by progress.
 #[derive(Clone, Copy, Debug)]
-pub struct RetransmitTimer {
+pub(crate) struct RetransmitTimer {
     /// The local ACK timeout; `None`: disabled.
     rto_nanos: Option<u64>,
     deadline: Option<Instant>,
@@ -16,55 +16,55 @@ pub struct RetransmitTimer {
 
 impl RetransmitTimer {
     /// Creates a disarmed timer of 4.096 us * 2^`timeout`. `timeout` has 5 bits; 0 disables it.
-    pub fn new(timeout: u8) -> Self {
+    pub(crate) fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
 
     /// Changes the timeout from the next arming on; a deadline that is set stays.
-    pub fn set_timeout(&mut self, timeout: u8) {
+    pub(crate) fn set_timeout(&mut self, timeout: u8) {
         self.rto_nanos = rto_nanos(timeout);
     }
 
     /// Returns the deadline; `None` while disarmed.
     #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
     /// Arms the timer with the local ACK timeout, unless it is armed.
     #[inline]
-    pub fn start(&mut self, now: Instant) {
+    pub(crate) fn start(&mut self, now: Instant) {
         if self.deadline.is_none() {
             self.restart(now);
         }
     }
 
     /// Arms the timer for `wait_nanos`, but not beyond the local ACK timeout counted from `since`.
-    pub fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
+    pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
         let passed = now.nanos_since(since);
         let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
         self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
     /// Returns whether the local ACK timeout has passed since `since`; false if it is disabled.
-    pub fn has_passed(&self, since: Instant, now: Instant) -> bool {
+    pub(crate) fn has_passed(&self, since: Instant, now: Instant) -> bool {
         self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
     }
 
     /// Rearms the timer with the local ACK timeout; disarms it if that is disabled.
     #[inline]
-    pub fn restart(&mut self, now: Instant) {
+    pub(crate) fn restart(&mut self, now: Instant) {
         self.deadline = self.rto_nanos.map(|rto_nanos| now.plus_nanos(rto_nanos));
     }
 
     /// Disarms the timer.
     #[inline]
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.deadline = None;
     }
 
     /// Returns whether the deadline has passed, and disarms the timer if so.
-    pub fn take_expired(&mut self, now: Instant) -> bool {
+    pub(crate) fn take_expired(&mut self, now: Instant) -> bool {
         let expired = self.deadline.is_some_and(|deadline| deadline <= now);
         if expired {
             self.stop();
@@ -91,7 +91,7 @@ struct Timed {
 /// ```
 /// An `AdaptiveRto` decides when to retransmit; only the local ACK timeout uses up retries.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AdaptiveRto {
+pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
     rttvar_nanos: u64,
     /// The shortest round trip, taken as that without queueing; 0 before the first sample.
@@ -116,7 +116,7 @@ const BACKOFF_MAX: u32 = 16;
 impl AdaptiveRto {
     /// Starts a round-trip measurement with the first transmission of `psn`, unless one is running.
     #[inline]
-    pub fn on_sent(&mut self, psn: Psn, now: Instant) {
+    pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
         if self.timed.is_none() {
             self.timed = Some(Timed { psn, at: now });
         }
@@ -124,13 +124,13 @@ impl AdaptiveRto {
 
     /// Returns the PSN whose round trip is being measured.
     #[inline]
-    pub fn timed(&self) -> Option<Psn> {
+    pub(crate) fn timed(&self) -> Option<Psn> {
         self.timed.map(|timed| timed.psn)
     }
 
     /// Ends the measurement, because the timed packet was acknowledged, and updates srtt and rttvar (RFC 6298,
     /// section 2). Returns the round trip in nanoseconds.
-    pub fn on_acked(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
         let rtt = now.nanos_since(timed.at);
         if self.srtt_nanos == 0 {
@@ -146,24 +146,24 @@ impl AdaptiveRto {
 
     /// Returns the shortest round trip in nanoseconds; 0 before the first sample.
     #[inline]
-    pub fn min_nanos(&self) -> u64 {
+    pub(crate) fn min_nanos(&self) -> u64 {
         self.min_nanos
     }
 
     /// Abandons the measurement, because a response may be to a retransmission (RFC 6298, section 3).
-    pub fn cancel(&mut self) {
+    pub(crate) fn cancel(&mut self) {
         self.timed = None;
     }
 
     /// Ends the backoff: the next expiry is the first again.
     #[inline]
-    pub fn on_progress(&mut self) {
+    pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
     }
 
     /// Returns the wait for the next expiry in nanoseconds: the PTO, doubled with each expiry since progress.
     /// `in_flight_pkts` selects the floor that stands for the PTO before the first round-trip sample.
-    pub fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
+    pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
@@ -175,7 +175,7 @@ impl AdaptiveRto {
     }
 
     /// Records an expiry of [`AdaptiveRto::wait_nanos`], with `in_flight_pkts` in flight. Returns its kind.
-    pub fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
+    pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
         let rto_nanos = match self.srtt_nanos {
             0 => FIRST_RTO_NANOS,
@@ -192,7 +192,7 @@ impl AdaptiveRto {
 
 /// Kind of an expiry of the wait for progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
+pub(crate) enum Expiry {
     /// The first since progress, after the PTO: a tail loss probe (RFC 8985, section 7).
     TailLossProbe,
     /// A later one, after a wait shorter than the RTO: one more probe (RFC 9002, section 6.2).

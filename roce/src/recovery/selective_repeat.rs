@@ -17,11 +17,11 @@ use super::psn_window::PsnSet;
 use super::retransmissions::Retransmissions;
 use crate::psn::{Psn, PsnSpace};
 
-/// The smallest window, in packets: one word of a [`PsnSet`].
+/// The smallest window, in packets: one word of a `PsnSet`.
 pub const WINDOW_PKTS_MIN: u32 = 64;
 
 /// The largest window, in packets: the longest bitmap of a SACK.
-pub const WINDOW_PKTS_MAX: u32 = 4096;
+pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 
 /// Marks are renewed when this bit of `max_sent`, or a higher one, changes: every quarter of the PSN circle.
 const RENEW_BIT: u32 = Psn::COUNT / 4;
@@ -31,7 +31,7 @@ const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
 /// Requester half of selective repeat.
 #[derive(Clone, Debug)]
-pub struct SelectiveRepeat {
+pub(crate) struct SelectiveRepeat {
     una: Psn,
     max_sent: Psn,
     acked: PsnSet,
@@ -54,7 +54,7 @@ pub struct SelectiveRepeat {
 
 /// Position of a READ response whose PSN follows the highest one received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Following {
+pub(crate) enum Following {
     /// At una, with nothing acknowledged above it: una has advanced.
     Next,
     /// Above a gap.
@@ -64,7 +64,7 @@ pub enum Following {
 impl SelectiveRepeat {
     /// Creates the state before the first send; `first` is the first PSN of the connection, `window_pkts`
     /// a power of two from [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
-    pub fn new(first: Psn, window_pkts: u32) -> Self {
+    pub(crate) fn new(first: Psn, window_pkts: u32) -> Self {
         let set = PsnSet::new(window_pkts);
         SelectiveRepeat {
             una: first,
@@ -83,59 +83,58 @@ impl SelectiveRepeat {
 
     /// Returns the PSN to send next: the lowest lost one, or else `max_sent`.
     #[inline]
-    pub fn next_psn(&self) -> Psn {
+    pub(crate) fn next_psn(&self) -> Psn {
         self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.max_sent)
     }
 
     /// Returns whether sending [`SelectiveRepeat::next_psn`] is a retransmission.
     #[inline]
-    pub fn is_retransmission(&self) -> bool {
+    pub(crate) fn is_retransmission(&self) -> bool {
         !self.lost.is_empty()
     }
 
     /// Returns the length of the run of lost PSNs from `psn` on, which one READ request may cover;
     /// `u32::MAX` if it extends to the end of the window, because PSNs beyond are not tracked.
-    pub fn lost_run(&self, psn: Psn) -> u32 {
+    pub(crate) fn lost_run(&self, psn: Psn) -> u32 {
         let Some(index) = psn.index_in(self.una, self.window_pkts()) else { return u32::MAX };
         let rest = self.window_pkts() - index;
         let run = (0..rest).take_while(|i| self.lost.contains(psn.plus(*i))).count() as u32;
         if run == rest { u32::MAX } else { run }
     }
 
-    /// Returns the oldest unacknowledged PSN.
     #[inline]
-    pub fn una(&self) -> Psn {
+    pub(crate) fn una(&self) -> Psn {
         self.una
     }
 
     /// Returns the PSNs sent from una on, in any state.
     #[inline]
-    pub fn sent(&self) -> u32 {
+    pub(crate) fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
     /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
-    pub fn unacked(&self) -> u32 {
+    pub(crate) fn unacked(&self) -> u32 {
         self.sent() - self.acked.len() - self.lost.len()
     }
 
     /// Returns the window in packets: no request starts beyond it. A READ may extend beyond.
     #[inline]
-    pub fn window_pkts(&self) -> u32 {
+    pub(crate) fn window_pkts(&self) -> u32 {
         self.acked.capacity()
     }
 
     /// Returns whether the PSN to send next lies in the window.
     #[inline]
-    pub fn permit(&self) -> bool {
+    pub(crate) fn permit(&self) -> bool {
         self.is_retransmission() || self.sent() < self.window_pkts()
     }
 
     /// Records that the packet at [`SelectiveRepeat::next_psn`] was sent. `span`: its PSNs, for a READ
     /// request those of all responses.
     #[inline]
-    pub fn on_sent(&mut self, span: u32) {
+    pub(crate) fn on_sent(&mut self, span: u32) {
         if !self.is_retransmission() {
             let before = self.max_sent;
             self.max_sent = before.plus(span);
@@ -171,12 +170,12 @@ impl SelectiveRepeat {
 
     /// Returns the PSN before which the peer executed all requests.
     #[inline]
-    pub fn executed(&self) -> Psn {
+    pub(crate) fn executed(&self) -> Psn {
         self.executed
     }
 
     /// Returns whether an ACK, a SACK or a READ response showed that the request of `psn` was executed.
-    pub fn is_executed(&self, psn: Psn) -> bool {
+    pub(crate) fn is_executed(&self, psn: Psn) -> bool {
         self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
@@ -184,7 +183,7 @@ impl SelectiveRepeat {
     /// caller passes the requests from the previous [`SelectiveRepeat::executed`] to `next` to
     /// [`SelectiveRepeat::on_acked`], except READs, whose responses acknowledge them.
     #[inline]
-    pub fn on_executed(&mut self, next: Psn) -> bool {
+    pub(crate) fn on_executed(&mut self, next: Psn) -> bool {
         // As distances from una, because after a READ of half the PSN circle the PSNs do not compare.
         let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
         let is_news = from_una(next) > from_una(self.executed);
@@ -197,36 +196,36 @@ impl SelectiveRepeat {
 
     /// Records that the peer buffered the READ request at `psn`, as a SACK shows: raises largest acked of
     /// the requests, but acknowledges no response.
-    pub fn on_read_sacked(&mut self, psn: Psn) {
+    pub(crate) fn on_read_sacked(&mut self, psn: Psn) {
         if self.tracked(psn).is_some() {
             self.raise_largest_acked(PsnSpace::Request, psn.plus(1));
         }
     }
 
     /// Records that the peer has sent all READ responses before `next`: raises their largest acked.
-    pub fn on_responses_sent(&mut self, next: Psn) {
+    pub(crate) fn on_responses_sent(&mut self, next: Psn) {
         self.raise_largest_acked(PsnSpace::Response, next);
     }
 
     /// Returns whether `psn` was sent, lies in the window and is not acknowledged.
     #[inline]
-    pub fn is_unacked(&self, psn: Psn) -> bool {
+    pub(crate) fn is_unacked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
     /// Returns whether `psn` is acknowledged and una not above it: it lies above a gap, or was not executed.
-    pub fn is_acked(&self, psn: Psn) -> bool {
+    pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
 
     /// Returns whether `psn` is marked lost, or was retransmitted.
-    pub fn is_retransmitted(&self, psn: Psn) -> bool {
+    pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && (self.lost.contains(psn) || self.retransmitted.contains(psn))
     }
 
     /// Returns whether `psn` is acknowledged and was retransmitted: a duplicate of it shows that the
     /// retransmission was spurious.
-    pub fn is_spurious(&self, psn: Psn) -> bool {
+    pub(crate) fn is_spurious(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn) && self.retransmitted.contains(psn)
     }
 
@@ -246,7 +245,7 @@ impl SelectiveRepeat {
 
     /// Records that the PSNs from `first` to before `first + count` are acknowledged.
     #[inline]
-    pub fn on_acked(&mut self, space: PsnSpace, first: Psn, count: u32) {
+    pub(crate) fn on_acked(&mut self, space: PsnSpace, first: Psn, count: u32) {
         if first == self.una && self.has_no_gap() {
             self.una = first.plus(count);
             self.raise_largest_acked(space, self.una);
@@ -284,7 +283,7 @@ impl SelectiveRepeat {
     /// shows neither a newly executed request nor a loss, and if the reordering threshold is 0. Otherwise changes
     /// nothing and returns `None`.
     #[inline]
-    pub fn on_next_response(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
+    pub(crate) fn on_next_response(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
         let (space, next) = (PsnSpace::Response as usize, psn.plus(1));
         let follows = psn == self.largest_acked[space]
             && psn == self.scanned_to[space]
@@ -311,7 +310,7 @@ impl SelectiveRepeat {
     }
 
     /// Records that `first + i` is acknowledged for each set bit `i`.
-    pub fn on_sacked(&mut self, space: PsnSpace, first: Psn, bits: u32) {
+    pub(crate) fn on_sacked(&mut self, space: PsnSpace, first: Psn, bits: u32) {
         self.mark_acked_bits(space, first, u64::from(bits));
         self.advance();
     }
@@ -343,7 +342,7 @@ impl SelectiveRepeat {
 
     /// Returns a bitmap of 32 PSNs: bit `i` is set if `first + i` is acknowledged.
     #[inline]
-    pub fn acked_bits(&self, first: Psn) -> u32 {
+    pub(crate) fn acked_bits(&self, first: Psn) -> u32 {
         self.acked.bits(first) as u32 // the low 32 of 64 bits
     }
 
@@ -372,7 +371,7 @@ impl SelectiveRepeat {
     /// Returns where [`SelectiveRepeat::detect_losses`] must start, which is where losses were last detected in the PSN
     /// space; `None` if no packet can be newly lost, as after an acknowledgement in order.
     #[inline]
-    pub fn scan_from(&mut self, space: PsnSpace) -> Option<Psn> {
+    pub(crate) fn scan_from(&mut self, space: PsnSpace) -> Option<Psn> {
         let (scanned_to, loss_threshold) = (self.scanned_to[space as usize], self.loss_threshold(space));
         let distance = loss_threshold.offset_from(scanned_to);
         if !self.retransmissions.is_below_threshold(loss_threshold) {
@@ -392,7 +391,7 @@ impl SelectiveRepeat {
     /// Applies the reordering threshold of the PSN space to packets in flight, from `from` on if sent once, to all if
     /// retransmitted. For each packet below it, `judge` returns whether the packet is lost and for how many PSNs from
     /// there on that holds; `None` ends the scan. Returns how many packets are newly marked lost.
-    pub fn detect_losses(
+    pub(crate) fn detect_losses(
         &mut self,
         space: PsnSpace,
         from: Psn,
@@ -423,7 +422,7 @@ impl SelectiveRepeat {
 
     /// Records that [`SelectiveRepeat::detect_losses`] has marked all lost packets of the PSN space.
     #[inline]
-    pub fn on_scanned(&mut self, space: PsnSpace) {
+    pub(crate) fn on_scanned(&mut self, space: PsnSpace) {
         let tracked_end = self.una.plus(self.sent().min(self.window_pkts()));
         let loss_threshold = self.loss_threshold(space);
         let is_tracked = loss_threshold.offset_from(tracked_end).is_some_and(|offset| offset < 0);
@@ -450,7 +449,7 @@ impl SelectiveRepeat {
 
     /// Marks the unacknowledged PSNs from `first` to before `first + count` lost. Returns how many were not
     /// marked.
-    pub fn on_lost(&mut self, first: Psn, count: u32) -> u32 {
+    pub(crate) fn on_lost(&mut self, first: Psn, count: u32) -> u32 {
         let mut newly = 0;
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.is_unacked(psn) {
@@ -463,7 +462,7 @@ impl SelectiveRepeat {
 
     /// Marks the PSNs from `first` to before `first + count` lost, even if acknowledged: the peer dropped them from its
     /// reorder buffer or sent an RNR NAK, or a timeout expired.
-    pub fn retransmit(&mut self, first: Psn, count: u32) {
+    pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {
                 self.acked.remove(psn);
@@ -475,7 +474,7 @@ impl SelectiveRepeat {
 
     /// Records a spurious retransmission: doubles the reordering threshold, from 16 packets to half
     /// the window, and not again until all PSNs sent so far are acknowledged.
-    pub fn on_spurious(&mut self) {
+    pub(crate) fn on_spurious(&mut self) {
         if self.raised_at.offset_from(self.una).is_none_or(|offset| offset <= 0) {
             self.reordering_threshold_pkts = (self.reordering_threshold_pkts * 2)
                 .clamp(REORDERING_THRESHOLD_PKTS_FIRST, self.window_pkts() / 2);
@@ -483,16 +482,15 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Returns the reordering threshold, in packets.
     #[inline]
-    pub fn reordering_threshold_pkts(&self) -> u32 {
+    pub(crate) fn reordering_threshold_pkts(&self) -> u32 {
         self.reordering_threshold_pkts
     }
 
     /// Sets the reordering threshold, which other queue pairs of the device raised or lowered; at most half the
     /// window.
     #[inline]
-    pub fn adopt_reordering_threshold(&mut self, reordering_threshold_pkts: u32) {
+    pub(crate) fn adopt_reordering_threshold(&mut self, reordering_threshold_pkts: u32) {
         self.reordering_threshold_pkts = reordering_threshold_pkts.min(self.window_pkts() / 2);
     }
 
@@ -504,7 +502,7 @@ impl SelectiveRepeat {
     /// - If `is_first`: the last packet sent, if in flight. If that lies beyond the window: the last but one of the
     ///   window, because a retransmission of the last would request a READ to its end (`lost_run`).
     /// - Otherwise una.
-    pub fn probe(&mut self, is_first: bool) -> (Psn, u32) {
+    pub(crate) fn probe(&mut self, is_first: bool) -> (Psn, u32) {
         let (una, sent) = (self.una, self.sent());
         let span = if sent <= self.window_pkts() { sent } else { self.window_pkts() - 1 };
         let last = una.plus(span).minus(1);
@@ -528,56 +526,55 @@ impl SelectiveRepeat {
 
 /// Responder half of selective repeat and improved go-back-N: the PSNs of buffered or placed out-of-order packets.
 #[derive(Clone, Debug)]
-pub struct OutOfOrderSet {
+pub(crate) struct OutOfOrderSet {
     buffered: PsnSet,
 }
 
 impl OutOfOrderSet {
     /// Creates an empty set for a window of `window_pkts`, a power of two from [`WINDOW_PKTS_MIN`].
-    pub fn new(window_pkts: u32) -> Self {
+    pub(crate) fn new(window_pkts: u32) -> Self {
         OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
     }
 
     /// Returns whether `psn` may be buffered: out of order, in the window from `expected` on, and not buffered yet.
-    pub fn is_new(&self, expected: Psn, psn: Psn) -> bool {
+    pub(crate) fn is_new(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
             && !self.buffered.contains(psn)
     }
 
     /// Returns whether `psn` is out of order, in the window from `expected` on, and buffered.
-    pub fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
+    pub(crate) fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
     }
 
     /// Returns whether `psn`, which must lie in the window from the expected PSN on, is buffered.
-    pub fn contains(&self, psn: Psn) -> bool {
+    pub(crate) fn contains(&self, psn: Psn) -> bool {
         self.buffered.contains(psn)
     }
 
     /// Records that `psn`, which must lie in the window, was buffered or placed.
-    pub fn insert(&mut self, psn: Psn) {
+    pub(crate) fn insert(&mut self, psn: Psn) {
         self.buffered.insert(psn);
     }
 
     /// Records that `psn` was dropped from the reorder buffer; ignored if it was not buffered.
-    pub fn remove(&mut self, expected: Psn, psn: Psn) {
+    pub(crate) fn remove(&mut self, expected: Psn, psn: Psn) {
         if self.is_buffered(expected, psn) {
             self.buffered.remove(psn);
         }
     }
 
     /// Records that all buffered packets were dropped.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.buffered.remove_range(Psn::new(0), self.buffered.capacity());
     }
 
-    /// Returns whether no packet is buffered.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.buffered.is_empty()
     }
 
     /// Removes `expected` and the `span - 1` PSNs after it, which were executed or dropped.
-    pub fn advance(&mut self, expected: Psn, span: u32) {
+    pub(crate) fn advance(&mut self, expected: Psn, span: u32) {
         self.buffered.remove_range(expected, span);
     }
 
@@ -587,7 +584,7 @@ impl OutOfOrderSet {
     }
 
     /// Returns the bitmap of a SACK without its empty last words: bit `i` of word `w` is PSN `expected + 1 + 32 w + i`.
-    pub fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
+    pub(crate) fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
         // The last bit of a full bitmap is one window above `expected` and shares its bit of the set.
         let last = self.words_max() - 1;
         let mask = move |w: usize| if w == last { u32::MAX >> 1 } else { u32::MAX };

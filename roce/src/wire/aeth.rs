@@ -135,19 +135,6 @@ pub const fn rnr_timer_nanos(code: u8) -> u64 {
     units * 10_000
 }
 
-/// Returns the code of the shortest RNR timer of at least `nanos` nanoseconds; if there is none, 0 (655.36 ms,
-/// the longest).
-pub const fn rnr_timer_code(nanos: u64) -> u8 {
-    let mut code = 1;
-    while code < 32 {
-        if rnr_timer_nanos(code) >= nanos {
-            return code;
-        }
-        code += 1;
-    }
-    0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +159,7 @@ mod tests {
     ];
 
     #[test]
-    fn rnr_timer_codes_and_times_are_inverse() {
+    fn rnr_timers_grow_with_their_codes_except_0() {
         assert_eq!(rnr_timer_nanos(0), 655_360_000);
         assert_eq!(rnr_timer_nanos(1), 10_000);
         assert_eq!(rnr_timer_nanos(12), 640_000);
@@ -180,10 +167,6 @@ mod tests {
         for (code, units) in (0..).zip(RNR_TIMER_10_MICROS) {
             assert_eq!(rnr_timer_nanos(code), units * 10_000, "code {code}");
             assert_eq!(rnr_timer_nanos(0xE0 | code), units * 10_000, "of the byte only five bits count");
-            assert_eq!(rnr_timer_code(rnr_timer_nanos(code)), code);
         }
-        assert_eq!(rnr_timer_code(0), 1);
-        assert_eq!(rnr_timer_code(10_001), 2);
-        assert_eq!(rnr_timer_code(u64::MAX), 0);
     }
 }

@@ -7,12 +7,12 @@ pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// EtherType of an 802.1Q tag.
-pub const ETHERTYPE_VLAN: u16 = 0x8100;
+pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of the outer tag of 802.1ad (QinQ).
-pub const ETHERTYPE_QINQ: u16 = 0x88A8;
+pub(crate) const ETHERTYPE_QINQ: u16 = 0x88A8;
 
 /// Mask of the VLAN identifier (12 bits) in tag control information.
-pub const VLAN_ID_MASK: u16 = 0xFFF;
+pub(crate) const VLAN_ID_MASK: u16 = 0xFFF;
 
 /// Ethernet II header, 14 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl EthHeader {
 
 /// 802.1Q tag without its own EtherType ([`ETHERTYPE_VLAN`]): tag control information, next EtherType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VlanTag {
+pub(crate) struct VlanTag {
     /// Priority (3 bits), drop eligible (1), VLAN identifier (12).
     pub tci: u16,
     /// EtherType of the next header.
@@ -58,16 +58,16 @@ pub struct VlanTag {
 
 impl VlanTag {
     /// Bytes on the wire.
-    pub const LEN: usize = 4;
+    pub(crate) const LEN: usize = 4;
 
     /// Decodes the tag; every bit pattern is valid.
-    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+    pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [c0, c1, t0, t1] = *bytes;
         VlanTag { tci: u16::from_be_bytes([c0, c1]), ethertype: u16::from_be_bytes([t0, t1]) }
     }
 
     /// Encodes the tag.
-    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+    pub(crate) fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..2].copy_from_slice(&self.tci.to_be_bytes());
         bytes[2..].copy_from_slice(&self.ethertype.to_be_bytes());
     }

@@ -5,22 +5,22 @@
 /// `imm` is the four bytes read as a big-endian number. The verbs interface passes the bytes in network order
 /// (`__be32 imm_data`), which is `imm.to_be()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImmDt {
+pub(crate) struct ImmDt {
     /// The value, in host order.
     pub imm: u32,
 }
 
 impl ImmDt {
     /// Bytes on the wire.
-    pub const LEN: usize = 4;
+    pub(crate) const LEN: usize = 4;
 
     /// Decodes the header; every bit pattern is valid.
-    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+    pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Self {
         ImmDt { imm: u32::from_be_bytes(*bytes) }
     }
 
     /// Encodes the header.
-    pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
+    pub(crate) fn write(&self, bytes: &mut [u8; Self::LEN]) {
         *bytes = self.imm.to_be_bytes();
     }
 }

@@ -3,11 +3,11 @@
 /// IP protocol number of UDP, also the IPv6 next-header value.
 pub const PROTOCOL_UDP: u8 = 17;
 /// First byte of a header of version 4 without options.
-pub const VERSION_IHL: u8 = 0x45;
+pub(crate) const VERSION_IHL: u8 = 0x45;
 /// The "don't fragment" bit of `flags_fragment`.
-pub const DONT_FRAGMENT: u16 = 0x4000;
+pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
 /// The bits of `flags_fragment` that are 0 in an unfragmented datagram: "more fragments" and the offset.
-pub const FRAGMENT_BITS: u16 = 0x3FFF;
+pub(crate) const FRAGMENT_BITS: u16 = 0x3FFF;
 
 /// IPv4 header, 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,19 +71,18 @@ impl Ipv4Header {
 
 /// Returns the sum of the header's ten 16-bit words, not folded (RFC 1071). With a correct checksum it folds
 /// to 0xFFFF.
-pub fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
+pub(crate) fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
     header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
 }
 
 /// Folds a sum of 16-bit words to 16 bits, with end-around carry (RFC 1071).
-pub const fn fold(sum: u32) -> u16 {
+pub(crate) const fn fold(sum: u32) -> u16 {
     let [h0, h1, l0, l1] = sum.to_be_bytes();
     let (sum, carry) = u16::from_be_bytes([h0, h1]).overflowing_add(u16::from_be_bytes([l0, l1]));
     // After a carry the sum is at most 0xFFFE, so adding the carry does not overflow.
     if carry { sum + 1 } else { sum }
 }
 
-/// Whether the header's checksum is correct.
-pub fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
+pub(crate) fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
     fold(word_sum(header)) == 0xFFFF
 }

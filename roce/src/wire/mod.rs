@@ -20,45 +20,47 @@
     )
 )]
 
-pub mod aeth;
-pub mod atomiceth;
-pub mod bth;
-pub mod deth;
+pub(crate) mod aeth;
+pub(crate) mod atomiceth;
+pub(crate) mod bth;
+pub(crate) mod deth;
 pub mod eth;
-pub mod feth;
+pub(crate) mod feth;
 pub mod icrc;
-pub mod ieth;
-pub mod immdt;
+pub(crate) mod ieth;
+pub(crate) mod immdt;
 pub mod ipv4;
-pub mod ipv6;
-pub mod opcode;
-pub mod packet;
-pub mod recveth;
-pub mod reth;
-pub mod sacketh;
-pub mod template;
+pub(crate) mod ipv6;
+pub(crate) mod opcode;
+pub(crate) mod packet;
+pub(crate) mod recveth;
+pub(crate) mod reth;
+pub(crate) mod sacketh;
+pub(crate) mod template;
 pub mod udp;
-pub mod xrceth;
+pub(crate) mod xrceth;
 
-pub use aeth::{Aeth, NakCode, Syndrome, rnr_timer_code, rnr_timer_nanos};
+pub use aeth::{Aeth, NakCode, Syndrome, rnr_timer_nanos};
 pub use atomiceth::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use deth::Deth;
-pub use eth::{EthHeader, VlanTag};
+pub use eth::EthHeader;
 pub use feth::Feth;
 pub use icrc::ICRC_LEN;
 pub use ieth::Ieth;
-pub use immdt::ImmDt;
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use opcode::{ExtHeader, Opcode, OpcodeInfo, Operation, Position, Transport};
-pub use packet::{AddressPair, Fingerprint, IpInfo, Packet, ParseError};
+pub use packet::{IpInfo, Packet, ParseError};
 pub use recveth::RecvEth;
 pub use reth::Reth;
-pub use sacketh::SackEth;
+pub use sacketh::{SackEth, bitmap_words};
 pub use template::{FrameParts, HeaderSpec, HeaderTemplate, MixedFamilies, PacketSpec};
 pub use udp::{UdpHeader, flow_label_from_qpns, udp_source_port};
 pub use xrceth::XrcEth;
+
+pub(crate) use eth::VlanTag;
+pub(crate) use packet::{AddressPair, Fingerprint};
 
 #[cfg(test)]
 mod refusals;

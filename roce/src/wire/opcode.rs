@@ -204,20 +204,18 @@ impl OpcodeInfo {
     /// Returns the header's offset in bytes from the end of the base transport header; `None` if packets of
     /// this opcode do not have it.
     #[inline]
-    pub fn offset_of(&self, header: ExtHeader) -> Option<usize> {
+    pub(crate) fn offset_of(&self, header: ExtHeader) -> Option<usize> {
         match self.offsets.get(header as usize) {
             None | Some(&ABSENT) => None,
             Some(&offset) => Some(usize::from(offset)),
         }
     }
 
-    /// Whether a packet of this opcode begins a message.
-    pub const fn starts_message(&self) -> bool {
+    pub(crate) const fn starts_message(&self) -> bool {
         matches!(self.position, Position::First | Position::Only)
     }
 
-    /// Whether a packet of this opcode ends a message.
-    pub const fn ends_message(&self) -> bool {
+    pub(crate) const fn ends_message(&self) -> bool {
         matches!(self.position, Position::Last | Position::Only)
     }
 }
@@ -244,7 +242,7 @@ impl Opcode {
     }
 
     /// Maps a numbered SEND (0xE0 to 0xE5) to the standard's SEND; returns other opcodes unchanged.
-    pub const fn unnumbered(self) -> Opcode {
+    pub(crate) const fn unnumbered(self) -> Opcode {
         match self {
             Opcode::RC_NUMBERED_SEND_FIRST => Opcode::RC_SEND_FIRST,
             Opcode::RC_NUMBERED_SEND_MIDDLE => Opcode::RC_SEND_MIDDLE,

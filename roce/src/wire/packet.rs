@@ -132,7 +132,7 @@ pub struct Packet<'a> {
 
 /// Source and destination address of a connection's packets, to compare with received ones.
 #[derive(Clone, Copy, Debug)]
-pub struct AddressPair {
+pub(crate) struct AddressPair {
     is_ipv6: bool,
     /// Source and destination as in an IP header; IPv4 uses the first 8 bytes.
     bytes: [u8; 32],
@@ -140,7 +140,7 @@ pub struct AddressPair {
 
 impl AddressPair {
     /// The addresses of packets from `src` to `dst`, which must be of one IP family.
-    pub fn new(src: Gid, dst: Gid) -> Self {
+    pub(crate) fn new(src: Gid, dst: Gid) -> Self {
         let is_ipv6 = !src.is_ipv4();
         let mut bytes = [0; 32];
         if is_ipv6 {
@@ -156,7 +156,7 @@ impl AddressPair {
 
 /// The ICRC of a packet, and the fields under it that may differ in a retransmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fingerprint {
+pub(crate) struct Fingerprint {
     icrc: u32,
     fields: RetransmitFields,
 }
@@ -212,7 +212,7 @@ impl<'a> Packet<'a> {
 
     /// Whether the packet belongs to `vlan`. A tag with VLAN identifier 0 is no VLAN, as `None` is (IEEE 802.1Q 9.6).
     #[inline]
-    pub fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
+    pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
         self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
     }
 
@@ -223,19 +223,19 @@ impl<'a> Packet<'a> {
 
     /// Whether opcode, solicited event, extension headers and payload equal those of `other`. The caller compares
     /// addresses and PSN. Not compared, because a retransmission may differ in them: IP identification, ECN, AckReq.
-    pub fn has_content_of(&self, other: &Packet<'_>) -> bool {
+    pub(crate) fn has_content_of(&self, other: &Packet<'_>) -> bool {
         let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
         content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
     }
 
     /// Returns the fingerprint by which [`Packet::has_fingerprint`] compares a later packet of the same PSN.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
     /// Whether this packet has the content of the one with the fingerprint `other`, by the ICRC. A CRC is no
     /// protection against an attacker who knows that packet bit for bit.
-    pub fn has_fingerprint(&self, other: &Fingerprint) -> bool {
+    pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
 
@@ -256,7 +256,7 @@ impl<'a> Packet<'a> {
 
     /// Whether source and destination address are those of `pair`.
     #[inline]
-    pub fn is_between(&self, pair: &AddressPair) -> bool {
+    pub(crate) fn is_between(&self, pair: &AddressPair) -> bool {
         // Source and destination are adjacent in the header, so one comparison covers both.
         if self.ip.is_ipv6 {
             pair.is_ipv6 && self.l3.get(8..).and_then(|b| b.first_chunk()) == Some(&pair.bytes)
@@ -266,9 +266,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Whether the source address is `gid`.
     #[inline]
-    pub fn is_from(&self, gid: &Gid) -> bool {
+    pub(crate) fn is_from(&self, gid: &Gid) -> bool {
         self.has_address(gid, 12, 8)
     }
 
@@ -324,7 +323,7 @@ impl<'a> Packet<'a> {
         self.ext(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
     }
 
-    /// Immediate data, read as big-endian; see [`ImmDt`].
+    /// Immediate data, read as big-endian. Network order (`__be32 imm_data`) is `to_be()` of it.
     pub fn immdt(&self) -> Option<u32> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
     }

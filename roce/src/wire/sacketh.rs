@@ -34,7 +34,7 @@ impl SackEth {
     pub const VERSION: u8 = 1;
 
     /// Words of the longest bitmap: 4,096 PSNs, 512 bytes.
-    pub const BITMAP_WORDS_MAX: usize = 128;
+    pub(crate) const BITMAP_WORDS_MAX: usize = 128;
 
     /// Decodes the header; every bit pattern is valid, and unknown flags are ignored.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -50,8 +50,8 @@ impl SackEth {
     }
 }
 
-/// Iterates over the words of a bitmap. Bytes after the last whole word, or after
-/// [`SackEth::BITMAP_WORDS_MAX`] words, are ignored.
+/// Iterates over the words of a bitmap. Bytes after the last whole word, or after 128 words, are
+/// ignored.
 pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
     let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);
     words.map(|word| word.try_into().map_or(0, u32::from_be_bytes))

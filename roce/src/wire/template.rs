@@ -284,7 +284,7 @@ impl HeaderTemplate {
     }
 
     /// Bytes from the Ethernet header to the base transport header.
-    pub const fn header_len(&self) -> usize {
+    pub(crate) const fn header_len(&self) -> usize {
         self.l3_offset() + if self.is_ipv6 { V6_LEN } else { V4_LEN }
     }
 
@@ -300,7 +300,7 @@ impl HeaderTemplate {
     }
 
     /// Sets the traffic class (IPv4: type of service) of the packets written after this call: DSCP and ECN.
-    pub fn set_tclass(&mut self, tclass: u8) {
+    pub(crate) fn set_tclass(&mut self, tclass: u8) {
         let at = self.l3_offset();
         if self.is_ipv6 {
             if let Some([b0, b1]) = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {

@@ -10,11 +10,11 @@ use std::path::Path;
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::congestion::CongestionScheme;
+use roce::engine::limits::ACK_REQ_INTERVAL_PKTS;
 use roce::qp::PathMtu;
-use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 use roce::queue::WcStatus;
 use roce::recovery::RecoveryScheme;
-use roce::recovery::selective_repeat::WINDOW_PKTS_MIN;
+use roce::recovery::WINDOW_PKTS_MIN;
 use roce::wire::Packet;
 use tests::pair::{Op, Pair, PairConfig};
 use tests::record::{self, Trace};

@@ -136,7 +136,7 @@ impl Run {
         let mut world = World::new(&WorldConfig {
             hosts: scenario.hosts,
             link: scenario.link_config(),
-            mtu_bytes: scenario.mtu_bytes as usize + roce::qp::attr::HEADER_ROOM_BYTES,
+            mtu_bytes: scenario.mtu_bytes as usize + roce::qp::HEADER_ROOM_BYTES,
             poll_gap_nanos: scenario.poll_gap_nanos,
             congestion: scenario.congestion,
             seed: scenario.seed,

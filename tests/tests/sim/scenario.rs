@@ -7,9 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use roce::congestion::CongestionScheme;
+use roce::engine::limits::ACK_REQ_INTERVAL_PKTS;
 use roce::engine::limits::{DEFAULT_WINDOW_PKTS, RX_BURST_FRAMES, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use roce::qp::Placement;
-use roce::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 use roce::recovery::RecoveryScheme;
 
 /// A whole run.

@@ -22,10 +22,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{
-    BEHIND_PKTS_MAX, CONNECTIONS_MAX, DELAY_NANOS_MAX, EVENTS_MAX, EventAction, EventPlan, EventPsn, EventQp,
-    PacketEvent, PlanError,
-};
+pub use plan::{EventAction, EventPlan, EventPsn, EventQp, PacketEvent, PlanError};
 
 use super::staging::Staging;
 use super::{Payload, Port, PortCaps};

@@ -5,13 +5,13 @@ use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
 /// Largest number of events of one port.
-pub const EVENTS_MAX: usize = 256;
+pub(crate) const EVENTS_MAX: usize = 256;
 /// Largest number of connections that are numbered; the limit of `roce perf -q`.
-pub const CONNECTIONS_MAX: u32 = 4096;
+pub(crate) const CONNECTIONS_MAX: u32 = 4096;
 /// The longest delay, in nanoseconds: 10 s.
-pub const DELAY_NANOS_MAX: u64 = 10_000_000_000;
+pub(crate) const DELAY_NANOS_MAX: u64 = 10_000_000_000;
 /// The largest number of packets behind which a frame may be reordered.
-pub const BEHIND_PKTS_MAX: u32 = 1024;
+pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
 
 /// The queue pair whose packets an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum EventAction {
     Duplicate,
     /// The packet is held; the first flush after the delay sends it.
     Delay {
-        /// The delay in nanoseconds, 1 to [`DELAY_NANOS_MAX`].
+        /// The delay in nanoseconds, 1 to 10^10 (10 s).
         nanos: u64,
     },
     /// The packet is held until `behind_pkts` later packets of its PSN space were sent, or for 1 ms.
@@ -117,7 +117,7 @@ impl PacketEvent {
 /// Reason to refuse a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// More events than [`EVENTS_MAX`].
+    /// More than 256 events.
     #[error("{count} events are too many: a port takes {EVENTS_MAX} at most")]
     TooMany {
         /// Number of events in the plan.

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::plan::{BEHIND_PKTS_MAX, CONNECTIONS_MAX, DELAY_NANOS_MAX, EVENTS_MAX};
 use super::*;
 use crate::id::{Mac, PKey};
 use crate::port::loopback::{Loopback, LoopbackPort};

@@ -19,7 +19,7 @@ use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer
 
 /// AckResult of a response on the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseEvent<'p> {
+pub(crate) enum ResponseEvent<'p> {
     /// None.
     Ignored,
     /// Go-back-N: packets were acknowledged or lost.
@@ -43,7 +43,7 @@ pub enum ResponseEvent<'p> {
 }
 
 /// State of queue pair and device that a response uses.
-pub struct Completer<'a> {
+pub(crate) struct Completer<'a> {
     /// Send work requests not yet completed.
     pub outstanding: &'a mut Outstanding,
     /// Oldest unacknowledged PSN.
@@ -64,7 +64,7 @@ pub struct Completer<'a> {
 
 impl Completer<'_> {
     /// Processes a response packet, and places the payload of a READ response.
-    pub fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
+    pub(crate) fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         if psn.index_in(self.una, self.sent).is_none() {
             if self.selective.is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
@@ -188,7 +188,7 @@ impl Completer<'_> {
 }
 
 /// Destination of the completions of a send queue.
-pub struct SendCompletions<'a> {
+pub(crate) struct SendCompletions<'a> {
     /// All completion queues.
     pub cqs: &'a mut CqTable,
     /// Completion queue of the send queue.
@@ -202,7 +202,7 @@ pub struct SendCompletions<'a> {
 impl SendCompletions<'_> {
     /// Completes every work request whose PSNs are all below `una`; a CQE is written if it is signaled.
     #[inline]
-    pub fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
+    pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
             let newly_acked_pkts = una.index_in(span.first, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
             if newly_acked_pkts < span.packets {
@@ -217,7 +217,7 @@ impl SendCompletions<'_> {
     }
 
     /// Completes the oldest work request with an error status; false if there is none.
-    pub fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
+    pub(crate) fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);
         self.counters.local_protection_err += u64::from(status == WcStatus::LocProtErr);

@@ -6,7 +6,7 @@ use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 
 /// Address vector of a connection, as packet headers, and the IPv4 identification to be sent next.
 #[derive(Clone, Copy, Debug)]
-pub struct PacketBuilder {
+pub(crate) struct PacketBuilder {
     /// Headers, from Ethernet to BTH.
     pub template: HeaderTemplate,
     /// IPv4 identification of the next packet.
@@ -15,12 +15,12 @@ pub struct PacketBuilder {
 
 /// The port has no transmit buffer until a later poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortFull;
+pub(crate) struct PortFull;
 
 impl PacketBuilder {
     /// Returns a packet of `opcode` at `psn`, with AckReq, solicited event, FECN and BECN clear.
     #[inline]
-    pub fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
+    pub(crate) fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
         PacketSpec {
             opcode,
             solicited: false,
@@ -35,7 +35,7 @@ impl PacketBuilder {
 
     /// Returns the bytes of a frame, from its Ethernet header to its ICRC.
     #[inline]
-    pub fn frame_bytes(&self, opcode: Opcode, payload_len: u32) -> u32 {
+    pub(crate) fn frame_bytes(&self, opcode: Opcode, payload_len: u32) -> u32 {
         let ext_len = opcode.info().map_or(0, |info| info.ext_len_bytes);
         // Frames are shorter than 2^17 bytes.
         self.template.frame_len(ext_len, payload_len as usize) as u32
@@ -43,7 +43,11 @@ impl PacketBuilder {
 
     /// Sends a CNP to the peer's queue pair: BECN, PSN 0, 16 zero bytes (IBA A17.9). Its UDP source port is that of
     /// the address vector, so that it takes the route of ACKs.
-    pub fn emit_notification<P: Port>(&mut self, port: &mut P, traffic_class: u8) -> Result<(), PortFull> {
+    pub(crate) fn emit_notification<P: Port>(
+        &mut self,
+        port: &mut P,
+        traffic_class: u8,
+    ) -> Result<(), PortFull> {
         let mut path = *self;
         path.template.set_tclass(traffic_class);
         path.template.set_mig_req(false);
@@ -57,7 +61,7 @@ impl PacketBuilder {
     /// Reserves a frame, writes its headers, calls `fill` for extension headers and payload, and seals the frame
     /// with its ICRC.
     #[inline]
-    pub fn emit<P: Port>(
+    pub(crate) fn emit<P: Port>(
         &mut self,
         port: &mut P,
         spec: &PacketSpec,

@@ -1,12 +1,12 @@
 //! The reliable connection: requester, responder and completer.
 
-pub mod completer;
-pub mod emit;
+pub(crate) mod completer;
+pub(crate) mod emit;
 mod loss_timer;
-pub mod outstanding;
-pub mod placing;
-pub mod read_queue;
-pub mod requester;
-pub mod responder;
-pub mod segment;
-pub mod selective;
+pub(crate) mod outstanding;
+pub(crate) mod placing;
+pub(crate) mod read_queue;
+pub(crate) mod requester;
+pub(crate) mod responder;
+pub(crate) mod segment;
+pub(crate) mod selective;

@@ -15,11 +15,11 @@ use crate::start;
 
 /// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also the longest
 /// message at the smallest path MTU.
-pub const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
+pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
 /// PSNs of a work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PsnSpan {
+pub(crate) struct PsnSpan {
     /// First PSN.
     pub first: Psn,
     /// Number of PSNs, 1 to [`MAX_OUTSTANDING_PSNS`].
@@ -30,14 +30,14 @@ pub struct PsnSpan {
 
 impl PsnSpan {
     /// PSN after the last.
-    pub const fn end(&self) -> Psn {
+    pub(crate) const fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }
 }
 
 /// Properties of a work request that is assigned PSNs.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// The work request is a READ.
     pub is_read: bool,
     /// The message consumes a receive of the peer: SEND, or WRITE with immediate.
@@ -46,7 +46,7 @@ pub struct Kind {
 
 /// Position of a packet: its work request, and its index in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// Outstanding work requests before its own.
     pub index: u32,
     /// Packets of the work request before this one.
@@ -57,13 +57,13 @@ pub struct Place {
 
 impl Place {
     /// Packets of the work request from this one on, at least 1.
-    pub fn rest_pkts(&self) -> u32 {
+    pub(crate) fn rest_pkts(&self) -> u32 {
         self.span.packets - self.packet
     }
 }
 
 /// Send work requests not yet completed: those with PSNs, then those only posted.
-pub struct Outstanding {
+pub(crate) struct Outstanding {
     queue: SendQueue,
     /// Spans of assigned work requests, a ring by absolute position.
     spans: Box<[PsnSpan]>,
@@ -82,7 +82,7 @@ pub struct Outstanding {
 
 impl Outstanding {
     /// Assigns PSNs from `first` on to the work requests of `queue`, which holds at most `depth`.
-    pub fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
+    pub(crate) fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
         let places = depth.next_power_of_two() as usize;
         let spans = vec![PsnSpan::default(); places].into_boxed_slice();
         let receives_before = vec![0; places].into_boxed_slice();
@@ -100,32 +100,32 @@ impl Outstanding {
     }
 
     /// Sets the first PSN. No work request may have PSNs yet.
-    pub fn set_first_psn(&mut self, first: Psn) {
+    pub(crate) fn set_first_psn(&mut self, first: Psn) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
         self.receives = start::RECEIVE;
     }
 
     /// Returns the send queue, for posting rights, payloads and flushing.
-    pub fn queue(&mut self) -> &mut SendQueue {
+    pub(crate) fn queue(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
 
     /// First PSN not yet assigned.
     #[inline]
-    pub fn end(&self) -> Psn {
+    pub(crate) fn end(&self) -> Psn {
         self.end
     }
 
     /// Number of work requests with PSNs.
     #[inline]
-    pub fn assigned(&self) -> u32 {
+    pub(crate) fn assigned(&self) -> u32 {
         self.assigned
     }
 
     /// Number of READs with PSNs.
     #[inline]
-    pub fn assigned_reads(&self) -> u32 {
+    pub(crate) fn assigned_reads(&self) -> u32 {
         self.assigned_reads
     }
 
@@ -137,14 +137,20 @@ impl Outstanding {
 
     /// Returns the work request to be assigned PSNs next, if one is posted.
     #[inline]
-    pub fn next_unassigned(&mut self) -> Option<&SendWqe> {
+    pub(crate) fn next_unassigned(&mut self) -> Option<&SendWqe> {
         self.queue.get(self.assigned)
     }
 
     /// Assigns PSNs to the next work request, of `len_bytes`, and returns the place of its first packet; `None` if
     /// they and the `unacked` PSNs before them exceed [`MAX_OUTSTANDING_PSNS`].
     #[inline]
-    pub fn assign(&mut self, len_bytes: u32, kind: Kind, unacked: u32, mtu_bytes: u32) -> Option<Place> {
+    pub(crate) fn assign(
+        &mut self,
+        len_bytes: u32,
+        kind: Kind,
+        unacked: u32,
+        mtu_bytes: u32,
+    ) -> Option<Place> {
         let Kind { is_read, takes_receive } = kind;
         let packets = packets_in(len_bytes, mtu_bytes);
         if unacked + packets > MAX_OUTSTANDING_PSNS {
@@ -164,7 +170,7 @@ impl Outstanding {
 
     /// Returns the place of packet `psn`; `None` if it is not assigned, or completed.
     #[inline]
-    pub fn find(&mut self, psn: Psn) -> Option<Place> {
+    pub(crate) fn find(&mut self, psn: Psn) -> Option<Place> {
         for ahead in 0..2 {
             let index = self.cursor.wrapping_sub(self.position).wrapping_add(ahead);
             if let Some(place) = self.place_in(index, psn) {
@@ -206,36 +212,36 @@ impl Outstanding {
 
     /// Returns the work request `index` places after the oldest.
     #[inline]
-    pub fn wqe(&mut self, index: u32) -> Option<SendWqe> {
+    pub(crate) fn wqe(&mut self, index: u32) -> Option<SendWqe> {
         self.queue.get(index).copied()
     }
 
     /// Returns the recv WQE sequence number of the assigned work request `index` places after the oldest: receives
     /// of the peer that messages before it consume, since the connection was made, modulo 2^32.
     #[inline]
-    pub fn receives_before(&self, index: u32) -> u32 {
+    pub(crate) fn receives_before(&self, index: u32) -> u32 {
         let mask = self.spans.len() - 1;
         self.receives_before[self.position.wrapping_add(index) as usize & mask]
     }
 
     /// Returns the PSNs of the oldest work request, if it has any.
     #[inline]
-    pub fn oldest(&self) -> Option<PsnSpan> {
+    pub(crate) fn oldest(&self) -> Option<PsnSpan> {
         (self.assigned > 0).then(|| self.span(0))
     }
 
     /// Whether the oldest work request is that of absolute `position`.
-    pub fn oldest_is(&self, position: u32) -> bool {
+    pub(crate) fn oldest_is(&self, position: u32) -> bool {
         self.position == position
     }
 
     /// Returns the absolute position of the work request `index` places after the oldest.
-    pub fn position_of(&self, index: u32) -> u32 {
+    pub(crate) fn position_of(&self, index: u32) -> u32 {
         self.position.wrapping_add(index)
     }
 
     /// Returns the first PSN of `una..end` that belongs to a READ: its response is missing.
-    pub fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
+    pub(crate) fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
         if self.assigned_reads == 0 {
             return None;
         }
@@ -251,7 +257,7 @@ impl Outstanding {
 
     /// Removes the oldest work request, and returns it.
     #[inline]
-    pub fn pop(&mut self) -> Option<SendWqe> {
+    pub(crate) fn pop(&mut self) -> Option<SendWqe> {
         let span = self.oldest();
         let wqe = self.queue.release_oldest()?;
         self.position = self.position.wrapping_add(1);

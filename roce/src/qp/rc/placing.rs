@@ -23,7 +23,7 @@ use crate::recovery::psn_window::PsnSet;
 use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 /// A request to be executed: a packet, or the record of one whose payload is placed.
-pub trait Request {
+pub(crate) trait Request {
     /// PSN.
     fn psn(&self) -> Psn;
     /// Properties of the opcode.
@@ -116,7 +116,7 @@ enum Target {
 
 /// Place in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RqOffset {
+pub(crate) struct RqOffset {
     /// Recv WQE sequence number: receives completed before this one on the connection, modulo 2^32.
     pub recv_seq: u32,
     /// Bytes of the receive before the payload.
@@ -125,7 +125,7 @@ pub struct RqOffset {
 
 /// Record of a request whose payload is placed.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed {
+pub(crate) struct Placed {
     info: &'static OpcodeInfo,
     target: Target,
     psn: Psn,

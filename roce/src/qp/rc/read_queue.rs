@@ -32,7 +32,7 @@ const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
 /// A READ request, or the rest of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadRequest {
+pub(crate) struct ReadRequest {
     /// PSN of the first response.
     pub first: Psn,
     /// Number of responses.
@@ -45,7 +45,7 @@ pub struct ReadRequest {
 
 impl ReadRequest {
     /// Returns the READ of `reth` that arrived with PSN `first`.
-    pub fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
+    pub(crate) fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
@@ -73,7 +73,7 @@ impl ReadRequest {
 
 /// A READ whose responses are still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// The READ.
     pub request: ReadRequest,
     /// Responses already sent.
@@ -84,14 +84,14 @@ pub struct Waiting {
 
 impl Waiting {
     /// PSN of the next response.
-    pub fn next_psn(&self) -> Psn {
+    pub(crate) fn next_psn(&self) -> Psn {
         self.request.first.plus(self.sent)
     }
 }
 
 /// Reason for not queueing a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotQueued {
+pub(crate) enum NotQueued {
     /// The peer exceeds the responder resources.
     OverLimit,
     /// Duplicates fill the queue; the request is dropped, and the peer may retransmit it.
@@ -139,7 +139,7 @@ impl Allowance {
 
 /// READs of one responder.
 #[derive(Debug)]
-pub struct ReadQueue {
+pub(crate) struct ReadQueue {
     limit: u8,
     /// Maximum duplicates in the queue.
     duplicates_max: usize,
@@ -156,7 +156,7 @@ impl ReadQueue {
     /// Serves at most `limit` READs at once, remembers as many, and queues at most `duplicates_max` duplicates besides.
     /// `None` (go-back-N): as many as `limit`, because the peer retransmits all of its READs. `Some` (selective
     /// repeat): a duplicate requests lost responses only.
-    pub fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
+    pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // Without responder resources there are no duplicates.
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
@@ -173,14 +173,9 @@ impl ReadQueue {
         }
     }
 
-    /// Returns the responder resources.
-    pub fn limit(&self) -> u8 {
-        self.limit
-    }
-
     /// Whether no response is to be sent.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
@@ -189,7 +184,7 @@ impl ReadQueue {
     }
 
     /// Whether a READ that is no duplicate may be queued.
-    pub fn admit(&self) -> Result<(), NotQueued> {
+    pub(crate) fn admit(&self) -> Result<(), NotQueued> {
         if self.new_reads >= usize::from(self.limit) {
             return Err(NotQueued::OverLimit);
         }
@@ -197,7 +192,7 @@ impl ReadQueue {
     }
 
     /// Queues a READ that was admitted, and enters it into the history.
-    pub fn push(&mut self, request: ReadRequest) {
+    pub(crate) fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
         if self.resources.len() >= usize::from(self.limit) {
             self.resources.pop_front();
@@ -210,7 +205,7 @@ impl ReadQueue {
     /// Queues the responses that a duplicate READ requests, as many as may be retransmitted. Responses that are
     /// still to be sent are not queued twice. If those from `psn` on have been sent and the READ is still queued,
     /// go-back-N rewinds the READ to `psn`, and selective repeat queues the part requested.
-    pub fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
+    pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
         // Place in the queue, and the next PSN of the READ itself if it is still queued.
@@ -261,7 +256,7 @@ impl ReadQueue {
     /// Removes from the history READs that lie half the circle of PSNs or more below `psn`, the last PSN accepted or
     /// to be accepted: a round later their PSNs are of other requests. Must be called at least once per half.
     #[inline]
-    pub fn forget_stale(&mut self, psn: Psn) {
+    pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
             |read: &ResponderResource| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
         while self.resources.front().is_some_and(|read| !is_behind(read)) {
@@ -304,7 +299,7 @@ impl ReadQueue {
 
     /// Returns the last PSN up to `psn` that belongs to no READ of the history. The peer has received all responses
     /// of older READs, because it may have no more outstanding than the history holds.
-    pub fn last_before(&self, psn: Psn) -> Psn {
+    pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {
             if psn.index_in(read.first, read.packets).is_none() {
@@ -317,13 +312,13 @@ impl ReadQueue {
 
     /// Returns the READ whose response is next.
     #[inline]
-    pub fn front(&self) -> Option<Waiting> {
+    pub(crate) fn front(&self) -> Option<Waiting> {
         self.queue.front().copied()
     }
 
     /// Records that one response of the front READ was sent.
     #[inline]
-    pub fn on_sent(&mut self) {
+    pub(crate) fn on_sent(&mut self) {
         let Some(front) = self.queue.front_mut() else { return };
         front.sent += 1;
         if front.sent >= front.request.packets {
@@ -333,7 +328,7 @@ impl ReadQueue {
     }
 
     /// Drops all responses still to be sent.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.new_reads = 0;
     }

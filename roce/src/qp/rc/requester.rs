@@ -24,7 +24,7 @@ const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Parameters of a requester, known at the transition to RTS.
 #[derive(Clone, Copy, Debug)]
-pub struct RequesterConfig {
+pub(crate) struct RequesterConfig {
     /// PSN of the first request.
     pub first_psn: Psn,
     /// Path MTU, in bytes.
@@ -54,7 +54,7 @@ struct LocalFault {
 
 /// Reason for ending a transmit of requester or responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxOutcome {
+pub(crate) enum TxOutcome {
     /// No packet may be sent now.
     Done,
     /// The budget is used up; more packets may be ready.
@@ -71,7 +71,7 @@ pub enum TxOutcome {
 
 impl TxOutcome {
     /// Combines the results of both halves of a queue pair, of which `next` is that of the half which sent last.
-    pub fn and_then(self, next: TxOutcome) -> TxOutcome {
+    pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
             // A paced queue pair is found paced at the next poll, too.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
@@ -82,7 +82,7 @@ impl TxOutcome {
 }
 
 /// State of queue pair and device that a transmit uses.
-pub struct TxContext<'a, P: Port> {
+pub(crate) struct TxContext<'a, P: Port> {
     /// Current time.
     pub now: Instant,
     /// Port that frames are sent to.
@@ -99,8 +99,7 @@ pub struct TxContext<'a, P: Port> {
     pub counters: &'a mut QpCounters,
 }
 
-/// The requester of a reliable connection.
-pub struct Requester {
+pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
@@ -121,7 +120,7 @@ pub struct Requester {
 
 impl Requester {
     /// Creates a requester that has sent nothing.
-    pub fn new(config: RequesterConfig) -> Self {
+    pub(crate) fn new(config: RequesterConfig) -> Self {
         Requester {
             config,
             recovery: Recovery::new(config.recovery, config.first_psn),
@@ -140,13 +139,13 @@ impl Requester {
 
     /// Returns una, and the number of PSNs sent from there.
     #[inline]
-    pub fn in_flight(&self) -> (Psn, u32) {
+    pub(crate) fn in_flight(&self) -> (Psn, u32) {
         (self.recovery.una(), self.recovery.sent())
     }
 
     /// Returns the state of each packet, if selective repeat was agreed.
     #[inline]
-    pub fn selective(&self) -> Option<&SelectiveRepeat> {
+    pub(crate) fn selective(&self) -> Option<&SelectiveRepeat> {
         match &self.recovery {
             Recovery::GoBackN(_) => None,
             Recovery::SelectiveRepeat(scheme) => Some(scheme),
@@ -155,18 +154,17 @@ impl Requester {
 
     /// Returns the congestion control, which READ responses of this queue pair pass, too.
     #[inline]
-    pub fn congestion_mut(&mut self) -> &mut Congestion {
+    pub(crate) fn congestion_mut(&mut self) -> &mut Congestion {
         &mut self.congestion
     }
 
-    /// Returns the congestion control.
-    pub fn congestion(&self) -> &Congestion {
+    pub(crate) fn congestion(&self) -> &Congestion {
         &self.congestion
     }
 
     /// Returns the time of the next call of `on_time`: end of the RNR wait, or deadline of the timer.
     #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match (self.timer.deadline(), self.rnr_until) {
             (Some(a), Some(b)) => Some(if a < b { a } else { b }),
             (a, b) => a.or(b),
@@ -174,12 +172,12 @@ impl Requester {
     }
 
     /// Stops the start of further work requests (SQD), or permits it.
-    pub fn set_draining(&mut self, draining: bool) {
+    pub(crate) fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
     /// Changes timeouts, retries and limits. A running timer keeps its deadline.
-    pub fn reconfigure(&mut self, config: RequesterConfig) {
+    pub(crate) fn reconfigure(&mut self, config: RequesterConfig) {
         if config.congestion != self.config.congestion {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
         }
@@ -189,13 +187,8 @@ impl Requester {
         self.rnr_retries_left = config.rnr_retry;
     }
 
-    /// Returns the present parameters.
-    pub fn config(&self) -> RequesterConfig {
-        self.config
-    }
-
     /// Sends requests and retransmissions until none is left, none is permitted, or the budget is used up.
-    pub fn transmit<P: Port>(
+    pub(crate) fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
         tx: &mut TxContext<'_, P>,
@@ -359,7 +352,7 @@ impl Requester {
     }
 
     /// Processes the completer's result. Returns the error status of the oldest work request, if it failed.
-    pub fn on_response_event(
+    pub(crate) fn on_response_event(
         &mut self,
         now: Instant,
         outcome: ResponseEvent<'_>,
@@ -477,7 +470,7 @@ impl Requester {
     }
 
     /// Handles expired timers. Returns the error status of the oldest work request, if it failed.
-    pub fn on_time(
+    pub(crate) fn on_time(
         &mut self,
         now: Instant,
         outstanding: &mut Outstanding,
@@ -511,12 +504,12 @@ impl Requester {
     }
 
     /// Returns the error status of the oldest work request, if it is one that cannot be sent.
-    pub fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
+    pub(crate) fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }
 
     /// Whether every work request with PSNs has completed.
-    pub fn is_drained(&self, outstanding: &Outstanding) -> bool {
+    pub(crate) fn is_drained(&self, outstanding: &Outstanding) -> bool {
         outstanding.assigned() == 0
     }
 }

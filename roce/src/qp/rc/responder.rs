@@ -32,7 +32,7 @@ use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, RecvEth, Reth, SackE
 
 /// Parameters of a responder, known at the transition to RTR.
 #[derive(Clone, Copy, Debug)]
-pub struct ResponderConfig {
+pub(crate) struct ResponderConfig {
     /// Expected PSN of the first request.
     pub first_psn: Psn,
     /// Path MTU, in bytes.
@@ -52,7 +52,7 @@ const ACK_DELAY_PKTS_MAX: u32 = 16;
 const DUPLICATE_READS_MAX: usize = 512;
 
 /// State of queue pair and device that a request uses.
-pub struct RxContext<'a> {
+pub(crate) struct RxContext<'a> {
     /// Registered memory.
     pub memory: &'a MemoryTable,
     /// Protection domain of the queue pair.
@@ -77,7 +77,7 @@ pub struct RxContext<'a> {
 
 /// Action of the queue pair after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponderAction {
+pub(crate) enum ResponderAction {
     /// None.
     Nothing,
     /// A response may be due: transmit.
@@ -131,7 +131,7 @@ enum Disposition {
 
 /// Findings of the device on an out-of-order packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfOrder {
+pub(crate) struct OutOfOrder {
     /// First out-of-order packet at this expected PSN, without an RNR NAK before it.
     pub first: bool,
     /// The reorder buffer has room for its frame.
@@ -166,9 +166,8 @@ enum Refusal {
     Drop,
 }
 
-/// The responder of a reliable connection.
 #[derive(Debug)]
-pub struct Responder {
+pub(crate) struct Responder {
     mtu_bytes: u32,
     recovery: ExpectedPsn,
     /// Out-of-order PSNs that are buffered or placed; `None` under go-back-N.
@@ -195,7 +194,7 @@ pub struct Responder {
 
 impl Responder {
     /// Creates a responder that has received nothing.
-    pub fn new(config: ResponderConfig) -> Self {
+    pub(crate) fn new(config: ResponderConfig) -> Self {
         let buffered_pkts_max = config.recovery.buffered_pkts_max();
         let placed_pkts_max = buffered_pkts_max.filter(|_| config.placement == Placement::Relaxed);
         let selective = matches!(config.recovery, RecoveryScheme::SelectiveRepeat { .. });
@@ -218,24 +217,18 @@ impl Responder {
         }
     }
 
-    /// Returns the expected PSN.
-    pub fn expected_psn(&self) -> Psn {
+    pub(crate) fn expected_psn(&self) -> Psn {
         self.recovery.expected()
     }
 
     /// Whether an ACK, NAK, SACK or READ response is to be sent.
-    pub fn has_answers(&self) -> bool {
+    pub(crate) fn has_answers(&self) -> bool {
         self.due != Due::Nothing || !self.reads.is_empty()
-    }
-
-    /// Whether a SEND is in progress: an error completes its receive.
-    pub fn is_filling_receive(&self) -> bool {
-        matches!(self.partial, Partial::Send { .. })
     }
 
     /// Processes a request whose addresses, keys and ICRC are right.
     #[inline(always)]
-    pub fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
+    pub(crate) fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         match self.recovery.on_packet(packet.bth.psn) {
             Verdict::InOrder => self.on_expected(packet, rx),
             Verdict::Duplicate => self.on_duplicate(packet, rx),
@@ -244,7 +237,7 @@ impl Responder {
     }
 
     /// Executes the placed requests from the expected PSN on.
-    pub fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+    pub(crate) fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
         while self.has_placed() {
             let action = match (self.middles(), self.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx),
@@ -301,7 +294,7 @@ impl Responder {
     }
 
     /// Whether the payload of the expected PSN is placed.
-    pub fn has_placed(&self) -> bool {
+    pub(crate) fn has_placed(&self) -> bool {
         self.placing.as_ref().is_some_and(|placing| placing.contains(self.recovery.expected()))
     }
 
@@ -321,7 +314,7 @@ impl Responder {
     }
 
     /// Whether the out-of-order `packet` is the one placed at its PSN; `None` if none is placed there.
-    pub fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
+    pub(crate) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
         let psn = packet.bth.psn;
         let placing = self.placing.as_ref().filter(|placing| placing.contains(psn))?;
         let is_buffered = self
@@ -332,7 +325,7 @@ impl Responder {
     }
 
     /// Records that the buffered frame of `psn` was dropped.
-    pub fn discard(&mut self, psn: Psn) {
+    pub(crate) fn discard(&mut self, psn: Psn) {
         let expected = self.expected_psn();
         let is_placed = self.placing.as_ref().is_some_and(|placing| placing.contains(psn));
         if let Some(out_of_order) = self.out_of_order.as_mut().filter(|_| !is_placed) {
@@ -341,7 +334,7 @@ impl Responder {
     }
 
     /// Drops all out-of-order packets, if placement is relaxed. Returns whether it is.
-    pub fn discard_out_of_order(&mut self) -> bool {
+    pub(crate) fn discard_out_of_order(&mut self) -> bool {
         let (Some(placing), Some(out_of_order)) = (&mut self.placing, &mut self.out_of_order) else {
             return false;
         };
@@ -354,7 +347,7 @@ impl Responder {
     /// gap, and when the retransmission was lost, too. Selective repeat: a SACK is due when a gap opens or closes,
     /// and for a packet that is a duplicate, is dropped, or has AckReq.
     #[cold]
-    pub fn on_out_of_order(
+    pub(crate) fn on_out_of_order(
         &mut self,
         packet: &Packet<'_>,
         found: OutOfOrder,
@@ -461,7 +454,7 @@ impl Responder {
 
     /// Whether the packet of the expected PSN is buffered or placed.
     #[inline]
-    pub fn has_buffered_next(&self) -> bool {
+    pub(crate) fn has_buffered_next(&self) -> bool {
         let expected = self.recovery.expected();
         self.out_of_order
             .as_ref()
@@ -775,7 +768,11 @@ impl Responder {
 
     /// Sends a SACK that is due, READ responses as `congestion` permits, and then the ACK or NAK that is due, as far
     /// as budget and port permit.
-    pub fn transmit<P: Port>(&mut self, congestion: &mut Congestion, tx: &mut TxContext<'_, P>) -> TxOutcome {
+    pub(crate) fn transmit<P: Port>(
+        &mut self,
+        congestion: &mut Congestion,
+        tx: &mut TxContext<'_, P>,
+    ) -> TxOutcome {
         if let Due::Sack { trigger, duplicate } = self.due
             && *tx.budget > 0
         {

@@ -13,7 +13,7 @@ use crate::wire::{Opcode, Reth};
 
 /// Returns the PSNs of a message of `len_bytes`, at least 1 (IBA 9.7.2).
 #[inline]
-pub fn packets_in(len_bytes: u32, mtu_bytes: u32) -> u32 {
+pub(crate) fn packets_in(len_bytes: u32, mtu_bytes: u32) -> u32 {
     len_bytes.div_ceil(mtu_bytes).max(1)
 }
 
@@ -39,7 +39,7 @@ pub struct Segment {
 impl Segment {
     /// Limits a READ request to `psn_span` responses. Other packets are unchanged.
     #[inline]
-    pub fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
+    pub(crate) fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
             // All but the last response are full.
             reth.len_bytes = psn_span * mtu_bytes;
@@ -148,7 +148,7 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
 /// Returns opcode and payload length of response `index` to a READ of `len_bytes`. `start` is the first response to
 /// the present request: FIRST or ONLY.
 #[inline]
-pub fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
+pub(crate) fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);
     let opcode = READ_RESPONSE.at(index == start, index + 1 >= packets);
     (opcode, (len_bytes - index * mtu_bytes).min(mtu_bytes))

@@ -20,7 +20,7 @@ use crate::wire::sacketh::bitmap_words;
 
 /// A response under selective repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SelectiveEvent<'p> {
+pub(crate) enum SelectiveEvent<'p> {
     /// ACK: all requests below `next` are executed.
     Executed {
         /// PSN after the one acknowledged.
@@ -60,7 +60,7 @@ impl Requester {
     /// Exchanges the reordering threshold with `device_pkts`, which all queue pairs of the device share: if this
     /// queue pair's changed since the last exchange, the device adopts it, otherwise this queue pair adopts the
     /// device's. A short flow thus needs no spurious retransmission of its own to learn the threshold.
-    pub fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
+    pub(crate) fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
         let known_pkts = self.known_reordering_threshold_pkts;
         let Some(scheme) = self.scheme() else { return };
         if scheme.reordering_threshold_pkts() == known_pkts {
