@@ -114,9 +114,159 @@ impl Progress {
 
 /// A RoCEv2 device over a port.
 ///
-/// The engine acts in calls only: [`Engine::next_deadline`] is the latest time of the next poll; an earlier poll is
-/// useful if frames were received or work requests posted. During a call other threads may use the application's ends
-/// of the queues ([`crate::queue::SendPoster`] and others).
+/// The engine acts in calls only. No call blocks, and a poll does a bounded amount of work ([`limits`]).
+///
+/// # Kinds of call
+/// * Configuration: [`EngineConfig`] at the start; [`Engine::neighbour_mut`], [`Engine::port_mut`] and
+///   [`Engine::set_link_bits_per_sec`] at any time.
+/// * Objects: protection domain, memory region, completion queue, queue pair. An object is created after those that it
+///   names, and destroyed before them; otherwise the call returns `Unknown` or `Busy`. Exception: a memory region may be
+///   deregistered at any time; work requests that name it fail. [`Engine::modify_qp`] connects a queue pair. To RTR it
+///   needs the MAC of the next hop: while [`Engine::resolve`] returns `Pending`, poll and resolve again.
+/// * Polling: [`Engine::poll`] receives, executes, retransmits and sends. [`Engine::push`] sends posted work requests
+///   and does nothing else.
+/// * Events: [`Engine::poll_event`] until it returns `None`, after each call of the kinds above.
+/// * Time: [`Engine::next_deadline`], after all of these.
+///
+/// The application's ends of the queues are no part of the engine: other threads may use
+/// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster) and
+/// [`CqPoller`](crate::queue::CqPoller) during any call. Memory regions are accessed during `poll` and `push` only.
+///
+/// # Time
+/// `now` comes from one clock of any origin, and never decreases from call to call. Calls without `now` use that of the
+/// last `poll` or `push`, at first [`Instant::ZERO`].
+///
+/// # When to poll
+/// * If [`Progress::more`] is set: at once.
+/// * Otherwise: when the port has received a frame, a send was posted (`push` is enough) or a receive was posted to a
+///   queue pair in error, and no later than [`Engine::next_deadline`], which any call may change. `None` sets no limit.
+///   A late poll makes timers late, and is no error.
+///
+/// # Frames
+/// A poll takes at most [`RX_BURST_FRAMES`] frames from the port and drops them before it returns. Exception: frames in
+/// the reorder buffer ([`Engine::kept_frames`]) stay until a later poll executes them, or drops them after
+/// [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is counted in
+/// [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent before
+/// `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
+///
+/// # Example
+/// One SEND between two engines, both driven by this thread:
+///
+/// ```
+/// use roce::engine::{Engine, EngineConfig, QpHandles};
+/// use roce::id::{Mac, Qpn};
+/// use roce::mem::{Access, Memory};
+/// use roce::neighbour::{Mode, NeighbourConfig};
+/// use roce::port::loopback::{Loopback, LoopbackPort};
+/// use roce::port::PortCaps;
+/// use roce::psn::Psn;
+/// use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+/// use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
+/// use roce::time::Instant;
+/// use std::net::{IpAddr, Ipv4Addr};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ip = |host| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
+/// let mac = |host| Mac([2, 0, 0, 0, 0, host]);
+/// let caps = |host| PortCaps { mac: mac(host), mtu_bytes: 1500 };
+/// let (port_a, port_b) = Loopback::pair(caps(1), caps(2), 64);
+///
+/// // Configuration: the neighbour is static, so `resolve` need not be polled.
+/// let device = |host, peer, port| {
+///     let (mode, gids) = (Mode::Dedicated, vec![(ip(host), 24)]);
+///     let (gateway_v4, gateway_v6, vlan) = (None, None, None);
+///     let neighbour = NeighbourConfig { mac: mac(host), mode, gids, gateway_v4, gateway_v6, vlan };
+///     let mut engine = Engine::new(port, EngineConfig::new([host; 32], neighbour))?;
+///     engine.neighbour_mut().set_neighbour(ip(peer), mac(peer));
+///     Ok::<_, roce::neighbour::GidError>(engine)
+/// };
+/// let (mut a, mut b) = (device(1, 2, port_a)?, device(2, 1, port_b)?);
+///
+/// // Objects: a queue pair, its completion queue, and 64 bytes of memory.
+/// let objects = |engine: &mut Engine<LoopbackPort>| {
+///     let pd = engine.alloc_pd()?;
+///     let (cq, completions) = engine.create_cq(16)?;
+///     let qp = engine.create_qp(&QpInit {
+///         pd,
+///         send_cq: cq,
+///         recv_cq: cq,
+///         max_send_wr: 8,
+///         max_recv_wr: 8,
+///         max_send_sge: 1,
+///         max_recv_sge: 1,
+///         max_inline_bytes: 0,
+///         signal_all: true,
+///     })?;
+///     let memory = Memory::alloc(64);
+///     let (lkey, _) = engine.register(pd, memory.clone(), memory.addr(), Access::LOCAL_WRITE)?;
+///     let sge = Sge { addr: memory.addr(), len_bytes: 64, lkey };
+///     Ok::<_, roce::engine::CreateError>((qp, completions, memory, sge, engine.random_psn()))
+/// };
+/// let (mut qp_a, mut completions_a, memory_a, sge_a, psn_a) = objects(&mut a)?;
+/// let (mut qp_b, mut completions_b, memory_b, sge_b, psn_b) = objects(&mut b)?;
+///
+/// // Connect. Hosts would exchange GIDs, QPNs and first PSNs, over TCP for example.
+/// let connect = |engine: &mut Engine<LoopbackPort>, own: (&QpHandles, Psn), peer: (Qpn, Psn, u8)| {
+///     engine.modify_qp(own.0.qpn, &QpAttr {
+///         state: Some(QpState::Init),
+///         pkey_index: Some(0),
+///         port_num: Some(1),
+///         access: Some(Access::NONE),
+///         ..QpAttr::default()
+///     })?;
+///     engine.modify_qp(own.0.qpn, &QpAttr {
+///         state: Some(QpState::Rtr),
+///         path: Some(AddressVector::new(ip(peer.2).into(), 1)),
+///         path_mtu: Some(PathMtu::Mtu1024),
+///         dest_qpn: Some(peer.0),
+///         rq_psn: Some(peer.1),
+///         max_dest_rd_atomic: Some(1),
+///         min_rnr_timer: Some(12),
+///         ..QpAttr::default()
+///     })?;
+///     engine.modify_qp(own.0.qpn, &QpAttr {
+///         state: Some(QpState::Rts),
+///         timeout: Some(14),
+///         retry_count: Some(7),
+///         rnr_retry: Some(7),
+///         sq_psn: Some(own.1),
+///         max_rd_atomic: Some(1),
+///         ..QpAttr::default()
+///     })
+/// };
+/// connect(&mut a, (&qp_a, psn_a), (qp_b.qpn, psn_b, 2))?;
+/// connect(&mut b, (&qp_b, psn_b), (qp_a.qpn, psn_a, 1))?;
+///
+/// // Post: a receive, then a SEND of 5 bytes.
+/// memory_a.write(0, b"hello")?;
+/// qp_b.recv.post(&RecvRequest { wr_id: 1, sges: &[sge_b] })?;
+/// let data = SendData::Sges(&[Sge { len_bytes: 5, ..sge_a }]);
+/// qp_a.send.post(&SendRequest { wr_id: 2, op: SendOp::Send, flags: SendFlags::default(), data })?;
+///
+/// // Poll, until the ACK completes the SEND.
+/// let mut now = Instant::ZERO;
+/// let sent = loop {
+///     for engine in [&mut a, &mut b] {
+///         engine.poll(now);
+///         while let Some(event) = engine.poll_event() {
+///             println!("{event:?}");
+///         }
+///     }
+///     if let Some(cqe) = completions_a.pop() {
+///         break cqe;
+///     }
+///     now = now.plus_nanos(1_000);
+///     assert!(now < Instant::from_nanos(1_000_000_000), "no completion");
+/// };
+/// assert_eq!((sent.wr_id, sent.status), (2, WcStatus::Success));
+/// let received = completions_b.pop().expect("the receive completes first");
+/// assert_eq!((received.wr_id, received.status, received.len_bytes), (1, WcStatus::Success, 5));
+/// let mut text = [0; 5];
+/// memory_b.read(0, &mut text)?;
+/// assert_eq!(&text, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Engine<P: Port> {
     port: P,
     /// The port's own MAC.
