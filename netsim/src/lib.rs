@@ -18,6 +18,26 @@
 //!   [`Network::set_loss`] drops frames at random.
 //! * [`workload`]: flows of published size distributions, and incasts.
 //!
+//! Two hosts and a cable:
+//!
+//! ```
+//! use netsim::{LinkConfig, Network, WIRE_OVERHEAD_BYTES};
+//!
+//! let mut network = Network::new();
+//! let (a, b) = (network.add_host(), network.add_host());
+//! let config =
+//!     LinkConfig { rate_bits_per_sec: 8_000_000_000, propagation_nanos: 500, queue_bytes_max: 10_000 };
+//! let [a_to_b, _] = network.connect(a, b, config);
+//! network.send(a, vec![0; 1_000]);
+//! // 1 ns per byte on the wire, then the propagation.
+//! let arrival = 1_000 + WIRE_OVERHEAD_BYTES + 500;
+//! network.run_until(arrival - 1);
+//! assert!(network.receive(b).is_none());
+//! network.run_until(arrival);
+//! assert_eq!(network.receive(b).unwrap().len_bytes(), 1_000);
+//! assert_eq!(network.counters(a_to_b).delivered, 1);
+//! ```
+//!
 //! A fabric:
 //!
 //! ```
