@@ -78,6 +78,25 @@ pub struct DeviceAttr {
 }
 
 /// An open device (`ibv_context`). Clones are the same device, which closes when its last object is dropped.
+///
+/// # Example
+/// A connection between two queue pairs of one device, whose port returns each frame sent:
+///
+/// ```
+/// use verbs::{ConnectOptions, Context, DeviceOptions, QpOptions, QpState};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::open(&"eal:net_ring0,ip=10.0.0.1/24".parse()?, &DeviceOptions::default())?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+/// let (qp, peer) = (pd.create_qp(&QpOptions::new(&cq))?, pd.create_qp(&QpOptions::new(&cq))?);
+/// // GID 0 is link-local, GID 1 the port's first `ip`.
+/// let options = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+/// peer.connect(&qp.endpoint(1), &options)?;
+/// qp.connect(&peer.endpoint(1), &options)?;
+/// assert_eq!(qp.query().map(|(state, _)| state), Some(QpState::Rts));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Owner>,

@@ -51,6 +51,35 @@ impl Cq {
     ///
     /// # Errors
     /// [`Error::DeviceFatal`], after the last completion.
+    ///
+    /// # Example
+    /// A SEND and its receive, over a connection as in the example of [`Context`]:
+    ///
+    /// ```
+    /// # use verbs::{Access, ConnectOptions, Context, DeviceOptions, QpOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let context = Context::open(&"eal:net_ring0,ip=10.0.0.1/24".parse()?, &DeviceOptions::default())?;
+    /// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+    /// # let (qp, peer) = (pd.create_qp(&QpOptions::new(&cq))?, pd.create_qp(&QpOptions::new(&cq))?);
+    /// # let options = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+    /// # peer.connect(&qp.endpoint(1), &options)?;
+    /// # qp.connect(&peer.endpoint(1), &options)?;
+    /// use verbs::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, WcStatus};
+    ///
+    /// let region = pd.alloc(64, Access::LOCAL_WRITE)?;
+    /// peer.post_recv(&RecvRequest { wr_id: 1, sges: &[region.sge(0, 64)] })?;
+    /// let flags = SendFlags { signaled: true, ..SendFlags::default() };
+    /// let data = SendData::Inline(b"hello");
+    /// qp.post_send(&SendRequest { wr_id: 2, op: SendOp::Send, flags, data })?;
+    /// // `cq` is that of both queue pairs.
+    /// let mut completions = Vec::new();
+    /// while completions.len() < 2 {
+    ///     cq.poll(&mut completions, 16)?;
+    /// }
+    /// assert!(completions.iter().all(|cqe| cqe.status == WcStatus::Success && cqe.len_bytes == 5));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
         let mut poller = self.lock();

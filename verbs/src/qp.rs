@@ -267,6 +267,39 @@ impl Qp {
     ///
     /// # Errors
     /// [`Error::Post`], [`Error::DeviceFatal`]; the send queue is unchanged.
+    ///
+    /// # Example
+    /// A WRITE to the second half of a region, over a connection as in the example of [`crate::Context`]:
+    ///
+    /// ```
+    /// # use verbs::{Access, ConnectOptions, Context, DeviceOptions, QpOptions, WcStatus};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let context = Context::open(&"eal:net_ring0,ip=10.0.0.1/24".parse()?, &DeviceOptions::default())?;
+    /// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+    /// # let (qp, peer) = (pd.create_qp(&QpOptions::new(&cq))?, pd.create_qp(&QpOptions::new(&cq))?);
+    /// # let options = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+    /// # peer.connect(&qp.endpoint(1), &options)?;
+    /// # qp.connect(&peer.endpoint(1), &options)?;
+    /// use verbs::{SendData, SendFlags, SendOp, SendRequest};
+    ///
+    /// let region = pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// region.write(0, b"hello")?;
+    /// let op = SendOp::Write { remote_addr: region.addr() + 32, rkey: region.rkey() };
+    /// let flags = SendFlags { signaled: true, ..SendFlags::default() };
+    /// let data = SendData::Sges(&[region.sge(0, 5)]);
+    /// qp.post_send(&SendRequest { wr_id: 1, op, flags, data })?;
+    /// let cqe = loop {
+    ///     if let Some(cqe) = cq.poll_one()? {
+    ///         break cqe;
+    ///     }
+    /// };
+    /// assert_eq!((cqe.wr_id, cqe.status), (1, WcStatus::Success));
+    /// let mut written = [0; 5];
+    /// region.read(32, &mut written)?;
+    /// assert_eq!(&written, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;
