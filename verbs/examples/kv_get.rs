@@ -1,6 +1,6 @@
-//! A key-value store whose server executes no lookups: clients look keys up in its memory by RDMA READ.
-//!   cargo run -p verbs --example kv_get -- --port memif:kv
-//!   cargo run -p verbs --example kv_get -- --port memif:kv localhost pear
+//! A key-value store whose server executes no lookups: clients look up keys in the server's memory by RDMA READ.
+//!   cargo run -p verbs --example kv_get -- --port memif:kv                   (the server)
+//!   cargo run -p verbs --example kv_get -- --port memif:kv localhost pear    (a client that looks up `pear`)
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -13,13 +13,13 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const SLOTS: u64 = 1024;
 const SLOT_BYTES: usize = 64;
 const TCP_PORT: u16 = 18516;
-/// Limits on the peer: length of a line, timeout, and number of clients at a time.
+/// Limits on the peer: length of a line in bytes, timeout of a line, and number of clients at a time.
 const LINE_BYTES_MAX: u64 = 256;
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const CLIENTS_MAX: usize = 16;
 
-/// Returns the offsets at which `key` may lie in the table: the slot of its hash, then the following ones. A
-/// slot holds `key NUL value NUL`, and begins with NUL if free.
+/// Returns the byte offsets of slots that may have `key`: first the slot of its hash, then the following slots. A slot
+/// contains `key NUL value NUL`; a free slot begins with NUL.
 fn offsets(key: &str) -> impl Iterator<Item = u64> {
     let hash = key.bytes().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(byte));
     (0..SLOTS).map(move |probe| hash.wrapping_add(probe) % SLOTS * SLOT_BYTES as u64)
@@ -53,8 +53,7 @@ fn serve(context: &Context, pd: &Pd, cq: &Cq) -> Result<()> {
         let mut stream = limit(listener.accept()?.0)?;
         let qp = pd.create_qp(&QpOptions::new(cq))?;
         connect(context, &qp, &mut stream, &format!("{} {}", table.addr(), table.rkey().0))?;
-        // From here on the responder executes the client's READs; this thread waits until the client
-        // disconnects.
+        // From here on the responder executes the client's READs; this thread waits until the client disconnects.
         read_line(&mut stream).map(drop)
     };
     let worker = || loop {
@@ -69,7 +68,7 @@ fn limit(stream: TcpStream) -> Result<BufReader<TcpStream>> {
     Ok(BufReader::new(stream))
 }
 
-/// Returns the peer's next line; empty if the peer has disconnected.
+/// Returns the peer's next line; an empty line if the peer has disconnected.
 fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
     let mut line = String::new();
     if stream.take(LINE_BYTES_MAX).read_line(&mut line)? > 0 && line.pop() != Some('\n') {
@@ -78,15 +77,15 @@ fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
     Ok(line)
 }
 
-/// Connects `qp` with the peer behind `stream`: the peers exchange endpoints, and `more`.
+/// Connects `qp` with the peer at the other end of `stream`, and returns the text `more` that the peer sent.
 fn connect(context: &Context, qp: &Qp, stream: &mut BufReader<TcpStream>, more: &str) -> Result<String> {
-    // The first address that the port was given, or else its link-local one.
+    // GID 1, if present, is the first IP address of the port; GID 0 is its link-local address.
     let gid_index = u8::from(context.gid(1).is_some());
     writeln!(stream.get_mut(), "{} {more}", qp.endpoint(gid_index))?;
     let line = read_line(stream)?;
     let (peer, more) = line.split_once(' ').ok_or("the peer did not say who it is")?;
     qp.connect(&peer.parse::<Endpoint>()?, &ConnectOptions { gid_index, ..ConnectOptions::default() })?;
-    // Both ends are connected before either sends.
+    // Both queue pairs are connected before a client sends a READ.
     writeln!(stream.get_mut(), "ready")?;
     read_line(stream)?;
     Ok(more.to_owned())
@@ -117,7 +116,7 @@ fn get(context: &Context, pd: &Pd, cq: &Cq, host: &str, key: &str) -> Result<()>
                 println!("{key} = {value}");
                 return Ok(());
             }
-            _ => {} // of another key; look further
+            _ => {} // the slot of another key: read the next slot
         }
     }
     Err("the table is full of other keys".into())

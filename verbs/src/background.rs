@@ -10,26 +10,26 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Keeps the thread, once it is started.
+    /// Stores the handle of the started thread.
     pub(crate) fn keep(&self, handle: JoinHandle<()>) {
         let thread = handle.thread().clone();
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle, thread));
     }
 
-    /// Ends a nap.
+    /// Ends the thread's current nap, or else its next nap at once.
     pub(crate) fn wake(&self) {
         if let Some((_, thread)) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             thread.unpark();
         }
     }
 
-    /// Waits for the end of the thread, which follows when the device is stopping.
+    /// Waits for the end of the thread, which ends after `Shared::stopping` was set. The thread itself does not wait.
     pub(crate) fn join(&self) {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((handle, thread)) = taken {
             thread.unpark();
             if handle.thread().id() != thread::current().id() {
-                // A panic has been reported by `progress::run_to_the_end`.
+                // The error of a panic is ignored, because `progress::run_to_the_end` has reported the panic.
                 let _ = handle.join();
             }
         }

@@ -1,4 +1,4 @@
-//! Completion channels: waiting for a completion without polling.
+//! Completion channels, on which a thread waits for a completion without polling.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,8 +12,8 @@ use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
 
-/// Time that a waiting thread polls before it sleeps, because most completions take less than a wake-up
-/// costs.
+/// Time for which a waiting thread polls before it sleeps, because most completions take less time than the wake-up of
+/// a thread.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A channel that notifies of completions (`ibv_comp_channel`). Clones are the same channel.
@@ -32,13 +32,14 @@ impl CompChannel {
         Ok(CompChannel { inbox: Arc::new(Inbox::new(fd)), shared })
     }
 
-    /// Waits for an event and returns its completion queue; `None` after `timeout`.
+    /// Waits for an event and returns the completion queue of the event; `None` after `timeout`.
     ///
-    /// Each notification that was requested gives one event. Request the next one before polling the queue
-    /// empty, otherwise a completion in between gives no event.
+    /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) gives one event at most. Call `request_notify`
+    /// again before polling the completion queue until it is empty; otherwise a completion between the last poll and
+    /// that call gives no event.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], which ends the wait of every thread; [`Error::System`].
+    /// [`Error::DeviceFatal`], which ends the wait of every thread; [`Error::System`] if the system call `poll` fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<CqId>, Error> {
         let start = Instant::now();
         loop {
@@ -67,10 +68,10 @@ impl CompChannel {
         }
     }
 
-    /// Returns a pending event, without waiting.
+    /// Removes the oldest pending event and returns its completion queue; `None` if no event is pending. Does not wait.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], after the last event.
+    /// [`Error::DeviceFatal`], after the last pending event.
     pub fn try_wait(&self) -> Result<Option<CqId>, Error> {
         let taken = self.inbox.take();
         if taken.is_none() {
@@ -81,8 +82,8 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// Readable while an event is pending, and for good once the device is fatal; for `poll` and `epoll`. Do
-    /// not read from it, because `try_wait` does.
+    /// Returns a file descriptor for `poll` and `epoll`, which is readable while an event is pending, and for ever
+    /// after a fatal error. Do not read from the file descriptor, because `try_wait` reads from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inbox.count().as_fd()
     }

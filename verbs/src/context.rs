@@ -1,4 +1,4 @@
-//! The device: an engine over a live port, and the threads that drive it.
+//! The device: an engine over a live port, and the threads that drive the engine.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -30,19 +30,19 @@ use crate::stat::{DeviceCounters, StatSocket};
 /// Options of a device besides its port.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Impairments of frames, each with a probability.
+    /// Impairments that the port applies to frames, each with a probability.
     pub faults: FaultConfig,
-    /// Impairments of single packets sent, applied before `faults`.
+    /// Packet events: impairments of single packets sent, applied before `faults`.
     pub events: EventPlan,
-    /// Capture file (pcap) of all frames as they are on the wire.
+    /// Path of the capture file (pcap) of all frames, as they are on the wire; `None`: no capture.
     pub pcap: Option<PathBuf>,
-    /// Configuration of DPDK; ignored if this process has started DPDK already.
+    /// Configuration of DPDK; ignored if this process has initialised DPDK already.
     pub eal: EalConfig,
-    /// Congestion control of queue pairs that name none.
+    /// Congestion control of queue pairs whose `QpAttr::congestion` was not set.
     pub congestion: CongestionScheme,
-    /// The notification point: CNPs sent for CE marks.
+    /// Configuration of the notification point, which sends CNPs for CE marks.
     pub notification: NotificationConfig,
-    /// Numbers of objects that the device has room for.
+    /// Largest number of objects of the device, for each kind of object.
     pub limits: DeviceLimits,
 }
 
@@ -57,27 +57,27 @@ pub struct DeviceAttr {
     pub mac: Mac,
     /// Largest IP packet, in bytes.
     pub mtu_bytes: usize,
-    /// Largest path MTU that fits `mtu_bytes`; `None`: even the smallest does not.
+    /// Largest path MTU that fits `mtu_bytes`; `None` if not even the smallest path MTU fits.
     pub active_mtu: Option<PathMtu>,
     /// Whether the link is up.
     pub is_up: bool,
     /// Index and GID of each entry of the GID table.
     pub gids: Vec<(usize, Gid)>,
-    /// Numbers of objects that the device has room for.
+    /// Largest number of objects of the device, for each kind of object.
     pub limits: DeviceLimits,
-    /// Work requests per queue, at most.
+    /// Largest number of outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
-    /// Scatter/gather entries per work request, at most.
+    /// Largest number of scatter/gather entries of a work request.
     pub max_sge: u32,
-    /// Inline bytes per send, at most.
+    /// Largest number of inline bytes of a send work request.
     pub max_inline_bytes: u32,
-    /// Completions per queue, at most.
+    /// Largest number of entries of a completion queue.
     pub max_cqe: u32,
-    /// READs outstanding per queue pair, and its responder resources, at most.
+    /// Largest number of outstanding READs of a queue pair, and of its responder resources.
     pub max_rd_atomic: u8,
 }
 
-/// An open device (`ibv_context`). Clones are the same device, which closes when its last object is dropped.
+/// An open device (`ibv_context`). Clones are the same device, which closes when the last of its objects is dropped.
 ///
 /// # Example
 /// A connection between two queue pairs of one device, whose port returns each frame sent:
@@ -106,7 +106,7 @@ impl Context {
     /// Opens the port `spec` as an RDMA device.
     ///
     /// # Errors
-    /// [`OpenError`] names what is missing and how to provide it.
+    /// [`OpenError`] states what the machine lacks, and the remedy.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let opened = port::open(spec, &options.eal)?;
         let clock = EngineClock::new();
@@ -147,10 +147,10 @@ impl Context {
         self.inner.shared.clone()
     }
 
-    /// Waits until the port's link is up; on memif and vhost, until the peer has connected to the socket.
+    /// Waits until the port's link is up; on memif and vhost, until the peer's process has connected to the socket.
     ///
     /// # Errors
-    /// [`Error::LinkDown`] after `timeout`.
+    /// [`Error::LinkDown`] if the link is not up after `timeout`; [`Error::DeviceFatal`].
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
         let start = Instant::now();
@@ -171,7 +171,7 @@ impl Context {
         }
     }
 
-    /// Returns the device's attributes; also of a fatal device.
+    /// Returns the device's attributes, also after a fatal error.
     pub fn attr(&self) -> DeviceAttr {
         let shared = &self.inner.shared;
         let driven = shared.inspect();
@@ -194,15 +194,16 @@ impl Context {
         }
     }
 
-    /// Returns the GID of index `index`; `None` where the table has no entry.
+    /// Returns the GID of index `index`; `None` if the GID table has no entry of this index.
     pub fn gid(&self, index: usize) -> Option<Gid> {
         self.inner.shared.gid(index)
     }
 
-    /// Returns the index of the GID to send from to `dgid`, of the same address family.
+    /// Returns the index of the local GID for packets to `dgid`. The local GID has the address family of `dgid` and, if
+    /// possible, its subnet.
     ///
     /// # Errors
-    /// [`Error::NoGid`] if no GID suits.
+    /// [`Error::NoGid`] if no local GID is suitable for `dgid`.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
         let driven = self.inner.shared.inspect();
         let table = driven.engine.neighbour().gids();
@@ -213,16 +214,17 @@ impl Context {
         })
     }
 
-    /// Whether `gid` lies in the subnet of an address of this device.
+    /// Returns whether `gid` is in the subnet of an address of this device.
     pub fn is_on_link(&self, gid: Gid) -> bool {
         self.inner.shared.inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
-    /// Resolves the MAC of `dgid`, or of the gateway to it. Blocks; `sgid_index` is for the error only.
+    /// Resolves the MAC of `dgid`, or of the gateway to `dgid`. Blocks. `sgid_index` appears in the error only.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] after `timeout`; [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute)
-    /// at once, on a kernel interface.
+    /// [`Error::Unreachable`] if the MAC is not resolved within `timeout`;
+    /// [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute), without waiting, if the port is shared and its
+    /// kernel has no route to `dgid`; [`Error::DeviceFatal`].
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         self.inner.shared.resolve(dgid, sgid_index, timeout)
     }
@@ -232,8 +234,8 @@ impl Context {
         Pd::new(&self.inner)
     }
 
-    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`), which notifies `channel`, if
-    /// given.
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`), whose events go to `channel`; `None`:
+    /// no events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.inner, depth, channel)
     }
@@ -243,7 +245,8 @@ impl Context {
         CompChannel::new(self.shared())
     }
 
-    /// Polls the engine once, for a thread that waits for something other than completions.
+    /// Polls the engine once, unless another thread drives the engine. To be called by a thread that waits without
+    /// polling a completion queue.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -251,13 +254,14 @@ impl Context {
         self.inner.shared.drive()
     }
 
-    /// Returns the oldest asynchronous event (`ibv_get_async_event`), without waiting. Of more than 1024 the
-    /// oldest are dropped.
+    /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`), without waiting; `None` if no event
+    /// is queued. At most 1024 events are queued; a further event replaces the oldest.
     pub fn poll_async_event(&self) -> Option<Event> {
         self.inner.shared.inspect().async_events.pop_front()
     }
 
-    /// Returns the sums over all queue pairs, and the counters of frames dropped before any.
+    /// Returns the sums of the counters of all queue pairs, also destroyed ones, and the numbers of frames dropped
+    /// before they reached a queue pair.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
         let driven = self.inner.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
@@ -273,18 +277,18 @@ impl Context {
         self.inner.shared.inspect().engine.port().inner().counters()
     }
 
-    /// Sets the probability of loss in the directions of [`DeviceOptions::faults`]. No effect on a device
+    /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. No effect on a device
     /// that was opened without impairments.
     pub fn set_drop_chance(&self, chance: Probability) {
         self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_chance(chance);
     }
 
-    /// Returns the outcome of each of [`DeviceOptions::events`], in their order.
+    /// Returns the state of each packet event of [`DeviceOptions::events`], in the order of the plan.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
         self.inner.shared.inspect().engine.port().outcomes()
     }
 
-    /// Returns the error that ended the capture, if any.
+    /// Returns the error that ended the capture; `None` if the capture has had no error, or the device has no capture.
     pub fn capture_error(&self) -> Option<String> {
         match self.inner.shared.inspect().wire() {
             Wire::Bare(_) => None,
@@ -294,7 +298,7 @@ impl Context {
 }
 
 impl Cq {
-    /// Returns the device that the queue belongs to.
+    /// Returns the device of the completion queue.
     pub fn context(&self) -> Context {
         Context { inner: self.0.owner.clone() }
     }

@@ -20,7 +20,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
-        // Cannot be in use, because each queue pair holds its completion queues.
+        // Cannot fail, because every queue pair of this completion queue holds the queue, and was therefore dropped.
         let _ = driven.engine.destroy_cq(self.id);
     }
 }
@@ -41,7 +41,7 @@ impl Cq {
         Ok(Cq(Arc::new(CqInner { owner: owner.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
-    /// Returns the queue's number, which a channel's events carry.
+    /// Returns the number of this queue, which [`CompChannel::wait`] returns for an event of this queue.
     pub fn id(&self) -> CqId {
         self.0.id
     }
@@ -91,14 +91,14 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Locks the queue's poller. Lock order: poller, then engine; a holder of the engine never locks a
-    /// poller.
+    /// Locks the queue's poller. Lock order: poller, then engine; a thread that drives the engine locks no poller.
     #[inline]
     fn lock(&self) -> LockGuard<'_, CqPoller> {
         self.0.poller.lock()
     }
 
-    /// Returns the oldest completion, if any. Polls the engine once if the queue is empty.
+    /// Removes and returns the oldest completion. Polls the engine once if the queue is empty; `None` if the queue is
+    /// empty after this poll.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`], after the last completion.
@@ -112,8 +112,7 @@ impl Cq {
         Ok(poller.pop())
     }
 
-    /// Requests one event on the queue's channel, for the next completion that `notify` names
-    /// (`ibv_req_notify_cq`).
+    /// Requests one event on the queue's channel, at the next completion that `notify` selects (`ibv_req_notify_cq`).
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
     }

@@ -33,7 +33,7 @@ pub(crate) type LivePort = Events<Fault<Wire>>;
 #[derive(Clone)]
 pub(crate) struct EngineClock {
     clock: quanta::Clock,
-    /// Reading of `clock` at the origin.
+    /// Raw reading of `clock` when the device was opened.
     origin: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct DeviceCore {
     channels: HashMap<CqId, Arc<Inbox>>,
     pub(crate) async_events: VecDeque<Event>,
     watch: Watch,
-    /// Name of the thread that panics at its next poll, as after a fault of the engine.
+    /// Name of the thread that panics at its next poll of the engine.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device, held by its contexts, protection domains and completion queues. Drop ends the background thread.
+/// An open device, held by its contexts, protection domains and completion queues. The drop ends the background thread.
 pub(crate) struct Owner {
     pub(crate) shared: Arc<Shared>,
 }
@@ -87,16 +87,17 @@ impl Drop for Owner {
     }
 }
 
-/// Asynchronous events queued for the application; beyond this the oldest is dropped.
+/// Largest number of asynchronous events queued for the application; a further event replaces the oldest.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
-/// Unresolved neighbours that one call of `follow_kernel` asks the kernel for, besides those to be rechecked.
+/// Largest number of unresolved neighbours that one call of `follow_kernel` resolves, besides the neighbours to be
+/// rechecked.
 const WANTED_PER_TURN: usize = 32;
 
 impl Drive for DeviceCore {
     #[inline]
     fn send_posted(&mut self) {
-        // Because `DriveLock::answer` does not check, and a fatal engine must not be driven.
+        // Because `DriveLock::answer` does not check, and the engine must not be driven after a fatal error.
         if self.fatal.reason().is_some() {
             return;
         }
@@ -114,7 +115,8 @@ impl Drive for DeviceCore {
 }
 
 impl DeviceCore {
-    /// Polls the engine once and delivers its events.
+    /// Polls the engine once, and queues its completion events in their channels and its asynchronous events in
+    /// `async_events`.
     #[inline]
     pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
         #[cfg(test)]
@@ -133,8 +135,8 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// Sets the engine's link speed from that of the driver, on PCI ports only, because the drivers of
-    /// virtual devices report an invented one.
+    /// Sets the engine's link speed to that of the driver; only on PCI ports, because the drivers of virtual devices
+    /// report an invented speed.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
         let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
@@ -156,14 +158,14 @@ impl DeviceCore {
         self.async_events.push_back(event);
     }
 
-    /// Slow control-plane work: restarts a link that needs its peer, and follows the kernel's neighbours.
+    /// Performs slow control-plane work: restarts a port whose link comes up only with the peer, logs address
+    /// conflicts, and follows the kernel's neighbours.
     pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
-            // The warning in watch.rs is rate-limited and has the counter only; the addresses are logged
-            // here.
+            // The warning of watch.rs is rate-limited and has the counter only, so the addresses are logged here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
         }
         if let Err(error) = self.follow_kernel(now) {
@@ -171,7 +173,8 @@ impl DeviceCore {
         }
     }
 
-    /// Resolves through the kernel the neighbours that the engine waits for, and those that may have changed.
+    /// Resolves through the kernel the neighbours that the engine waits for, and the neighbours whose MAC may have
+    /// changed.
     fn follow_kernel(&mut self, now: roce::time::Instant) -> Result<(), KernelError> {
         let Some(SharedInterface { neighbours, .. }) = &mut self.shared_interface else { return Ok(()) };
         let mut asked = neighbours.due()?;
@@ -187,17 +190,17 @@ impl DeviceCore {
                 Ok(Resolution::Known(mac)) => {
                     neighbour.set_neighbour(ip, mac);
                 }
-                // A MAC resolved before stays in use.
+                // The engine continues to use a MAC that was resolved before.
                 Ok(Resolution::Pending) => {}
                 Ok(Resolution::Unreachable) => neighbour.set_unreachable(ip, now),
-                // The remaining neighbours are resolved all the same.
+                // Returned at the end, so that the remaining neighbours are resolved.
                 Err(error) => result = Err(error),
             }
         }
         result
     }
 
-    /// Fails if the kernel has no route to `dgid` over the interface.
+    /// Fails if the port is shared and the kernel has no route to `dgid` over the interface.
     fn require_route(&mut self, dgid: Gid) -> Result<(), KernelError> {
         match &mut self.shared_interface {
             Some(shared) => shared.neighbours.next_hop(dgid.ip()).map(drop),
@@ -205,7 +208,7 @@ impl DeviceCore {
         }
     }
 
-    /// Returns the log lines for counters that have grown.
+    /// Returns the log lines that are due about counters that should not grow.
     pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
         if !self.watch.is_due(now) {
             return Vec::new();
@@ -234,7 +237,8 @@ impl DeviceCore {
         }
     }
 
-    /// Makes the device fatal: raises the event and wakes all waiters. Later calls change nothing.
+    /// Puts the device in a fatal error: queues `Event::DeviceFatal` and wakes all waiters. Only the first call has an
+    /// effect.
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
@@ -283,30 +287,30 @@ impl Shared {
         }
     }
 
-    /// Waits for the engine, for control operations.
+    /// Locks the engine for a control operation; waits while another thread drives the engine.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
-        // Checked under the lock, because the holder before may have panicked.
+        // Checked with the lock held, because the previous holder may have panicked.
         self.check()?;
         Ok(driven)
     }
 
-    /// Waits for the engine, to read from it; also from a fatal one.
+    /// Locks the engine to read its state, also after a fatal error; waits while another thread drives the engine.
     pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
         self.driven.lock()
     }
 
-    /// Takes the engine if no thread drives it and it is not fatal.
+    /// Locks the engine; `None` if another thread drives the engine or the device is in a fatal error.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, DeviceCore>> {
         let driven = self.driven.try_lock()?;
         self.fatal.reason().is_none().then_some(driven)
     }
 
-    /// Fails if the device is fatal.
+    /// Fails if the device is in a fatal error.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -328,7 +332,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Polls the engine once on behalf of the application, unless another thread drives it.
+    /// Polls the engine once on behalf of the application, unless another thread drives the engine.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -344,24 +348,24 @@ impl Shared {
         }
     }
 
-    /// Sends what was posted, or leaves it to the thread that drives the engine.
+    /// Sends the posted work requests, or leaves them to the thread that drives the engine.
     #[inline]
     pub(crate) fn push(&self) {
-        // Dropping the guard executes a locked instruction, which drains this processor's store buffer.
-        // Otherwise the frame may stay there while the polls that follow read the peer's memory (0.3 us of
-        // 1.4, EPYC, two cores).
+        // The drop of the guard executes a locked instruction, which drains this processor's store buffer. Otherwise
+        // the frame may stay in the store buffer while later polls read memory that the peer writes: 0.3 us of a
+        // latency of 1.4 us (EPYC, two cores).
         if let Some(mut driven) = self.driven.try_lock_to_send() {
             self.activity.count_poll();
             driven.send_posted();
         }
     }
 
-    /// As [`Context::gid`](crate::Context::gid).
+    /// Implements [`Context::gid`](crate::Context::gid).
     pub(crate) fn gid(&self, index: usize) -> Option<Gid> {
         self.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
     }
 
-    /// As [`Context::resolve`](crate::Context::resolve).
+    /// Implements [`Context::resolve`](crate::Context::resolve).
     pub(crate) fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
         let start = Instant::now();
@@ -383,7 +387,7 @@ impl Shared {
         }
     }
 
-    /// Describes the device for readers of its statistics.
+    /// Returns the description and the counters of the device, for readers of its statistics socket.
     pub(crate) fn describe(&self) -> Answer {
         let driven = self.inspect();
         let dpdk = driven.wire().dpdk();
@@ -401,7 +405,7 @@ impl Shared {
         }
     }
 
-    /// Announces to the background thread that the application stops polling.
+    /// Announces to the background thread that the application stops polling, and wakes that thread.
     pub(crate) fn hand_over(&self) {
         self.activity.hand_over();
         self.background.wake();

@@ -1,19 +1,20 @@
-//! The right to drive the engine: one thread at a time has it, and none stops before work that others posted
-//! meanwhile is sent.
+//! The lock of an engine. The thread that holds the lock drives the engine, and also sends the work requests that other
+//! threads post meanwhile.
 //!
 //! ```text
-//!   poster                               holder
+//!   poster                               holder of the lock
 //!                                        takes the lock, drains the doorbells
 //!   rings its doorbell
-//!   try_lock: taken
-//!   asked = true       (swap)            ..
-//!   try_lock: taken, returns             releases the lock
-//!                                        asked = false (swap): was true -> locks and sends, and so on
+//!   try_lock fails
+//!   asked.swap(true)
+//!   try_lock fails; returns
+//!                                        releases the lock
+//!                                        asked.swap(false) returns true: takes the lock, sends, releases, swaps ...
 //! ```
 //!
-//! The two swaps are ordered. If the poster's is first, the holder's reads true. Otherwise the lock was
-//! released before, and the poster's second try_lock finds it free, or held by a thread whose swap is still
-//! to follow.
+//! The two swaps are ordered. If the poster's swap is first, the holder's swap returns true. Otherwise the holder
+//! released the lock before the poster's swap, and the poster's second try_lock succeeds, unless another thread has
+//! taken the lock since; the swap of that thread then follows the poster's swap.
 
 use std::ops::{Deref, DerefMut};
 use std::thread;
@@ -22,26 +23,26 @@ use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::lock::{Lock, LockGuard};
 
-/// The state behind a [`DriveLock`].
+/// The state that a [`DriveLock`] protects.
 pub(crate) trait Drive {
-    /// Sends work requests that were posted and not yet sent.
+    /// Sends the work requests that were posted and not yet sent.
     fn send_posted(&mut self);
-    /// Called if the holder panics, which may have left the engine between two states.
+    /// Puts the device in a fatal error, because the holder panicked and may have left the engine between two states.
     fn on_panic(&mut self);
 }
 
 /// The engine, and the lock that a thread holds while it drives the engine.
 pub(crate) struct DriveLock<T: Drive> {
     driven: Lock<T>,
-    /// Set by a thread that posted work and found the lock taken.
+    /// Set by a thread that posted work requests and did not get the lock; cleared by the holder, which then sends.
     asked: AtomicBool,
 }
 
-/// The lock, taken; reports a panic of its holder.
+/// The taken lock. Calls [`Drive::on_panic`] if its holder panics.
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
-    /// Whether the thread unwound already when it took the lock, as a `Drop` may: then the panic is not the
-    /// engine's.
+    /// Whether the thread was unwinding already when it took the lock, as in a `Drop`: such a panic did not happen in
+    /// the engine.
     was_panicking: bool,
 }
 
@@ -61,9 +62,9 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
     }
 }
 
-/// The right to drive the engine, until dropped.
+/// The held lock. The drop releases the lock, and sends for the threads that set `asked`.
 pub(crate) struct DriveGuard<'a, T: Drive> {
-    // Dropped in this order, because `Answer` takes the lock itself.
+    // Dropped in this order, because the drop of `Answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
 }
@@ -78,18 +79,18 @@ impl<T: Drive> DriveLock<T> {
         DriveGuard { poison_guard: PoisonGuard::new(driven), _answer: Answer(self) }
     }
 
-    /// Waits for the lock.
+    /// Takes the lock; waits while another thread holds the lock.
     pub(crate) fn lock(&self) -> DriveGuard<'_, T> {
         self.guard(self.driven.lock())
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock; `None` if another thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
     }
 
-    /// Takes the lock for a thread that has posted. `None`: the holder will send what was posted.
+    /// Takes the lock for a thread that has posted work requests; `None` if another thread will send these.
     #[inline]
     pub(crate) fn try_lock_to_send(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().or_else(|| self.ask()).map(|poison_guard| self.guard(poison_guard))
@@ -101,11 +102,11 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends for the threads that set `asked`. Terminates, because each round removes work requests from send
-    /// queues and none receives the ACKs that would make room for more.
+    /// Sends the work requests of threads that set `asked`. Terminates, because each round removes work requests from
+    /// send queues, and no round receives the ACKs that would make room for further work requests.
     #[cold]
     fn answer(&self) {
-        // Because a panic may have left the engine between two states, the thread must not use it again.
+        // Because a panic may have left the engine between two states, the thread must not use the engine again.
         while !thread::panicking() {
             let Some(driven) = self.driven.try_lock().or_else(|| self.ask()) else { return };
             let mut poison_guard = PoisonGuard::new(driven);
@@ -123,8 +124,8 @@ struct Answer<'a, T: Drive>(&'a DriveLock<T>);
 impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // A swap even if `asked` is clear, because a load may be executed before the lock's release is
-        // visible.
+        // A swap, because a load may be executed before the release of the lock is visible, and would then miss a
+        // thread that sets `asked` in between.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -155,44 +156,44 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Returns the number of polls by application threads. While it grows, the background thread sleeps.
+    /// Returns the number of polls by application threads. While the number grows, the background thread sleeps.
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Counts a poll. Only for the holder of the lock, so a load and a store suffice.
+    /// Counts a poll. A load and a store suffice, because only the holder of the [`DriveLock`] calls this function.
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Announces that the application stops polling. The caller must wake the background thread afterwards.
+    /// Announces that the application stops polling. The caller must then wake the background thread.
     pub(crate) fn hand_over(&self) {
-        // A swap, because loom may order a plain store before an exchange that has not seen it.
+        // A swap, because loom may order a plain store before a swap in `look` that did not read the stored value.
         self.handed_over.swap(true, Ordering::AcqRel);
     }
 }
 
-/// The background thread's view of the application.
+/// The background thread's record of polls by the application.
 #[derive(Default)]
 pub(crate) struct Watch {
     polls_seen: u64,
 }
 
-/// Which threads should drive the engine, as found by the background thread.
+/// The threads that should drive the engine, as [`Watch::look`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// The application's, which polled since the last look.
+    /// The application's threads, because one of them polled since the last call of `look`.
     Application,
-    /// The background thread, because no application thread polled since the last look.
+    /// The background thread, because no application thread polled since the last call of `look`.
     Background,
     /// The background thread, because the application has handed over.
     TakenOver,
 }
 
 impl Watch {
-    /// Compares the application's signals with those of the last look.
+    /// Reads the signals of the application since the last call, and returns the threads that should drive the engine.
     pub(crate) fn look(&mut self, activity: &Activity) -> Duty {
         let handed_over = activity.handed_over.swap(false, Ordering::AcqRel);
         let polls = activity.polls();

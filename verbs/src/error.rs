@@ -1,4 +1,4 @@
-//! Errors of the caller and of the machine. A packet's errors are completion statuses.
+//! Errors of the caller and of the machine. Errors of the transport are completion statuses ([`crate::WcStatus`]).
 
 use std::io;
 use std::path::PathBuf;
@@ -19,13 +19,14 @@ pub enum OpenError {
     /// DPDK did not start.
     #[error("DPDK does not start: {0}")]
     Eal(#[from] EalError),
-    /// The device could not be attached.
+    /// DPDK could not attach the network device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The device's port could not be opened.
+    /// DPDK could not open the port of the network device.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// An XDP port could not be opened; most often the process may not lock enough memory, or not load a program.
+    /// An XDP port could not be opened, most often because the process may not lock enough memory, or may not load an
+    /// XDP program.
     #[error(
         "{error}\n  An af_xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF outside of user namespaces, and may lock {memlock} here (`ulimit -l`): run as root, or ask `roce doctor --port {port}`"
     )]
@@ -34,29 +35,29 @@ pub enum OpenError {
         port: String,
         /// The driver's error.
         error: Box<PortError>,
-        /// Limit of locked memory, with its unit.
+        /// Limit of locked memory of the process, with its unit.
         memlock: String,
     },
-    /// No memory for packets.
+    /// The memory for packet buffers could not be allocated.
     #[error(transparent)]
     Mempool(#[from] MempoolError),
-    /// The kernel interface cannot be used.
+    /// The network interface of the kernel cannot be used as a port.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// An address of the port's name cannot be a GID.
+    /// An IP address in the port's name cannot be a GID.
     #[error(transparent)]
     Gid(#[from] GidError),
-    /// A key of the port's name does not apply to its kind.
+    /// A key in the port's name does not apply to this kind of port.
     #[error("{kind} takes no `{key}=`: {reason}")]
     KeyDoesNotApply {
         /// Kind of port.
         kind: &'static str,
         /// The key, without `=`.
         key: &'static str,
-        /// Reason, for the message.
+        /// Reason why the key does not apply, for the message.
         reason: &'static str,
     },
-    /// The name of a memif's socket is longer than the driver holds.
+    /// The name of a memif's socket is longer than the driver's field.
     #[error("the socket {name} has too long a name: at most {max} bytes, so choose a shorter one")]
     SocketName {
         /// Path or abstract name.
@@ -72,7 +73,7 @@ pub enum OpenError {
         /// Error of the capture.
         error: CaptureError,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
         /// Operation that failed.
@@ -82,14 +83,14 @@ pub enum OpenError {
     },
 }
 
-/// Reason why a verb failed. The verb changed nothing.
+/// Reason why a verb failed. A failed verb has changed no state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An object was not created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// An object was not destroyed: in use, or unknown.
+    /// An object was not destroyed: other objects use it, or the device has no such object.
     #[error(transparent)]
     Destroy(#[from] DestroyError),
     /// A queue pair was not modified.
@@ -98,14 +99,14 @@ pub enum Error {
     /// A work request was not posted.
     #[error(transparent)]
     Post(#[from] roce::queue::PostError),
-    /// The MAC of the peer, or of the gateway to it, was not resolved.
+    /// The MAC of the peer, or of the gateway to the peer, was not resolved.
     #[error(
         "no neighbour answers for {dgid} after {waited_millis} ms: is the peer up, and in the same subnet as {sgid}?"
     )]
     Unreachable {
         /// GID of the peer.
         dgid: Gid,
-        /// GID of this device.
+        /// Local GID of index `sgid_index`; zero if the GID table has no entry of this index.
         sgid: Gid,
         /// Time waited, in milliseconds.
         waited_millis: u64,
@@ -118,12 +119,12 @@ pub enum Error {
         /// GID of the destination.
         dgid: Gid,
     },
-    /// No GID of this device suits the peer's.
+    /// No GID of this device is suitable for packets to the peer's GID.
     #[error("no GID of this device is of the family of {dgid} and in reach of it; its GIDs: {gids}")]
     NoGid {
         /// GID of the peer.
         dgid: Gid,
-        /// GIDs of this device.
+        /// GIDs of this device, separated by commas.
         gids: String,
     },
     /// The port's link did not come up.
@@ -134,23 +135,23 @@ pub enum Error {
         /// Time waited, in milliseconds.
         waited_millis: u64,
     },
-    /// A thread panicked in the engine, by a fault of this library; the device is fatal.
+    /// A thread panicked while it drove the engine, because of a fault of this library: the device is in a fatal error.
     #[error(
         "the device {port} is in a fatal error: {reason} (the panic is on standard error, please report it). Its queue pairs, queues and regions are lost: close the device and open it again"
     )]
     DeviceFatal {
         /// The port's name.
         port: String,
-        /// Thread that panicked.
+        /// Text that names the thread that panicked.
         reason: String,
     },
-    /// A range does not lie in a memory region.
+    /// A range of bytes is not within a memory region.
     #[error(transparent)]
     OutOfRange(#[from] roce::mem::OutOfRange),
-    /// The kernel's routes or neighbours could not be read.
+    /// The kernel has no route to the destination, or its routes or neighbours could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
         /// Operation that failed.

@@ -1,23 +1,23 @@
-//! Fatal devices: a thread panicked while it drove the engine.
+//! Devices in a fatal error: a thread panicked while it drove the engine.
 //!
-//! The panic may have left the engine between two states. DeviceCore further, the engine might complete work that
-//! was never done. The device therefore gives an event ([`Event::DeviceFatal`](roce::engine::Event)), and
-//! every later call fails, as with a poisoned mutex.
+//! The panic may have left the engine between two states. Driven further, the engine might complete work requests that
+//! were never executed. The device therefore queues [`Event::DeviceFatal`](roce::engine::Event), and every later verb
+//! fails, except verbs that only read attributes, counters or events.
 
 use std::sync::OnceLock;
 
-/// Reason why the device is fatal; empty while the device works.
+/// Reason for the device's fatal error (`IBV_EVENT_DEVICE_FATAL`); empty while the device works.
 #[derive(Default)]
 pub(crate) struct Fatal(OnceLock<String>);
 
 impl Fatal {
-    /// Returns the reason; `None` while the device works.
+    /// Returns the reason for the fatal error; `None` while the device works.
     #[inline]
     pub(crate) fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 
-    /// Sets the reason, unless there is one. Returns whether it was set.
+    /// Sets the reason for the fatal error, unless a reason is set already. Returns whether `reason` was set.
     pub(crate) fn set(&self, reason: String) -> bool {
         self.0.set(reason).is_ok()
     }
@@ -46,7 +46,7 @@ mod tests {
         matches!(result, Err(Error::DeviceFatal { .. }))
     }
 
-    /// Waits until the thread of the name `thread` has panicked in the engine.
+    /// Makes the thread named `thread` panic at its next poll of the engine, and waits for the panic.
     fn panic_in(context: &Context, thread: &str) {
         let shared = context.shared();
         shared.inspect().panics_in = Some(thread.to_owned());
@@ -121,7 +121,7 @@ mod tests {
         let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
         context.shared().inspect().panics_in = thread::current().name().map(str::to_owned);
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // The progress thread may hold the engine at times.
+            // Repeated, because `poll_one` does not poll the engine while the background thread drives it.
             while context.shared().inspect().panics_in.is_some() {
                 cq.poll_one().unwrap();
             }

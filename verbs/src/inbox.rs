@@ -1,4 +1,4 @@
-//! The events of a completion channel.
+//! The queue of pending events of a completion channel.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,9 @@ use roce::sync::Mutex;
 
 /// A counting semaphore.
 pub(crate) trait Semaphore {
-    /// Adds one, which wakes waiters.
+    /// Adds 1 to the count, which wakes waiters.
     fn add(&self);
-    /// Subtracts one; 0 stays 0.
+    /// Subtracts 1 from the count; a count of 0 is unchanged.
     fn take(&self);
 }
 
@@ -26,11 +26,11 @@ impl Semaphore for OwnedFd {
     }
 }
 
-/// The events of a channel: put by the thread that drives the engine, taken by waiters.
+/// The pending events of a channel: put by the thread that drives the engine, taken by waiters.
 #[derive(Debug)]
 pub(crate) struct Inbox<S = OwnedFd> {
     ready: Mutex<VecDeque<CqId>>,
-    /// Number of events in `ready`, plus one after `close`: readable while above 0.
+    /// Number of events in `ready`, plus 1 after `close`. The file descriptor is readable while the number is above 0.
     count: S,
 }
 
@@ -43,8 +43,8 @@ impl<S: Semaphore> Inbox<S> {
         &self.count
     }
 
-    /// Appends an event. Counted under the lock, otherwise a `take` in between would find the count at 0,
-    /// leave it there, and the count would stay above 0 for ever.
+    /// Appends an event of `cq`. The event is counted while `ready` is locked; otherwise a `take` before the count
+    /// would leave the count at 0, and the count would then stay above 0 without an event.
     pub(crate) fn put(&self, cq: CqId) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.push_back(cq);
@@ -56,7 +56,7 @@ impl<S: Semaphore> Inbox<S> {
         self.count.add();
     }
 
-    /// Removes the oldest event.
+    /// Removes the oldest event and returns its completion queue; `None` if no event is pending.
     pub(crate) fn take(&self) -> Option<CqId> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let cq = ready.pop_front()?;

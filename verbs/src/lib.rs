@@ -1,19 +1,19 @@
 //! RDMA verbs over any Ethernet port.
 //!
-//! [`Context::open`] takes a port by its name ([`PortSpec`]) and makes an RDMA device of it. The device's
-//! objects are those of libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`]. Every object may be used
-//! from any number of threads at once.
+//! [`Context::open`] opens the port that a [`PortSpec`] names as an RDMA device. The objects of a device are those of
+//! libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`]. Any number of threads may use an object at the same
+//! time.
 //!
 //! # Progress
-//! The engine runs on the application's threads, without a NIC. A thread that polls a completion queue or
-//! posts work also receives and sends packets, unless another thread drives the engine. A background thread
-//! takes over while the application does neither, because the responder must still execute a peer's READs and
-//! WRITEs; the background thread sleeps while the application polls and while the wire is idle.
+//! The engine runs on the application's threads. A thread that posts sends also sends their packets, and a thread that
+//! polls a completion queue also receives and sends packets, unless another thread drives the engine. While no
+//! application thread polls, the background thread drives the engine, because the responder must still execute the
+//! peer's READs and WRITEs. The background thread sleeps while the application polls and while the port is idle.
 //!
 //! ```text
-//!   app thread:   post_send -> ring -> engine.poll -> port
-//!   app thread:   poll_cq   <- ring <- engine.poll <- port
-//!   background:                        engine.poll    (only while no application thread does)
+//!   application thread:   post_send -> send queue       -> engine.push -> port
+//!   application thread:   poll      <- completion queue <- engine.poll <-> port
+//!   background thread:                                     engine.poll <-> port   (while no application thread polls)
 //! ```
 
 pub mod kernel;

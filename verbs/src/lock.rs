@@ -1,8 +1,8 @@
-//! The lock of state that is held for a moment only.
+//! A spin lock, for state that a thread locks for a short time only.
 
-/// A spin lock, taken by one locked instruction and released by a plain store. A system mutex needs two
-/// locked instructions, and each waits until earlier writes to a port are visible to the other processor. A
-/// thread that finds the lock taken tries again and yields. Holders sleep on the control plane only.
+/// A spin lock, taken by one locked instruction and released by a plain store. A system mutex needs two locked
+/// instructions, and each waits until earlier writes to a port are visible to other processors. A thread that does
+/// not get the lock yields and retries. A holder sleeps in control operations only.
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 

@@ -1,4 +1,4 @@
-//! The hand-over of the engine from thread to thread under loom (`scripts/check.sh loom`).
+//! Tests of the hand-over of the engine between threads under loom (`scripts/check.sh loom`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use roce::sync::atomic::{AtomicUsize, Ordering};
 use crate::drive::{Activity, Drive, DriveLock, Duty, Watch};
 use crate::inbox::{Inbox, Semaphore};
 
-/// An engine with doorbells only.
+/// A substitute for the engine: doorbells, and a list of the doorbells that were drained.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,
@@ -39,8 +39,7 @@ fn post(bells: &Doorbells, lock: &DriveLock<DoorbellCore>, slot: usize) {
     }
 }
 
-/// Polls once and stops, as an application thread with its completion does, or a background thread before a
-/// nap.
+/// Polls once and stops, as an application thread does when it has its completion, or a background thread before a nap.
 fn poll(lock: &DriveLock<DoorbellCore>) {
     if let Some(mut driven) = lock.try_lock() {
         driven.send_posted();
@@ -96,7 +95,7 @@ fn what_was_posted_during_a_control_operation_is_sent() {
     });
 }
 
-/// `park` and `unpark`, because loom's own lose an `unpark` of a thread that is about to park.
+/// A substitute for loom's `park` and `unpark`, which lose an `unpark` of a thread that is about to park.
 #[derive(Default)]
 struct Nap {
     woken: Mutex<bool>,
@@ -117,7 +116,7 @@ impl Nap {
     }
 }
 
-/// The nap has no timeout here, so only an `unpark` ends it.
+/// The nap has no timeout in this test, so only an `unpark` ends the nap.
 #[test]
 fn the_background_thread_drives_when_it_is_handed_over_to() {
     loom::model(|| {
@@ -138,7 +137,7 @@ fn the_background_thread_drives_when_it_is_handed_over_to() {
     });
 }
 
-/// An event file descriptor's count.
+/// A substitute for an event file descriptor: its count.
 struct Counter(AtomicUsize);
 
 impl Semaphore for Counter {

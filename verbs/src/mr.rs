@@ -22,12 +22,13 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Cannot be in use, because regions and queue pairs hold the domain.
+        // Cannot fail, because every region and queue pair of this domain holds the domain, and was therefore dropped.
         let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
     }
 }
 
-/// A protection domain (`ibv_pd`). Clones are the same domain, deallocated when its last object is dropped.
+/// A protection domain (`ibv_pd`). Clones are the same domain, which is deallocated when the last clone, region and
+/// queue pair of the domain are dropped.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
@@ -37,20 +38,20 @@ impl Pd {
         Ok(Pd(Arc::new(PdInner { owner: owner.clone(), id })))
     }
 
-    /// Registers `memory` with the rights `access` (`ibv_reg_mr`). Requests name it by its virtual addresses.
+    /// Registers `memory` with the rights `access` (`ibv_reg_mr`). Work requests use the virtual addresses of `memory`.
     pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, Error> {
         let addr = memory.addr();
         self.register_at(memory, addr, access)
     }
 
-    /// Registers `memory` so that its first byte has the address `addr` (`ibv_reg_mr_iova`).
+    /// Registers `memory` so that its first byte has the address `addr` in work requests (`ibv_reg_mr_iova`).
     pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
         let (lkey, rkey) =
             self.0.shared().lock()?.engine.register(self.0.id, memory.clone(), addr, access)?;
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
-    /// Allocates and registers `len_bytes` zero bytes.
+    /// Allocates `len_bytes` zero bytes, and registers them with the rights `access`.
     pub fn alloc(&self, len_bytes: usize, access: Access) -> Result<Mr, Error> {
         self.register(Memory::alloc(len_bytes), access)
     }
@@ -66,17 +67,17 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Returns the L_Key, for work requests of this device.
+    /// Returns the L_Key, for scatter/gather entries of this device's work requests.
     pub fn lkey(&self) -> LKey {
         self.lkey
     }
 
-    /// Returns the R_Key, for requests of the peer.
+    /// Returns the R_Key, for the peer's RDMA READs and WRITEs.
     pub fn rkey(&self) -> RKey {
         self.rkey
     }
 
-    /// Returns the address of the first byte, as work requests and remote requests name it.
+    /// Returns the address of the first byte, for work requests of this device and of the peer.
     pub fn addr(&self) -> u64 {
         self.addr
     }
@@ -86,17 +87,18 @@ impl Mr {
         self.memory.len_bytes()
     }
 
-    /// Returns a scatter/gather entry of `len_bytes` at `offset`. Its bounds are checked when it is used.
+    /// Returns a scatter/gather entry of `len_bytes` bytes at byte `offset` of the region. The bounds are checked when
+    /// a work request uses the entry.
     pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.addr.wrapping_add(offset as u64), len_bytes, lkey: self.lkey }
     }
 
-    /// Copies the bytes at `offset` into `out`.
+    /// Copies `out.len()` bytes at byte `offset` of the region into `out`.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
         self.memory.read(offset, out)
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `bytes` into the region at byte `offset`.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.memory.write(offset, bytes)
     }
@@ -104,7 +106,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Cannot fail for a device that works, because nothing else deregisters the region.
+        // Fails only after a fatal error, because only this drop deregisters the region.
         let _ = self.pd.shared().lock().map(|mut driven| driven.engine.deregister(self.lkey));
     }
 }

@@ -1,10 +1,11 @@
 //! The background thread, which drives the engine while the application does not.
 //!
 //! ```text
-//!             application polls            nothing to do
-//!   DRIVING ---------------------> NAPPING <------------- DRIVING
-//!             ^                      |  a nap of NAP_MIN .. NAP_MAX, doubling
-//!             '----------------------'  the application hands over, or its polls have stopped
+//!             the application polls, or LINGER passes without work
+//!   DRIVING ------------------------------------------------------> NAPPING: naps of NAP_MIN to NAP_MAX, doubling
+//!      ^                                                                |
+//!      '----------------------------------------------------------------'
+//!             the application hands over, or did not poll during a nap
 //! ```
 
 use std::any::Any;
@@ -19,18 +20,18 @@ use crate::device::Shared;
 use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
 
-/// The first nap after work; doubled with each further nap.
+/// Length of the first nap after work or after a hand-over; each further nap is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// The longest nap, which delays the first packet on an idle port.
+/// Length of the longest nap, which is the longest delay of the first packet received on an idle port.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Polling continues for this long after the last work.
+/// Time after the last work for which the thread continues to poll.
 const LINGER: Duration = Duration::from_micros(50);
-/// Interval of `maintain`, and of answers on the statistics socket.
+/// Interval at which the thread calls `maintain` and answers readers of the statistics socket.
 const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
-/// Starts the background thread of a device, which also answers readers of `stat`.
+/// Starts the background thread of a device. The thread also answers readers of the statistics socket `stat`.
 pub(crate) fn start(shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Result<()> {
     let weak = Arc::downgrade(shared);
     let handle = thread::Builder::new()
@@ -40,15 +41,15 @@ pub(crate) fn start(shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Resul
     Ok(())
 }
 
-/// Runs until the device is closed. A panic makes the device fatal; the thread then continues without driving
-/// it, to answer readers of its statistics. A second panic ends the thread.
+/// Runs until the device is closed. A panic puts the device in a fatal error; the thread then continues without driving
+/// the engine, to answer readers of the statistics. A second panic ends the thread.
 fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     for _ in 0..2 {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, stat))) else { return };
         let Some(shared) = weak.upgrade() else { return };
         let what = text_of(&*panic);
-        tracing::error!(port = %shared.port, "the progress thread panicked, the device is in a fatal error: {what}");
-        shared.inspect().raise_fatal(format!("the progress thread panicked: {what}"));
+        tracing::error!(port = %shared.port, "the background thread panicked, the device is in a fatal error: {what}");
+        shared.inspect().raise_fatal(format!("the background thread panicked: {what}"));
     }
 }
 
@@ -81,8 +82,8 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     }
 }
 
-/// Maintains link and neighbours, and logs counters that should not grow. False if another thread drives the
-/// engine.
+/// Maintains link and neighbours, and logs growth of counters that should not grow. Returns false, without an effect,
+/// if another thread drives the engine or the device is in a fatal error.
 fn maintain(shared: &Shared) -> bool {
     let Some(mut driven) = shared.try_lock() else { return false };
     driven.maintain(shared.now());
@@ -94,8 +95,8 @@ fn maintain(shared: &Shared) -> bool {
     true
 }
 
-/// Polls until `LINGER` has passed without work, or an application thread polls. Returns whether there was
-/// work.
+/// Polls the engine once and, after work, until `LINGER` has passed without further work or an application thread
+/// polls. Returns whether a poll found work.
 fn drive_while_busy(shared: &Shared) -> bool {
     let polls = shared.activity.polls();
     let mut last_work: Option<Instant> = None;

@@ -20,7 +20,8 @@ use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
-/// Work requests pushed to the engine together. The first one after a poll of the device is pushed at once.
+/// Number of posted work requests that are sent together. The first work request posted after an application thread
+/// has polled the engine is sent at once.
 const POSTS_PER_PUSH: u32 = 16;
 
 /// Longest wait of `modify` for the MAC of an address vector's destination.
@@ -33,22 +34,23 @@ pub struct QpOptions<'a> {
     pub send_cq: &'a Cq,
     /// Completion queue of receive work requests.
     pub recv_cq: &'a Cq,
-    /// Outstanding send work requests, at most.
+    /// Largest number of outstanding send work requests.
     pub max_send_wr: u32,
-    /// Outstanding receive work requests, at most.
+    /// Largest number of outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// Gather entries of a send work request, at most.
+    /// Largest number of gather entries of a send work request.
     pub max_send_sge: u32,
-    /// Scatter entries of a receive work request, at most.
+    /// Largest number of scatter entries of a receive work request.
     pub max_recv_sge: u32,
-    /// Inline bytes of a send work request, at most.
+    /// Largest number of inline bytes of a send work request.
     pub max_inline_bytes: u32,
-    /// Every send work request produces a completion, signalled or not (`sq_sig_all`).
+    /// Whether every send work request writes a CQE (`sq_sig_all`); otherwise signaled and failed work requests do.
     pub signal_all: bool,
 }
 
 impl<'a> QpOptions<'a> {
-    /// Defaults: 128 work requests of one entry each way, 64 inline bytes, `cq` for all completions.
+    /// Returns the defaults: 128 send and 128 receive work requests of one entry each, 64 inline bytes, and `cq` for
+    /// all completions.
     pub fn new(cq: &'a Cq) -> Self {
         QpOptions {
             send_cq: cq,
@@ -68,23 +70,24 @@ impl<'a> QpOptions<'a> {
 pub struct ConnectOptions {
     /// Index of the local GID.
     pub gid_index: u8,
-    /// Path MTU; the same at both peers.
+    /// Path MTU, equal at both peers.
     pub path_mtu: PathMtu,
-    /// Access rights of the peer's requests.
+    /// Access rights of the peer's requests (`qp_access_flags`).
     pub access: Access,
-    /// READs outstanding as requester, and responder resources; 0 to 128.
+    /// Largest number of outstanding READs (`max_rd_atomic`), and number of responder resources
+    /// (`max_dest_rd_atomic`); 0 to 128.
     pub rd_atomic: u8,
-    /// Local ACK timeout: 4.096 us * 2^timeout, 0 to 31; 0: none.
+    /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout.
     pub timeout: u8,
-    /// Retry count, 0 to 7: timeouts or PSN sequence errors without progress before a work request fails.
+    /// Retry count, 0 to 7: timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: u8,
     /// RNR retry count, 0 to 6; 7: no limit.
     pub rnr_retry: u8,
-    /// Code of the delay in RNR NAKs sent, 0 to 31.
+    /// Timer code of RNR NAKs sent, 0 to 31: the peer's RNR wait (IBA 9.7.5.2.8).
     pub min_rnr_timer: u8,
-    /// Traffic class of packets sent: DSCP and ECN.
+    /// Traffic class of packets sent: DSCP (6 bits) and ECN field (2 bits).
     pub traffic_class: u8,
-    /// Loss recovery. Selective repeat must have been agreed with the peer, including its window.
+    /// Loss recovery. Selective repeat requires a peer with selective repeat and the same window.
     pub recovery: RecoveryScheme,
     /// Order in which the peer's payloads are placed.
     pub placement: Placement,
@@ -111,18 +114,18 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A queue pair of a reliable connection (`ibv_qp`). Each of its two queues has a lock of its own, so threads
+/// A queue pair of a reliable connection (`ibv_qp`). The send queue and the receive queue have a lock each, so threads
 /// may post sends, post receives and poll at the same time. Destroyed when dropped.
 pub struct Qp {
-    // Dropped in this order: the domain last.
+    // Dropped in this order: the protection domain last.
     shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
     send: Lock<SendPoster>,
     recv: Lock<RecvPoster>,
-    /// Work requests posted since the last push.
+    /// Number of work requests posted since the last push.
     posts_waiting: AtomicU32,
-    /// [`crate::drive::Activity::polls`] at the last push.
+    /// Value of [`crate::drive::Activity::polls`] after the last push.
     polls_seen: AtomicU64,
     _cqs: [Arc<CqInner>; 2],
     _pd: Arc<PdInner>,
@@ -130,7 +133,7 @@ pub struct Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Cannot fail for a device that works, because `new` created `qpn` and nothing else destroys it.
+        // Fails only after a fatal error, because `new` created queue pair `qpn` and only this drop destroys it.
         let _ = self.shared.lock().map(|mut driven| driven.engine.destroy_qp(self.qpn));
     }
 }
@@ -178,14 +181,14 @@ impl Qp {
         self.qpn
     }
 
-    /// Returns the endpoint that the peer connects to: QPN, first PSN sent, and the GID of index `gid_index`
-    /// (zero where the table has none).
+    /// Returns the endpoint that the peer connects to: QPN, first PSN sent, and the GID of index `gid_index` (zero if
+    /// the GID table has no entry of this index).
     pub fn endpoint(&self, gid_index: u8) -> Endpoint {
         let gid = self.shared.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
         Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
-    /// Returns the state and the attributes (`ibv_query_qp`).
+    /// Returns the state and the attributes (`ibv_query_qp`); `None` if the engine has no such queue pair.
     pub fn query(&self) -> Option<(QpState, Attributes)> {
         self.shared.inspect().engine.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
     }
@@ -199,8 +202,8 @@ impl Qp {
     /// destination's MAC is resolved, for 3 s at most.
     ///
     /// # Errors
-    /// [`Error::Modify`] names the missing or refused attribute; [`Error::Unreachable`];
-    /// [`Error::NotUnicast`].
+    /// [`Error::Modify`] names the missing or refused attribute. If `attr` has an address vector: the errors of
+    /// [`Context::resolve`](crate::Context::resolve), and [`Error::NotUnicast`].
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         if let Some(path) = &attr.path {
             if !path.dgid.is_unicast() {
@@ -215,10 +218,10 @@ impl Qp {
         Ok(driven.engine.modify_qp(self.qpn, attr)?)
     }
 
-    /// Takes the queue pair from RESET over INIT to RTR, connected to `peer`.
+    /// Moves the queue pair from RESET through INIT to RTR, connected to `peer`.
     ///
     /// # Errors
-    /// As [`Qp::modify`].
+    /// Those of [`Qp::modify`].
     pub fn connect_to_receive(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.modify(&QpAttr {
             state: Some(QpState::Init),
@@ -246,10 +249,10 @@ impl Qp {
         })
     }
 
-    /// Takes the queue pair from RESET over INIT and RTR to RTS, connected to `peer`.
+    /// Moves the queue pair from RESET through INIT and RTR to RTS, connected to `peer`.
     ///
     /// # Errors
-    /// As [`Qp::modify`].
+    /// Those of [`Qp::modify`].
     pub fn connect(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.connect_to_receive(peer, options)?;
         self.modify(&QpAttr {
@@ -266,7 +269,7 @@ impl Qp {
     /// Posts a send work request.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; the send queue is unchanged.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the send queue is unchanged.
     ///
     /// # Example
     /// A WRITE to the second half of a region, over a connection as in the example of [`crate::Context`]:
@@ -308,8 +311,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts `requests` in order, with one push. Returns how many were posted, and the error of the first
-    /// that was refused.
+    /// Posts `requests` in order, with one push to the engine. Returns the number of requests posted, and the error of
+    /// the first request that was refused.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
         if let Err(error) = self.shared.check() {
             return (0, Err(error));
@@ -329,9 +332,9 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Pushes posted work requests: at once if the device was polled since the last push, otherwise when
-    /// `POSTS_PER_PUSH` have been posted. The next poll sends the others. Threads that post at the same time
-    /// may miscount, which delays a request until that poll at most.
+    /// Sends the posted work requests (a push): at once if an application thread polled the engine since the last push,
+    /// otherwise when `POSTS_PER_PUSH` work requests are waiting. The next poll sends work requests that still wait.
+    /// Threads that post at the same time may miscount, which delays a work request until the next poll at most.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;
@@ -349,7 +352,7 @@ impl Qp {
     /// Posts a receive work request.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; the receive queue is unchanged.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the receive queue is unchanged.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;

@@ -1,5 +1,5 @@
-//! The hand-over of the engine between real threads: for ThreadSanitizer, and for races that only many rounds
-//! show. `models.rs` covers every interleaving with loom.
+//! Tests of the hand-over of the engine between threads, for ThreadSanitizer and for races that only many rounds show.
+//! `models.rs` covers every interleaving with loom.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::inbox::Inbox;
 
 const ROUNDS: u64 = 100_000;
 
-/// An engine with doorbells only, and the last post sent for each.
+/// A substitute for the engine: two doorbells, and the number of the last work request sent for each doorbell.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     posted: Arc<[AtomicU64; 2]>,
@@ -64,7 +64,7 @@ fn is_readable(fd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
-/// Not run under ThreadSanitizer, which does not see all of the standard library's mutex.
+/// Not run under ThreadSanitizer, which does not see all synchronisation by the standard library's mutex.
 #[test]
 fn events_that_were_taken_leave_nothing_to_read() {
     let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

@@ -1,24 +1,25 @@
-//! Log lines for counters that should not grow: conflicts of addresses, refused keys, full buffers.
+//! Log lines for counters that should not grow: address conflicts, refused keys, full buffers.
 //!
-//! The progress thread compares counters at intervals, because the data path may only count. The first growth of a
-//! counter is logged at once; while it continues, the interval between lines doubles, and each line has the sum since
-//! the one before:
+//! The background thread compares counters at intervals, because the data path may only count. The first growth of a
+//! counter is logged at once. While the counter continues to grow, the interval between lines doubles, and each line
+//! has the growth since the previous line:
 //!
 //! ```text
-//!   counter   . 1 . . 5 9 . . . . . 70 ...
-//!   line        1       8 more in 1 s       61 more in 2 s      ...  at most one in INTERVAL_MAX
+//!   time in s   0      0.6   1                 3                 later
+//!   counter     1      5     9                 70                ...
+//!   log line    "1"          "8 more in 1 s"   "61 more in 2 s"  at most one line per INTERVAL_MAX_NANOS
 //! ```
 
 use roce::time::Instant;
 
-/// Interval of comparisons, because reading a driver's statistics may query the device.
+/// Interval of comparisons; not shorter, because reading a driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
 /// Interval from the first line about a counter to the second; doubled with each further line.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
 /// Longest interval between two lines about a counter.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// With at most this many queue pairs their counters are summed at every look; with more, only after one has
-/// failed, because the sum is taken under the engine's lock.
+/// Largest number of queue pairs whose counters are summed at every comparison. With more queue pairs, their counters
+/// are summed only after a queue pair went into error, because the sum is computed with the engine locked.
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Names of counters that should not grow, and the meaning of their growth.
@@ -43,20 +44,20 @@ const CONCERNS: [(&str, &str); 12] = [
     ("tx_no_mbuf", "no packet buffer is free to send from"),
 ];
 
-/// The last line about a counter.
+/// The last log line about a counter: value of the counter, and time of the line.
 #[derive(Clone, Copy)]
 struct Said {
     count: u64,
     at: Instant,
-    /// Time from `at` before which no further line is due.
+    /// Time from `at` to the next line, at least.
     interval_nanos: u64,
 }
 
-/// The last line of each concern, and the last look at the counters.
+/// The last log line about each counter of `CONCERNS`, and the time of the last comparison.
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Queue pairs that had failed at the last look.
+    /// Value of `Engine::qp_errors` at the last comparison.
     qp_errors: u64,
 }
 
@@ -65,7 +66,7 @@ impl Watch {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Whether `LOOK_INTERVAL_NANOS` have passed since the last look; if so, `now` is the new last look.
+    /// Returns whether `LOOK_INTERVAL_NANOS` have passed since the last comparison; if so, `now` is recorded.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -74,14 +75,15 @@ impl Watch {
         due
     }
 
-    /// Whether this look includes the sums over `qp_count` queue pairs, of which `qp_errors` have failed so far.
+    /// Returns whether this comparison includes the sums over `qp_count` queue pairs; `qp_errors` is the number of
+    /// times that a queue pair went into error.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
-    /// Compares counters, in any order, with the last lines, and returns the lines that are due. A counter
-    /// that is left out is unchanged.
+    /// Compares `counters`, in any order, with their last log lines, and returns the log lines that are due. A counter
+    /// that `counters` does not contain counts as unchanged.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -104,8 +106,8 @@ impl Watch {
                 continue;
             }
             lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
-            // After two intervals without a line the growth had ended; the interval starts over, because this
-            // is a new cause.
+            // If two intervals passed without a line, the growth had ended. The new growth has a new cause, so the
+            // interval starts at its minimum.
             let has_rested = since >= 2 * last.interval_nanos;
             let interval_nanos = if has_rested {
                 INTERVAL_MIN_NANOS
@@ -153,7 +155,7 @@ mod tests {
         let mut watch = Watch::new();
         let lines: Vec<String> =
             (0..=3600 * 5).flat_map(|look_no| look(&mut watch, look_no * 200, look_no)).collect();
-        // At 0.2, 1.2, 3.2, 7.2, ... 127.2 s, and then every 64 s.
+        // Lines are due at 0.2, 1.2, 3.2, 7.2, ... 127.2 s, and then every 64 s.
         assert_eq!(lines.len(), 8 + (3600 - 128) / 64);
         let counts = lines.iter().map(|line| {
             let (_, rest) = line.split_once("(address_conflicts ").unwrap();

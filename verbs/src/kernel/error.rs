@@ -1,9 +1,9 @@
-//! Errors of kernel interfaces, and their remedies.
+//! Errors of network interfaces of the kernel, and their remedies.
 
 use std::io;
 use std::net::IpAddr;
 
-/// Reason why a kernel interface cannot be used.
+/// Reason why a network interface of the kernel cannot be used as a port.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// No interface has this name in this network namespace.
@@ -11,7 +11,7 @@ pub enum KernelError {
         "there is no interface `{0}` here; `ip link` lists those that are (each network namespace has its own)"
     )]
     NoInterface(String),
-    /// Not an Ethernet interface.
+    /// The interface is not an Ethernet interface.
     #[error(
         "interface `{0}` is not Ethernet, and RoCE needs Ethernet frames; choose another (`ip -d link` tells)"
     )]
@@ -42,7 +42,7 @@ pub enum KernelError {
         /// Number of the UDP port.
         port: u16,
     },
-    /// The kernel refuses for lack of privilege.
+    /// The process lacks a privilege that the system call requires.
     #[error("not permitted to {doing}: {source}; run as root or with the capability CAP_NET_RAW")]
     Permission {
         /// Operation that failed.
@@ -58,7 +58,7 @@ pub enum KernelError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel's answer could not be parsed, or lacks a part.
+    /// The kernel's answer could not be parsed, or lacks a required attribute.
     #[error(
         "cannot {doing}: the kernel's answer is not understood ({detail}); please report it with `uname -r`"
     )]
@@ -71,7 +71,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// Returns a conversion for the errors of a system call made for `doing`.
+    /// Returns a function that converts errors of system calls of the operation `doing`.
     pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> KernelError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => KernelError::Permission { doing, source },

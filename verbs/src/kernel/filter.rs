@@ -1,4 +1,4 @@
-//! The packet filter of a kernel interface.
+//! The packet filter of a shared port.
 
 use libc::sock_filter;
 
@@ -15,13 +15,13 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-// Metadata of a frame, besides its bytes (linux/filter.h).
+// Offsets from which a program loads metadata of a frame instead of its bytes (linux/filter.h).
 const ANCILLARY: u32 = 0xFFFF_F000;
 const PACKET_TYPE: u32 = ANCILLARY + 4;
 const VLAN_TAG: u32 = ANCILLARY + 44;
 const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
 
-/// Packet type of frames received for the interface's own MAC (linux/if_packet.h).
+/// Packet type of received frames to the interface's own MAC (linux/if_packet.h).
 const PACKET_HOST: u32 = 0;
 const VLAN_ID_MASK: u32 = 0xFFF;
 const ETHERTYPE_IPV4: u32 = 0x0800;
@@ -32,10 +32,10 @@ const ROCE: u32 = ROCE_UDP_PORT as u32;
 
 const ETHERNET_BYTES: u32 = 14;
 const IPV6_BYTES: u32 = 40;
-/// Offset of the destination port in a UDP header.
+/// Offset of the destination port in a UDP header, in bytes.
 const UDP_DESTINATION: u32 = 2;
 
-/// Indices of the instructions that accept and that drop a frame.
+/// Indices in `ROCE_FILTER` of the instructions that accept and that drop a frame.
 const ACCEPT: u8 = 21;
 const DROP: u8 = 22;
 
@@ -43,20 +43,20 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Conditional jump at index `at`: to `yes` if the comparison holds, otherwise to `no`.
+/// Returns the conditional jump for index `at`: to index `yes` if the comparison holds, otherwise to index `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
 
-/// A classic BPF program that accepts UDP datagrams to port 4791, over IPv4 and IPv6, in frames to the
-/// interface's own MAC and of no VLAN. The kernel answers everything else.
+/// A classic BPF program that accepts UDP datagrams to port 4791, over IPv4 and IPv6, in frames to the interface's own
+/// MAC and without a VLAN. All other frames are received by the kernel only.
 ///
-/// Without the program the driver's socket receives a copy of every frame of the interface, sent ones
-/// included.
+/// Without the program the driver's socket would receive a copy of every frame of the interface, including frames sent.
 pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_BYTE, PACKET_TYPE),
     jump(1, JUMP_EQUAL, PACKET_HOST, 2, DROP),
-    // The kernel has removed the tag. VLAN identifier 0 is a priority tag and no VLAN (IEEE 802.1Q).
+    // The kernel has moved the tag to the metadata. A tag with VLAN identifier 0 is a priority tag and selects no VLAN
+    // (IEEE 802.1Q).
     instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
     jump(3, JUMP_EQUAL, 0, 7, 4),
     instruction(LOAD_HALF, VLAN_TAG),
@@ -65,7 +65,7 @@ pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_HALF, ETHERNET_BYTES - 2),
     jump(8, JUMP_EQUAL, ETHERTYPE_IPV6, 17, 9),
     jump(9, JUMP_EQUAL, ETHERTYPE_IPV4, 10, DROP),
-    // IPv4: protocol UDP, fragment offset 0, and the UDP header behind the options.
+    // IPv4: protocol UDP, fragment offset 0; the UDP header follows the IPv4 options.
     instruction(LOAD_BYTE, ETHERNET_BYTES + 9),
     jump(11, JUMP_EQUAL, UDP, 12, DROP),
     instruction(LOAD_HALF, ETHERNET_BYTES + 6),
@@ -73,7 +73,7 @@ pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_IP_HEADER_LEN, ETHERNET_BYTES),
     instruction(LOAD_HALF_INDEXED, ETHERNET_BYTES + UDP_DESTINATION),
     instruction(JUMP_ALWAYS, 20 - 16 - 1),
-    // IPv6.
+    // IPv6: next header UDP.
     instruction(LOAD_BYTE, ETHERNET_BYTES + 6),
     jump(18, JUMP_EQUAL, UDP, 19, DROP),
     instruction(LOAD_HALF, ETHERNET_BYTES + IPV6_BYTES + UDP_DESTINATION),

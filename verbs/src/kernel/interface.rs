@@ -1,4 +1,4 @@
-//! The configuration of a kernel interface.
+//! The configuration of a network interface of the kernel.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ use roce::id::Mac;
 use super::KernelError;
 use super::netlink::{Netlink, Scope};
 
-/// Configuration of a kernel interface, as of [`Interface::read`].
+/// Configuration of a network interface of the kernel, at the time of [`Interface::read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Name, such as `eth1`.
@@ -27,9 +27,9 @@ pub struct Interface {
     pub is_up: bool,
     /// Addresses with prefix lengths in bits, in this order: IPv4, global IPv6, link-local IPv6.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Gateway of the preferred IPv4 default route over the interface.
+    /// Gateway of the preferred IPv4 default route over the interface; `None` without such a route.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// Gateway of the preferred IPv6 default route over the interface.
+    /// Gateway of the preferred IPv6 default route over the interface; `None` without such a route.
     pub gateway_v6: Option<Ipv6Addr>,
 }
 
@@ -99,7 +99,8 @@ fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError
     })
 }
 
-/// Whether no interface has the name, or none can have it, such as one longer than 15 bytes.
+/// Returns whether no interface has the name, or the name is not valid for an interface (longer than 15 bytes, for
+/// example).
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL))
 }
@@ -123,8 +124,9 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
     Ok(addresses)
 }
 
-/// Returns the interface's own address: `IFA_LOCAL` if present, because `IFA_ADDRESS` is then the peer's on a
-/// point-to-point link. `None` for an address that failed duplicate address detection (RFC 4862 section 5.4).
+/// Returns the interface's own address and its prefix length: `IFA_LOCAL` if present, because `IFA_ADDRESS` is then the
+/// peer's address on a point-to-point link. `None` for an address that failed duplicate address detection (RFC 4862
+/// section 5.4).
 fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
         return None;
@@ -155,7 +157,8 @@ fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, Kerne
     Ok(routes.into_iter().map(|(_, gateway)| gateway).collect())
 }
 
-/// Returns metric and gateway, if `route` is a default route of the main table over the interface.
+/// Returns metric and gateway of `route`; `None` if `route` is no default route of the main table over the interface,
+/// or has no gateway.
 fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     if route.header.destination_prefix_length != 0 || route.header.table != RouteHeader::RT_TABLE_MAIN {
         return None;
@@ -181,7 +184,7 @@ fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     Some((metric, gateway?))
 }
 
-/// Returns the gateway among the attributes of a route or of one of its hops.
+/// Returns the gateway among the attributes of a route or of a hop of a route; `None` if no attribute is a gateway.
 pub(super) fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),

@@ -1,7 +1,7 @@
-//! The kernel's part of a port on one of its interfaces (af_packet): a shared port.
+//! Use of the kernel by a shared port (af_packet).
 //!
-//! The interface keeps its addresses, and the kernel keeps answering for them. The device reads the
-//! configuration ([`Interface::read`]), resolves neighbours through the kernel
+//! The interface keeps its addresses, and the kernel continues to answer ARP, neighbour discovery and ICMP echo for
+//! them. The device reads the interface's configuration ([`Interface::read`]), resolves neighbours through the kernel
 //! ([`KernelNeighbours::resolve`]), and binds RoCE's UDP port, otherwise the kernel would refuse RoCE packets
 //! ([`PortGuard::hold`]). Of the interface's frames the device receives RoCE packets only ([`ROCE_FILTER`]).
 //!

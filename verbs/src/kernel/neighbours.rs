@@ -1,4 +1,4 @@
-//! The kernel's neighbour table and its routes.
+//! The neighbour table and the routes of the kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,22 +28,23 @@ const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
-/// Datagrams of changes read by one call of [`KernelNeighbours::due`]; the kernel queues the others.
+/// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads; the kernel queues
+/// further datagrams.
 const CHANGES_PER_CALL: usize = 64;
-/// Destinations returned by one call of [`KernelNeighbours::due`], at most.
+/// Largest number of destinations that one call of [`KernelNeighbours::due`] returns.
 const DUE_PER_CALL: usize = 32;
-/// Age at which a resolution is rechecked, even without a notification of a change.
+/// Time after a resolution at which the destination is rechecked, even without a notification of a change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A destination that was resolved.
+/// A destination for which [`KernelNeighbours::resolve`] was called.
 struct Followed {
     /// The next hop: the neighbour that frames for the destination are sent to.
     hop: IpAddr,
-    /// Time of the last resolution; `None` if something has changed since.
-    last_ack_req_at: Option<Instant>,
+    /// Time of the last resolution; `None` if the next hop or its MAC may have changed since.
+    resolved_at: Option<Instant>,
 }
 
-/// The kernel's routes and neighbours over one interface.
+/// The kernel's routes and neighbours over an interface.
 pub struct KernelNeighbours {
     netlink: Netlink,
     changes: Netlink,
@@ -66,24 +67,24 @@ impl KernelNeighbours {
         })
     }
 
-    /// Returns the MAC that the kernel sends packets for `ip` to: that of `ip`, or of a gateway to it. If the
-    /// kernel has not resolved it, an empty datagram to the discard port of `ip` makes the kernel do so; call
-    /// again when [`KernelNeighbours::due`] returns `ip`. `Unreachable`: no route to `ip` over the interface.
-    /// Follows `ip` from now on.
+    /// Returns the MAC of the next hop to `ip`: of `ip` itself, or of a gateway. If the kernel has not resolved this
+    /// MAC, returns `Pending` and sends an empty datagram to the discard port of `ip`, which makes the kernel resolve
+    /// the MAC; call `resolve` again when [`KernelNeighbours::due`] returns `ip`. Returns `Unreachable` if the kernel
+    /// has no route to `ip` over the interface. From now on `due` checks `ip`.
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
         let hop = match self.next_hop(ip) {
             Err(KernelError::NoRoute { .. }) => {
-                self.followed.insert(ip, Followed { hop: ip, last_ack_req_at: Some(Instant::now()) });
+                self.followed.insert(ip, Followed { hop: ip, resolved_at: Some(Instant::now()) });
                 return Ok(Resolution::Unreachable);
             }
             other => other?,
         };
-        self.followed.insert(ip, Followed { hop, last_ack_req_at: Some(Instant::now()) });
+        self.followed.insert(ip, Followed { hop, resolved_at: Some(Instant::now()) });
         match self.lookup(hop)? {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
             Some((NeighbourState::Stale, Some(mac))) => {
-                // Usable, but the kernel verifies a stale entry only when it sends a packet itself (RFC 4861
-                // section 7.3.3).
+                // The MAC is usable, but the kernel verifies a stale entry only when the kernel sends a packet
+                // (RFC 4861 section 7.3.3).
                 self.provoke(ip)?;
                 Ok(Resolution::Known(mac))
             }
@@ -98,7 +99,7 @@ impl KernelNeighbours {
     /// Returns the next hop to `ip`: `ip` itself, or the gateway of the kernel's route.
     ///
     /// # Errors
-    /// [`KernelError::NoRoute`]: no route to `ip` over the interface.
+    /// [`KernelError::NoRoute`] if the kernel has no route to `ip` over the interface.
     pub fn next_hop(&mut self, ip: IpAddr) -> Result<IpAddr, KernelError> {
         let no_route = || KernelError::NoRoute { interface: self.interface.clone(), destination: ip };
         let mut question = RouteMessage::default();
@@ -108,8 +109,8 @@ impl KernelNeighbours {
         };
         question.header.address_family = family;
         question.header.destination_prefix_length = prefix_bits;
-        // Asks for the matching route itself, otherwise the kernel takes any IPv4 address for a neighbour on
-        // the interface.
+        // Requests the matching route of the routing table; otherwise the kernel treats any IPv4 address without a
+        // route as a neighbour on the interface.
         question.header.flags = RouteFlags::FibMatch;
         question
             .attributes
@@ -126,17 +127,17 @@ impl KernelNeighbours {
         route.map(|gateway| gateway.unwrap_or(ip)).ok_or_else(no_route)
     }
 
-    /// Returns at most `DUE_PER_CALL` followed destinations whose next hop or MAC may have changed, to be
-    /// resolved.
+    /// Returns at most `DUE_PER_CALL` destinations to be resolved: destinations whose next hop or MAC may have changed,
+    /// or whose last resolution is older than `RECHECK_INTERVAL`.
     pub fn due(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         match self.changes.changes(CHANGES_PER_CALL)? {
-            None => self.followed.values_mut().for_each(|followed| followed.last_ack_req_at = None),
+            None => self.followed.values_mut().for_each(|followed| followed.resolved_at = None),
             Some(changes) => changes.iter().for_each(|change| self.on_change(change)),
         }
         let is_due = |followed: &Followed| {
             followed
-                .last_ack_req_at
-                .is_none_or(|last_ack_req_at| last_ack_req_at.elapsed() >= RECHECK_INTERVAL)
+                .resolved_at
+                .is_none_or(|resolved_at| resolved_at.elapsed() >= RECHECK_INTERVAL)
         };
         let due = self.followed.iter().filter(|(_, followed)| is_due(followed));
         Ok(due.map(|(&ip, _)| ip).take(DUE_PER_CALL).collect())
@@ -150,22 +151,22 @@ impl KernelNeighbours {
                 }
                 neighbour_of(entry)
             }
-            // A route or an address changed: every next hop may have.
+            // A route or an address changed, so every next hop may have changed.
             _ => None,
         };
         for followed in
             self.followed.values_mut().filter(|followed| hop.is_none_or(|hop| hop == followed.hop))
         {
-            followed.last_ack_req_at = None;
+            followed.resolved_at = None;
         }
     }
 
-    /// Stops following `ip`.
+    /// Removes `ip` from the destinations that `due` checks.
     pub fn forget(&mut self, ip: IpAddr) {
         self.followed.remove(&ip);
     }
 
-    /// Returns state and MAC of the kernel's entry for `ip`, if there is one.
+    /// Returns state and MAC of the kernel's entry for the neighbour `ip`; `None` if the kernel has no entry.
     fn lookup(&mut self, ip: IpAddr) -> Result<Option<(NeighbourState, Option<Mac>)>, KernelError> {
         let mut question = NeighbourMessage::default();
         question.header.ifindex = self.index;
@@ -187,7 +188,7 @@ impl KernelNeighbours {
         }))
     }
 
-    /// Sends an empty datagram to `ip`, so that the kernel resolves the next hop.
+    /// Sends an empty datagram to `ip`, so that the kernel resolves the next hop to `ip`.
     fn provoke(&self, ip: IpAddr) -> Result<(), KernelError> {
         let failed = KernelError::system("make the kernel look for a neighbour");
         let (domain, target): (Domain, SockAddr) = match ip {
@@ -200,8 +201,7 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // Passing conditions: an own address that is still tentative, a full buffer, a route that
-                // changes.
+                // Transient conditions: a tentative address of the interface, a full buffer, a route that changes.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable
@@ -213,13 +213,14 @@ impl KernelNeighbours {
     }
 }
 
-/// Whether the kernel answered that it has no route, or one that refuses.
+/// Returns whether `error` means that the kernel has no route, or a route that refuses packets.
 fn is_no_route(error: &io::Error) -> bool {
     let codes = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::ENETDOWN];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Returns the gateway, if any, of `route`; `None` if it is no unicast route over the interface `index`.
+/// Returns the gateway of `route`, `Some(None)` if `route` has no gateway; `None` if `route` is no unicast route over
+/// the interface `index`.
 fn route_by(route: &RouteMessage, index: u32) -> Option<Option<IpAddr>> {
     if route.header.kind != RouteType::Unicast {
         return None;

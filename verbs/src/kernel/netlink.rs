@@ -1,4 +1,4 @@
-//! Requests to the kernel's routing socket (rtnetlink), and their answers.
+//! Requests to the kernel over a routing socket (rtnetlink), and the kernel's answers.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -8,12 +8,12 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::KernelError;
 
-/// Extent of a request.
+/// The objects that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The object that the request names.
     One,
-    /// Every object of its kind.
+    /// Every object of the kind that the request names.
     All,
 }
 
@@ -32,7 +32,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// Opens a socket that receives the notifications of these multicast groups.
+    /// Opens a socket that receives the notifications of the multicast groups `groups`.
     pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
         let failed = KernelError::system("follow changes in the kernel");
         let netlink = Netlink::open()?;
@@ -41,8 +41,8 @@ impl Netlink {
         Ok(netlink)
     }
 
-    /// Returns the notifications since the last call, from at most `datagrams_max` datagrams. `None` if the
-    /// kernel dropped some, or one could not be parsed.
+    /// Returns the notifications since the last call, from at most `datagrams_max` datagrams. `None` if the kernel
+    /// dropped notifications, or a notification could not be parsed.
     pub(super) fn changes(
         &mut self,
         datagrams_max: usize,
@@ -51,8 +51,8 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // A notification has the sequence number of the program that made the change, or 0, so all
-                // are accepted. One that cannot be parsed may be of anything.
+                // All sequence numbers are accepted, because a notification has the sequence number of the
+                // program that made the change, or 0. A notification that cannot be parsed may be of any change.
                 Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
                     Ok(_) => {}
                     Err(_) => return Ok(None),
@@ -65,7 +65,7 @@ impl Netlink {
         Ok(Some(changes))
     }
 
-    /// Sends a request and collects the answers. An error answer of the kernel is the error of a system call.
+    /// Sends a request and returns the answers. Errors in answers are returned like errors of system calls.
     pub(super) fn ask(
         &mut self,
         doing: &'static str,
@@ -96,8 +96,8 @@ impl Netlink {
     }
 }
 
-/// Appends the messages of `datagram` to `answers`, if `sequence` is given only those with that number. True
-/// if the last of them ended the answer.
+/// Appends the messages of `datagram` to `answers`; if `sequence` is given, only messages with this sequence number.
+/// Returns whether a message ended the answer.
 fn take(
     doing: &'static str,
     datagram: &[u8],
@@ -112,7 +112,7 @@ fn take(
         let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
         rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
         if sequence.is_some_and(|sequence| message.header.sequence_number != sequence) {
-            continue; // of an earlier request that failed
+            continue; // answer to an earlier request that failed
         }
         match message.payload {
             NetlinkPayload::InnerMessage(answer) => answers.push(answer),

@@ -1,4 +1,5 @@
-//! Tests in network namespaces: one of their own, and a second one across a veth pair. See `in_namespace`.
+//! Tests in network namespaces: each test has a namespace of its own, and a namespace `peer` at the other end of a veth
+//! pair.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -9,13 +10,13 @@ use roce::neighbour::Resolution;
 
 use super::*;
 
-/// Set in the copy of the test that runs inside the namespace.
+/// Environment variable, set in the process that runs the test inside the namespace.
 const INSIDE: &str = "ROCE_TEST_IN_NAMESPACE";
 
 const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xA]);
 const PEER_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xB]);
 
-/// v0 here and v1 in the namespace `peer`; d0 is down.
+/// Commands that create a veth pair, v0 in the test's namespace and v1 in `peer`, and the interface d0, which is down.
 const SET_UP: &str = "
     mount -t tmpfs tmpfs /run
     ip netns add peer
@@ -35,7 +36,7 @@ const SET_UP: &str = "
     ip route add default via 10.9.0.3 dev v0 table 77
 ";
 
-/// Runs `body` as root of fresh namespaces: runs the test `name` in a child process there.
+/// Runs `body` as root of new namespaces, in a child process that runs the test `name`.
 fn in_namespace(name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         shell(SET_UP);
@@ -143,7 +144,7 @@ fn the_kernel_finds_neighbours_when_asked() {
             let mac = wait_for("a neighbour that is there", || match neighbours.resolve(address).unwrap() {
                 Resolution::Known(mac) => Some(mac),
                 Resolution::Pending => None,
-                // The link-local address may not be ready yet.
+                // The link-local address of v0 may still be tentative.
                 Resolution::Unreachable => None,
             });
             assert_eq!(mac, PEER_MAC, "{address}");
@@ -154,14 +155,14 @@ fn the_kernel_finds_neighbours_when_asked() {
         assert_eq!(neighbours.resolve(ip("2600::1")).unwrap(), Resolution::Unreachable, "no route");
         shell("ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:0b dev v0 nud permanent");
         assert_eq!(neighbours.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
-        // A neighbour on another interface is not found on this one.
+        // A neighbour on v0 is not found on d1.
         let mut others = KernelNeighbours::open(&Interface::read("d1").unwrap()).unwrap();
         assert_ne!(others.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
     });
 }
 
-/// Returns the numbers of UDP datagrams that found no socket, and of those that a socket refused, of IPv4 and
-/// IPv6.
+/// Returns the number of UDP datagrams to ports without a socket, and the number of datagrams that a socket dropped,
+/// both over IPv4 and IPv6.
 fn refused_and_dropped() -> (u64, u64) {
     let v6 = std::fs::read_to_string("/proc/net/snmp6").unwrap();
     let v6 = |name: &str| {
@@ -215,7 +216,7 @@ fn a_port_in_other_hands_is_an_error_that_names_soft_roce() {
     });
 }
 
-/// Returns the configuration of the interface, and its permanent neighbours.
+/// Returns the configuration of v0, and its permanent neighbours.
 fn state_of_v0() -> String {
     let commands = ["-d link show dev v0", "address show dev v0", "-4 neighbour show dev v0 nud permanent"];
     let commands = commands.into_iter().chain(["-6 neighbour show dev v0 nud permanent"]);
@@ -265,14 +266,14 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
         let send = |address: &str, port: u16| {
             shell(&format!("ip netns exec peer bash -c 'echo {address} > /dev/udp/{address}/{port}'"));
         };
-        // Not for the port: another UDP port, host or protocol, a group, and a frame sent.
+        // Not for the port: datagrams to another UDP port or host, another protocol, a frame to a group, a frame sent.
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);
         send("10.9.0.50", 4791);
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
         shell("bash -c 'echo out > /dev/udp/10.9.0.2/4791'");
-        // For the port, and sent last.
+        // For the port: these two datagrams, sent last.
         send("10.9.0.1", 4791);
         send("2001:db8::1", 4791);
         let mut frames = Vec::new();
@@ -306,12 +307,12 @@ fn a_neighbour_that_moves_is_followed() {
             device.resolve(ip(address).into(), 1, LONG).unwrap();
             assert_eq!(way(&device, address), Resolution::Known(PEER_MAC));
         }
-        // As the kernel does when it receives a gratuitous ARP.
+        // Changes the entries as the kernel does when it receives a gratuitous ARP.
         for address in ["10.9.0.2", "2001:db8::2"] {
             shell(&format!("ip neighbour replace {address} lladdr 02:00:00:00:00:0c dev v0 nud reachable"));
             wait_for("the new address", || (way(&device, address) == Resolution::Known(MOVED)).then_some(()));
         }
-        // A deleted entry is resolved again, to the actual MAC.
+        // After its entry was deleted, the neighbour is resolved to its actual MAC.
         shell("ip neighbour delete 10.9.0.2 dev v0");
         wait_for("the old address", || {
             (way(&device, "10.9.0.2") == Resolution::Known(PEER_MAC)).then_some(())

@@ -1,27 +1,28 @@
-//! A DPDK port as the engine's port.
+//! The port of an engine on a DPDK port.
 
 use std::time::{Duration, Instant};
 
 use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
 use roce::port::{Port, PortCaps};
 
-/// A DPDK port with the properties that the engine asks for.
+/// A DPDK port, with the properties that the engine reads ([`PortCaps`]).
 pub struct DpdkPort {
     port: dpdk_ffi::Port,
     caps: PortCaps,
-    /// Whether the link comes up only with the peer, so that `poll_link` must restart the port until then.
+    /// Whether the link comes up only with the peer's process, so that `poll_link` restarts the port until the link is
+    /// up.
     knocks: bool,
     knocked: Option<Instant>,
-    /// Bytes of the frames queued for the next burst.
+    /// Sum of the bytes of all frames queued for the next burst.
     queued_bytes: usize,
 }
 
-/// Interval of restarts, because the two ends need time to connect, more on a busy machine.
+/// Interval of restarts of a port, in which the two ends have time to connect, even on a busy machine.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Queued bytes at which a burst is sent. A peer that waits for these frames, as for the first ones after a
-/// retransmission, waits until the burst is built: 25 us for 64 frames of 4 KiB, which the peer, no faster
-/// than this sender, never catches up. At this size the cost of the driver's call is negligible.
+/// Queued bytes at which a burst is sent. The first frame of a burst waits until the burst is built: 25 us for 64
+/// frames of 4 KiB. A peer that waits for the first frame, for example after a retransmission, and is no faster than
+/// this sender does not make up for this delay. In bursts of this size the cost of the driver's call is negligible.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
@@ -34,13 +35,13 @@ impl DpdkPort {
         &self.port
     }
 
-    /// Whether the port is started and its link is up.
+    /// Returns whether the port is started and its link is up.
     pub fn is_up(&self) -> bool {
         self.port.is_started() && self.port.link().is_up
     }
 
-    /// Restarts the port if its link needs the peer and is down, at most once per `KNOCK_INTERVAL`. Returns
-    /// whether the link is up.
+    /// Restarts the port if its link comes up only with the peer's process and is down, at most once per
+    /// `KNOCK_INTERVAL`. Returns whether the link is up.
     ///
     /// # Errors
     /// The driver's error; a later call may succeed.
@@ -109,7 +110,7 @@ mod tests {
     fn no_frame_waits_for_more_than_a_burst() {
         let spec = "eal:net_null0".parse().unwrap();
         let mut port = open(&spec, &dpdk_ffi::EalConfig::default()).unwrap().port;
-        // 32 frames of 1 KiB are a burst, and 64 of any size.
+        // A burst has 32 frames if these have 1 KiB, and at most 64 frames of any size.
         for (len_bytes, burst_frames) in [(1024, 32), (1025, 32), (1023, 33), (64, TX_QUEUE_FRAMES)] {
             for frame in 1..=burst_frames {
                 assert_eq!(port.tx_reserve(len_bytes).unwrap().len(), len_bytes);

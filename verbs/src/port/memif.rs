@@ -1,4 +1,4 @@
-//! The socket of a memif, and which of the two ends listens on it.
+//! The socket of a memif, and the choice of the end that listens on the socket.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,8 +11,8 @@ use super::spec::PortSpec;
 use super::vdev::vdev_name;
 use crate::error::OpenError;
 
-/// Longest path or abstract name of a socket, in bytes: the driver's field also holds a zero at the end and,
-/// for an abstract name, one at the front.
+/// Longest path or abstract name of a socket, in bytes: the driver's field also holds a zero byte at the end and,
+/// for an abstract name, a zero byte at the front.
 const SOCKET_BYTES_MAX: usize = 106;
 
 /// A memif's socket.
@@ -20,7 +20,7 @@ const SOCKET_BYTES_MAX: usize = 106;
 struct Socket {
     /// Name in the driver's syntax.
     name: String,
-    /// Directory of the socket, if private to this user.
+    /// Directory of the socket, if only this user has access to it.
     private: Option<PathBuf>,
 }
 
@@ -57,11 +57,11 @@ impl Socket {
     }
 }
 
-/// Attaches a memif as the server of its socket or, if that fails, as the client. The second value: is
-/// client.
+/// Attaches a memif as the server of its socket or, if that fails, as the client. Returns the device, and whether the
+/// device is the client.
 ///
 /// # Errors
-/// The driver's error as server, or that of the runtime directory.
+/// The driver's error for the server, or the error of the runtime directory.
 pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(Device, bool), OpenError> {
     let socket = Socket::of(&spec.target, || Ok(runtime_dir()?))?;
     let access = MemifAccess { uids: spec.peer_uids.clone() };
@@ -78,8 +78,8 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
     }
 }
 
-/// Tries to listen. In a private directory a stale socket is removed first, under a lock, otherwise two
-/// processes could each remove the other's socket.
+/// Calls `listen`. In a private directory, first removes a stale socket with the directory locked; otherwise two
+/// processes could each remove the socket of the other process.
 fn serve<T>(
     socket: &Socket,
     listen: impl Fn() -> Result<T, DeviceError>,
@@ -95,8 +95,8 @@ fn serve<T>(
     Ok(listen())
 }
 
-/// Whether the file exists and no process listens on it. The probe is a stream and a memif's socket is not,
-/// so a listener refuses it without an effect.
+/// Returns whether the socket `path` exists and no process listens on it. The probe is a stream socket and a memif's
+/// socket is not, so the probe has no effect on a listener.
 fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -1,4 +1,4 @@
-//! Ports by name: their kinds, and how each is opened.
+//! Ports: their names and kinds, and the opening of each kind.
 
 mod dpdk;
 mod memif;
@@ -20,7 +20,7 @@ use dpdk_ffi::Mbuf;
 
 /// A DPDK port, with or without a capture of its frames.
 pub enum Wire {
-    /// The port alone.
+    /// The port without a capture.
     Bare(DpdkPort),
     /// The port and a capture file.
     Captured(Pcap<DpdkPort, BufWriter<File>>),
@@ -35,7 +35,7 @@ impl Wire {
         }
     }
 
-    /// Returns the DPDK port.
+    /// Returns the DPDK port, to change it.
     pub fn dpdk_mut(&mut self) -> &mut DpdkPort {
         match self {
             Wire::Bare(port) => port,

@@ -19,57 +19,59 @@ use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 
-/// Bytes of a packet buffer, which holds a packet of the largest path MTU in one piece.
+/// Bytes of a packet buffer (mbuf), which holds a packet of the largest path MTU in one piece.
 const BUFFER_BYTES: u16 = 8192;
-/// MTU of ports that have none of their own: a packet buffer, less room for the Ethernet header.
+/// Largest MTU of other ports than XDP sockets: a packet buffer, less room for the Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
 /// Bytes of an XDP socket's packet buffer: the kernel limits a buffer with all its headers to a page.
 const XDP_BUFFER_BYTES: u16 = 3072;
 /// Largest MTU of XDP sockets.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
-/// Bytes of Ethernet around an IP packet: header and a VLAN tag.
+/// Bytes of an Ethernet header with one VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
-/// Mbufs in the cache of a thread. DPDK flushes a cache at one and a half times this.
+/// Mbufs in a thread's cache of the mbuf pool. DPDK flushes a cache that has one and a half times as many.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
-/// Threads with a cache: the one that started DPDK, and one that an application may register.
+/// Threads with a cache of the mbuf pool: the thread that initialised DPDK, and one that an application may register
+/// with DPDK (`rte_thread_register`).
 const CACHES: u32 = 2;
 /// Descriptors per ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
-/// Mbufs outside a port's rings, at most: buffered out of order, in a received burst and its copies in one
-/// piece, held for frames to send, and in caches.
+/// Largest number of mbufs outside a port's rings: buffered out of order, in a received burst, in linear copies of that
+/// burst, held for frames to send, and in the caches of threads.
 const MBUFS_BESIDE_RINGS: u32 =
     (REORDER_FRAMES_MAX + 2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the mbufs of a pool for a port with `queues` each way: the rings, all mbufs outside of them, and a
-/// burst. The rings therefore stay full, whatever the engine buffers.
+/// Returns the number of mbufs of a pool for a port with `queues` receive and `queues` transmit queues: all mbufs in
+/// the rings, all mbufs outside the rings, and a burst. The receive rings therefore stay full, whatever the engine
+/// buffers.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
 
-/// The kernel's part of a shared port.
+/// Handles of a shared port to the kernel: the kernel's routes and neighbours, and the guard of UDP port 4791.
 pub struct SharedInterface {
-    /// Resolves neighbours through the kernel.
+    /// Resolver of the engine's neighbours through the kernel.
     pub neighbours: KernelNeighbours,
-    /// Keeps the kernel from refusing packets to UDP port 4791.
+    /// Keeps the kernel from answering packets to UDP port 4791 with ICMP port unreachable.
     _guard: PortGuard,
 }
 
 /// An open port.
 pub struct Opened {
-    /// The port; that of a memif client may not be started yet.
+    /// The port. The port of a memif client may not be started yet.
     pub port: DpdkPort,
-    /// Addresses of the port, and whether the stack answers for them.
+    /// Addresses of the port, and whether the stack itself answers ARP, neighbour discovery and ICMP echo.
     pub neighbour: NeighbourConfig,
-    /// The kernel's part, of a shared port.
+    /// Handles to the kernel; `None` for a dedicated port.
     pub shared: Option<SharedInterface>,
 }
 
-/// Opens the port that `spec` names. Starts DPDK with `eal`, if this process has not started it yet.
+/// Opens the port that `spec` names. Initialises DPDK with `eal`, if this process has not initialised DPDK yet.
 ///
 /// # Errors
-/// [`OpenError`] names what the machine lacks, and the remedy.
+/// [`OpenError`] states what the machine lacks, and the remedy.
 pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
     let eal = match Eal::init(eal) {
         Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
@@ -86,7 +88,7 @@ fn refuse(spec: &PortSpec, key: &'static str, reason: &'static str) -> OpenError
     OpenError::KeyDoesNotApply { kind: spec.kind.name(), key, reason }
 }
 
-/// Refuses `secret` and `uid` on all kinds but memif.
+/// Returns an error if a port other than a memif has the key `secret` or `uid`.
 fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const MEMIF: &str = "it says who may be the other end of a memif";
     let memif = spec.kind == PortKind::Memif;
@@ -119,8 +121,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
     let port = DpdkPort::new(port, caps, false);
-    // An XDP program takes every frame of its queue, so the kernel receives neither ARP nor neighbour
-    // discovery.
+    // Because an XDP program takes every frame of its queue, the kernel receives neither ARP nor neighbour discovery,
+    // and the stack answers them.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
     let shared = if is_xdp {
         None
@@ -141,7 +143,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     Ok(Opened { port, neighbour, shared })
 }
 
-/// Adds to the driver's `error` what an XDP port requires of the process: the driver reports EINVAL for any reason.
+/// Adds the requirements of an XDP port to the driver's `error`, because the driver reports EINVAL for any reason.
 fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     if spec.kind != PortKind::AfXdp {
         return error.into();
@@ -158,7 +160,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         _ => (attach(eal, spec)?, false),
     };
     let mut builder = builder(eal, spec)?.promiscuous(true);
-    // PCI and tap devices have an MTU of their own; frames of other ports are limited by the buffer.
+    // PCI and tap devices have an MTU setting; on other ports the packet buffer limits the frames.
     let has_mtu = matches!(spec.kind, PortKind::Pci | PortKind::Tap);
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);
@@ -185,8 +187,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     Ok(Opened { port, neighbour, shared: None })
 }
 
-/// Returns the MAC of a port whose device has the MAC `device`. On a tap `device` is the kernel's end, and
-/// the two ends must differ.
+/// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and
+/// the MACs of the two ends must differ.
 fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
     let [a, b, c, d, e, last] = device;
     Mac(if kind == PortKind::Tap { [a, b, c, d, e, last ^ 1] } else { device })
@@ -244,7 +246,7 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     })
 }
 
-// Two ports of one process fit into the hugepages that suffice for `Memory::Auto` to use them.
+// The mbuf pools of two ports of a process fit into the hugepages that `Memory::Auto` requires.
 const _: () = assert!(
     2 * pool_mbufs(1, DEFAULT_DESCRIPTORS) as u64 * Mempool::mbuf_bytes(BUFFER_BYTES)
         <= Memory::HUGEPAGES_WANTED_BYTES

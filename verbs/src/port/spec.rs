@@ -1,4 +1,4 @@
-//! A port's name: `KIND:TARGET[,key=value...]`, the same everywhere.
+//! The name of a port: `KIND:TARGET[,key=value...]`. The `roce` commands and this library use the same syntax.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,17 +10,17 @@ use roce::id::Mac;
 /// Kinds of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// Shared memory between two processes, of which the first becomes the server.
+    /// A memif: shared memory between two processes, of which the first becomes the server.
     Memif,
-    /// A kernel interface, by packet sockets.
+    /// A network interface of the kernel, through packet sockets: a shared port.
     AfPacket,
-    /// A kernel interface, by XDP sockets.
+    /// A network interface of the kernel, through XDP sockets: a dedicated port.
     AfXdp,
-    /// The device end of a vhost-user socket (a virtual machine or virtio-user is the other).
+    /// The device end of a vhost-user socket; a virtual machine or a virtio-user port is the driver end.
     Vhost,
     /// The driver end of a vhost-user socket.
     VirtioUser,
-    /// A tap interface of the kernel, made by this program.
+    /// A tap interface of the kernel, created by this process.
     Tap,
     /// A NIC on the PCI bus.
     Pci,
@@ -28,7 +28,7 @@ pub enum PortKind {
     Eal,
 }
 
-/// Kind, its name, what its target is, and an example.
+/// Each kind of port, with its name, a description of its target, and an example of a port name.
 pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
     (PortKind::Memif, "memif", "a name, a socket's path, or @NAME", "memif:wire"),
     (PortKind::AfPacket, "af_packet", "a kernel interface", "af_packet:eth1"),
@@ -41,7 +41,7 @@ pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
 ];
 
 impl PortKind {
-    /// Returns the name that port names of this kind begin with.
+    /// Returns the name of this kind, with which port names begin.
     pub fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, ..)| name)
     }
@@ -55,23 +55,24 @@ const VLAN_ID_MAX: u16 = 4094;
 pub struct PortSpec {
     /// Kind of the port.
     pub kind: PortKind,
-    /// Interface, path, address or name, according to the kind.
+    /// Interface, path, address or name, as [`KINDS`] describes for each kind.
     pub target: String,
     /// Addresses of the port, with prefix lengths in bits.
     pub ips: Vec<(IpAddr, u8)>,
     /// Gateway to destinations off the link.
     pub gateway: Option<IpAddr>,
-    /// MAC, instead of the device's own.
+    /// MAC of the port; `None`: the MAC of the device.
     pub mac: Option<Mac>,
-    /// VLAN of the addresses, 1 to 4094. Frames are sent tagged, and only frames with that tag are received.
+    /// VLAN identifier of the addresses, 1 to 4094: frames are sent with this tag, and only frames with this tag are
+    /// received. `None`: no VLAN.
     pub vlan: Option<u16>,
-    /// Largest IP packet, in bytes, instead of the device's own.
+    /// Largest IP packet, in bytes; `None`: the MTU of the device.
     pub mtu_bytes: Option<u16>,
-    /// Receive queues, and as many transmit queues; at least 1.
+    /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,
-    /// Checks of a packet's source besides its IP address.
+    /// Attributes of a packet's source that are checked besides its IP address.
     pub source_checks: SourceChecks,
-    /// Secret of a memif: a server demands it of clients, and a client presents it.
+    /// Secret of a memif: a server demands the secret of clients, and a client presents the secret.
     pub secret: Option<String>,
     /// User IDs that a memif's peer process may have, besides this process's own and root's.
     pub peer_uids: Vec<u32>,
@@ -82,7 +83,7 @@ pub struct PortSpec {
 /// Reason why a text does not name a port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortSpecError {
-    /// The text begins with no kind.
+    /// The text does not begin with a kind of port.
     #[error("`{0}` names no port; write KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1,ip=10.0.0.1/24. Kinds: {kinds}", kinds = kind_names())]
     NoKind(String),
     /// No target follows the kind.
@@ -95,12 +96,12 @@ pub enum PortSpecError {
         /// An example.
         example: &'static str,
     },
-    /// A key that no port has.
+    /// No port has this key.
     #[error(
         "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, vlan=ID, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
     )]
     UnknownKey(String),
-    /// A value that does not fit its key.
+    /// The value is not valid for its key.
     #[error("{key}={value}: {reason}")]
     BadValue {
         /// The key.
@@ -134,7 +135,7 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
-/// Returns whether a part of the source is checked: `bound` or `any`.
+/// Returns whether the attribute `key` of a packet's source is checked: true for `bound`, false for `any`.
 fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     match value {
         "any" => Ok(false),
@@ -143,10 +144,10 @@ fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     }
 }
 
-/// Returns a secret, or the first line of FILE for `@FILE`, because every user can read a command line.
+/// Returns the secret `value` or, for `@FILE`, the first line of FILE, because every user can read a command line.
 /// Errors do not contain the secret.
 fn parse_secret(value: &str) -> Result<String, PortSpecError> {
-    /// Longest secret: the driver appends a zero.
+    /// Longest secret, in bytes; the driver appends a zero byte.
     const BYTES_MAX: usize = 23;
     let shown = value.strip_prefix('@').map_or("...", |_| value);
     let secret = match value.strip_prefix('@') {

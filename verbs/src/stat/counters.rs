@@ -5,30 +5,30 @@ use std::collections::BTreeMap;
 use roce::port::fault::{FaultCounters, FaultTally};
 use serde::{Deserialize, Serialize};
 
-/// Counters by name.
+/// Values of counters, by name.
 pub type CounterMap = BTreeMap<String, u64>;
 
 /// All counters of a device, by source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
-    /// Basic statistics of the DPDK driver ([`dpdk_ffi::PortStats`]); empty if it has none.
+    /// Basic statistics of the DPDK driver ([`dpdk_ffi::PortStats`]); empty if the driver has no statistics.
     pub driver: CounterMap,
     /// The port's own counters ([`dpdk_ffi::PortCounters`]).
     pub port: CounterMap,
-    /// Frames dropped before any queue pair, by reason ([`roce::counters::DropCounters`]).
+    /// Frames dropped before they reached a queue pair, by reason ([`roce::counters::DropCounters`]).
     pub drops: CounterMap,
-    /// ARP, neighbour discovery and echo ([`roce::neighbour::NeighbourCounters`]).
+    /// Counters of ARP, neighbour discovery and ICMP echo ([`roce::neighbour::NeighbourCounters`]).
     pub neighbour: CounterMap,
-    /// Sums over all queue pairs, past and present ([`roce::counters::QpCounters`]).
+    /// Sums over all queue pairs, also destroyed ones ([`roce::counters::QpCounters`]).
     pub queue_pairs: CounterMap,
-    /// Impaired frames, `tx_` or `rx_` before the name; empty without impairments.
+    /// Impaired frames: names begin with `tx_` (frames sent) or `rx_` (frames received); empty without impairments.
     pub faults: CounterMap,
     /// Extended statistics of the driver, under its own names.
     pub xstats: CounterMap,
 }
 
 impl DeviceCounters {
-    /// Returns the sources by name, in the order in which a received frame meets them.
+    /// Returns name and counters of each source, in the order of the fields.
     pub fn groups(&self) -> [(&'static str, &CounterMap); 7] {
         [
             ("driver", &self.driver),
@@ -48,12 +48,12 @@ pub fn port_counter_names() -> impl Iterator<Item = &'static str> {
     driver.chain(dpdk_ffi::PortCounters::default().iter()).map(|(name, _)| name)
 }
 
-/// Collects counters by name.
+/// Returns `counters` as a map.
 pub(crate) fn map(counters: impl Iterator<Item = (&'static str, u64)>) -> CounterMap {
     counters.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Collects the impairment counters of the directions that had frames.
+/// Returns the counters of impairments as a map, without directions in which no frame was sent or received.
 pub(crate) fn map_faults(faults: &FaultCounters) -> CounterMap {
     let ways = [("tx", faults.tx), ("rx", faults.rx)];
     let counts = ways.into_iter().filter(|(_, tally)| tally.frames > 0).flat_map(|(way, tally)| {

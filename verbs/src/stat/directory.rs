@@ -1,8 +1,8 @@
 //! Directories of the statistics sockets.
 //!
-//! `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID` if there is no such directory. Because every user may create
-//! names in `/tmp`, a directory is used only if it belongs to the user, is no symbolic link, and is closed to
-//! all others.
+//! A device uses the first of `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` and `/tmp/roce-UID` that exists or can be
+//! created. Because every user may create names in `/tmp`, a directory is used only if it belongs to the user, is no
+//! symbolic link, and no other user has access.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 
 use dpdk_ffi::{is_private_dir, private_dir, stand_in_runtime_dir};
 
-/// Parent of the runtime directories of logged-in users, which are named by user number.
+/// Parent of the runtime directories of logged-in users, whose names are user IDs.
 const RUNTIME: &str = "/run/user";
 const SHARED: &str = "/tmp";
 const NAME: &str = "roce";
 
-/// A user, for whom directories are looked up.
+/// A user whose directories are looked up.
 pub(super) struct User {
     pub(super) uid: u32,
-    /// The user's `XDG_RUNTIME_DIR`.
+    /// The user's `XDG_RUNTIME_DIR`; `None` if unset, not absolute, or set by EAL.
     pub(super) runtime: Option<PathBuf>,
 }
 
@@ -28,12 +28,12 @@ impl User {
     pub(super) fn current() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
-        // Because EAL sets the variable to a stand-in if it is missing, which other processes do not know of.
+        // EAL sets a missing variable to a stand-in. This path is ignored, because other processes do not know it.
         let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
         User { uid, runtime: runtime.filter(is_given) }
     }
 
-    /// Returns the directories where the user's sockets may lie, the preferred first.
+    /// Returns the directories that may have sockets of the user, the preferred directory first.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         let mut places: Vec<PathBuf> = self.runtime.iter().map(|runtime| runtime.join(NAME)).collect();
         places.push(Path::new(RUNTIME).join(self.uid.to_string()).join(NAME));
@@ -42,7 +42,7 @@ impl User {
         places
     }
 
-    /// Makes the first of `directories` that can be made, and is private.
+    /// Returns the first of `directories` that exists or can be created, and is private.
     ///
     /// # Errors
     /// The error of the last directory.
@@ -58,8 +58,8 @@ impl User {
     }
 }
 
-/// Returns the directories with sockets to read, each with its owner: the user's own, and for root all
-/// users'.
+/// Returns the private directories that may have sockets to read, each with the user ID of its owner: the directories
+/// of `user` or, if `user` is root, of all users.
 pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {
     let mut places = user.directories();
     if user.uid == 0 {

@@ -1,13 +1,12 @@
-//! Counters of a device, and how other processes of its user read them.
+//! Counters of a device, and the socket from which other processes of its user read the counters.
 //!
 //! ```text
-//!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket       (directory, socket)
-//!                           progress thread: accept -> one JSON object -> close
-//!   roce stat:              every socket of every DIRECTORY -> DeviceStat   (read)
+//!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket                    (directory.rs, socket.rs)
+//!                           background thread: accept -> send one JSON object -> close
+//!   roce stat:              connect to every socket of every DIRECTORY -> DeviceStat   (read.rs)
 //! ```
-//! The data path takes no part: counters are read on request, under the engine's lock, and the progress
-//! thread accepts requests when it maintains the link. If no directory can be made, the device works but is
-//! not listed.
+//! The data path is not involved: the background thread accepts connections when it maintains the link, and reads the
+//! counters with the engine locked. If no directory can be created, the device works but `roce stat` does not list it.
 
 mod counters;
 mod directory;

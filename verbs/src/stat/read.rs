@@ -1,4 +1,4 @@
-//! Reading the statistics of devices of other processes.
+//! The reader of statistics of devices, which may belong to other processes.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::counters::DeviceCounters;
 use super::directory::{User, to_read};
 
-/// Prefix of the sockets' names.
+/// Prefix of the file names of statistics sockets.
 pub(super) const PREFIX: &str = "stat.";
-/// Timeout of an answer, after which the device is reported as one that does not answer.
+/// Timeout of an answer, after which the socket is reported in [`Found::failed`].
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest answer, in bytes. Drivers with many queues have thousands of statistics.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -36,7 +36,7 @@ pub(crate) struct Answer {
 /// Description and counters of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStat {
-    /// Process ID, in the PID namespace of the process.
+    /// Process ID, in the PID namespace of the process itself.
     pub pid: u32,
     /// User ID of the process, which is the owner of its socket's directory.
     pub uid: u32,
@@ -50,7 +50,7 @@ pub struct DeviceStat {
     pub mac: String,
     /// Whether the link is up.
     pub is_up: bool,
-    /// Reason why the device is fatal, if it is.
+    /// Reason for the device's fatal error; `None` while the device works.
     pub fatal: Option<String>,
     /// Time since the device was opened.
     pub uptime: Duration,
@@ -63,17 +63,17 @@ pub struct DeviceStat {
 pub struct Found {
     /// Devices, in order of process ID and port.
     pub devices: Vec<DeviceStat>,
-    /// Sockets that gave no answer, with the error.
+    /// Sockets from which no answer was read, each with the error.
     pub failed: Vec<(PathBuf, io::Error)>,
 }
 
-/// Reads all devices of this user's processes; as root, those of all users.
+/// Reads the statistics of all devices of this user's processes; as root, of all users' processes.
 pub fn read_all() -> Found {
     let user = User::current();
     let mut found = Found::default();
     for (directory, owner) in to_read(&user) {
         read_directory(&directory, owner, &mut found);
-        // Not in directories of other users, who may change them during the look.
+        // Not in directories of other users, because a user may change a directory between check and removal.
         if owner == user.uid {
             remove_left(&directory);
         }
@@ -91,19 +91,19 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Whether the process of the socket has ended, or is of another PID namespace.
+/// Returns whether the process of the socket has ended, or is in another PID namespace.
 fn looks_left(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.trim_start_matches(PREFIX).split('.').next().unwrap_or_default();
     !Path::new("/proc").join(pid).exists()
 }
 
-/// Removes sockets of ended processes: those that refuse a connection. A live one is not disturbed by it.
+/// Removes the sockets of ended processes, which refuse a connection. The connection does not disturb a live process.
 pub(super) fn remove_left(directory: &Path) {
     for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
             tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
-            // Another reader may have removed it.
+            // Fails if another reader has removed the socket.
             let _ = fs::remove_file(&path);
         }
     }
@@ -113,7 +113,7 @@ fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
     for path in sockets(directory) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
-            // The process has ended since.
+            // The process ended after its socket was listed.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => found.failed.push((path, error)),
         }
@@ -161,7 +161,7 @@ mod tests {
         let socket = StatSocket::open_in(&directory).unwrap();
         let [path] = &sockets(&directory)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // A socket of an ended process, and one that is no statistics socket.
+        // A socket of an ended process, and a socket that is no statistics socket.
         drop(UnixListener::bind(directory.join("stat.999999999.dead")).unwrap());
         drop(UnixListener::bind(directory.join("memif.sock")).unwrap());
         remove_left(&directory);

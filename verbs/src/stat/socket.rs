@@ -11,17 +11,17 @@ use rustix::net::{SendFlags, send};
 use super::directory::User;
 use super::read::{Answer, PREFIX, remove_left};
 
-/// Connections answered by one call of [`StatSocket::answer`], at most.
+/// Largest number of connections that one call of [`StatSocket::answer`] answers.
 const ANSWERS_MAX: usize = 4;
 
-/// A listening socket, removed when dropped.
+/// A listening socket, whose file is removed when the socket is dropped.
 pub(crate) struct StatSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl StatSocket {
-    /// Opens a socket; a process may have several. Removes sockets of ended processes.
+    /// Opens a socket in the user's directory; a process may open several. Removes sockets of ended processes.
     pub(crate) fn open() -> io::Result<Self> {
         let directory = User::current().make_directory()?;
         remove_left(&directory);
@@ -32,7 +32,7 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // Renamed once it listens, otherwise a reader would take it for the socket of an ended process.
+        // Renamed after the socket listens, otherwise a reader would take the socket for that of an ended process.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
@@ -41,14 +41,14 @@ impl StatSocket {
             .and_then(|()| fs::set_permissions(&unnamed, Permissions::from_mode(0o600)))
             .and_then(|()| fs::rename(&unnamed, &path));
         if let Err(error) = named {
-            // The error of the first failure is returned, and the unnamed socket is of no use.
+            // An error of the removal is ignored, because the first error is returned.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
         Ok(StatSocket { listener, path })
     }
 
-    /// Answers pending connections. Does not block: an answer that exceeds the socket's buffer is cut off.
+    /// Answers pending connections. Does not block: an answer that exceeds the socket's buffer is truncated.
     pub(crate) fn answer(&self, describe: impl Fn() -> Answer) {
         for _ in 0..ANSWERS_MAX {
             let stream = match self.listener.accept() {
@@ -66,18 +66,17 @@ impl StatSocket {
     }
 }
 
-/// Sends the answer. Every reader that could connect may have it, because only the user and root can open the
-/// directory.
+/// Sends `answer` to any reader, because only the user and root can open the directory of the socket and so connect.
 fn give(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
-    // Otherwise a reader that has closed would end this process by SIGPIPE.
+    // NOSIGNAL, otherwise a reader that has closed the connection would end this process by SIGPIPE.
     let sent = send(stream, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
 }
 
 impl Drop for StatSocket {
     fn drop(&mut self) {
-        // If the removal fails, `remove_left` of a later process removes it.
+        // If the removal fails, `remove_left` of a later process removes the file.
         let _ = fs::remove_file(&self.path);
     }
 }
