@@ -5,15 +5,15 @@ use crate::id::Msn;
 /// NAK code: the reason for which a responder refuses a request (IBA table 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
-    /// PSN sequence error: a request arrived out of order. The NAK's PSN is the expected one.
+    /// PSN sequence error: a request was received out of order. The PSN of the NAK is the expected PSN.
     PsnSequenceError,
     /// Invalid request: malformed, or not allowed by the queue pair.
     InvalidRequest,
-    /// Remote access error: key, protection domain, range or rights of the memory region do not allow it.
+    /// Remote access error: R_Key, protection domain, range or rights of the memory region forbid the access.
     RemoteAccessError,
-    /// Remote operational error: the responder failed for a reason of its own.
+    /// Remote operational error: an error in the responder itself prevents the execution of the request.
     RemoteOperationalError,
-    /// Invalid RD request: of reliable datagrams only.
+    /// Invalid RD request: only for reliable datagrams.
     InvalidRdRequest,
     /// A reserved code, 5 to 31.
     Reserved(u8),
@@ -43,19 +43,19 @@ impl NakCode {
     }
 }
 
-/// Mask of a syndrome's low five bits: credit code, RNR timer code or NAK code.
+/// Mask of the low five bits of a syndrome: credit code, RNR timer code or NAK code.
 const VALUE: u8 = 0x1F;
-/// The high three bits, which select the meaning of the low five.
+/// Values of the high three bits of a syndrome, which select the meaning of the low five bits.
 const ACK: u8 = 0x00;
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
-/// AETH syndrome (IBA table 44). Each byte value decodes to one variant, and encodes to the same byte.
+/// AETH syndrome (IBA table 44). Each byte value decodes to one variant, which encodes to the same byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// ACK.
     Ack {
-        /// End-to-end flow control credit code, 5 bits; [`Syndrome::CREDITS_UNLIMITED`] for none.
+        /// End-to-end flow control credit code, 5 bits; [`Syndrome::CREDITS_UNLIMITED`] (31): no flow control.
         credits: u8,
     },
     /// RNR NAK: no receive was posted. The requester retransmits after `rnr_timer_nanos(timer)`.
@@ -63,9 +63,9 @@ pub enum Syndrome {
         /// RNR timer code, 5 bits.
         timer: u8,
     },
-    /// NAK, with its code.
+    /// NAK, with its NAK code.
     Nak(NakCode),
-    /// A reserved byte, 0x40 to 0x5F or from 0x80.
+    /// A reserved byte, 0x40 to 0x5F or 0x80 to 0xFF.
     Reserved(u8),
 }
 
@@ -86,7 +86,7 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the syndrome. Of a field only the low five bits count.
+    /// Encodes the syndrome. Of `credits`, `timer` and a reserved NAK code, only the low five bits are used.
     pub const fn byte(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => ACK | (credits & VALUE),
@@ -100,9 +100,9 @@ impl Syndrome {
 /// Acknowledge extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// ACK, RNR NAK or NAK, with its parameter.
+    /// ACK, RNR NAK or NAK, with credit code, RNR timer code or NAK code.
     pub syndrome: Syndrome,
-    /// Requests completed by the responder, modulo 2^24.
+    /// Message sequence number (MSN): requests that the responder has completed, modulo 2^24.
     pub msn: Msn,
 }
 
@@ -123,10 +123,10 @@ impl Aeth {
     }
 }
 
-/// Returns the minimum wait after an RNR NAK with this timer code, in nanoseconds (IBA table 45): 10 us for
-/// code 1 up to 491.52 ms for 31, and 655.36 ms for 0. Only the low five bits of `code` count.
+/// Returns the minimum RNR wait for the RNR timer code `code`, in nanoseconds (IBA table 45): 10 us for code 1,
+/// up to 491.52 ms for code 31; 655.36 ms for code 0. Only the low five bits of `code` are used.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
-    // From code 2 on, even codes are powers of two, and odd codes 3/2 of the power before them.
+    // In units of 10 us: an even code from 2 on means 2^(code / 2), the next odd code 3/2 of this number.
     let units: u64 = match code & VALUE {
         0 => 65_536,
         even if even % 2 == 0 => 1 << (even / 2),

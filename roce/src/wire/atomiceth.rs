@@ -2,16 +2,16 @@
 
 use crate::id::RKey;
 
-/// Atomic extended transport header, 28 bytes.
+/// Atomic extended transport header, 28 bytes, of a COMPARE SWAP or FETCH ADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Virtual address of the 8 bytes. The standard demands a multiple of 8; the parser does not check it.
+    /// Virtual address of 8 bytes in the responder's memory. IBA demands a multiple of 8; `parse` accepts any value.
     pub va: u64,
     /// R_Key of the memory region.
     pub rkey: RKey,
-    /// The value to swap in (COMPARE SWAP) or to add (FETCH ADD).
+    /// Value to store if the comparison succeeds (COMPARE SWAP), or to add (FETCH ADD).
     pub swap_or_add: u64,
-    /// The value to compare with (COMPARE SWAP); unused by FETCH ADD.
+    /// Value with which COMPARE SWAP compares the 8 bytes; FETCH ADD does not use it.
     pub compare: u64,
 }
 
@@ -38,10 +38,10 @@ impl AtomicEth {
     }
 }
 
-/// Atomic acknowledge extended transport header, 8 bytes.
+/// Atomic acknowledge extended transport header, 8 bytes, of the response to an atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
-    /// Value of the memory before the operation.
+    /// Value of the 8 bytes before the atomic operation.
     pub original: u64,
 }
 

@@ -13,15 +13,15 @@ const ACK_REQ: u8 = 0x80;
 /// Base transport header, 12 bytes. The reserved bits are sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// Operation, transport and position in the message.
+    /// Opcode: transport service, operation, and position of the packet in its message.
     pub opcode: Opcode,
-    /// Solicited event (SE): the responder's completion wakes its waiter.
+    /// Solicited event (SE): the message's completion at the responder is a solicited event.
     pub solicited: bool,
     /// MigReq, the automatic path migration state: 1 if migrated, or if the sender has no path migration.
     pub mig_req: bool,
     /// Pad bytes after the payload, 0 to 3.
     pub pad_bytes: u8,
-    /// Transport header version (TVer), 4 bits; 0 is the only one defined.
+    /// Transport header version (TVer), 4 bits; 0 is the only version defined.
     pub tver: u8,
     /// Partition key.
     pub pkey: PKey,
@@ -29,7 +29,7 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward explicit congestion notification (BECN); set in a CNP.
     pub becn: bool,
-    /// Destination queue pair.
+    /// Destination queue pair, 24 bits.
     pub dest_qp: Qpn,
     /// AckReq: the requester requests an ACK of this packet.
     pub ack_req: bool,
@@ -41,8 +41,8 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// Decodes the header; every bit pattern is valid. Always inlined, because a value returned through memory
-    /// is written in parts and read back whole, which stalls on store forwarding.
+    /// Decodes the header; every bit pattern is valid. Always inlined, because a header returned through memory is
+    /// stored field by field and then loaded whole, which causes a store-forwarding stall.
     #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [opcode, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
@@ -72,17 +72,17 @@ impl Bth {
     }
 }
 
-/// Byte 1: SE, MigReq, pad count; transport header version 0.
+/// Returns byte 1 of the header: SE, MigReq, pad count, and transport header version 0.
 pub(super) const fn flags_byte(solicited: bool, mig_req: bool, pad_bytes: u8) -> u8 {
     (if solicited { SOLICITED } else { 0 }) | (if mig_req { MIG_REQ } else { 0 }) | ((pad_bytes & 3) << 4)
 }
 
-/// Byte 4: FECN and BECN. The ICRC does not cover it.
+/// Returns byte 4 of the header: FECN and BECN. The ICRC does not cover this byte.
 pub(super) const fn ecn_byte(fecn: bool, becn: bool) -> u8 {
     (if fecn { FECN } else { 0 }) | (if becn { BECN } else { 0 })
 }
 
-/// Byte 8: AckReq.
+/// Returns byte 8 of the header: AckReq.
 pub(super) const fn ack_byte(ack_req: bool) -> u8 {
     if ack_req { ACK_REQ } else { 0 }
 }

@@ -5,9 +5,9 @@ use crate::id::{QKey, Qpn};
 /// Datagram extended transport header, 8 bytes. The reserved byte is sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Q_Key; must equal that of the receiving queue pair.
+    /// Q_Key; must equal the Q_Key of the destination queue pair.
     pub qkey: QKey,
-    /// Queue pair of the sender.
+    /// Queue pair that sent the datagram.
     pub src_qp: Qpn,
 }
 

@@ -17,9 +17,9 @@ pub(crate) const VLAN_ID_MASK: u16 = 0xFFF;
 /// Ethernet II header, 14 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthHeader {
-    /// Destination address.
+    /// Destination Ethernet address.
     pub dst: Mac,
-    /// Source address.
+    /// Source Ethernet address.
     pub src: Mac,
     /// EtherType of the next header.
     pub ethertype: u16,
@@ -47,7 +47,7 @@ impl EthHeader {
     }
 }
 
-/// 802.1Q tag without its own EtherType ([`ETHERTYPE_VLAN`]): tag control information, next EtherType.
+/// 802.1Q tag after its EtherType ([`ETHERTYPE_VLAN`]): tag control information, EtherType of the next header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VlanTag {
     /// Priority (3 bits), drop eligible (1), VLAN identifier (12).

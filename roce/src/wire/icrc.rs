@@ -1,5 +1,5 @@
 //! The invariant CRC (IBA 7.8, annex A17): CRC-32 of eight 0xFF bytes, then of the packet from the IP header
-//! to the pad bytes, with the fields that routers may change read as ones.
+//! to the pad bytes. The fields that routers may change are masked: all their bits are taken as ones.
 
 use super::{bth::Bth, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
 use crc32fast::Hasher;
@@ -12,31 +12,31 @@ pub const ICRC_LEN: usize = 4;
 /// (31 instructions).
 static HASHER: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
-/// The CRC register, before the final inversion, after the eight 0xFF bytes that stand for the link header.
+/// The CRC register, before the final inversion, after the eight 0xFF bytes in place of an InfiniBand link header.
 const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
 
-/// Bytes of the IP, UDP and base transport headers, which contain all masked fields.
+/// Bytes of the IP header (IPv4, IPv6), UDP header and base transport header, which contain all masked fields.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// Bytes of those headers with zeroes in front, rounded up to whole 16-byte blocks.
+/// Bytes of the IP, UDP and base transport headers with padding before them, a multiple of 16.
 const V4_BLOCKS: usize = V4_LEN.next_multiple_of(16);
 const V6_BLOCKS: usize = V6_LEN.next_multiple_of(16);
 
-/// Bits that are read as ones: type of service, TTL, IPv4 header checksum, UDP checksum, and the byte of
-/// FECN and BECN in the base transport header.
+/// Masked bits of IPv4 packets: type of service, TTL, IPv4 header checksum, UDP checksum, and the byte of FECN and
+/// BECN in the base transport header.
 const V4_MASK: [u8; V4_BLOCKS] =
     in_blocks(V4_LEN, &[(1, 0xFF), (8, 0xFF), (10, 0xFF), (11, 0xFF), (26, 0xFF), (27, 0xFF), (32, 0xFF)]);
 
-/// Bits that are read as ones: traffic class, flow label, hop limit, UDP checksum, byte of FECN and BECN.
+/// Masked bits of IPv6 packets: traffic class, flow label, hop limit, UDP checksum, byte of FECN and BECN.
 const V6_MASK: [u8; V6_BLOCKS] = in_blocks(
     V6_LEN,
     &[(0, 0x0F), (1, 0xFF), (2, 0xFF), (3, 0xFF), (7, 0xFF), (46, 0xFF), (47, 0xFF), (52, 0xFF)],
 );
 
-/// Bytes XORed into the blocks. A CRC XORs its register into the next four bytes. So four 0xFF in front set the
-/// register of a new hasher, all ones, to zero, and `AFTER_LINK_HEADER`, XORed into the first four bytes of the
-/// headers, takes the place of the eight 0xFF bytes.
+/// Bytes XORed into the padded headers. A CRC XORs its register into the next four bytes of input. So four 0xFF
+/// bytes at the start set the register of a new hasher from all ones to zero, and `AFTER_LINK_HEADER`, XORed into the
+/// first four bytes of the headers, replaces the eight 0xFF bytes.
 const V4_START: [u8; V4_BLOCKS] = start(V4_LEN);
 const V6_START: [u8; V6_BLOCKS] = start(V6_LEN);
 
@@ -48,10 +48,10 @@ const fn start<const N: usize>(len: usize) -> [u8; N] {
     blocks
 }
 
-// At least four bytes of padding precede the headers, for the four 0xFF of `start`.
+// At least four bytes of padding precede the headers, because `start` needs room for four 0xFF bytes.
 const _: () = assert!(V4_BLOCKS - V4_LEN >= 4 && V6_BLOCKS - V6_LEN >= 4);
 
-/// Returns zeroes except for `bytes`, given by their offset in the last `len` bytes.
+/// Returns an array of zeroes, except for `bytes`: pairs of the offset in the last `len` bytes and the value.
 #[expect(clippy::indexing_slicing, reason = "evaluated for constants only, from offsets that are constants")]
 const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N] {
     let mut blocks = [0; N];
@@ -63,9 +63,9 @@ const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N]
     blocks
 }
 
-/// Returns the ICRC of a packet; it is sent little-endian. `l3` is the packet from its IP header to the byte
-/// before the ICRC. IPv4 options are not looked for. `None` if the IP version is neither 4 nor 6, or `l3` too
-/// short for a base transport header.
+/// Returns the ICRC of a packet, which is sent little-endian. `l3` is the packet from its IP header to the byte
+/// before the ICRC, without IPv4 options. `None` if the IP version is neither 4 nor 6, or if `l3` is too short for
+/// a base transport header.
 pub fn compute(l3: &[u8]) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
@@ -84,8 +84,8 @@ pub fn compute(l3: &[u8]) -> Option<u32> {
     }
 }
 
-/// Returns the ICRC of `l3` with `fields` in place of its own: the fields under the ICRC that may differ between
-/// transmissions of one packet. `None` as for [`compute`].
+/// Returns the ICRC that `l3` would have with the IP identification and AckReq of `fields`. `None` under the
+/// conditions of [`compute`].
 pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
@@ -109,17 +109,17 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     }
 }
 
-/// The fields under the ICRC that may differ between transmissions of one packet.
+/// The fields that the ICRC covers and that may differ between transmissions of the same packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RetransmitFields {
-    /// IPv4 identification; zero for IPv6, which has none.
+    /// IPv4 identification; zero in IPv6 packets.
     ip_id: [u8; 2],
     /// The byte of the base transport header that contains AckReq.
     ack_req: u8,
 }
 
 impl RetransmitFields {
-    /// Reads the fields of the packet `l3`; `None` if it is too short.
+    /// Reads the fields of the packet `l3`; `None` if `l3` ends before the byte of AckReq.
     pub(super) fn of(l3: &[u8]) -> Option<Self> {
         let at = |at: usize| l3.get(at).copied();
         match l3.first()? >> 4 {
@@ -132,16 +132,16 @@ impl RetransmitFields {
     }
 }
 
-/// Offset in the base transport header of the byte that contains AckReq.
+/// Offset of the byte that contains AckReq, from the start of the base transport header.
 const ACK_REQ_AT: usize = 8;
 
-/// Returns the CRC of the headers in `blocks`, masked, and of `rest`.
+/// Returns the ICRC of the headers in `blocks`, which this function masks, and of `rest`.
 ///
-/// Zeroes in front leave a CRC register of zero unchanged. They align the masked headers to the 16-byte
-/// blocks in which the CRC loads them, because a load that spans several stores cannot be forwarded
+/// Zeroes before the headers leave a CRC register of zero unchanged. They align the masked headers to the 16-byte
+/// blocks that the CRC loads, because a load that spans several stores causes a store-forwarding stall
 /// (measured: 7 ns instead of 21).
 fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: &[u8]) -> u32 {
-    // By index, because zipped iterators make an array of zeroes first (4 instructions more).
+    // Built by index, because zipped iterators first write an array of zeroes (4 instructions more).
     let at = |bytes: &[u8; N], i: usize| bytes.get(i).copied().unwrap_or_default();
     let masked: [u8; N] = std::array::from_fn(|i| (at(blocks, i) | at(mask, i)) ^ at(start, i));
     let mut hasher = HASHER.clone();
@@ -150,7 +150,7 @@ fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: 
     hasher.finalize()
 }
 
-/// `AFTER[n][byte]`: the CRC register, zero before, after `byte` and then `n` zero bytes.
+/// `AFTER[n][byte]`: the CRC register that started at zero and has processed `byte`, then `n` zero bytes.
 static AFTER: [[u32; 256]; V6_LEN] = after();
 
 #[expect(clippy::indexing_slicing, reason = "evaluated for `AFTER` only, from no input")]
@@ -180,29 +180,29 @@ const fn after() -> [[u32; 256]; V6_LEN] {
     table
 }
 
-/// Offsets, from the IP header, of the bytes under the ICRC in which packets of one [`super::HeaderTemplate`]
-/// differ: lengths, identification, opcode, flags, AckReq, PSN.
+/// Offsets, from the IP header, of the bytes that the ICRC covers and that differ between packets of a
+/// [`super::HeaderTemplate`]: lengths, identification, opcode, flags, AckReq, PSN.
 const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 
-/// Returns the ICRC of an IPv4 packet. `header_crc` is the result of [`compute`] for its headers with zeroes at
-/// `V4_VARYING`. `None` if `l3` is shorter than the headers.
+/// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the result of [`compute`] for the headers of `l3` with
+/// zeroes at `V4_VARYING`. `None` if `l3` is shorter than the headers.
 ///
 /// A CRC is linear, so each byte at `V4_VARYING` XORs its own contribution into `header_crc`. Only these bytes
-/// are read, because the headers have just been written in parts, and a load across several stores stalls
-/// (as in `crc`).
+/// are loaded, because the headers have just been stored in parts: a load that spans several stores causes a
+/// store-forwarding stall.
 pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
     extend(header_crc, header, &V4_VARYING, rest)
 }
 
-/// Returns the ICRC of an IPv6 packet, as `extend_v4` does.
+/// Returns the ICRC of the IPv6 packet `l3`, as `extend_v4` does for IPv4, with zeroes at `V6_VARYING`.
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
     extend(header_crc, header, &V6_VARYING, rest)
 }
 
-/// `None` if an offset of `varying` lies behind `header`.
+/// Returns the ICRC of `header` and `rest`; `None` if an offset in `varying` is not below `N`.
 #[inline(always)]
 fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], rest: &[u8]) -> Option<u32> {
     let mut sum = header_crc;
@@ -215,7 +215,7 @@ fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], 
     Some(hasher.finalize())
 }
 
-/// A CNP captured on a ConnectX-4 Lx, from its IP header to its ICRC.
+/// A CNP captured on a ConnectX-4 Lx: the bytes from IP header to ICRC.
 #[cfg(test)]
 pub(crate) const CONNECTX_4_CNP: [u8; 60] = [
     0x45, 0xC2, 0x00, 0x3C, 0x71, 0x8C, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0A, 0x00, 0x11, 0x01, 0x0A,
@@ -228,7 +228,7 @@ pub(crate) const CONNECTX_4_CNP: [u8; 60] = [
 mod tests {
     use super::*;
 
-    /// A UC SEND ONLY of a ConnectX NIC, from scapy's RoCE tests.
+    /// A UC SEND ONLY packet of a ConnectX NIC, from the RoCE tests of scapy: the bytes from IP header to ICRC.
     const UC_SEND_ONLY: [u8; 64] = [
         0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0xB4, 0xD5, 0xC0, 0xA8, 0x00, 0x07, 0xC0,
         0xA8, 0x00, 0x07, 0xC0, 0x00, 0x12, 0xB7, 0x00, 0x2C, 0xAC, 0xA2, 0x24, 0x60, 0xFF, 0xFF, 0x00, 0x00,

@@ -5,7 +5,7 @@ use crate::id::RKey;
 /// Invalidate extended transport header, 4 bytes, of a SEND WITH INVALIDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth {
-    /// R_Key that the responder is to invalidate.
+    /// R_Key that the responder invalidates when it executes the SEND.
     pub rkey: RKey,
 }
 

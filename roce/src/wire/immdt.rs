@@ -2,11 +2,11 @@
 
 /// Immediate data, 4 bytes.
 ///
-/// `imm` is the four bytes read as a big-endian number. The verbs interface passes the bytes in network order
+/// `imm` is the four bytes, read as a big-endian number. In verbs the immediate data is in network byte order
 /// (`__be32 imm_data`), which is `imm.to_be()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ImmDt {
-    /// The value, in host order.
+    /// The immediate data, in host byte order.
     pub imm: u32,
 }
 

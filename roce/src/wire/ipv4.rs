@@ -2,7 +2,7 @@
 
 /// IP protocol number of UDP, also the IPv6 next-header value.
 pub const PROTOCOL_UDP: u8 = 17;
-/// First byte of a header of version 4 without options.
+/// First byte of an IPv4 header without options: version 4, header length 5 words.
 pub(crate) const VERSION_IHL: u8 = 0x45;
 /// The "don't fragment" bit of `flags_fragment`.
 pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
@@ -16,7 +16,7 @@ pub struct Ipv4Header {
     pub version_ihl: u8,
     /// Type of service: DSCP (6 bits) and ECN (2 bits).
     pub tos: u8,
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     pub total_len_bytes: u16,
     /// Identification (RFC 6864); may differ in a retransmission.
     pub id: u16,
@@ -69,8 +69,8 @@ impl Ipv4Header {
     }
 }
 
-/// Returns the sum of the header's ten 16-bit words, not folded (RFC 1071). With a correct checksum it folds
-/// to 0xFFFF.
+/// Returns the sum of the header's ten 16-bit words, not folded (RFC 1071). If the checksum is correct, the sum
+/// folds to 0xFFFF.
 pub(crate) fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
     header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
 }
@@ -83,6 +83,7 @@ pub(crate) const fn fold(sum: u32) -> u16 {
     if carry { sum + 1 } else { sum }
 }
 
+/// Returns whether the header's checksum is correct.
 pub(crate) fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
     fold(word_sum(header)) == 0xFFFF
 }

@@ -6,13 +6,13 @@ pub(crate) const NEXT_HEADER_FRAGMENT: u8 = 44;
 /// IPv6 header, 40 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Header {
-    /// Version, 4 bits: 6.
+    /// Version, 4 bits; 6 in a valid header.
     pub version: u8,
     /// Traffic class: DSCP (6 bits) and ECN (2 bits).
     pub tclass: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes after this header.
+    /// Length of the packet after this header in bytes.
     pub payload_len_bytes: u16,
     /// Protocol of the payload, or type of the next IPv6 header.
     pub next_header: u8,

@@ -1,15 +1,16 @@
 //! Wire formats: headers, opcodes, the invariant CRC, and whole frames parsed and written.
 //!
-//! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`. The
-//! length is checked once, where a slice becomes an array; `parse` and `write` cannot fail.
-//! [`Packet::parse`] reads a frame in one pass; [`HeaderTemplate`] writes one.
+//! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`. Callers check the
+//! length once, where they convert a slice to an array, so `parse` and `write` cannot fail.
+//! [`Packet::parse`] reads a whole frame in one pass; [`HeaderTemplate`] writes the headers and ICRC of a frame.
 //!
 //! ```text
 //!   Eth [VLAN] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
 //!              '------------------- covered by the ICRC -------------------------'
 //! ```
 
-// No value from the wire reaches unwrap, indexing or a narrowing cast (docs/ARCHITECTURE.md, decision 7).
+// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
+// (docs/ARCHITECTURE.md, decision 7).
 #![cfg_attr(
     not(test),
     deny(

@@ -1,5 +1,5 @@
-//! The opcode table (IBA 9.2.1 table 38, annexes A14, A16, A17, A19). Other modules use its constants and
-//! fields; none compares opcode numbers.
+//! The opcode table (IBA 9.2.1 table 38, annexes A14, A16, A17, A19). Other modules use the constants and fields of
+//! the table; no other module compares numeric opcodes.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Transport {
 /// The operation that a packet requests, or to which it is a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// SEND; consumes a receive of the responder.
+    /// SEND; consumes a receive at the responder.
     Send,
     /// RDMA WRITE.
     Write,
@@ -35,32 +35,32 @@ pub enum Operation {
     Acknowledge,
     /// Selective acknowledge: ACK with a bitmap of out-of-order PSNs; not of the standard (docs/WIRE.md).
     SelectiveAcknowledge,
-    /// Response to COMPARE SWAP and FETCH ADD, with the original value.
+    /// Response to COMPARE SWAP and FETCH ADD, with the value before the operation.
     AtomicAcknowledge,
-    /// Swap 8 bytes if they equal a value.
+    /// COMPARE SWAP: replaces 8 bytes if they equal a given value.
     CompareSwap,
-    /// Add to 8 bytes.
+    /// FETCH ADD: adds a given value to 8 bytes.
     FetchAdd,
-    /// Make earlier writes globally visible or persistent.
+    /// FLUSH: makes earlier WRITEs globally visible or persistent.
     Flush,
-    /// Write 8 bytes atomically.
+    /// ATOMIC WRITE: writes 8 bytes atomically.
     AtomicWrite,
-    /// Resynchronisation of reliable datagrams.
+    /// RESYNC: resynchronises the PSNs of reliable datagrams.
     Resync,
-    /// Congestion notification, from notification point to reaction point.
+    /// CNP: sent by a notification point to a reaction point.
     CongestionNotification,
 }
 
 /// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
-    /// The first of several.
+    /// First of several packets.
     First,
-    /// Neither first nor last.
+    /// Neither the first nor the last packet.
     Middle,
-    /// The last of several.
+    /// Last of several packets.
     Last,
-    /// The whole message.
+    /// The only packet of its message.
     Only,
 }
 
@@ -68,27 +68,27 @@ pub enum Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExtHeader {
-    /// RDMA: address, key, length.
+    /// RDMA: virtual address, R_Key, DMA length.
     Reth,
     /// Acknowledge: syndrome, message sequence number.
     Aeth,
-    /// Atomic: address, key, operands.
+    /// Atomic: virtual address, R_Key, operands.
     AtomicEth,
-    /// Atomic acknowledge: the original value.
+    /// Atomic acknowledge: the value before the operation.
     AtomicAckEth,
     /// Immediate data.
     ImmDt,
-    /// Invalidate: key.
+    /// Invalidate: R_Key.
     Ieth,
-    /// Datagram: queue key, source queue pair.
+    /// Datagram: Q_Key, source queue pair.
     Deth,
     /// Reliable datagram: end-to-end context.
     Rdeth,
-    /// Extended reliable connection: shared receive queue.
+    /// Extended reliable connection: number of the shared receive queue.
     XrcEth,
-    /// Flush: placement, selectivity.
+    /// Flush: placement type, selectivity level.
     Feth,
-    /// Selective acknowledge: version, flags, PSN of the trigger.
+    /// Selective acknowledge: version, flags, PSN of the packet that triggered the SACK.
     SackEth,
     /// Receive: recv WQE sequence number, packet index in the message.
     RecvEth,
@@ -99,7 +99,7 @@ pub enum ExtHeader {
 impl ExtHeader {
     const COUNT: usize = 13;
 
-    /// Bytes on the wire, a multiple of 4.
+    /// Returns the length on the wire in bytes, a multiple of 4.
     pub const fn len_bytes(self) -> usize {
         match self {
             ExtHeader::Reth => super::reth::Reth::LEN,
@@ -119,19 +119,19 @@ impl ExtHeader {
     }
 }
 
-/// Column of the table: whether packets of an opcode may carry payload.
+/// Column `payload` of the opcode table: packets may carry no payload, or data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Payload {
     None,
     Data,
 }
 
-/// Properties of an opcode.
+/// Properties of the packets with a given opcode: a row of the opcode table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
-    /// The opcode that these properties are of.
+    /// Opcode of the packets.
     pub opcode: Opcode,
-    /// Transport and name as in the standard: "RC SEND ONLY".
+    /// Transport service and name as in IBA: "RC SEND ONLY".
     pub name: &'static str,
     /// Transport service.
     pub transport: Transport,
@@ -141,21 +141,21 @@ pub struct OpcodeInfo {
     pub position: Position,
     /// Extension headers, in wire order.
     pub headers: &'static [ExtHeader],
-    /// Bytes of all extension headers.
+    /// Length of all extension headers in bytes.
     pub ext_len_bytes: usize,
-    /// Whether the packet may carry payload.
+    /// True if the packet may carry payload.
     pub has_payload: bool,
-    /// Whether the packet carries immediate data.
+    /// True if the packet carries immediate data.
     pub has_immediate: bool,
-    /// Whether a requester sends it to a responder. False for a CNP.
+    /// True if a requester sends the packet to a responder; false for a CNP.
     pub is_request: bool,
-    /// Whether a responder sends it to a requester. False for a CNP.
+    /// True if a responder sends the packet to a requester; false for a CNP.
     pub is_response: bool,
-    /// Offset of each extension header in bytes from the end of the base transport header, or `ABSENT`.
+    /// Offset in bytes from the end of the base transport header, or `ABSENT`, indexed by [`ExtHeader`].
     offsets: [u8; ExtHeader::COUNT],
 }
 
-/// The offset of a header that an opcode does not have.
+/// Value in `OpcodeInfo::offsets` for an extension header that the packets do not have.
 const ABSENT: u8 = u8::MAX;
 
 impl OpcodeInfo {
@@ -201,8 +201,8 @@ impl OpcodeInfo {
         }
     }
 
-    /// Returns the header's offset in bytes from the end of the base transport header; `None` if packets of
-    /// this opcode do not have it.
+    /// Returns the offset of `header` in bytes from the end of the base transport header; `None` if packets of this
+    /// opcode have no such header.
     #[inline]
     pub(crate) fn offset_of(&self, header: ExtHeader) -> Option<usize> {
         match self.offsets.get(header as usize) {
@@ -211,37 +211,39 @@ impl OpcodeInfo {
         }
     }
 
+    /// Returns whether a packet of this opcode begins a message.
     pub(crate) const fn starts_message(&self) -> bool {
         matches!(self.position, Position::First | Position::Only)
     }
 
+    /// Returns whether a packet of this opcode ends a message.
     pub(crate) const fn ends_message(&self) -> bool {
         matches!(self.position, Position::Last | Position::Only)
     }
 }
 
-/// The opcode of a base transport header. Any byte is a value of this type, also one not in the table.
+/// The opcode of a base transport header: any byte, even a byte that the opcode table does not list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(u8);
 
 impl Opcode {
-    /// The opcode with this value.
+    /// Returns the opcode with the value `value` on the wire.
     pub const fn new(value: u8) -> Self {
         Opcode(value)
     }
 
-    /// The value on the wire.
+    /// Returns the value on the wire.
     pub const fn value(self) -> u8 {
         self.0
     }
 
-    /// Looks the opcode up in the table; `None` if it is not listed.
+    /// Returns the opcode's row of the opcode table; `None` if the table does not list the opcode.
     #[inline]
     pub fn info(self) -> Option<&'static OpcodeInfo> {
         TABLE.get(usize::from(self.0))?.as_ref()
     }
 
-    /// Maps a numbered SEND (0xE0 to 0xE5) to the standard's SEND; returns other opcodes unchanged.
+    /// Returns the standard SEND opcode of a numbered SEND (0xE0 to 0xE5); returns other opcodes unchanged.
     pub(crate) const fn unnumbered(self) -> Opcode {
         match self {
             Opcode::RC_NUMBERED_SEND_FIRST => Opcode::RC_SEND_FIRST,
@@ -254,7 +256,7 @@ impl Opcode {
         }
     }
 
-    /// Iterates over the table in ascending order of values.
+    /// Iterates over the rows of the opcode table in ascending order of opcodes.
     pub fn known() -> impl Iterator<Item = &'static OpcodeInfo> {
         TABLE.iter().flatten()
     }
@@ -275,7 +277,7 @@ impl fmt::Debug for Opcode {
     }
 }
 
-/// Expands each row to a constant, and all rows to the table indexed by value.
+/// Expands each row to a constant of `Opcode`, and all rows to `TABLE`, indexed by the value of the opcode.
 macro_rules! opcodes {
     ($($value:literal $constant:ident $name:literal $transport:ident $operation:ident $position:ident
        [$($header:ident)*] $payload:ident)*) => {
@@ -395,7 +397,7 @@ opcodes! {
     0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
     0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
 
-    // 0xC0 to 0xFF are left to manufacturers (IBA 9.2.1): sent only to a peer that has agreed to them.
+    // IBA 9.2.1 leaves 0xC0 to 0xFF to manufacturers. Sent only to a peer that has agreed to selective repeat.
     0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE"               Rc  SelectiveAcknowledge Only [Aeth SackEth]      Data
     0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST"                 Rc  Send              First   [RecvEth]           Data
     0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE"                Rc  Send              Middle  [RecvEth]           Data
@@ -435,7 +437,7 @@ mod tests {
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
                 5 => Transport::Xrc,
-                _ => Transport::Rc, // 0xC0 to 0xFF
+                _ => Transport::Rc, // SACK and numbered SENDs, 0xC0 to 0xFF
             };
             assert_eq!(info.transport, transport, "{name}");
             assert!(!(info.is_request && info.is_response), "{name}");

@@ -1,4 +1,4 @@
-//! Parsing of a received frame in one pass.
+//! Parses a received frame in one pass.
 
 use super::atomiceth::{AtomicAckEth, AtomicEth};
 use super::eth::{
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::id::{Gid, Mac};
 
-/// Reason why a frame is not a valid RoCE v2 packet. [`ParseError::index`] is its place in counters.
+/// Reason why a frame is not a valid RoCE v2 packet. [`ParseError::index`] is the index of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Another protocol: ARP, ICMP, neighbour discovery, another UDP port. Not an error.
+    /// The frame is of another protocol (ARP, ICMP, neighbour discovery) or for another UDP port. Not an error.
     #[error("not a RoCE v2 packet")]
     NotRoce,
     /// The frame is shorter than its headers, or than the length in its IP header.
@@ -30,7 +30,7 @@ pub enum ParseError {
     /// The IP version does not match the EtherType.
     #[error("bad IP version")]
     BadIpVersion,
-    /// IPv4 with options.
+    /// The IPv4 header has options.
     #[error("IPv4 options")]
     Ipv4Options,
     /// A fragment of an IP datagram.
@@ -42,22 +42,22 @@ pub enum ParseError {
     /// The UDP length is not the length of the IP payload.
     #[error("UDP and IP lengths differ")]
     LengthMismatch,
-    /// The base transport header's version is not 0.
+    /// The transport header version (TVer) is not 0.
     #[error("unknown transport header version")]
     BadTver,
-    /// The opcode is not in the table.
+    /// The opcode table does not list the opcode.
     #[error("unknown opcode")]
     UnknownOpcode,
     /// The pad count exceeds the bytes after the headers, or payload and pad are not a multiple of 4 bytes.
     #[error("bad pad count")]
     BadPad,
-    /// Payload or pad in a packet whose opcode carries none.
+    /// The packet has payload or pad, but its opcode permits no payload.
     #[error("unexpected payload")]
     UnexpectedPayload,
 }
 
 impl ParseError {
-    /// All reasons, in the order of [`ParseError::index`].
+    /// All variants, in the order of [`ParseError::index`].
     pub const ALL: [ParseError; 12] = [
         ParseError::NotRoce,
         ParseError::Truncated,
@@ -73,7 +73,7 @@ impl ParseError {
         ParseError::UnexpectedPayload,
     ];
 
-    /// Number of reasons.
+    /// Number of variants.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Returns a number below [`ParseError::COUNT`], the index of this reason in an array of counters.
@@ -87,30 +87,30 @@ impl ParseError {
 pub struct IpInfo {
     /// True for IPv6, false for IPv4.
     pub is_ipv6: bool,
-    /// Traffic class or type of service: DSCP (6 bits) and ECN (2 bits).
+    /// Traffic class (IPv4: type of service): DSCP (6 bits) and ECN (2 bits).
     pub tclass: u8,
-    /// Hop limit or time to live.
+    /// Hop limit (IPv4: time to live).
     pub ttl: u8,
     /// Flow label, 20 bits; 0 in IPv4.
     pub flow_label: u32,
 }
 
 impl IpInfo {
-    /// Whether the packet has a CE mark (RFC 3168).
+    /// Returns whether the packet has a CE mark (RFC 3168).
     pub const fn congestion_experienced(&self) -> bool {
         self.tclass & 3 == 3
     }
 }
 
-/// A RoCE v2 packet of a received frame, with consistent lengths and an opcode of the table. Its ICRC is not
-/// checked; see [`Packet::icrc_ok`].
+/// A RoCE v2 packet in a received frame, with consistent lengths and an opcode that the opcode table lists.
+/// [`Packet::parse`] does not check the ICRC; [`Packet::icrc_ok`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Ethernet destination.
+    /// Ethernet destination address.
     pub dst_mac: Mac,
-    /// Ethernet source.
+    /// Ethernet source address.
     pub src_mac: Mac,
-    /// Tag control information of the VLAN tag, `None` in an untagged frame.
+    /// Tag control information of the VLAN tag; `None` in an untagged frame.
     pub vlan: Option<u16>,
     /// The IP header without its addresses.
     pub ip: IpInfo,
@@ -124,22 +124,23 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
     /// Extension headers, `info.ext_len_bytes` bytes.
     ext: &'a [u8],
-    /// IP header to pad: the bytes under the ICRC.
+    /// The packet from its IP header to its pad bytes, from which the ICRC is computed.
     l3: &'a [u8],
     /// The received ICRC.
     icrc: u32,
 }
 
-/// Source and destination address of a connection's packets, to compare with received ones.
+/// Source and destination IP address of a connection's packets, which [`Packet::is_between`] compares with those of a
+/// received packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressPair {
     is_ipv6: bool,
-    /// Source and destination as in an IP header; IPv4 uses the first 8 bytes.
+    /// Source address, then destination address, as in an IP header; IPv4 addresses use the first 8 bytes.
     bytes: [u8; 32],
 }
 
 impl AddressPair {
-    /// The addresses of packets from `src` to `dst`, which must be of one IP family.
+    /// Returns the address pair of packets from `src` to `dst`, which must be of the same IP family.
     pub(crate) fn new(src: Gid, dst: Gid) -> Self {
         let is_ipv6 = !src.is_ipv4();
         let mut bytes = [0; 32];
@@ -154,7 +155,7 @@ impl AddressPair {
     }
 }
 
-/// The ICRC of a packet, and the fields under it that may differ in a retransmission.
+/// The ICRC of a packet, and the fields that the ICRC covers and that may differ in a retransmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     icrc: u32,
@@ -162,8 +163,8 @@ pub(crate) struct Fingerprint {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses a frame that starts with its Ethernet header. Bytes after the IP packet are ignored, as Ethernet
-    /// padding.
+    /// Parses a frame that starts with its Ethernet header. Ignores bytes after the IP packet, because they are
+    /// Ethernet padding. Does not check the ICRC.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
         let (bytes, rest) = take::<{ EthHeader::LEN }>(frame)?;
         let eth = EthHeader::parse(bytes);
@@ -205,59 +206,59 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Whether the received ICRC equals the one computed from the packet.
+    /// Returns whether the received ICRC equals the ICRC computed from the packet.
     pub fn icrc_ok(&self) -> bool {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Whether the packet belongs to `vlan`. A tag with VLAN identifier 0 is no VLAN, as `None` is (IEEE 802.1Q 9.6).
+    /// Returns whether the packet is of `vlan` (`None`: untagged). VLAN identifier 0 means untagged (IEEE 802.1Q 9.6).
     #[inline]
     pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
         self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
     }
 
-    /// The received ICRC, whether or not it is correct.
+    /// Returns the received ICRC, even if it is wrong.
     pub const fn icrc(&self) -> u32 {
         self.icrc
     }
 
-    /// Whether opcode, solicited event, extension headers and payload equal those of `other`. The caller compares
-    /// addresses and PSN. Not compared, because a retransmission may differ in them: IP identification, ECN, AckReq.
+    /// Returns whether opcode, solicited event, extension headers and payload equal those of `other`. The caller
+    /// compares addresses and PSN. IP identification, ECN and AckReq are ignored: a retransmission may change them.
     pub(crate) fn has_content_of(&self, other: &Packet<'_>) -> bool {
         let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
         content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
     }
 
-    /// Returns the fingerprint by which [`Packet::has_fingerprint`] compares a later packet of the same PSN.
+    /// Returns the fingerprint with which [`Packet::has_fingerprint`] compares a later packet of the same PSN.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// Whether this packet has the content of the one with the fingerprint `other`, by the ICRC. A CRC is no
-    /// protection against an attacker who knows that packet bit for bit.
+    /// Returns whether this packet has, by its ICRC, the content of the packet with the fingerprint `other`. A CRC is
+    /// no protection against an attacker who knows the other packet bit for bit.
     pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
 
-    /// The packet from its IP header to its pad bytes: the bytes under the ICRC.
+    /// Returns the packet from its IP header to its pad bytes, from which the ICRC is computed.
     pub const fn l3(&self) -> &'a [u8] {
         self.l3
     }
 
-    /// Source address; IPv4 is mapped (`::ffff:a.b.c.d`).
+    /// Returns the source IP address; an IPv4 address is mapped (`::ffff:a.b.c.d`).
     pub fn src_gid(&self) -> Gid {
         self.gid(12, 8)
     }
 
-    /// Destination address; IPv4 is mapped (`::ffff:a.b.c.d`).
+    /// Returns the destination IP address; an IPv4 address is mapped (`::ffff:a.b.c.d`).
     pub fn dst_gid(&self) -> Gid {
         self.gid(16, 24)
     }
 
-    /// Whether source and destination address are those of `pair`.
+    /// Returns whether source and destination IP address equal those of `pair`.
     #[inline]
     pub(crate) fn is_between(&self, pair: &AddressPair) -> bool {
-        // Source and destination are adjacent in the header, so one comparison covers both.
+        // Source and destination address are adjacent in the IP header, so a single comparison covers both addresses.
         if self.ip.is_ipv6 {
             pair.is_ipv6 && self.l3.get(8..).and_then(|b| b.first_chunk()) == Some(&pair.bytes)
         } else {
@@ -266,18 +267,20 @@ impl<'a> Packet<'a> {
         }
     }
 
+    /// Returns whether the source IP address is `gid`.
     #[inline]
     pub(crate) fn is_from(&self, gid: &Gid) -> bool {
         self.has_address(gid, 12, 8)
     }
 
-    /// Whether the destination address is `gid`.
+    /// Returns whether the destination IP address is `gid`.
     #[inline]
     pub fn is_to(&self, gid: &Gid) -> bool {
         self.has_address(gid, 16, 24)
     }
 
-    /// Compares in place, because a GID assembled from parts and read back whole stalls on store forwarding.
+    /// Returns whether the address at `v4_at` (IPv4) or `v6_at` (IPv6) is `gid`. Compares the bytes in the packet,
+    /// because a GID stored in parts and loaded whole causes a store-forwarding stall.
     #[inline]
     fn has_address(&self, gid: &Gid, v4_at: usize, v6_at: usize) -> bool {
         if self.ip.is_ipv6 {
@@ -288,7 +291,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The address at offset `v4_at` or `v6_at` of the IP header, whose length `parse` has checked.
+    /// Returns the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header. `parse` has checked its length.
     fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
         if self.ip.is_ipv6 {
             self.l3.get(v6_at..).and_then(|b| b.first_chunk()).map_or(Gid::ZERO, |ip| Gid(*ip))
@@ -298,75 +301,75 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The bytes of an extension header; `None` if the opcode does not have it.
+    /// Returns the bytes of the extension header `header`; `None` if the opcode has no such header.
     fn ext<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
         self.ext.get(self.info.offset_of(header)?..)?.first_chunk()
     }
 
-    /// RDMA extended transport header; as for the others, `None` if the opcode does not have it.
+    /// Returns the RDMA extended transport header; `None` if the opcode has no such header.
     pub fn reth(&self) -> Option<Reth> {
         self.ext(ExtHeader::Reth).map(Reth::parse)
     }
 
-    /// Acknowledge extended transport header.
+    /// Returns the acknowledge extended transport header; `None` if the opcode has no such header.
     pub fn aeth(&self) -> Option<Aeth> {
         self.ext(ExtHeader::Aeth).map(Aeth::parse)
     }
 
-    /// Atomic extended transport header.
+    /// Returns the atomic extended transport header; `None` if the opcode has no such header.
     pub fn atomiceth(&self) -> Option<AtomicEth> {
         self.ext(ExtHeader::AtomicEth).map(AtomicEth::parse)
     }
 
-    /// Original value of an atomic acknowledge.
+    /// Returns the atomic acknowledge extended transport header; `None` if the opcode has no such header.
     pub fn atomicacketh(&self) -> Option<AtomicAckEth> {
         self.ext(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
     }
 
-    /// Immediate data, read as big-endian. Network order (`__be32 imm_data`) is `to_be()` of it.
+    /// Returns the immediate data, read as big-endian ([`ImmDt`]); `None` if the opcode carries no immediate data.
     pub fn immdt(&self) -> Option<u32> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
     }
 
-    /// Invalidate extended transport header.
+    /// Returns the invalidate extended transport header; `None` if the opcode has no such header.
     pub fn ieth(&self) -> Option<Ieth> {
         self.ext(ExtHeader::Ieth).map(Ieth::parse)
     }
 
-    /// Datagram extended transport header.
+    /// Returns the datagram extended transport header; `None` if the opcode has no such header.
     pub fn deth(&self) -> Option<Deth> {
         self.ext(ExtHeader::Deth).map(Deth::parse)
     }
 
-    /// Extended reliable connection header.
+    /// Returns the XRC extended transport header; `None` if the opcode has no such header.
     pub fn xrceth(&self) -> Option<XrcEth> {
         self.ext(ExtHeader::XrcEth).map(XrcEth::parse)
     }
 
-    /// Selective acknowledge extended transport header.
+    /// Returns the selective acknowledge extended transport header; `None` if the opcode has no such header.
     pub fn sacketh(&self) -> Option<SackEth> {
         self.ext(ExtHeader::SackEth).map(SackEth::parse)
     }
 
-    /// Receive extended transport header.
+    /// Returns the receive extended transport header; `None` if the opcode has no such header.
     #[inline]
     pub fn recveth(&self) -> Option<RecvEth> {
         self.ext(ExtHeader::RecvEth).map(RecvEth::parse)
     }
 
-    /// Flush extended transport header.
+    /// Returns the flush extended transport header; `None` if the opcode has no such header.
     pub fn feth(&self) -> Option<Feth> {
         self.ext(ExtHeader::Feth).map(Feth::parse)
     }
 }
 
-/// The first `N` bytes as an array, and the rest.
+/// Returns the first `N` bytes as an array, and the bytes after them.
 fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// Fields of an IP header. Without a `bool`, because `Result` would store its discriminant there, write the
-/// fields one by one and read them back together, which stalls on store forwarding.
+/// Fields of an IP header. No field is a `bool`, because `Result` would keep its discriminant in the `bool`, store the
+/// fields one by one and load them together, which causes a store-forwarding stall.
 struct IpParts<'a> {
     tclass: u8,
     ttl: u8,
@@ -376,8 +379,8 @@ struct IpParts<'a> {
     payload: &'a [u8],
 }
 
-/// Whether the bytes after an IP header begin a UDP header of another port than RoCE's. Checked before checksum
-/// and lengths, because errors in other protocols' packets must not be counted.
+/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to another port than [`ROCE_PORT`]. Called
+/// before checksum and lengths are checked, because errors in packets of other protocols must not be counted.
 fn is_other_udp(rest: &[u8]) -> bool {
     matches!(rest, [_, _, d0, d1, ..] if u16::from_be_bytes([*d0, *d1]) != ROCE_PORT)
 }
@@ -424,7 +427,7 @@ fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
     Ok(IpParts { tclass, ttl, flow_label, packet, payload })
 }
 
-/// The parts of a UDP payload.
+/// Headers, payload and ICRC of a RoCE v2 packet.
 struct Transport<'a> {
     bth: Bth,
     info: &'static OpcodeInfo,
@@ -433,7 +436,7 @@ struct Transport<'a> {
     icrc: u32,
 }
 
-/// Always inlined, for the reason of [`Bth::parse`].
+/// Parses the UDP payload of a RoCE v2 packet. Always inlined, for the reason that [`Bth::parse`] states.
 #[inline(always)]
 fn parse_transport(bytes: &[u8]) -> Result<Transport<'_>, ParseError> {
     let (header, rest) = take::<{ Bth::LEN }>(bytes)?;

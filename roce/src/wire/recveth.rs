@@ -1,19 +1,19 @@
 //! Receive extended transport header: not of the standard (docs/WIRE.md), sent only to a peer that has agreed
-//! to selective repeat. It names the receive, and the packet of its message, to which the payload of a SEND
-//! belongs, so that an out-of-order payload can be placed on arrival (IRN section 5.3, RFC 5041 section 5).
+//! to selective repeat. The header gives the receive that a SEND consumes and the index of the packet in the SEND,
+//! so that an out-of-order payload can be placed on arrival (IRN section 5.3, RFC 5041 section 5).
 //!
 //! ```text
-//!   byte 0..3             4..7
-//!   | receive            | packet |
+//!   bytes 0..3                 bytes 4..7
+//!   | recv WQE sequence number | packet index in its message |
 //! ```
 
-/// Receive extended transport header, 8 bytes.
+/// Receive extended transport header, 8 bytes, of a numbered SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvEth {
-    /// Recv WQE sequence number: messages before this one that consume a receive (SENDs and WRITEs with
-    /// immediate), since the connection was made, modulo 2^32.
+    /// Recv WQE sequence number: SENDs and WRITEs with immediate that the connection has sent before this SEND,
+    /// modulo 2^32.
     pub recv_seq: u32,
-    /// Packets of the same message before this one.
+    /// Index of the packet in its message: 0 in the first packet.
     pub packet: u32,
 }
 

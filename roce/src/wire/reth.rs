@@ -2,10 +2,10 @@
 
 use crate::id::RKey;
 
-/// RDMA extended transport header, 16 bytes: the responder's memory that a request reads or writes.
+/// RDMA extended transport header, 16 bytes: the memory of the responder that a request reads, writes or flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// Virtual address of the first byte.
+    /// Virtual address of the first byte in the responder's memory.
     pub va: u64,
     /// R_Key of the memory region.
     pub rkey: RKey,

@@ -2,27 +2,27 @@
 //! peer that has agreed to selective repeat.
 //!
 //! ```text
-//!   byte 0                1..3
-//!   | version 1 | flags | PSN of the trigger |
+//!   byte 0                                bytes 1..3
+//!   | version 1 (4 bits) | flags (4 bits) | PSN of the packet that triggered the SACK |
 //! ```
-//! The header follows an AETH. The base transport header's PSN is the expected PSN, as in a NAK: all requests
-//! before it have been executed. The payload is a bitmap of 32-bit big-endian words: bit `i` of word
-//! `w`, counted from the least significant, stands for PSN + 1 + 32 `w` + `i`, and is 1 if that
-//! packet was received.
+//! The header follows an AETH. The PSN of the base transport header is the expected PSN, as in a NAK: the responder
+//! has executed all requests below this PSN. The payload is a bitmap of 32-bit big-endian words: bit `i` of word
+//! `w`, counted from the least significant bit, stands for the packet with PSN + 1 + 32 `w` + `i`, and is 1 if
+//! that packet was received.
 
 use crate::psn::Psn;
 
-/// Flag 0: the triggering packet had been received before.
+/// Flag bit 0: the packet that triggered the SACK is a duplicate.
 const DUPLICATE: u8 = 1;
 
 /// Selective acknowledge extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SackEth {
-    /// Format, 4 bits: [`SackEth::VERSION`].
+    /// Version of the format of header and bitmap, 4 bits: [`SackEth::VERSION`].
     pub version: u8,
-    /// Whether the triggering packet had been received before.
+    /// True if the packet that triggered the SACK is a duplicate.
     pub duplicate: bool,
-    /// PSN of the packet that triggered this response.
+    /// PSN of the request packet that triggered the SACK.
     pub trigger: Psn,
 }
 
@@ -30,7 +30,7 @@ impl SackEth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// The only format defined.
+    /// The only version defined.
     pub const VERSION: u8 = 1;
 
     /// Words of the longest bitmap: 4,096 PSNs, 512 bytes.
@@ -50,8 +50,8 @@ impl SackEth {
     }
 }
 
-/// Iterates over the words of a bitmap. Bytes after the last whole word, or after 128 words, are
-/// ignored.
+/// Iterates over the words of the bitmap in `payload`. Ignores bytes after the last whole word, or after
+/// [`SackEth::BITMAP_WORDS_MAX`] words.
 pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
     let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);
     words.map(|word| word.try_into().map_or(0, u32::from_be_bytes))

@@ -1,4 +1,4 @@
-//! Frames to send. The headers that are constant for a destination are written once, then copied per packet.
+//! Builds frames to send. The headers that are constant for a destination are written once, then copied per packet.
 
 use super::atomiceth::{AtomicAckEth, AtomicEth};
 use super::bth::{self, Bth};
@@ -15,7 +15,7 @@ use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of the IP, UDP and base transport headers.
+/// Bytes of the IP header (IPv4, IPv6), UDP header and base transport header.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 /// Bytes of the Ethernet header, without and with a VLAN tag.
@@ -25,19 +25,19 @@ const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 /// Header fields that are the same in all packets to one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderSpec {
-    /// Ethernet source.
+    /// Ethernet source address.
     pub src_mac: Mac,
-    /// Ethernet destination.
+    /// Ethernet destination address.
     pub dst_mac: Mac,
-    /// Tag control information of the VLAN tag, `None` for untagged frames.
+    /// Tag control information of the VLAN tag; `None` for untagged frames.
     pub vlan: Option<u16>,
     /// Source address.
     pub src: Gid,
-    /// Destination address, of the same family as `src`.
+    /// Destination address, of the same IP family as `src`.
     pub dst: Gid,
-    /// Traffic class or type of service: DSCP (6 bits) and ECN (2 bits).
+    /// Traffic class (IPv4: type of service): DSCP (6 bits) and ECN (2 bits).
     pub tclass: u8,
-    /// Hop limit or time to live.
+    /// Hop limit (IPv4: time to live).
     pub ttl: u8,
     /// IPv6 flow label, 20 bits; ignored for IPv4.
     pub flow_label: u32,
@@ -50,7 +50,7 @@ pub struct HeaderSpec {
 }
 
 impl HeaderSpec {
-    /// The IPv4 header with length, identification and checksum 0, which `fill_v4` sets per packet.
+    /// Returns the IPv4 header. Length, identification and checksum are 0, because `fill_v4` sets them per packet.
     fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
         Ipv4Header {
             version_ihl: VERSION_IHL,
@@ -66,7 +66,7 @@ impl HeaderSpec {
         }
     }
 
-    /// The IPv6 header with length 0, which `fill_v6` sets per packet.
+    /// Returns the IPv6 header. The length is 0, because `fill_v6` sets it per packet.
     fn ipv6(&self, src: Ipv6Addr, dst: Ipv6Addr) -> Ipv6Header {
         Ipv6Header {
             version: 6,
@@ -81,7 +81,7 @@ impl HeaderSpec {
     }
 }
 
-/// Source and destination of a [`HeaderSpec`] are of different IP families.
+/// Error: source and destination address of a [`HeaderSpec`] are of different IP families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "source GID {src} and destination GID {dst} are of two IP families; choose a source GID of the destination's family"
@@ -96,11 +96,11 @@ pub struct MixedFamilies {
 /// Header fields that differ from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSpec {
-    /// Opcode; must be in the table.
+    /// Opcode; the opcode table must list the opcode.
     pub opcode: Opcode,
     /// Solicited event (SE).
     pub solicited: bool,
-    /// AckReq.
+    /// AckReq: requests an ACK of this packet.
     pub ack_req: bool,
     /// Forward explicit congestion notification (FECN).
     pub fecn: bool,
@@ -114,7 +114,7 @@ pub struct PacketSpec {
     pub payload_len: usize,
 }
 
-/// A frame whose headers are written: the parts left to fill, in wire order.
+/// The parts of a frame that the caller of [`HeaderTemplate::write`] fills, in wire order.
 #[derive(Debug)]
 pub struct FrameParts<'a> {
     /// Space for the extension headers of the opcode. Not zeroed.
@@ -125,80 +125,80 @@ pub struct FrameParts<'a> {
 }
 
 impl FrameParts<'_> {
-    /// The space of one extension header; `None` if the opcode does not have it.
+    /// Returns the space of the extension header `header`; `None` if the opcode has no such header.
     fn ext<const N: usize>(&mut self, header: ExtHeader) -> Option<&mut [u8; N]> {
         self.ext.get_mut(self.info.offset_of(header)?..)?.first_chunk_mut()
     }
 
-    /// Writes the RDMA extended transport header; `None` where the opcode does not have it.
+    /// Writes the RDMA extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_reth(&mut self, reth: Reth) -> Option<()> {
         self.ext(ExtHeader::Reth).map(|bytes| reth.write(bytes))
     }
 
-    /// Writes the acknowledge extended transport header; `None` where the opcode does not have it.
+    /// Writes the acknowledge extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_aeth(&mut self, aeth: Aeth) -> Option<()> {
         self.ext(ExtHeader::Aeth).map(|bytes| aeth.write(bytes))
     }
 
-    /// Writes the immediate data; `None` where the opcode does not have it.
+    /// Writes the immediate data; `None` if the opcode carries no immediate data.
     #[must_use]
     pub fn set_immdt(&mut self, imm: u32) -> Option<()> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt { imm }.write(bytes))
     }
 
-    /// Writes the atomic extended transport header; `None` where the opcode does not have it.
+    /// Writes the atomic extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_atomiceth(&mut self, atomiceth: AtomicEth) -> Option<()> {
         self.ext(ExtHeader::AtomicEth).map(|bytes| atomiceth.write(bytes))
     }
 
-    /// Writes the atomic acknowledge header; `None` where the opcode does not have it.
+    /// Writes the atomic acknowledge extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_atomicacketh(&mut self, atomicacketh: AtomicAckEth) -> Option<()> {
         self.ext(ExtHeader::AtomicAckEth).map(|bytes| atomicacketh.write(bytes))
     }
 
-    /// Writes the invalidate header; `None` where the opcode does not have it.
+    /// Writes the invalidate extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_ieth(&mut self, ieth: Ieth) -> Option<()> {
         self.ext(ExtHeader::Ieth).map(|bytes| ieth.write(bytes))
     }
 
-    /// Writes the datagram header; `None` where the opcode does not have it.
+    /// Writes the datagram extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_deth(&mut self, deth: Deth) -> Option<()> {
         self.ext(ExtHeader::Deth).map(|bytes| deth.write(bytes))
     }
 
-    /// Writes the extended reliable connection header; `None` where the opcode does not have it.
+    /// Writes the XRC extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_xrceth(&mut self, xrceth: XrcEth) -> Option<()> {
         self.ext(ExtHeader::XrcEth).map(|bytes| xrceth.write(bytes))
     }
 
-    /// Writes the selective acknowledge header; `None` where the opcode does not have it.
+    /// Writes the selective acknowledge extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_sacketh(&mut self, sacketh: SackEth) -> Option<()> {
         self.ext(ExtHeader::SackEth).map(|bytes| sacketh.write(bytes))
     }
 
-    /// Writes the receive header; `None` where the opcode does not have it.
+    /// Writes the receive extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_recveth(&mut self, recveth: RecvEth) -> Option<()> {
         self.ext(ExtHeader::RecvEth).map(|bytes| recveth.write(bytes))
     }
 
-    /// Writes the flush header; `None` where the opcode does not have it.
+    /// Writes the flush extended transport header; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_feth(&mut self, feth: Feth) -> Option<()> {
         self.ext(ExtHeader::Feth).map(|bytes| feth.write(bytes))
     }
 }
 
-/// The headers of packets to one destination, ready to copy: Ethernet, VLAN tag, IP, UDP and base
-/// transport header. "Don't fragment" is set in IPv4, the UDP checksum is 0, MigReq is 1 unless changed.
+/// The headers of all packets to one destination: Ethernet header, VLAN tag, IP, UDP and base transport header.
+/// "Don't fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 until [`HeaderTemplate::set_mig_req`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
     /// The headers: the first `header_len()` bytes.
@@ -206,14 +206,14 @@ pub struct HeaderTemplate {
     is_ipv6: bool,
     has_vlan: bool,
     mig_req: bool,
-    /// Sum of the IPv4 header's 16-bit words, with length, identification and checksum 0.
+    /// Sum of the 16-bit words of the IPv4 header, with length, identification and checksum 0; 0 for IPv6.
     ipv4_sum: u32,
-    /// ICRC of the headers alone, with zeroes in the fields in which packets differ.
+    /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
     header_crc: u32,
 }
 
 impl HeaderTemplate {
-    /// Builds the headers of `spec`.
+    /// Builds the headers that `spec` describes.
     ///
     /// # Errors
     /// [`MixedFamilies`] if source and destination address are of different IP families.
@@ -244,7 +244,7 @@ impl HeaderTemplate {
         Ok(template)
     }
 
-    /// Writes all headers, with zeroes in the fields in which packets differ.
+    /// Writes all headers, with zeroes in the fields that differ between packets.
     fn put_headers<const N: usize>(
         &mut self,
         spec: &HeaderSpec,
@@ -278,23 +278,23 @@ impl HeaderTemplate {
         bytes.put(|b| bth.write(b));
     }
 
-    /// Whether packets are IPv6.
+    /// Returns whether the packets are IPv6 packets.
     pub const fn is_ipv6(&self) -> bool {
         self.is_ipv6
     }
 
-    /// Bytes from the Ethernet header to the base transport header.
+    /// Returns the length of the headers in bytes, from the Ethernet header to the base transport header.
     pub(crate) const fn header_len(&self) -> usize {
         self.l3_offset() + if self.is_ipv6 { V6_LEN } else { V4_LEN }
     }
 
-    /// Bytes of a frame with `ext_len` bytes of extension headers and `payload_len` of payload, pad and ICRC
-    /// included.
+    /// Returns the length in bytes of a frame with `ext_len` bytes of extension headers and `payload_len` bytes of
+    /// payload, including pad and ICRC.
     pub const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
         self.header_len() + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
     }
 
-    /// Sets MigReq of the packets written after this call. Initially 1; CNPs are sent with 0.
+    /// Sets MigReq of the packets written after this call. The initial value is 1; CNPs are sent with 0.
     pub fn set_mig_req(&mut self, mig_req: bool) {
         self.mig_req = mig_req;
     }
@@ -313,11 +313,12 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes the headers up to the base transport header, and the pad. The caller fills both parts returned,
-    /// then calls [`HeaderTemplate::seal`].
+    /// Writes the headers up to the base transport header, and the pad. The caller fills the extension headers and
+    /// the payload that this function returns, then calls [`HeaderTemplate::seal`].
     ///
-    /// `None` if `frame` is not exactly [`HeaderTemplate::frame_len`] bytes long, the opcode is not in the table
-    /// or carries no payload but `payload_len` is not 0, or the length does not fit the IP header (65,535 bytes).
+    /// `None` if `frame` is not [`HeaderTemplate::frame_len`] bytes long, if the opcode table does not list the
+    /// opcode, if the opcode permits no payload but `payload_len` is not 0, or if the length field of the IP header
+    /// would exceed 65,535.
     #[must_use]
     pub fn write<'f>(&self, frame: &'f mut [u8], spec: &PacketSpec) -> Option<FrameParts<'f>> {
         let info = spec.opcode.info()?;
@@ -339,9 +340,9 @@ impl HeaderTemplate {
         Some(FrameParts { ext, payload, info })
     }
 
-    /// Computes the ICRC of an otherwise complete frame and writes it at the frame's end. The headers must be
-    /// those that [`HeaderTemplate::write`] of this template wrote; debug builds assert it. `None` if `frame` is
-    /// shorter than headers and ICRC.
+    /// Computes the ICRC of an otherwise complete frame and writes the ICRC to the last 4 bytes of the frame.
+    /// [`HeaderTemplate::write`] of the same template must have written the headers, which debug builds assert.
+    /// `None` if `frame` is shorter than headers and ICRC.
     #[must_use]
     pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
@@ -356,18 +357,18 @@ impl HeaderTemplate {
         Some(())
     }
 
-    /// Computes the value of `ipv4_sum`.
+    /// Returns the sum of the 16-bit words of the IPv4 header in `bytes`, for `ipv4_sum`.
     fn sum_ipv4(&self) -> u32 {
         self.bytes.get(self.l3_offset()..).and_then(|b| b.first_chunk()).map_or(0, ipv4::word_sum)
     }
 
-    /// Offset of the IP header in bytes.
+    /// Returns the offset of the IP header in the frame, in bytes.
     const fn l3_offset(&self) -> usize {
         if self.has_vlan { VLAN_LEN } else { ETH_LEN }
     }
 
-    /// Writes the headers of an IPv4 frame, `LEN` bytes with the IP header at `L3`, and returns the bytes after
-    /// them. `None` if the IP packet exceeds 65,535 bytes.
+    /// Writes the headers of an IPv4 frame, `LEN` bytes with the IP header at offset `L3`, and returns the bytes
+    /// after the headers. `None` if the IP packet exceeds 65,535 bytes.
     fn fill_v4<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -387,7 +388,7 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// Writes the headers of an IPv6 frame, as `fill_v4` does.
+    /// Writes the headers of an IPv6 frame, as `fill_v4` does for IPv4. `None` if the IP payload exceeds 65,535 bytes.
     fn fill_v6<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -403,7 +404,7 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// Writes the fields of the base transport header in which packets differ.
+    /// Writes the fields of the base transport header that differ between packets.
     fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], spec: &PacketSpec) {
         let [len_low, ..] = spec.payload_len.to_le_bytes();
         let pad_bytes = len_low.wrapping_neg() & 3;
@@ -416,7 +417,8 @@ impl HeaderTemplate {
     }
 }
 
-/// Writes headers one after another. The buffer must be long enough; a header that does not fit is left out.
+/// Buffer to which headers are written one after another. The buffer must be long enough for all headers; the first
+/// header that does not fit, and all headers after it, are not written.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {

@@ -1,5 +1,5 @@
-//! Properties of whole frames: this parser and etherparse read back the fields that were written; no received
-//! frame can panic; the ICRC covers all bits but the masked ones.
+//! Properties of whole frames: [`Packet::parse`] and etherparse read back the fields that [`HeaderTemplate`] wrote; no
+//! received frame causes a panic; the ICRC covers all bits except the masked bits.
 
 use super::*;
 use crate::id::{Gid, Mac, Msn, PKey, QKey, Qpn, RKey};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const UDP_PORT: u16 = 4791;
 
-/// All inputs of a frame.
+/// All values from which a test builds a frame.
 #[derive(Clone, Debug)]
 struct Recipe {
     header: HeaderSpec,
@@ -19,7 +19,7 @@ struct Recipe {
     payload: Vec<u8>,
 }
 
-/// A value for every extension header; a frame contains those of its opcode.
+/// A value for every extension header; a frame contains only the extension headers of its opcode.
 #[derive(Clone, Copy, Debug)]
 struct Ext {
     reth: Reth,
@@ -51,7 +51,7 @@ fn any_ext() -> impl Strategy<Value = Ext> {
     })
 }
 
-/// Two addresses of one family.
+/// Generates two addresses of the same IP family.
 fn any_addresses() -> impl Strategy<Value = (Gid, Gid)> {
     let v4 = any::<[[u8; 4]; 2]>().prop_map(|[a, b]| (Gid::from(Ipv4(a)), Gid::from(Ipv4(b))));
     let v6 = any::<[[u8; 16]; 2]>()
@@ -88,7 +88,7 @@ fn any_header() -> impl Strategy<Value = HeaderSpec> {
     )
 }
 
-/// Lengths around every path MTU and every block size of the ICRC computation, and any other.
+/// Generates payload lengths: 3 of 4 near a path MTU or a block size of the ICRC computation, the rest in 0..=4096.
 fn any_payload_len() -> impl Strategy<Value = usize> {
     let near = prop::sample::select(vec![0usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4092]);
     prop_oneof![3 => (near, 0..=4usize).prop_map(|(a, b)| a + b), 1 => 0..=4096usize]
@@ -122,7 +122,7 @@ impl Recipe {
         template
     }
 
-    /// The sealed frame, written into a buffer of 0xA5 bytes.
+    /// Builds the frame, with its ICRC, in a buffer of 0xA5 bytes.
     fn frame(&self) -> Vec<u8> {
         let template = self.template();
         let info = self.packet.opcode.info().unwrap();
@@ -143,7 +143,7 @@ impl Recipe {
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
-                // These have no setter; the ICRC covers the 0xA5 bytes that the buffer has there.
+                // `FrameParts` has no setter for these headers: the 0xA5 bytes of the buffer stay, under the ICRC.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
             .unwrap();
@@ -194,7 +194,7 @@ impl Recipe {
     }
 }
 
-/// The UDP payload as etherparse reads the frame; checks the IPv4 header checksum on the way.
+/// Returns the UDP payload that etherparse finds in `frame`; asserts IPv4 header checksum and UDP destination port.
 fn udp_payload(frame: &[u8]) -> Vec<u8> {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     if let Some(NetSlice::Ipv4(ip)) = &sliced.net {
@@ -211,10 +211,10 @@ fn udp_payload(frame: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether the ICRC covers bit `bit` (0 is the least significant) of the byte at offset `at` from the IP header.
+/// Returns whether the ICRC covers bit `bit` (0: least significant) of the byte at offset `at` from the IP header.
 fn is_covered(is_ipv6: bool, at: usize, bit: u32) -> bool {
     if is_ipv6 {
-        // Traffic class and flow label begin in the low half of the first byte.
+        // The traffic class begins in the low half of byte 0; the flow label ends with byte 3.
         !matches!((at, bit), (0, 0..=3) | (1..=3 | 7 | 46..=47 | 52, _))
     } else {
         !matches!(at, 1 | 8 | 10..=11 | 26..=27 | 32)
@@ -303,7 +303,7 @@ proptest! {
     }
 }
 
-/// Calls every accessor of a frame; if it parses, etherparse must agree on its length.
+/// Parses a frame. If `frame` is valid, calls every accessor and asserts that etherparse finds the same length.
 fn look_at_everything(frame: &[u8]) {
     let Ok(packet) = Packet::parse(frame) else { return };
     let ext = [
@@ -330,7 +330,7 @@ fn look_at_everything(frame: &[u8]) {
     assert_eq!(udp.payload().len(), len);
 }
 
-/// The ICRC as the standard defines it, bit by bit over the masked packet.
+/// Computes the ICRC as IBA defines it, bit by bit over the masked packet.
 fn plain_icrc(packet: &Packet<'_>) -> u32 {
     let mut crc = u32::MAX;
     let mut feed = |byte: u8| {

@@ -12,9 +12,9 @@ pub struct UdpHeader {
     pub source_port: u16,
     /// Destination port; [`ROCE_PORT`] in a RoCE v2 packet.
     pub dest_port: u16,
-    /// Bytes of this header and the payload.
+    /// Length of header and payload in bytes.
     pub len_bytes: u16,
-    /// Checksum; sent as 0 (none), because the ICRC covers the payload, and ignored when received.
+    /// Checksum; sent as 0 (no checksum), because the ICRC covers the payload. Ignored when received.
     pub checksum: u16,
 }
 
@@ -42,19 +42,19 @@ impl UdpHeader {
     }
 }
 
-/// Returns the UDP source port of a flow label (20 bits): its high 6 bits XORed into its low 14, in the
-/// dynamic port range (0xC000 to 0xFFFF).
+/// Returns the UDP source port for a flow label (20 bits), in the dynamic port range: 0xC000 plus the low 14 bits
+/// of the flow label XORed with its high 6 bits.
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xF_FFFF;
-    // The mask leaves 14 bits, so the cast loses nothing.
+    // The mask leaves 14 bits, so the cast loses no bit.
     0xC000 | ((label ^ (label >> 14)) & 0x3FFF) as u16
 }
 
-/// Returns the flow label (20 bits) of a connection whose address vector has none. The function is
-/// symmetric, so both directions of a connection use one UDP source port.
+/// Returns the flow label (20 bits) of a connection whose address vector has flow label 0. Because the function is
+/// symmetric, both directions of a connection use the same UDP source port.
 pub const fn flow_label_from_qpns(local: Qpn, remote: Qpn) -> u32 {
     let product = local.value() as u64 * remote.value() as u64;
-    // 48 bits fold into 20.
+    // XORs the 48 bits of the product into 20 bits, so that every bit has an effect.
     ((product ^ (product >> 20) ^ (product >> 40)) & 0xF_FFFF) as u32
 }
 

@@ -3,7 +3,7 @@
 /// XRC extended transport header, 4 bytes. The reserved byte is sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
-    /// Shared receive queue at the responder, 24 bits.
+    /// Number of the shared receive queue at the responder, 24 bits.
     pub srqn: u32,
 }
 
