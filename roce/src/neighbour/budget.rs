@@ -3,30 +3,30 @@
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Replies to one source in a burst.
+/// Replies to one source in a burst: the size of its token bucket.
 pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
 /// Time between two replies to one source after the burst: 1 ms, so a thousand per second.
 pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
-/// Sources with a bucket. One more replaces the bucket filled longest ago, so memory is bounded for any number of
-/// sources. Replies to all sources together are bounded by [`super::ANSWERS_WAITING_MAX`].
+/// Token buckets at most. A further source replaces the bucket filled longest ago, so memory is bounded for any number
+/// of sources. [`super::ANSWERS_WAITING_MAX`] bounds the replies to all sources together.
 pub(crate) const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     source: Mac,
     tokens: u32,
-    /// The time up to which tokens have been credited.
+    /// The time up to which tokens have been credited to the bucket.
     filled_at: Instant,
 }
 
-/// The buckets, at most [`SOURCES_MAX`].
+/// The token buckets of all sources, at most [`SOURCES_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     buckets: Vec<Bucket>,
 }
 
 impl Budget {
-    /// Credits the tokens earned up to `now` to `source`, then takes one. False if there is none.
+    /// Credits `source` with the tokens earned up to `now`, then takes a token. Returns false if `source` has no token.
     pub(super) fn charge(&mut self, source: Mac, now: Instant) -> bool {
         let Some(bucket) = self.bucket_of(source, now) else { return false };
         let elapsed_nanos = now.nanos_since(bucket.filled_at);

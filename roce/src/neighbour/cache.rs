@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!              lookup                    reply
-//!   (none) ----------> Incomplete ------------------> Known <-------------- reply --------------+
-//!       ^                  |  ASK_WAIT_NANOS over       |  lookup when stale, or another        |
-//!       | evicted          v                            v  address is claimed                   |
-//!       +------------- Failed <---- no reply ----- Probing: old address queried, then broadcast +
-//!                          |  lookup after the hold, or a claim
+//!   (none) ----------> Incomplete ------------------> Known <------------- reply --------------+
+//!       ^                  |  no reply within           |  lookup of a stale entry, or a claim |
+//!       | evicted          v  ASK_WAIT_NANOS            v  of another Ethernet address         |
+//!       +------------- Failed <---- no reply ----- Probing: unicast queries, then broadcast ---+
+//!                          |  lookup after FAILED_HOLD_NANOS, or a claim
 //!                          +-------> Incomplete
 //! ```
 //!
-//! Only a lookup creates an entry, so received frames cannot fill the cache. Only a reply to an outstanding query
-//! changes an Ethernet address, and the address in use changes only after it did not reply for [`PROBE_WAIT_NANOS`].
-//! A claim starts that verification, at most once per [`VERIFY_INTERVAL_NANOS`].
+//! A received frame never creates an entry, so received frames cannot fill the cache. Of received frames, only a reply
+//! to an outstanding query changes an Ethernet address; an address in use is replaced only after it has not replied to
+//! the unicast queries of a verification ([`PROBE_WAIT_NANOS`]). A claim starts a verification, at most once per
+//! [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ use std::net::IpAddr;
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Entries of the cache at most; a subnet of a cluster commonly has fewer hosts.
+/// Cache entries at most; a subnet of a cluster commonly has fewer hosts.
 pub(crate) const NEIGHBOURS_MAX: usize = 1024;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
@@ -29,15 +30,15 @@ const MILLISECOND_NANOS: u64 = 1_000_000;
 /// not delay a connection for long.
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
-/// Wait for the reply to each unicast query to the address in use, before queries are broadcast.
+/// Wait for the reply to each unicast query to the Ethernet address in use, before queries are broadcast.
 pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
-/// Minimum time from a reply to the next verification that a claim starts, hence the longest delay of the first
-/// query after a neighbour has moved.
+/// Minimum time from a reply to the next verification started by a claim: 1 s. So the first query after the claim of a
+/// neighbour that has moved is delayed by at most 1 s.
 pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
-/// Time after a reply until a lookup verifies the address (RFC 4861, REACHABLE_TIME): 30 s.
+/// Time after a reply until a lookup verifies the Ethernet address (RFC 4861, REACHABLE_TIME): 30 s.
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
-/// Time for which lookups of a neighbour that did not reply fail without a query: 1 s.
+/// Time for which lookups of a neighbour that did not reply return `Unreachable` without a query: 1 s.
 const FAILED_HOLD_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
@@ -47,35 +48,37 @@ const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 pub enum Resolution {
     /// The Ethernet address for frames to this destination.
     Known(Mac),
-    /// A query is outstanding; resolve again when the generation has changed.
+    /// A query is due or outstanding; resolve again when [`super::Neighbour::generation`] has changed.
     Pending,
     /// No neighbour replied, the cache is full, or the address is neither on the link nor behind a gateway.
     Unreachable,
 }
 
-/// Creator of an entry.
+/// Source of the Ethernet address of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// A lookup, or the kernel: replies may change the entry, and new entries may evict it.
+    /// Replies, or the kernel. A reply may change the entry, and a new entry may evict this entry.
     Asked,
-    /// The configuration. Neither evicted nor changed by received frames.
+    /// The configuration. The entry is neither evicted nor changed by received frames.
     Configured,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Queries are broadcast; `asks` have been sent, the next is sent at `due`.
+    /// `asks` broadcast or multicast queries have been sent. At `due` the next query is sent, or the entry fails.
     Incomplete {
         asks: usize,
         due: Instant,
     },
-    /// After `fresh_until` a lookup starts a verification; before `settled_until` a claim does not.
+    /// `mac` is in use. A verification starts with a lookup at or after `fresh_until`, or at `settled_until` at the
+    /// earliest because of a claim of another Ethernet address.
     Known {
         mac: Mac,
         fresh_until: Instant,
         settled_until: Instant,
     },
-    /// `mac`, in use, is being verified: unicast queries first, then broadcast. `claimed`: started by a claim.
+    /// `mac` is in use and is being verified: by unicast queries first, then by broadcast. `asks` and `due` as in
+    /// `Incomplete`. `claimed` is true if a claim started the verification.
     Probing {
         mac: Mac,
         asks: usize,
@@ -108,7 +111,7 @@ impl State {
         }
     }
 
-    /// Destination of the outstanding query: `None` if there is none, `Some(None)` for broadcast.
+    /// Returns the destination of the outstanding query, `Some(None)` for broadcast; `None` if no query is outstanding.
     fn asked(self) -> Option<Option<Mac>> {
         match self {
             State::Incomplete { asks, .. } if asks > 0 => Some(None),
@@ -127,7 +130,7 @@ struct Entry {
     used: Instant,
 }
 
-/// A query to send: to `probe`, the address being verified, or broadcast if that is `None`.
+/// A query for `ip` to send: unicast to `probe`, the Ethernet address to verify, or broadcast if `probe` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) ip: IpAddr,
@@ -145,7 +148,7 @@ pub(super) struct CacheCounters {
     pub(super) moves_followed: u64,
 }
 
-/// The neighbour cache. The maps are ordered, so that the order of queries repeats in a simulation.
+/// The neighbour cache. The maps are ordered, so that the order of queries is the same in each run of a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: BTreeMap<IpAddr, Entry>,
@@ -160,32 +163,33 @@ impl Cache {
         self.generation
     }
 
-    /// When the next query is due.
+    /// Returns the time at which the next query is sent or an entry fails; `None` if no timer runs.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// The Ethernet address of `ip`, if resolved.
+    /// Returns the Ethernet address in use for `ip`; `None` if `ip` is not resolved.
     pub(super) fn mac_of(&self, ip: IpAddr) -> Option<Mac> {
         self.entries.get(&ip)?.state.mac()
     }
 
-    /// Whether there is an entry for `ip`, in any state.
+    /// Returns whether `ip` has an entry, in any state.
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         self.entries.contains_key(&ip)
     }
 
-    /// Number of entries, in any state.
+    /// Returns the number of entries, in any state.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Neighbours with an outstanding or due query, in the order of their timers.
+    /// Iterates over the neighbours with an outstanding or due query, in the order of their timers.
     pub(super) fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.timers.iter().map(|&(_, ip)| ip)
     }
 
-    /// Looks up `ip`, which is on the link. Schedules a query if the entry is missing, stale or failed long ago.
+    /// Looks up the neighbour `ip`. Schedules a query if `ip` has no entry, a stale entry, or an entry that failed
+    /// `FAILED_HOLD_NANOS` ago or earlier.
     pub(super) fn lookup(&mut self, ip: IpAddr, now: Instant) -> Resolution {
         let Some(entry) = self.entries.get_mut(&ip) else {
             return self.ask_first(ip, now);
@@ -217,7 +221,8 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Takes the next query that is due at `now`. Entries whose queries are used up fail on the way.
+    /// Returns the next query that is due at `now`, and rearms its timer. Sets entries that have used up all queries to
+    /// `Failed`.
     pub(super) fn next_ask(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(due, ip)) = self.timers.first() {
             if due > now {
@@ -234,7 +239,7 @@ impl Cache {
         None
     }
 
-    /// Sets the entry of `ip` to `Failed`, unless it is of the configuration.
+    /// Sets the entry of `ip` to `Failed`, unless its origin is the configuration.
     pub(super) fn give_up(&mut self, ip: IpAddr, now: Instant) {
         if self.entries.get(&ip).is_some_and(|entry| entry.origin == Origin::Asked) {
             self.counters.unanswered += 1;
@@ -243,8 +248,8 @@ impl Cache {
         }
     }
 
-    /// Processes a reply that gives `mac` for `ip`. If no query for `ip` is outstanding, or the outstanding one went
-    /// to another address, the reply counts as a claim. False if it has no effect.
+    /// Processes a reply that gives `mac` for `ip`. If no query for `ip` is outstanding, or the outstanding query was
+    /// sent to another Ethernet address, the reply counts as a claim. Returns false under the conditions of `on_claim`.
     pub(super) fn on_answer(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
         let Some(state) = self.entries.get(&ip).map(|entry| entry.state) else { return false };
         if state.asked().is_none_or(|asked| asked.is_some_and(|asked| asked != mac)) {
@@ -259,8 +264,8 @@ impl Cache {
         true
     }
 
-    /// Processes an unsolicited claim of `mac` for `ip`. False if there is no entry, or the claim contradicts the
-    /// configuration.
+    /// Processes a claim of `mac` for `ip`. Returns false if `ip` has no entry, or if the claim contradicts an entry of
+    /// the configuration.
     pub(super) fn on_claim(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
         let Some(entry) = self.entries.get(&ip) else { return false };
         let state = entry.state;
@@ -274,14 +279,15 @@ impl Cache {
                 let due = settled_until.max(now);
                 self.set_state(ip, State::Probing { mac, asks: 0, due, claimed: true });
             }
-            // A claim shows that the neighbour is up, so a query is sent at once instead of after the hold.
+            // Because the claim shows that the neighbour is up, a query is due at once, not after `FAILED_HOLD_NANOS`.
             State::Failed { .. } => self.set_state(ip, State::Incomplete { asks: 0, due: now }),
             State::Known { .. } | State::Probing { .. } | State::Incomplete { .. } => {}
         }
         true
     }
 
-    /// Sets `ip` to `mac`, until the next call or `forget`. False if the cache is full and no entry may be evicted.
+    /// Sets the Ethernet address of `ip` until the next call for `ip` or `forget`. Returns false if the cache is full
+    /// and no entry may be evicted.
     pub(super) fn set(&mut self, ip: IpAddr, mac: Mac, origin: Origin) -> bool {
         let state = State::Known { mac, fresh_until: FOREVER, settled_until: FOREVER };
         if self.mac_of(ip) != Some(mac) {
@@ -313,8 +319,8 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// Evicts an entry if the cache is full: of those without a query, the least recently looked up. False if none
-    /// may be evicted.
+    /// If the cache is full, evicts the least recently looked up entry of origin `Asked` without a due or outstanding
+    /// query. Returns false if no entry may be evicted.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;
@@ -330,7 +336,7 @@ impl Cache {
     }
 }
 
-/// Returns `state` with one more query sent at `now`; `None` if its queries are used up.
+/// Returns the state that follows `state` when a query is sent at `now`; `None` if all queries have been sent.
 fn next_question(state: State, now: Instant) -> Option<State> {
     match state {
         State::Incomplete { asks, .. } => {
@@ -361,7 +367,7 @@ mod tests {
         Instant::from_nanos(millis * MILLISECOND_NANOS)
     }
 
-    /// The times in milliseconds, and destinations, of all queries until none is left.
+    /// Returns time in milliseconds and destination of each query, until no timer of the cache runs.
     fn ask_times(cache: &mut Cache) -> Vec<(u64, Option<Mac>)> {
         let mut times = Vec::new();
         while let Some(due) = cache.next_due() {
@@ -395,7 +401,7 @@ mod tests {
         assert_eq!(cache.generation(), 1, "nothing changed");
     }
 
-    /// A cache with a reply at time 0 to a query for host 1.
+    /// Returns a cache that received a reply of host 1 at time 0.
     fn cache_with_host_1() -> Cache {
         let mut cache = Cache::default();
         answered(&mut cache, 1, MAC, 0);
@@ -450,7 +456,7 @@ mod tests {
         assert!(cache.on_claim(host(1), OTHER, at_millis(2000)));
         assert_eq!(cache.lookup(host(1), at_millis(2000)), Resolution::Known(MAC));
         assert_eq!(cache.next_ask(at_millis(2000)), Some(Ask { ip: host(1), probe: Some(MAC) }));
-        // A reply of another address during the verification counts as a claim.
+        // A reply from another Ethernet address during the verification counts as a claim.
         assert!(cache.on_answer(host(1), OTHER, at_millis(2001)));
         assert_eq!(cache.mac_of(host(1)), Some(MAC));
         assert!(cache.on_answer(host(1), MAC, at_millis(2002)));
@@ -476,7 +482,7 @@ mod tests {
     #[test]
     fn a_neighbour_that_moved_is_followed_when_its_old_address_is_silent() {
         let mut cache = cache_with_host_1();
-        // Right after the last reply: the verification starts at the end of the interval.
+        // The claim follows 1 ms after a reply, so the verification starts `VERIFY_INTERVAL_NANOS` after that reply.
         assert!(cache.on_claim(host(1), OTHER, at_millis(1)));
         let mut asks = Vec::new();
         for millis in 1..3000 {

@@ -1,4 +1,4 @@
-//! Claims of third stations for neighbours in use, and neighbours that move to another MAC.
+//! Tests: other stations claim the addresses of neighbours in use; neighbours move to another MAC.
 
 use etherparse::icmpv6::NeighborAdvertisementHeader;
 use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacket, Icmpv6Type, PacketBuilder, VlanId};
@@ -11,7 +11,7 @@ use super::*;
 const SECOND_NANOS: u64 = 1_000_000_000;
 const GROUP: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Nodes A and B; A has resolved both addresses of B.
+/// Returns nodes A and B. A has resolved both addresses of B.
 fn a_and_b() -> (Neighbour, Neighbour) {
     let (mut a, mut b) = (node_a(), node(B_MAC, &[("10.0.0.2", 24), ("2001:db8::2", 64)]));
     for address in ["10.0.0.2", "2001:db8::2"] {
@@ -28,7 +28,7 @@ fn advertisement(from: Mac, to: &str, solicited: bool, mac: Mac) -> Vec<u8> {
     icmpv6(from, "2001:db8::2", to, 255, Icmpv6Type::NeighborAdvertisement(flags), &payload)
 }
 
-/// Frames that claim B's addresses for `mac`.
+/// Returns frames that claim the addresses of B for `mac`.
 fn claims(mac: Mac) -> Vec<Vec<u8>> {
     let own = (A_MAC, "10.0.0.1");
     let claimed = (mac, "10.0.0.2");
@@ -69,7 +69,7 @@ fn no_claim_redirects_while_the_old_address_answers() {
     let counters = a.counters();
     assert_eq!((counters.moves_refuted, counters.moves_followed), (8, 0), "once a second for each address");
     assert!(counters.moves_claimed > 3000 && counters.address_conflicts > 3000, "{counters:?}");
-    // Queries: the first of each family, and one for each verification.
+    // ARP requests: announcement, resolution, 4 verifications. Neighbour solicitations: resolution, 4 verifications.
     assert_eq!((counters.arp_requests_tx, counters.nd_solicitations_tx), (1 + 1 + 4, 1 + 4));
 }
 
@@ -92,7 +92,7 @@ fn claims_from_another_vlan_are_counted_and_nothing_else() {
     let now = START.plus_nanos(2 * SECOND_NANOS);
     a.handle_frame(&claim, now);
     assert_eq!((a.counters().wrong_vlan, a.counters().moves_claimed), (1, 0));
-    // The same if this port has another address on that VLAN.
+    // The claim is dropped even if this port has another address on VLAN 7.
     a.gids_mut().add(ip("10.7.0.1"), 24, Some(7)).unwrap();
     a.handle_frame(&claim, now);
     assert_eq!((a.counters().wrong_vlan, a.counters().moves_claimed), (2, 0));

@@ -1,9 +1,9 @@
-//! Counters of the neighbour code.
+//! Counters of ARP, neighbour discovery, ICMP echo and the neighbour cache.
 
 use crate::counters::counters;
 
 counters! {
-    /// Counters of [`Neighbour`](super::Neighbour), of frames unless stated otherwise.
+    /// Counters of [`Neighbour`](super::Neighbour); the unit is frames unless stated otherwise.
     NeighbourCounters {
         /// ARP requests received, for any address.
         arp_requests_rx,
@@ -21,31 +21,31 @@ counters! {
         nd_advertisements_rx,
         /// Neighbour advertisements sent, announcements included.
         nd_advertisements_tx,
-        /// ICMP and ICMPv6 echo requests to own addresses received.
+        /// ICMP and ICMPv6 echo requests received for an address of this port.
         echo_requests_rx,
         /// ICMP and ICMPv6 echo replies sent.
         echo_replies_tx,
-        /// Frames of other protocols, to other stations, or without effect; on a shared port all.
+        /// Frames dropped because of another protocol or station, or without effect; on a shared port all frames.
         ignored,
-        /// Frames that violate their protocol, or whose checksum is wrong.
+        /// Frames dropped because they violate their protocol, or because of a wrong checksum.
         malformed,
-        /// Frames of another VLAN than that of the address they refer to.
+        /// Frames dropped because of their VLAN: it is not the VLAN of the address to which the frame refers.
         wrong_vlan,
-        /// Frames in which another station claims an own IP address, or the own Ethernet address.
+        /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,
-        /// Frames that claim another Ethernet address for a neighbour than the one in use.
+        /// Frames that claim, for a neighbour, another Ethernet address than the address in use.
         moves_claimed,
-        /// Verifications after such a claim to which the address in use replied.
+        /// Verifications started by a claim (`moves_claimed`) that the address in use answered.
         moves_refuted,
-        /// Neighbours whose Ethernet address was changed, because the old one did not reply and another did.
+        /// Neighbours whose Ethernet address was replaced, because another address replied and the old address did not.
         moves_followed,
-        /// Queries and echo requests dropped by the rate limit of their source, or because too many replies are queued.
+        /// Queries and echo requests dropped by the rate limit of their source, or because the reply queue was full.
         rate_limited,
-        /// Queries and announcements dropped because too many are queued, or because no frame could be built.
+        /// Queries and announcements dropped because their queue was full, or because no frame could be built.
         tx_dropped,
-        /// Cache entries evicted by new ones.
+        /// Cache entries evicted to make room for a new entry.
         evicted,
-        /// Cache entries that failed: no neighbour replied, or the kernel reported none.
+        /// Cache entries that failed: no neighbour replied, or the kernel found no neighbour.
         unanswered,
         /// Lookups that failed because the cache was full and no entry could be evicted.
         cache_full,

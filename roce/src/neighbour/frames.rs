@@ -1,5 +1,5 @@
-//! Builds frames of ARP, neighbour discovery and ICMP echo. `None`: the VLAN identifier does not exist, or the
-//! payload is too long for its header.
+//! Builds frames of ARP, neighbour discovery and ICMP echo. The functions return `None` if the VLAN identifier has more
+//! than 12 bits, or if the payload is too long for the length field of its header.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use etherparse::{
 
 use crate::id::Mac;
 
-/// The shortest Ethernet frame in bytes, without FCS; shorter ones are padded with zeros.
+/// Length of the shortest Ethernet frame in bytes, without FCS; shorter frames are padded with zeroes.
 const FRAME_BYTES_MIN: usize = 60;
 /// Hop limit of neighbour discovery: 255 on arrival proves that no router forwarded the packet (RFC 4861 7.1).
 pub(super) const ND_HOP_LIMIT: u8 = 255;
@@ -18,7 +18,7 @@ const ECHO_HOP_LIMIT: u8 = 64;
 /// The all-nodes group, ff02::1.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The Ethernet header of a frame.
+/// Ethernet addresses and VLAN of a frame to send; `vlan` is `None` for an untagged frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) source: Mac,
@@ -26,7 +26,8 @@ pub(super) struct Link {
     pub(super) vlan: Option<u16>,
 }
 
-/// Starts a frame with its network header, in both arms, because the builder's type differs by VLAN tag until then.
+/// Starts a frame, up to the IP or ARP header. Each arm adds that header, because before it the type of the builder
+/// depends on the VLAN tag.
 macro_rules! start {
     ($link:expr, $next:ident ( $($argument:expr),* )) => {{
         let link = $link;
@@ -47,7 +48,7 @@ fn finish<T>(size_bytes: usize, write: impl FnOnce(&mut Vec<u8>) -> Result<(), T
     Some(frame)
 }
 
-/// An ARP packet for Ethernet and IPv4 (RFC 826), with the frame's source MAC as sender address.
+/// Builds an ARP packet for Ethernet and IPv4 (RFC 826). The sender hardware address is the source MAC of the frame.
 pub(super) fn arp(
     link: Link,
     operation: ArpOperation,
@@ -66,8 +67,8 @@ pub(super) fn arp(
     finish(frame.size(), |out| frame.write_to_vec(out))
 }
 
-/// A neighbour solicitation from `sender` for `target` (RFC 4861, 4.3). IP destination: the solicited-node group
-/// of `target` if the Ethernet destination is a group, else `target`.
+/// Builds a neighbour solicitation from `sender` for `target` (RFC 4861, 4.3). The IP destination is the solicited-node
+/// group of `target` if the Ethernet destination is a group, else `target`.
 pub(super) fn solicitation(link: Link, sender: Ipv6Addr, target: Ipv6Addr) -> Option<Vec<u8>> {
     let destination = if link.destination.is_group() { solicited_node(target) } else { target };
     let payload = discovery_payload(target, NdpOptionType::SOURCE_LINK_LAYER_ADDRESS, link.source);
@@ -76,7 +77,7 @@ pub(super) fn solicitation(link: Link, sender: Ipv6Addr, target: Ipv6Addr) -> Op
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
 }
 
-/// A neighbour advertisement of the own address `target`, with the override flag (RFC 4861, 4.4).
+/// Builds a neighbour advertisement of `target`, an address of this port, with the override flag (RFC 4861, 4.4).
 pub(super) fn advertisement(
     link: Link,
     target: Ipv6Addr,
@@ -90,12 +91,12 @@ pub(super) fn advertisement(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
 }
 
-/// Target address and one link-layer address option: 16 + 8 bytes.
+/// Returns the target address and a link-layer address option: 16 + 8 bytes.
 fn discovery_payload(target: Ipv6Addr, option: NdpOptionType, mac: Mac) -> Vec<u8> {
     [&target.octets()[..], &[option.0, 1], &mac.0].concat()
 }
 
-/// The reply to an ICMP echo request (RFC 792).
+/// Builds the reply to an ICMP echo request (RFC 792).
 pub(super) fn echo_reply_v4(
     link: Link,
     source: Ipv4Addr,
@@ -108,7 +109,7 @@ pub(super) fn echo_reply_v4(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
 }
 
-/// The reply to an ICMPv6 echo request (RFC 4443, 4.2).
+/// Builds the reply to an ICMPv6 echo request (RFC 4443, 4.2).
 pub(super) fn echo_reply_v6(
     link: Link,
     source: Ipv6Addr,
@@ -121,18 +122,18 @@ pub(super) fn echo_reply_v6(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
 }
 
-/// The solicited-node group of `target` (RFC 4291, 2.7.1): ff02::1:ff00:0/104 and its low 24 bits.
+/// Returns the solicited-node group of `target` (RFC 4291, 2.7.1): ff02::1:ff00:0/104 and the low 24 bits of `target`.
 pub(super) fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c])
 }
 
-/// The Ethernet group address of [`solicited_node`].
+/// Returns the Ethernet group address of the solicited-node group of `target`.
 pub(super) fn solicited_node_mac(target: Ipv6Addr) -> Mac {
     group_mac_v6(solicited_node(target))
 }
 
-/// The Ethernet group address of the IPv6 multicast address `group` (RFC 2464).
+/// Returns the Ethernet group address of the IPv6 multicast address `group` (RFC 2464).
 pub(super) fn group_mac_v6(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])

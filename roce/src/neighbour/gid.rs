@@ -1,46 +1,46 @@
 //! The GID table of a RoCE v2 port: its IP addresses, by index.
 //!
 //! ```text
-//!   0    fe80::... from the Ethernet address; always present
-//!   1..  IPv4 (as ::ffff:a.b.c.d) and IPv6 addresses, in the order added
+//!   index 0      fe80::... from the Ethernet address; always present
+//!   index 1 ...  IPv4 (as ::ffff:a.b.c.d) and IPv6 addresses, in the order added
 //! ```
 //!
-//! The index of an address does not change until the address is removed, because queue pairs refer to it. The
-//! lowest index of a removed entry is reused by the next address added.
+//! The index of an address does not change until the address is removed, because queue pairs refer to an address by
+//! its index. The next address added gets the lowest index of a removed entry.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::id::{Gid, Mac};
 
-/// Entries of a GID table at most; verbs give the source GID index in 8 bits.
+/// Entries of a GID table at most; verbs has 8 bits for the source GID index (`sgid_index`).
 pub const GIDS_MAX: usize = 128;
 
-/// Index of the link-local address made from the Ethernet address.
+/// Index of the link-local GID, which is derived from the Ethernet address.
 pub(crate) const LINK_LOCAL_INDEX: usize = 0;
 
 /// The highest VLAN identifier; 802.1Q reserves 4095.
 const VLAN_MAX: u16 = 4094;
 
-/// An address of the port.
+/// An IP address of the port, with its subnet and VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// The address.
+    /// The IP address.
     pub gid: Gid,
-    /// Length of the subnet's prefix in bits: at most 32 for IPv4, 128 for IPv6.
+    /// Prefix length of the subnet in bits: at most 32 for IPv4, 128 for IPv6.
     pub prefix_bits: u8,
-    /// The VLAN of the address, 1 to 4094; `None` for untagged frames.
+    /// VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// Whether the address has been announced.
+    /// True if `take_unannounced` has returned the address.
     pub(super) announced: bool,
 }
 
 impl GidEntry {
-    /// The address as an IP address; a mapped GID (`::ffff:a.b.c.d`) as IPv4.
+    /// Returns the IP address; a mapped GID (`::ffff:a.b.c.d`) becomes an IPv4 address.
     pub fn ip(&self) -> IpAddr {
         self.gid.ip()
     }
 
-    /// Whether `ip` lies in the subnet of this address.
+    /// Returns whether `ip` is in the subnet of this address.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         match (self.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -57,7 +57,7 @@ impl GidEntry {
 /// Reason why an address cannot be added to, or removed from, the GID table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GidError {
-    /// Not a unicast address.
+    /// The address is not a unicast address.
     #[error("{0} is not an address of one interface; give a unicast address such as 10.0.0.1/24")]
     NotUnicast(IpAddr),
     /// The prefix is longer than the address.
@@ -67,10 +67,10 @@ pub enum GidError {
         ip: IpAddr,
         /// The prefix length given, in bits.
         prefix_bits: u8,
-        /// The longest possible, in bits: 32 or 128.
+        /// The longest prefix of the address's IP family, in bits: 32 or 128.
         max_bits: u8,
     },
-    /// Not a VLAN identifier, 1 to 4094.
+    /// The VLAN identifier is not in 1 to 4094.
     #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
     Vlan(u16),
     /// The address is in the table, with another prefix or VLAN.
@@ -78,7 +78,7 @@ pub enum GidError {
     Present {
         /// The address.
         ip: IpAddr,
-        /// Its GID index.
+        /// GID index of the address.
         index: usize,
     },
     /// All [`GIDS_MAX`] entries are used.
@@ -100,14 +100,14 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// Creates the table of a port with Ethernet address `mac`, with the link-local GID alone, untagged.
+    /// Creates the table of a port with Ethernet address `mac`. The only entry is the link-local GID, untagged.
     pub fn new(mac: Mac) -> Self {
         let link_local =
             GidEntry { gid: mac.link_local().into(), prefix_bits: 64, vlan: None, announced: false };
         GidTable { entries: vec![Some(link_local)], generation: 0 }
     }
 
-    /// As [`GidTable::new`], with the link-local GID on `vlan`.
+    /// Creates the table as [`GidTable::new`] does, but with the link-local GID on `vlan`.
     pub(super) fn on_vlan(mac: Mac, vlan: Option<u16>) -> Result<Self, GidError> {
         let mut table = GidTable::new(mac);
         check_vlan(vlan)?;
@@ -115,8 +115,8 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Adds `ip` with a subnet of `prefix_bits`, and returns its index. If the same entry is present, changes
-    /// nothing.
+    /// Adds `ip` with a prefix of `prefix_bits` bits, and returns its index. If the table has an equal entry already,
+    /// returns the index of that entry.
     pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
         let gid = Gid::from(ip);
         let ip = gid.ip();
@@ -143,7 +143,7 @@ impl GidTable {
         Ok(index)
     }
 
-    /// Removes `ip`. Its index stays empty until another address is added.
+    /// Removes `ip`. Its index stays empty until `add` reuses the index.
     pub fn remove(&mut self, ip: IpAddr) -> Result<(), GidError> {
         let (index, _) = self.find(ip).ok_or(GidError::Absent(ip))?;
         if index == LINK_LOCAL_INDEX {
@@ -156,38 +156,39 @@ impl GidTable {
         Ok(())
     }
 
-    /// The entry at `index`; `None` if it is empty or past the end.
+    /// Returns the entry at `index`; `None` if `index` is empty or past the end.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
         self.entries.get(index)?.as_ref()
     }
 
-    /// The index of `gid`; `None` if it is not in the table.
+    /// Returns the index of `gid`; `None` if `gid` is not in the table.
     pub fn index_of(&self, gid: Gid) -> Option<usize> {
         self.iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| index)
     }
 
-    /// The index and entry of the address `ip`; `None` if it is not in the table.
+    /// Returns index and entry of the address `ip`; `None` if `ip` is not in the table.
     pub fn find(&self, ip: IpAddr) -> Option<(usize, &GidEntry)> {
         self.iter().find(|(_, entry)| entry.ip() == ip)
     }
 
-    /// Iterates over the entries with their indices, in ascending order.
+    /// Iterates over the entries with their indices, in ascending order of the indices.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &GidEntry)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
     }
 
-    /// One more than the highest index ever used. Entries below it may be empty.
+    /// Returns one more than the highest index ever used. Indices below this number may be empty.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Always false, because GID 0 is always present.
+    /// Returns false, because GID 0 is always present.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the index of the source address for `destination`, of its IP family. In order of preference: the
-    /// destination itself, the address with the longest prefix that contains it, the first that is not link-local.
+    /// Returns the index of the source address for `destination`, of the same IP family. In order of preference:
+    /// `destination` itself, the address with the longest prefix whose subnet contains `destination`, the first address
+    /// that is not link-local. `None` if no address qualifies.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
         let destination = Gid::from(destination).ip();
         let rank = |entry: &GidEntry| {
@@ -217,7 +218,7 @@ impl GidTable {
         self.generation
     }
 
-    /// Marks all entries announced, and returns those that were not.
+    /// Marks all entries as announced, and returns the entries that were not marked before.
     pub(super) fn take_unannounced(&mut self) -> Vec<GidEntry> {
         let fresh = self.entries.iter_mut().flatten().filter(|entry| !entry.announced);
         fresh
@@ -236,12 +237,12 @@ fn check_vlan(vlan: Option<u16>) -> Result<(), GidError> {
     }
 }
 
-/// Whether `ip` can be one interface's address.
+/// Returns whether `ip` can be the address of an interface: unicast, specified, and not loopback.
 pub(super) fn is_unicast(ip: IpAddr) -> bool {
     Gid::from(ip).is_unicast()
 }
 
-/// Whether an IPv6 address, unicast or multicast, means nothing beyond the link.
+/// Returns whether `ip` is an IPv6 address, unicast or multicast, of at most link-local scope.
 fn is_link_scope(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => false,

@@ -1,21 +1,23 @@
-//! Neighbours on the link: the port's own addresses, and the MACs of others.
+//! Neighbours on the link: the IP addresses of the port, and the MACs of neighbours.
 //!
-//! A dedicated port has no kernel behind it, so the engine answers ARP, IPv6 neighbour discovery and ICMP echo
-//! itself ([`Mode::Dedicated`]). On a shared port the kernel does ([`Mode::Shared`]): the owner of the port
-//! looks up the neighbours of [`Neighbour::wanted`] in the kernel and calls [`Neighbour::set_neighbour`].
+//! On a dedicated port ([`Mode::Dedicated`]) the engine answers ARP, IPv6 neighbour discovery and ICMP echo, because
+//! no kernel uses the port. On a shared port ([`Mode::Shared`]) the kernel answers: the device looks up the addresses
+//! of [`Neighbour::wanted`] in the kernel and calls [`Neighbour::set_neighbour`].
 //! A query is an ARP request or a neighbour solicitation; a reply is an ARP reply, a neighbour advertisement or
 //! an echo reply.
 //!
 //! ```text
-//!   resolve(dst) -> gid table: on the link? else the gateway -> cache -> Known | Pending | Unreachable
-//!   handle_frame --> budget --> replies ----+
-//!                --> cache                  +--> poll_transmit
-//!   timers --> queries, announcements ------+
+//!   resolve(dst) --> next hop: dst if on the link, else gateway --> cache --> Known | Pending | Unreachable
+//!   handle_frame --> rate limit --> replies ------------+
+//!                --> cache                              +--> poll_transmit
+//!   timers of the cache, GID table --> queries,         |
+//!                                      announcements ---+
 //! ```
 //!
 //! Not implemented: multicast listener reports, router discovery, duplicate address detection.
 
-// No value from the wire reaches unwrap, indexing or a narrowing cast (docs/ARCHITECTURE.md, decision 7).
+// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
+// (docs/ARCHITECTURE.md, decision 7).
 #![cfg_attr(
     not(test),
     deny(
@@ -49,23 +51,23 @@ pub use cache::Resolution;
 pub use counters::NeighbourCounters;
 pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable};
 
-/// Queries and announcements that may be queued: the announcements of a full GID table and as many queries. More
-/// are dropped and counted (`tx_dropped`).
+/// Queries and announcements queued at most: the announcements of a full GID table, and as many queries. Further
+/// frames are dropped and counted (`tx_dropped`).
 const TX_QUEUE_FRAMES_MAX: usize = 2 * GIDS_MAX;
-/// Replies that may be queued. While so many are, none is built, so that replies are built no faster than polls
-/// send them.
+/// Replies queued at most. While the queue is full, received queries and echo requests are dropped (`rate_limited`), so
+/// that replies are built no faster than polls send them.
 const ANSWERS_WAITING_MAX: usize = 32;
-/// Minimum time between two conflicts that [`Neighbour::take_conflict`] reports.
+/// Minimum time between two address conflicts that [`Neighbour::take_conflict`] returns: 1 s.
 const CONFLICT_INTERVAL_NANOS: u64 = 1_000_000_000;
-/// Queries that one call of `poll_transmit` builds at most.
+/// Queries that a call of `poll_transmit` builds at most.
 const ASKS_PER_CALL: usize = 16;
 
-/// Whether the stack or a kernel answers for the port's addresses.
+/// Kind of the port, which decides whether stack or kernel answers ARP, neighbour discovery and ICMP echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Dedicated port: the stack answers.
+    /// Dedicated port: the stack sends queries and replies.
     Dedicated,
-    /// Shared port: the kernel answers; the stack sends neither queries nor replies.
+    /// Shared port: the kernel sends queries and replies; the stack sends neither.
     Shared,
 }
 
@@ -76,26 +78,26 @@ pub struct NeighbourConfig {
     pub mac: Mac,
     /// Dedicated or shared port.
     pub mode: Mode,
-    /// IP addresses and their prefix lengths in bits, in the order of the GID table after GID 0.
+    /// IP addresses of the port and their prefix lengths in bits; they become GID 1, GID 2 and so on.
     pub gids: Vec<(IpAddr, u8)>,
-    /// The next hop to IPv4 addresses off the link; if `None`, they are unreachable. Unused on a shared port.
+    /// Next hop to IPv4 addresses off the link; if `None`, such addresses are unreachable. Unused on a shared port.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// The next hop to IPv6 addresses off the link; if `None`, they are unreachable. Unused on a shared port.
+    /// Next hop to IPv6 addresses off the link; if `None`, such addresses are unreachable. Unused on a shared port.
     pub gateway_v6: Option<Ipv6Addr>,
-    /// The VLAN of these addresses, of GID 0 and of the gateways: 1 to 4094, `None` for untagged frames.
+    /// VLAN of the addresses in `gids`, of GID 0 and of the gateways: 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
 }
 
-/// A received frame in which another station claims an address of this port.
+/// An address conflict: another station claimed an IP or Ethernet address of this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The IP address that the frame claims.
+    /// The IP address that the frame of the other station claims.
     pub ip: IpAddr,
-    /// The Ethernet address that the frame gives for `ip`: this port's own if that is the address in conflict.
+    /// The Ethernet address that the frame gives for `ip`; this port's own if the Ethernet address is in conflict.
     pub mac: Mac,
 }
 
-/// The GID table and neighbour cache of a port, with queries, replies and announcements to send.
+/// GID table and neighbour cache of a port, and queues of queries, replies and announcements to send.
 #[derive(Debug)]
 pub struct Neighbour {
     mac: Mac,
@@ -103,7 +105,7 @@ pub struct Neighbour {
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
     gids: GidTable,
-    /// The generation of `gids` at the last announcement.
+    /// Generation of `gids` at the last announcement; `None` before the first announcement.
     announced: Option<u64>,
     cache: Cache,
     budget: Budget,
@@ -112,7 +114,7 @@ pub struct Neighbour {
     /// Replies to send.
     answers: VecDeque<Vec<u8>>,
     conflict: Option<Conflict>,
-    /// The earliest time at which the next conflict is reported.
+    /// Conflicts before this time are counted, but not stored in `conflict`.
     conflict_due: Instant,
     /// The frame that `poll_transmit` returned last.
     sending: Vec<u8>,
@@ -121,7 +123,7 @@ pub struct Neighbour {
 
 impl Neighbour {
     /// Builds the GID table from `config`. On a dedicated port the first call of `poll_transmit` announces the
-    /// addresses.
+    /// addresses of the port.
     ///
     /// # Errors
     /// [`GidError`] for an address, prefix or VLAN that the GID table refuses.
@@ -148,17 +150,17 @@ impl Neighbour {
         })
     }
 
-    /// The GID table of the port.
+    /// Returns the GID table of the port.
     pub fn gids(&self) -> &GidTable {
         &self.gids
     }
 
-    /// The GID table, to change it. New addresses are announced by the next `poll_transmit` (dedicated port).
+    /// Returns the GID table for changes. On a dedicated port the next `poll_transmit` announces new addresses.
     pub fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }
 
-    /// Resolves the Ethernet address for packets to `dst`. If it is unknown, queues a query for the next hop.
+    /// Resolves the destination MAC of packets to `dst`. If the MAC of the next hop is unknown, schedules a query.
     pub fn resolve(&mut self, dst: IpAddr, now: Instant) -> Resolution {
         let dst = Gid::from(dst).ip();
         if let Some(group) = group_mac(dst) {
@@ -173,8 +175,8 @@ impl Neighbour {
         }
     }
 
-    /// Returns `dst` itself if it is on the link, else the gateway of its family. On a shared port always `dst`,
-    /// because the kernel applies its own routes.
+    /// Returns `dst` if `dst` is on the link, else the gateway of its IP family. On a shared port returns any unicast
+    /// `dst`, because the kernel applies its own routes.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;
@@ -188,49 +190,49 @@ impl Neighbour {
         }
     }
 
-    /// Whether `ip` lies in the subnet of an address of this port. Its frames then have its own source MAC, not a
-    /// gateway's.
+    /// Returns whether `ip` is in the subnet of an address of this port. The source MAC of frames from `ip` is then the
+    /// MAC of the host of `ip`, not of a gateway.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|(_, entry)| entry.is_on_link(ip))
     }
 
-    /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed, so that a caller
-    /// with a pending address need resolve again only then.
+    /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed. A caller with a pending
+    /// address calls `resolve` after such a change only.
     pub fn generation(&self) -> u64 {
         self.cache.generation().wrapping_add(self.gids.generation())
     }
 
-    /// Sets the Ethernet address of `ip`, until the next call for `ip`. Received frames do not change it.
-    /// False if the cache is full and no entry may be evicted.
+    /// Sets the Ethernet address of `ip`, until the next call for `ip` or [`Neighbour::forget_neighbour`]. Received
+    /// frames do not change the entry. Returns false if the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
-        // The kernel can be queried again, so its entries may be evicted; those of the configuration may not.
+        // Because the kernel can be queried again, entries from the kernel may be evicted; configured entries may not.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
 
-    /// Marks `ip` unreachable, on behalf of the kernel: [`Neighbour::resolve`] fails for a second. Entries of the
-    /// configuration are unchanged.
+    /// Marks `ip` unreachable, because the kernel found no neighbour: [`Neighbour::resolve`] returns `Unreachable` for
+    /// 1 s. Does not change entries of the configuration.
     pub fn set_unreachable(&mut self, ip: IpAddr, now: Instant) {
         self.cache.give_up(Gid::from(ip).ip(), now);
     }
 
-    /// Whether the cache has an entry for `ip`, resolved or not.
+    /// Returns whether the cache has an entry for `ip`, resolved or not.
     pub fn is_followed(&self, ip: IpAddr) -> bool {
         self.cache.contains(Gid::from(ip).ip())
     }
 
-    /// Number of cache entries, resolved or not: at most 1024.
+    /// Returns the number of cache entries, resolved or not: at most [`NEIGHBOURS_MAX`].
     pub fn neighbour_count(&self) -> usize {
         self.cache.len()
     }
 
-    /// Takes the conflict over an address of this port that was not reported yet; at most one per second.
+    /// Takes the address conflict that no earlier call has returned; at most one conflict per second.
     pub fn take_conflict(&mut self) -> Option<Conflict> {
         self.conflict.take()
     }
 
-    /// Whether this port receives frames to the Ethernet group `mac`: broadcast, all nodes, and the solicited-node
-    /// groups of its IPv6 addresses.
+    /// Returns whether this port receives frames to the Ethernet group `mac`: broadcast, the all-nodes group, and the
+    /// solicited-node groups of the port's IPv6 addresses.
     pub(crate) fn is_member(&self, mac: Mac) -> bool {
         mac == Mac::BROADCAST
             || mac == frames::group_mac_v6(frames::ALL_NODES)
@@ -241,16 +243,16 @@ impl Neighbour {
                 }))
     }
 
-    /// Iterates over the neighbours that are being resolved or verified; on a shared port these are to be looked up
-    /// in the kernel. An address stays listed until it is set, or given up as unanswered.
+    /// Iterates over the neighbours that are being resolved or verified. On a shared port the caller looks up these
+    /// addresses in the kernel. An address stays in the list until it is resolved or unreachable.
     pub fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.cache.wanted()
     }
 
-    /// Returns the next frame to send, or `None` if there is none at `now`. Each poll calls this until `None`.
+    /// Returns the next frame to send, or `None` if no frame is due at `now`. Each poll of the engine calls this.
     #[inline]
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
-        // Inlined, because in nearly every poll there is nothing to send.
+        // Inlined, because in nearly every poll no frame is due.
         if self.next_deadline().is_none_or(|due| due > now) { None } else { self.next_frame(now) }
     }
 
@@ -260,13 +262,14 @@ impl Neighbour {
         if self.questions.is_empty() {
             self.ask(now);
         }
-        // Queries go first, otherwise a flood of received queries would delay those of this port.
+        // Queries are sent before replies, otherwise a flood of received queries would delay the queries of this port.
         let waiting = if self.questions.is_empty() { &mut self.answers } else { &mut self.questions };
         self.sending = waiting.pop_front()?;
         Some(&self.sending)
     }
 
-    /// The time at which `poll_transmit` next has a frame to send or a timer to serve; [`Instant::ZERO`] is at once.
+    /// Returns the time at which the next call of `poll_transmit` is due; [`Instant::ZERO`] means at once. `None` if no
+    /// frame is queued and no timer runs.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announcing = self.mode == Mode::Dedicated && self.announced != Some(self.gids.generation());
@@ -274,7 +277,7 @@ impl Neighbour {
         if announcing || waiting { Some(Instant::ZERO) } else { self.cache.next_due() }
     }
 
-    /// The counters, with those of the cache.
+    /// Returns the counters, including the counters of the cache.
     pub fn counters(&self) -> NeighbourCounters {
         let cache = self.cache.counters;
         NeighbourCounters {
@@ -288,8 +291,8 @@ impl Neighbour {
         }
     }
 
-    /// Announces new addresses by ARP announcement (RFC 5227 section 2.3) or unsolicited neighbour advertisement,
-    /// so that neighbours with another Ethernet address for them update their caches.
+    /// Announces new addresses of this port by ARP announcement (RFC 5227 section 2.3) or unsolicited neighbour
+    /// advertisement, so that neighbours replace another Ethernet address in their caches.
     fn announce(&mut self) {
         if self.mode == Mode::Shared || self.announced == Some(self.gids.generation()) {
             return;
@@ -311,8 +314,8 @@ impl Neighbour {
         }
     }
 
-    /// Queues up to `ASKS_PER_CALL` queries that are due. On a shared port none is sent, because the kernel
-    /// queries; the cache's timers then only bound the wait for it.
+    /// Queues up to `ASKS_PER_CALL` queries that are due. On a shared port no query is queued, because the kernel sends
+    /// queries; the timers of the cache then only bound the wait for the kernel.
     fn ask(&mut self, now: Instant) {
         for _ in 0..ASKS_PER_CALL {
             let Some(ask) = self.cache.next_ask(now) else { return };
@@ -324,7 +327,7 @@ impl Neighbour {
 
     fn send_ask(&mut self, Ask { ip, probe }: Ask) {
         let source = self.gids.select_for(ip).and_then(|index| self.gids.get(index)).copied();
-        // The own address on the neighbour's link may have been removed since the lookup.
+        // The port's address in the neighbour's subnet may have been removed since the lookup; then no query is sent.
         let Some(source) = source else { return };
         match (source.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(target)) => {
@@ -345,8 +348,8 @@ impl Neighbour {
         Link { source: self.mac, destination, vlan }
     }
 
-    /// Queues a query or announcement, or counts it as dropped. Returns the number queued, for the counter of its
-    /// kind.
+    /// Queues a query or announcement. If `frame` is `None` or the queue is full, counts a drop. Returns the number of
+    /// frames queued (0 or 1), which the caller adds to a counter.
     fn enqueue(&mut self, frame: Option<Vec<u8>>) -> u64 {
         match frame {
             Some(frame) if self.questions.len() < TX_QUEUE_FRAMES_MAX => {
@@ -361,7 +364,7 @@ impl Neighbour {
     }
 }
 
-/// The Ethernet group address of the multicast address `ip` (RFC 1112, RFC 2464); `None` for unicast.
+/// Returns the Ethernet group address of the multicast address `ip` (RFC 1112, RFC 2464); `None` for unicast.
 fn group_mac(ip: IpAddr) -> Option<Mac> {
     match ip {
         _ if !ip.is_multicast() => None,

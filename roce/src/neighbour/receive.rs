@@ -1,4 +1,4 @@
-//! Received frames of ARP, neighbour discovery and ICMP echo: parsed, checked, answered.
+//! Parses, checks and answers received frames of ARP, neighbour discovery and ICMP echo.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,20 +15,20 @@ use super::{ANSWERS_WAITING_MAX, CONFLICT_INTERVAL_NANOS, Conflict, Mode, Neighb
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Longest discovery message accepted, in bytes: fixed part, a link-layer address, other options. A longer one is
-/// dropped before its checksum is computed, to bound the cost of a frame.
+/// Longest neighbour discovery message accepted, in bytes: fixed part, a link-layer address, other options. Longer
+/// messages are dropped before their checksum is computed, because otherwise a frame would cost too much time.
 const ND_BYTES_MAX: usize = 512;
 
 /// Reason to drop a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// Another protocol or station, or no effect.
+    /// The frame is of another protocol, for another station, or without effect.
     Ignored,
-    /// Violates its protocol.
+    /// The frame violates its protocol, or a checksum is wrong.
     Malformed,
-    /// Received on another VLAN than that of the address it refers to.
+    /// The VLAN of the frame is not the VLAN of the address to which the frame refers.
     WrongVlan,
-    /// The reply would exceed the rate limit of the source, or the queue of replies.
+    /// A reply would exceed the rate limit of the source of the frame, or the queue of replies is full.
     RateLimited,
 }
 
@@ -38,15 +38,15 @@ use Refusal::{Ignored, Malformed, RateLimited, WrongVlan};
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     source: Mac,
-    /// Whether the destination is this port's own address, not a group.
+    /// True if the destination is the Ethernet address of this port; false if the destination is a group.
     is_unicast: bool,
     vlan: Option<u16>,
     now: Instant,
 }
 
 impl Neighbour {
-    /// Processes a received frame that is not RoCE: queues a reply for `poll_transmit`, updates the cache, or
-    /// counts the reason for dropping it.
+    /// Processes a received frame that is not RoCE: queues a reply for `poll_transmit` and updates the cache, or drops
+    /// the frame and counts the reason.
     pub(crate) fn handle_frame(&mut self, frame: &[u8], now: Instant) {
         match self.receive(frame, now) {
             Ok(()) => {}
@@ -73,7 +73,7 @@ impl Neighbour {
         }
         let vlan = match packet.link_exts.as_slice() {
             [] => None,
-            // VLAN identifier 0 is a priority tag: no VLAN (IEEE 802.1Q).
+            // A tag with VLAN identifier 0, a priority tag, counts as no tag (IEEE 802.1Q).
             [LinkExtSlice::Vlan(tag)] => Some(tag.vlan_identifier().value()).filter(|&id| id != 0),
             _ => return Err(Ignored),
         };
@@ -96,7 +96,7 @@ impl Neighbour {
         }
     }
 
-    /// ARP (RFC 826), with probes (sender 0.0.0.0) and announcements (sender equals target) of RFC 5227.
+    /// Processes an ARP packet (RFC 826), also a probe (sender 0.0.0.0) or announcement (sender = target) of RFC 5227.
     fn receive_arp(&mut self, arrival: Arrival, arp: &ArpEthIpv4Packet) -> Result<(), Refusal> {
         let (mac, ip) = (Mac(arp.sender_mac), arp.sender_ipv4_addr());
         let is_request = match arp.operation {
@@ -220,7 +220,7 @@ impl Neighbour {
             (frames::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
         } else {
             if link_address.is_some() {
-                // Without a cache entry the claim has no effect; the solicitation is answered anyway.
+                // The result is ignored, because the solicitation is answered even if the claim has no effect.
                 let _ = self.on_claim(peer.into(), mac, false, arrival);
             }
             (mac, peer)
@@ -231,8 +231,8 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Processes a neighbour advertisement (RFC 4861, 7.2.5), except that the address in use is verified before
-    /// another replaces it.
+    /// Processes a neighbour advertisement (RFC 4861, 7.2.5). Other than in RFC 4861, the Ethernet address in use is
+    /// verified before an advertised address replaces it.
     fn receive_advertisement(
         &mut self,
         arrival: Arrival,
@@ -243,7 +243,7 @@ impl Neighbour {
     ) -> Result<(), Refusal> {
         let target = IpAddr::V6(target);
         let known = self.cache.mac_of(target);
-        // Without the option an advertisement can only confirm a known address, that of its source.
+        // Without the link-layer address option, an advertisement only confirms a known address that is its source MAC.
         let mac = link_address.or(known.filter(|&known| known == arrival.source)).ok_or(Ignored)?;
         self.check_conflict(target, mac, arrival)?;
         if !flags.r#override && known.is_some_and(|known| known != mac) {
@@ -252,8 +252,8 @@ impl Neighbour {
         self.on_claim(target, mac, is_answer, arrival)
     }
 
-    /// Checks an echo request of `peer` to `own` and returns the Ethernet header of the reply. The rate limit is
-    /// charged before the checksum is computed, because that costs most.
+    /// Checks an echo request from `peer` to `own` and returns the Ethernet header of the reply. The rate limit is
+    /// charged before the caller computes the checksum, because the checksum costs most.
     fn echo_link(&mut self, arrival: Arrival, peer: IpAddr, own: IpAddr) -> Result<Link, Refusal> {
         if !arrival.is_unicast || !self.owns(own, arrival.vlan) {
             return Err(Ignored);
@@ -266,13 +266,14 @@ impl Neighbour {
         Ok(self.link(arrival.source, arrival.vlan))
     }
 
-    /// Charges one reply to the source of this frame, or refuses it.
+    /// Charges a reply to the rate limit of the source MAC. Refuses the reply if the limit or the queue is exhausted.
     fn charge(&mut self, arrival: Arrival) -> Result<(), Refusal> {
         let may = self.answers.len() < ANSWERS_WAITING_MAX && self.budget.charge(arrival.source, arrival.now);
         if may { Ok(()) } else { Err(RateLimited) }
     }
 
-    /// Queues a reply that was charged. Returns the number queued, for the counter of its kind.
+    /// Queues a reply that `charge` has permitted. Returns the number of frames queued (0 or 1), which the caller adds
+    /// to a counter.
     fn answer(&mut self, frame: Option<Vec<u8>>) -> u64 {
         let made = u64::from(frame.is_some());
         self.answers.extend(frame);
@@ -283,13 +284,13 @@ impl Neighbour {
         self.gids.find(ip).is_some_and(|(_, entry)| entry.vlan == vlan)
     }
 
-    /// Refuses a frame that claims an own address, IP or Ethernet, and counts the conflict.
+    /// Refuses a frame that claims an IP or Ethernet address of this port, and counts the address conflict.
     fn check_conflict(&mut self, ip: IpAddr, mac: Mac, arrival: Arrival) -> Result<(), Refusal> {
         let is_own_ip = self.owns(ip, arrival.vlan);
         if !is_own_ip && mac != self.mac {
             return Ok(());
         }
-        // If both are own, the frame was sent by this port and looped back: no conflict.
+        // If both addresses are of this port, this port sent the frame and the network looped it back: no conflict.
         if is_own_ip != (mac == self.mac) {
             self.counters.address_conflicts += 1;
             if arrival.now >= self.conflict_due {
@@ -300,7 +301,8 @@ impl Neighbour {
         Err(Ignored)
     }
 
-    /// Passes a reply or claim of `mac` for the neighbour `ip` to the cache, if received on the neighbour's VLAN.
+    /// Passes a reply (`is_answer`) or claim of `mac` for the neighbour `ip` to the cache. Refuses a frame whose VLAN
+    /// is not the neighbour's.
     fn on_claim(&mut self, ip: IpAddr, mac: Mac, is_answer: bool, arrival: Arrival) -> Result<(), Refusal> {
         if !self.cache.contains(ip) {
             return Err(Ignored);
@@ -317,8 +319,8 @@ impl Neighbour {
     }
 }
 
-/// Returns the source (else the target) link-layer address option of a discovery message. `Malformed` if it is
-/// not the address of a station.
+/// Returns the link-layer address option of a neighbour discovery message: the source option if `source` is true, else
+/// the target option. `Malformed` if the option does not hold the MAC of a station.
 fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<Mac>, Refusal> {
     let mut found = None;
     for option in options {
@@ -336,7 +338,7 @@ fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<
     Ok(found)
 }
 
-/// Whether `mac` is an individual address, not a group and not zero.
+/// Returns whether `mac` can be the address of a station: neither a group nor zero.
 fn is_station(mac: Mac) -> bool {
     !mac.is_group() && mac != Mac::default()
 }

@@ -38,14 +38,14 @@ pub(super) fn sent(node: &mut Neighbour, now: Instant) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A node with a dedicated port, whose announcements have been sent.
+/// Returns a node with a dedicated port that has sent its announcements.
 pub(super) fn node(mac: Mac, gids: &[(&str, u8)]) -> Neighbour {
     let mut node = Neighbour::new(config(mac, Mode::Dedicated, gids)).unwrap();
     assert_eq!(sent(&mut node, START).len(), 1 + gids.len());
     node
 }
 
-/// Node A at .1 and ::1, with a gateway for each family; B does not exist yet.
+/// Returns node A, with addresses 10.0.0.1 and 2001:db8::1, a gateway for each IP family, and an empty cache.
 pub(super) fn node_a() -> Neighbour {
     let gids = [("10.0.0.1", 24), ("2001:db8::1", 64)];
     let mut config = config(A_MAC, Mode::Dedicated, &gids);
@@ -99,7 +99,7 @@ pub(super) fn destination_of(frame: &[u8]) -> Mac {
     Mac(frame[..6].try_into().unwrap())
 }
 
-/// The ICMPv6 packet in `frame`; asserts its checksum and hop limit.
+/// Returns the ICMPv6 packet in `frame`; asserts its checksum and hop limit.
 fn icmpv6_of(frame: &[u8], hop_limit: u8) -> (Ipv6Addr, Ipv6Addr, Icmpv6Type, Vec<u8>) {
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
     let (Some(NetSlice::Ipv6(ip)), Some(TransportSlice::Icmpv6(icmp))) = (packet.net, packet.transport)
@@ -175,7 +175,7 @@ fn two_nodes_find_each_other_by_every_kind_of_address() {
         assert_ne!(a.generation(), generation);
         assert_eq!(a.wanted().count(), 0);
     }
-    // B has created no entry from A's queries.
+    // The queries of A have created no cache entry in B.
     for address in [ip("10.0.0.1"), ip("2001:db8::1"), IpAddr::from(A_MAC.link_local())] {
         assert_eq!(b.resolve(address, START), Resolution::Pending);
         settle(&mut a, &mut b, START);
@@ -290,7 +290,7 @@ fn senders_that_cannot_be_are_malformed() {
     let mut echo_of_ourselves = echo_v4("10.0.0.1", b"x");
     echo_of_ourselves[26..30].copy_from_slice(&[10, 0, 0, 1]);
     for frame in [&mut echo_of_a_group, &mut echo_of_ourselves] {
-        // With a wrong IPv4 checksum the frame would be malformed for that reason.
+        // Correct the IPv4 checksum, because otherwise the frame would be malformed by its checksum, not by its source.
         let header = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
         frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
     }
@@ -355,7 +355,7 @@ fn nobody_enters_the_cache_unasked() {
     for address in ["10.0.0.2", "10.0.0.3", "2001:db8::2"] {
         assert_eq!(a.resolve(ip(address), START), Resolution::Pending);
     }
-    // After a query the replies are accepted; the announcement still is not.
+    // After the queries were sent, the cache accepts the replies, but not the announcement.
     assert_eq!(sent(&mut a, START).len(), 3);
     a.handle_frame(&reply, START);
     a.handle_frame(&gratuitous, START);
@@ -381,7 +381,7 @@ fn a_claim_to_our_own_address_is_counted_and_changes_nothing() {
         START,
     );
     assert_eq!(a.counters().address_conflicts, 3);
-    // At most one report per second, for any number of claims.
+    // `take_conflict` returns at most one conflict per second, for any number of claims.
     assert_eq!(a.take_conflict(), Some(Conflict { ip: ip("10.0.0.1"), mac: STRANGER }));
     assert_eq!(a.take_conflict(), None);
     assert_eq!(a.resolve(ip("10.0.0.1"), START), Resolution::Known(A_MAC));
@@ -580,14 +580,14 @@ fn a_shared_port_is_silent_and_hears_from_the_kernel_alone() {
     settle(&mut a, &mut b, START);
     a.handle_frame(&arp(B_MAC, A_MAC, ArpOperation::REPLY, (B_MAC, "10.0.0.2"), (A_MAC, "10.0.0.1")), START);
     assert_eq!(a.counters().ignored, 2);
-    // Addresses behind a gateway are left to the kernel, too.
+    // The kernel also resolves addresses behind a gateway.
     assert_eq!(a.wanted().collect::<Vec<_>>(), [ip("8.8.8.8"), ip("10.0.0.2")]);
 
     let generation = a.generation();
     assert!(a.set_neighbour(ip("10.0.0.2"), B_MAC));
     assert_ne!(a.generation(), generation);
     assert_eq!(a.wanted().collect::<Vec<_>>(), [ip("8.8.8.8")]);
-    // An address set by the kernel stays; one that the kernel never sets becomes unreachable.
+    // The MAC that `set_neighbour` set stays. The other neighbour becomes unreachable, because the kernel sets no MAC.
     let mut sends = 0;
     while let Some(due) = a.next_deadline() {
         sends += sent(&mut a, due).len();
@@ -658,7 +658,7 @@ fn counters_are_listed_by_name() {
     );
 }
 
-/// One valid frame of each kind that a node processes.
+/// Returns a valid frame of each kind that a node processes.
 fn good_frames() -> Vec<Vec<u8>> {
     let ns = Icmpv6Type::NeighborSolicitation;
     let flags = NeighborAdvertisementHeader { router: false, solicited: true, r#override: true };
@@ -675,7 +675,7 @@ fn good_frames() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Processes frames; each elicits at most one reply, and none creates a cache entry.
+/// Processes `frames`; asserts that each frame elicits at most one reply and that no frame creates a cache entry.
 fn digest(frames: &[Vec<u8>]) {
     let mut a = node_a();
     a.resolve(ip("10.0.0.2"), START);
