@@ -1,10 +1,10 @@
 //! Go-back-N, the recovery of the IBA (9.7.5, 9.9).
 //!
 //! ```text
-//!             una                 send                 high
+//!             una                 next                 max_sent
 //!   acked      |  in flight         |  to retransmit     |  never sent
 //!   -----------|--------------------|--------------------|-------------> PSN
-//!   Lost, timeout: send = una       (send == high: nothing to retransmit)
+//!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //! ```
 
 use super::{AckEvent, AckResult, Verdict};
@@ -16,8 +16,8 @@ pub(crate) struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
-    /// A loss moved `send` back to `una`; since then una has not advanced and no timeout occurred. Further
-    /// reports of a loss are ignored, because after one lost READ response each later one is an implied NAK.
+    /// A loss moved `next` back to `una`; since then `una` has not advanced and no timeout occurred. Further reports
+    /// of a loss are ignored, because after a lost READ response each later response is an implied NAK.
     has_gone_back: bool,
 }
 
@@ -27,7 +27,7 @@ impl GoBackN {
         GoBackN { una: first, next: first, max_sent: first, has_gone_back: false }
     }
 
-    /// Returns the PSN to send next: `send`.
+    /// Returns the PSN to send next.
     #[inline]
     pub(crate) fn next_psn(&self) -> Psn {
         self.next
@@ -50,7 +50,7 @@ impl GoBackN {
         self.max_sent.distance_from(self.una)
     }
 
-    /// Returns the PSNs in flight, from una to `send`.
+    /// Returns the number of PSNs in flight, from `una` to `next`.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)
@@ -88,13 +88,13 @@ impl GoBackN {
         AckResult { newly_acked_pkts, lost }
     }
 
-    /// Moves `send` forward to `max_sent`, because the packets of a timeout were not lost: nothing more is
-    /// retransmitted.
+    /// Moves `next` forward to `max_sent`, because the packets of a timeout were not lost: no further
+    /// packet is retransmitted.
     pub(crate) fn undo_timeout(&mut self) {
         self.next = self.max_sent;
     }
 
-    /// Moves `send` back to una after a timeout. The next report of a loss takes effect again.
+    /// Moves `next` back to `una` after a timeout. The next report of a loss takes effect again.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.has_gone_back = false;

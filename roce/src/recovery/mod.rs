@@ -1,8 +1,8 @@
 //! Loss recovery: selects the PSN to send next.
 //!
-//! A scheme sees PSNs and feedback, never packets or work requests. Its requester half returns
-//! `next_psn`; its responder half classifies an arrival as a `Verdict`. Congestion control decides
-//! separately whether that packet may be sent now.
+//! A scheme has no access to packets or work requests, only to PSNs. Its requester half processes the PSNs of
+//! responses and returns `next_psn`; its responder half classifies the PSN of a received request as a [`Verdict`].
+//! Congestion control decides separately whether the packet with `next_psn` may be sent now.
 
 pub(crate) mod go_back_n;
 pub(crate) mod psn_window;

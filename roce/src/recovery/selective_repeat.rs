@@ -1,17 +1,17 @@
 //! Selective repeat between two stacks of this project: only lost packets are retransmitted.
 //!
 //! ```text
-//!          una                                              high
+//!          una                                              max_sent
 //!   acked   |  x x . x L x . L . . . .                       |  never sent
 //!   --------|------------------------------------------------|-----------------> PSN
 //!           '- at most `window_pkts`: acknowledged x, lost L, in flight .
 //!
-//!   in flight --later one acknowledged, timeout--> lost --retransmitted--> in flight --> acknowledged
+//!   in flight --later packet acknowledged, timeout--> lost --retransmitted--> in flight --> acknowledged
 //! ```
 //! A packet is marked lost when a packet sent after it, by the reordering threshold or more, was
 //! acknowledged (IRN, SIGCOMM'18, section 3.1; RFC 9002, section 6.1.1). A retransmission records
-//! max_sent, so that its loss is detected in the same way, without a timeout. A spurious
-//! retransmission shows that the network reorders: it raises the threshold, which is 0 at first.
+//! max_sent, so that the loss of the retransmission is detected in the same way, without a timeout. A spurious
+//! retransmission raises the threshold, which is 0 at first, because it shows that the network reorders packets.
 
 use super::psn_window::PsnSet;
 use super::retransmissions::Retransmissions;

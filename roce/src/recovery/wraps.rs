@@ -1,4 +1,4 @@
-//! Selective repeat over half the PSN circle and more, which no simulation sends.
+//! Tests: selective repeat over half the PSN circle and more, because no simulation sends so many packets.
 
 use super::selective_repeat::SelectiveRepeat;
 use crate::psn::Psn;

@@ -1,10 +1,10 @@
 //! The completer: processes responses to requests in flight (IBA 9.7.5.1.7, 9.7.7, 9.9).
 //!
 //! ```text
-//!             una                                    una + sent
-//!   stale      | SEND WRITE ..  | READ responses | ...  | never sent
-//!   ignored    | an ACK of n acknowledges all up to n,  | ignored
-//!              | but only responses complete a READ     |
+//!               una                                            max_sent
+//!   acknowledged | SEND WRITE ..  | READ responses | ...        | never sent
+//!   stale:       | an ACK of PSN n acknowledges all PSNs up to  | stale:
+//!   dropped      | n, but only READ responses complete a READ   | dropped
 //! ```
 
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};

@@ -1,12 +1,13 @@
-//! The requester's timing under adaptive recovery: probes and timeouts follow the measured round trip, the retry
-//! count follows the local ACK timeout.
+//! Loss timer of the requester under selective repeat and improved go-back-N: PTO and RTO are derived from the
+//! measured round trip; only local ACK timeouts use up `retry_count`.
 //!
 //! ```text
-//!   expired wait         selective repeat                improved go-back-N
-//!   PTO                  retransmit the last packet      retransmit the oldest packet; if an ACK then acknowledges
-//!   2 PTO, 4 PTO, ..     retransmit the oldest packet    that packet alone, retransmit all after it, too
-//!   of those, >= RTO     and report a loss to congestion control
-//!   local ACK timeout    use up one of `retry_count`; if none is left, the work request fails
+//!   wait expired            selective repeat               improved go-back-N
+//!   PTO                     retransmit the last packet     retransmit the oldest packet; if an ACK then
+//!                                                          acknowledges only this packet, retransmit all after it
+//!   2 PTO, 4 PTO, ..        retransmit the oldest packet   as after PTO
+//!   2 PTO, .. if >= RTO     both: retransmit as after 2 PTO, and report a loss to congestion control
+//!   local ACK timeout       both: use up a retry of `retry_count`; without a retry left, fail the work request
 //! ```
 
 use super::outstanding::Outstanding;

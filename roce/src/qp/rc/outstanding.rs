@@ -1,12 +1,12 @@
-//! The send queue and its PSNs: which work request a packet belongs to.
+//! Assigns PSNs to the work requests of a send queue, and finds the work request of a PSN.
 //!
 //! ```text
 //!   send queue   | w0      | w1   | w2 (READ) | w3 posted ...
-//!   PSNs         |f  ..  l |f .. l|f   ..   l |
+//!   PSNs         |f  ..  l |f .. l|f   ..   l |        f first, l last PSN of a work request
 //!                 oldest                       end: the first PSN not yet assigned
-//!   assigned     '----------- 3 -------------'
+//!   assigned     '--- 3 work requests -------'
 //! ```
-//! A work request is assigned PSNs when its first packet is about to be sent, and keeps them until it completes.
+//! A work request is assigned PSNs just before its first packet is sent. The PSNs stay assigned until it completes.
 
 use super::segment::packets_in;
 use crate::psn::Psn;

@@ -8,14 +8,14 @@
 //!     message in progress    |        address known
 //!                            '- rest of a WRITE without its FIRST: address unknown, buffered as frames
 //! ```
-//! Because a frame in the reorder buffer leaves the cache before its gap closes, payload is placed where its address
+//! Because a buffered frame leaves the CPU cache before the gap below it closes, a payload is placed if its address
 //! is known: after the FIRST of a WRITE, and for a SEND with RecvETH (selective repeat). Of a placed packet only the
-//! fields needed for its execution are recorded. Execution stays in PSN order, and with it completions and ACKs:
-//! nothing but the payload bytes is visible before.
+//! fields needed for its execution are recorded. Execution, completions and ACKs stay in PSN order: before its
+//! execution only the payload of a placed packet is visible to the application.
 //!
-//! Placed bytes cannot be withdrawn. If a PSN arrives in two versions, either may be forged: a forged FIRST gives
-//! later packets a wrong address, and a forged payload lies where the peer's belongs. All out-of-order packets are
-//! then dropped and the later version is placed, so that retransmissions overwrite what was written.
+//! Placed bytes cannot be withdrawn. In a conflict either version may be forged: a forged FIRST gives later packets a
+//! wrong address, and a forged payload replaces the payload of the peer. Therefore all out-of-order packets are
+//! dropped and the later version is placed, so that retransmissions overwrite forged bytes.
 
 use super::segment::packets_in;
 use crate::psn::Psn;

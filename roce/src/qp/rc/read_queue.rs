@@ -1,12 +1,12 @@
-//! READs of a responder: those whose responses are still to be sent, and the history in which duplicates are looked
-//! up (IBA 9.7.5.1.2, C9-112).
+//! READs of a responder: the queue of READs whose responses are still to be sent, and the history by which duplicates
+//! are recognised (IBA 9.7.5.1.2, C9-112).
 //!
 //! ```text
-//!   history   | served | served | in part | waiting |      at most max_dest_rd_atomic
-//!   queue              | dup.   | in part | waiting |      in PSN order
+//!   history   | served | served    | served in part | waiting |      at most max_dest_rd_atomic READs
+//!   queue              | duplicate | served in part | waiting |      in PSN order
 //! ```
-//! A request of 74 bytes may have a megabyte retransmitted, so each READ of the history has a limit of responses to
-//! be retransmitted; see [`RETRANSMITS_PER_READ`].
+//! A duplicate request of 74 bytes may cause the retransmission of a megabyte, so the number of responses retransmitted
+//! for each READ of the history is limited; see [`RETRANSMITS_PER_READ`].
 
 use super::segment::packets_in;
 use crate::id::Msn;
@@ -78,7 +78,7 @@ pub(crate) struct Waiting {
     pub request: ReadRequest,
     /// Responses already sent.
     pub sent: u32,
-    /// Not a duplicate: counts against `max_dest_rd_atomic`.
+    /// True for a duplicate, which does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,
 }
 

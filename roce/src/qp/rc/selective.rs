@@ -1,4 +1,4 @@
-//! The requester under selective repeat: passes what responses acknowledge to the recovery scheme, as PSNs.
+//! The requester under selective repeat: passes the PSNs that a response acknowledges to the recovery scheme.
 //!
 //! ```text
 //!   ACK, SACK         requests below `executed`; of a READ the request, not its responses
