@@ -135,9 +135,7 @@ impl KernelNeighbours {
             Some(changes) => changes.iter().for_each(|change| self.on_change(change)),
         }
         let is_due = |followed: &Followed| {
-            followed
-                .resolved_at
-                .is_none_or(|resolved_at| resolved_at.elapsed() >= RECHECK_INTERVAL)
+            followed.resolved_at.is_none_or(|resolved_at| resolved_at.elapsed() >= RECHECK_INTERVAL)
         };
         let due = self.followed.iter().filter(|(_, followed)| is_due(followed));
         Ok(due.map(|(&ip, _)| ip).take(DUE_PER_CALL).collect())
