@@ -10,3 +10,8 @@ pub(crate) mod requester;
 pub(crate) mod responder;
 pub(crate) mod segment;
 pub(crate) mod selective;
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod responder_tests;

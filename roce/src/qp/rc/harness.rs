@@ -1,0 +1,423 @@
+//! Shared by the tables of tests of this directory: packets built as frames, a port that records the frames sent, and
+//! a responder with its memory, its receive queue and a reorder buffer without limit.
+
+use super::emit::PacketBuilder;
+use super::requester::{TxContext, TxOutcome};
+use super::responder::{OutOfOrder, Responder, ResponderAction, ResponderConfig, RxContext};
+use crate::congestion::{Congestion, CongestionScheme};
+use crate::counters::QpCounters;
+use crate::id::{Gid, LKey, Mac, PKey, Qpn, RKey};
+use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::port::{Port, PortCaps};
+use crate::psn::Psn;
+use crate::qp::Placement;
+use crate::queue::{
+    CqId, CqPoller, CqTable, Cqe, RecvPoster, RecvQueue, RecvQueueSize, RecvRequest, Sge, recv_queue,
+};
+use crate::random::Random;
+use crate::recovery::RecoveryScheme;
+use crate::start;
+use crate::time::Instant;
+use crate::wire::sacketh::bitmap_words;
+use crate::wire::{
+    Aeth, HeaderSpec, HeaderTemplate, NakCode, Opcode, Operation, Packet, PacketSpec, Position, RecvEth,
+    Reth, SackEth, Syndrome,
+};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// PSN of index 0. Tables count PSNs from here; they wrap between the indices 2 and 3.
+pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
+pub(super) const MTU_BYTES: u32 = 256;
+
+pub(super) const GBN: RecoveryScheme = RecoveryScheme::GoBackN;
+pub(super) const IMPROVED: RecoveryScheme = RecoveryScheme::ImprovedGoBackN;
+pub(super) const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 64 };
+
+/// Virtual address of the first byte of each region of a [`Bench`].
+pub(super) const VA: u64 = 0x1000;
+/// Length in bytes of each region of a [`Bench`].
+pub(super) const REGION_BYTES: u32 = 1 << 16;
+
+/// Regions of a [`Bench`]; an R_Key below their number stands for the R_Key of that region.
+pub(super) const ALL: RKey = RKey(0);
+pub(super) const READABLE: RKey = RKey(1);
+pub(super) const WRITABLE: RKey = RKey(2);
+pub(super) const OTHER_PD: RKey = RKey(3);
+pub(super) const LOCAL_READ: RKey = RKey(4);
+/// Names no region.
+pub(super) const UNKNOWN: RKey = RKey(5);
+
+/// The PSN of an index.
+pub(super) const fn psn(index: i32) -> Psn {
+    if index < 0 { FIRST_PSN.minus(index.unsigned_abs()) } else { FIRST_PSN.plus(index.unsigned_abs()) }
+}
+
+/// The index of a PSN.
+pub(super) fn index_of(psn: Psn) -> i32 {
+    psn.offset_from(FIRST_PSN).expect("tables stay within half the circle")
+}
+
+/// A packet of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pkt {
+    pub(super) opcode: Opcode,
+    /// Index of its PSN.
+    pub(super) at: i32,
+    pub(super) len_bytes: u32,
+    /// Value of each payload byte.
+    pub(super) fill: u8,
+    pub(super) ack_req: bool,
+    pub(super) solicited: bool,
+    pub(super) ip_id: u16,
+    pub(super) reth: Reth,
+    pub(super) recveth: RecvEth,
+    pub(super) imm: u32,
+    pub(super) syndrome: Syndrome,
+    pub(super) sacketh: SackEth,
+}
+
+impl Pkt {
+    /// A packet whose RETH, if it has one, names `len_bytes` from [`VA`] of the region with all rights.
+    pub(super) const fn new(opcode: Opcode, at: i32, len_bytes: u32) -> Self {
+        Pkt {
+            opcode,
+            at,
+            len_bytes,
+            fill: 0xA5,
+            ack_req: false,
+            solicited: false,
+            ip_id: 0,
+            reth: Reth { va: VA, rkey: ALL, len_bytes },
+            recveth: RecvEth { recv_seq: start::RECEIVE, packet: 0 },
+            imm: 0,
+            syndrome: Syndrome::ACK,
+            sacketh: SackEth { version: SackEth::VERSION, duplicate: false, trigger: psn(at) },
+        }
+    }
+
+    /// The same packet with another RETH.
+    pub(super) const fn remote(self, rkey: RKey, va: u64, len_bytes: u32) -> Self {
+        Pkt { reth: Reth { va, rkey, len_bytes }, ..self }
+    }
+
+    /// The same packet with another RecvETH: receive `number` of the connection, packet `packet` of the message.
+    pub(super) const fn numbered(self, number: u32, packet: u32) -> Self {
+        let recv_seq = start::RECEIVE.wrapping_add(number);
+        Pkt { recveth: RecvEth { recv_seq, packet }, ..self }
+    }
+
+    /// Writes the frame. `keys`: the R_Keys of the regions.
+    pub(super) fn frame(&self, keys: &[RKey]) -> Vec<u8> {
+        let template = template();
+        let ext_len = self.opcode.info().expect("an opcode of the table").ext_len_bytes;
+        let mut frame = vec![0; template.frame_len(ext_len, self.len_bytes as usize)];
+        let spec = PacketSpec {
+            opcode: self.opcode,
+            solicited: self.solicited,
+            ack_req: self.ack_req,
+            fecn: false,
+            becn: false,
+            psn: psn(self.at),
+            ip_id: self.ip_id,
+            payload_len: self.len_bytes as usize,
+        };
+        let mut parts = template.write(&mut frame, &spec).expect("the frame has this length");
+        let rkey = keys.get(self.reth.rkey.0 as usize).copied().unwrap_or(self.reth.rkey);
+        // Headers that the opcode does not have are not written.
+        let _ = parts.set_reth(Reth { rkey, ..self.reth });
+        let _ = parts.set_recveth(self.recveth);
+        let _ = parts.set_immdt(self.imm);
+        let _ = parts.set_aeth(Aeth { syndrome: self.syndrome, msn: start::MSN });
+        let _ = parts.set_sacketh(self.sacketh);
+        parts.payload.fill(self.fill);
+        template.seal(&mut frame).expect("the frame was just written");
+        frame
+    }
+}
+
+fn template() -> HeaderTemplate {
+    HeaderTemplate::new(&HeaderSpec {
+        src_mac: Mac([2, 0, 0, 0, 0, 1]),
+        dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+        vlan: None,
+        src: Gid::from(Ipv4Addr::new(10, 0, 0, 1)),
+        dst: Gid::from(Ipv4Addr::new(10, 0, 0, 2)),
+        tclass: 0,
+        ttl: 64,
+        flow_label: 0,
+        udp_source_port: 0xC000,
+        pkey: PKey::DEFAULT,
+        dest_qp: Qpn::new(0x11),
+    })
+    .expect("addresses of one family")
+}
+
+/// A port that records what is sent, and has room for `room` frames until the next flush.
+pub(super) struct Recorder {
+    frames: Vec<Vec<u8>>,
+    room: usize,
+}
+
+impl Port for Recorder {
+    type Frame = Vec<u8>;
+
+    fn caps(&self) -> PortCaps {
+        PortCaps { mac: Mac([2, 0, 0, 0, 0, 2]), mtu_bytes: 1500 }
+    }
+
+    fn rx_burst(&mut self, _frames: &mut Vec<Vec<u8>>, _max: usize) -> usize {
+        0
+    }
+
+    fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        if self.frames.len() >= self.room {
+            return None;
+        }
+        self.frames.push(vec![0; len_bytes]);
+        self.frames.last_mut().map(Vec::as_mut_slice)
+    }
+
+    fn tx_flush(&mut self) {}
+}
+
+/// A response as text: its kind and the index of its PSN.
+///
+/// ```text
+///   A3 ACK    N3 NAK PSN sequence error    I3 invalid request    X3 remote access error    O3 remote operational error
+///   R3 RNR NAK    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
+///   S1<4[3,4]  SACK: expected PSN 1, trigger 4, PSNs 3 and 4 buffered    S1<0=[]  the trigger is a duplicate
+/// ```
+fn text_of(frame: &[u8]) -> String {
+    let packet = Packet::parse(frame).expect("a response is well-formed");
+    assert!(packet.icrc_ok());
+    let at = index_of(packet.bth.psn);
+    match (packet.info.operation, packet.aeth().map(|aeth| aeth.syndrome), packet.sacketh()) {
+        (Operation::ReadResponse, _, _) => {
+            let position = match packet.info.position {
+                Position::First => 'f',
+                Position::Middle => 'm',
+                Position::Last => 'l',
+                Position::Only => 'o',
+            };
+            format!("D{at}{position}")
+        }
+        (_, _, Some(SackEth { duplicate, trigger, .. })) => {
+            let words = bitmap_words(packet.payload).enumerate();
+            let bits = words
+                .flat_map(|(w, word)| (0..32).filter(move |i| word >> i & 1 == 1).map(move |i| 32 * w + i));
+            let above: Vec<_> = bits.map(|bit| (at + 1 + bit as i32).to_string()).collect();
+            let mark = if duplicate { "=" } else { "" };
+            format!("S{at}<{}{mark}[{}]", index_of(trigger), above.join(","))
+        }
+        (_, Some(Syndrome::Ack { .. }), _) => format!("A{at}"),
+        (_, Some(Syndrome::RnrNak { .. }), _) => format!("R{at}"),
+        (_, Some(Syndrome::Nak(code)), _) => format!("{}{at}", letter(code)),
+        _ => format!("? {}", packet.info.name),
+    }
+}
+
+fn letter(code: NakCode) -> char {
+    match code {
+        NakCode::PsnSequenceError => 'N',
+        NakCode::InvalidRequest => 'I',
+        NakCode::RemoteAccessError => 'X',
+        NakCode::RemoteOperationalError => 'O',
+        _ => '?',
+    }
+}
+
+/// A responder in the place that the engine gives it.
+pub(super) struct Bench {
+    pub(super) responder: Responder,
+    pub(super) counters: QpCounters,
+    pub(super) memory: MemoryTable,
+    /// The bytes of all regions.
+    pub(super) bytes: Memory,
+    keys: Vec<RKey>,
+    /// Access rights of the queue pair.
+    pub(super) access: Access,
+    poster: RecvPoster,
+    rq: RecvQueue,
+    cqs: CqTable,
+    cq: CqId,
+    poller: CqPoller,
+    congestion: Congestion,
+    builder: PacketBuilder,
+    pub(super) now: Instant,
+    /// Frames of the reorder buffer by PSN, and whether it has room.
+    pub(super) buffered: BTreeMap<u32, Vec<u8>>,
+    pub(super) has_room: bool,
+    /// The engine transmits from this queue pair in its next poll.
+    is_scheduled: bool,
+    /// MSNs of the responses sent, counted from that before the first request.
+    pub(super) msns: Vec<u32>,
+}
+
+impl Bench {
+    const PD: PdId = PdId(1);
+    const DEPTH: u32 = 64;
+
+    pub(super) fn new(recovery: RecoveryScheme, placement: Placement, max_dest_rd_atomic: u8) -> Self {
+        let mut random = Random::new([7; 32]);
+        let (mut memory, bytes) = (MemoryTable::new(8), Memory::alloc(REGION_BYTES as usize));
+        let local = Access::LOCAL_WRITE;
+        let keys = [
+            (Self::PD, local | Access::REMOTE_READ | Access::REMOTE_WRITE),
+            (Self::PD, local | Access::REMOTE_READ),
+            (Self::PD, local | Access::REMOTE_WRITE),
+            (PdId(2), local | Access::REMOTE_READ | Access::REMOTE_WRITE),
+            (Self::PD, Access::NONE),
+        ]
+        .map(|(pd, access)| {
+            memory.register(&mut random, pd, bytes.clone(), VA, access).expect("there is room").1
+        });
+        let (poster, rq) = recv_queue(RecvQueueSize { depth: Self::DEPTH, max_sges: 1 });
+        rq.set_open(true);
+        let mut cqs = CqTable::new(1);
+        let (cq, poller) = cqs.create(&mut random, 2 * Self::DEPTH).expect("there is room");
+        let config = ResponderConfig {
+            first_psn: FIRST_PSN,
+            mtu_bytes: MTU_BYTES,
+            max_dest_rd_atomic,
+            recovery,
+            placement,
+        };
+        Bench {
+            responder: Responder::new(config),
+            counters: QpCounters::default(),
+            memory,
+            bytes,
+            keys: keys.to_vec(),
+            access: Access::ALL,
+            poster,
+            rq,
+            cqs,
+            cq,
+            poller,
+            congestion: Congestion::new(&CongestionScheme::None, 100_000_000_000),
+            builder: PacketBuilder { template: template(), ip_id: 0 },
+            now: Instant::ZERO,
+            buffered: BTreeMap::new(),
+            has_room: true,
+            is_scheduled: false,
+            msns: Vec::new(),
+        }
+    }
+
+    /// Posts a receive of `len_bytes` at byte `offset` of the region of `key`.
+    pub(super) fn post(&mut self, key: RKey, offset: u64, len_bytes: u32) {
+        let lkey = LKey(self.keys.get(key.0 as usize).unwrap_or(&key).0);
+        let sges = &[Sge { addr: VA + offset, len_bytes, lkey }];
+        self.poster.post(&RecvRequest { wr_id: offset, sges }).expect("there is room");
+    }
+
+    /// Removes the region of `key`.
+    pub(super) fn deregister(&mut self, key: RKey) {
+        let key = self.keys[key.0 as usize];
+        self.memory.deregister(LKey(key.0)).expect("it is registered");
+    }
+
+    /// Completions written since the last call.
+    pub(super) fn completions(&mut self) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.poller.pop()).collect()
+    }
+
+    /// Byte `offset` of the regions.
+    pub(super) fn byte(&self, offset: usize) -> u8 {
+        let mut byte = [0];
+        self.bytes.read(offset, &mut byte).expect("a byte of the region");
+        byte[0]
+    }
+
+    fn with(
+        &mut self,
+        call: impl FnOnce(&mut Responder, &mut RxContext<'_>) -> ResponderAction,
+    ) -> ResponderAction {
+        let mut rx = RxContext {
+            memory: &self.memory,
+            pd: Self::PD,
+            access: self.access,
+            min_rnr_timer: 1,
+            rq: &mut self.rq,
+            cqs: &mut self.cqs,
+            cq: self.cq,
+            qpn: Qpn::new(0x22),
+            counters: &mut self.counters,
+            now: self.now,
+        };
+        let action = call(&mut self.responder, &mut rx);
+        self.is_scheduled |= !matches!(action, ResponderAction::Nothing | ResponderAction::OutOfOrder { .. });
+        action
+    }
+
+    /// Processes a packet as the engine does, with the packets behind a gap that it closes. Returns the action for
+    /// the packet itself.
+    pub(super) fn receive(&mut self, packet: &Pkt) -> ResponderAction {
+        let frame = packet.frame(&self.keys);
+        let packet = &Packet::parse(&frame).expect("requests of tables are well-formed");
+        let mut action = self.with(|responder, rx| responder.on_request(packet, rx));
+        if let ResponderAction::OutOfOrder { first } = action {
+            let found = OutOfOrder { first, has_room: self.has_room };
+            action = self.with(|responder, rx| responder.on_out_of_order(packet, found, rx));
+            if action == ResponderAction::Buffer {
+                self.buffered.insert(packet.bth.psn.value(), frame);
+            }
+        } else if !matches!(action, ResponderAction::Fatal(_)) {
+            self.replay();
+        }
+        action
+    }
+
+    fn replay(&mut self) {
+        while self.responder.has_buffered_next() {
+            if self.responder.has_placed() {
+                self.with(|responder, rx| responder.on_placed(rx));
+                continue;
+            }
+            let expected = self.responder.expected_psn().value();
+            let frame = self.buffered.remove(&expected).expect("the frame of a buffered PSN");
+            let packet = &Packet::parse(&frame).expect("it was parsed before");
+            self.with(|responder, rx| responder.on_request(packet, rx));
+        }
+    }
+
+    /// Transmits in one poll at most `budget` responses, to a port with `room` buffers. Returns them as text.
+    pub(super) fn transmit(&mut self, mut budget: u32, room: usize) -> Vec<String> {
+        let mut port = Recorder { frames: Vec::new(), room };
+        if self.is_scheduled {
+            let mut tx = TxContext {
+                now: self.now,
+                port: &mut port,
+                budget: &mut budget,
+                memory: &self.memory,
+                pd: Self::PD,
+                builder: &mut self.builder,
+                counters: &mut self.counters,
+            };
+            let outcome = self.responder.transmit(&mut self.congestion, &mut tx);
+            self.is_scheduled = !matches!(outcome, TxOutcome::Done | TxOutcome::MrInvalidated);
+        }
+        let aeths = port.frames.iter().filter_map(|frame| Packet::parse(frame).ok()?.aeth());
+        self.msns.extend(aeths.map(|aeth| aeth.msn.value().wrapping_sub(start::MSN.value()) % Psn::COUNT));
+        port.frames.iter().map(|frame| text_of(frame)).collect()
+    }
+
+    /// Transmits all that is due, in as many polls as that takes.
+    pub(super) fn transmit_all(&mut self) -> Vec<String> {
+        let mut sent = Vec::new();
+        while self.is_scheduled {
+            sent.extend(self.transmit(64, 64));
+        }
+        sent
+    }
+}
+
+/// Counters that are not 0, by name; those that count all packets and bytes are left out.
+pub(super) fn counted(counters: &QpCounters) -> String {
+    let common = ["sent_pkts", "sent_bytes", "rcvd_bytes"];
+    let counts = counters.iter().filter(|(name, count)| *count > 0 && !common.contains(name));
+    let texts =
+        counts.map(|(name, count)| if count == 1 { name.to_owned() } else { format!("{name} {count}") });
+    texts.collect::<Vec<_>>().join(", ")
+}
