@@ -14,4 +14,6 @@ pub(crate) mod selective;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod responder_ack_tests;
+#[cfg(test)]
 mod responder_tests;
