@@ -12,6 +12,8 @@ pub(crate) mod segment;
 pub(crate) mod selective;
 
 #[cfg(test)]
+mod completer_tests;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod responder_ack_tests;

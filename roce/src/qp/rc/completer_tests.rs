@@ -1,0 +1,408 @@
+//! Table of the completer: the event that each response gives, by the requests in flight.
+//!
+//! ```text
+//!   index   0      1  2  3   4      5  6    7        8
+//!           SEND | READ    | SEND | WRITE | READ   | never sent        una and the PSNs sent from there: by row
+//! ```
+
+use super::completer::{Completer, ResponseEvent};
+use super::harness::{FIRST_PSN, MTU_BYTES, Pkt, counted, psn};
+use super::outstanding::{Kind, Outstanding};
+use super::selective::SelectiveEvent;
+use crate::counters::QpCounters;
+use crate::id::{LKey, RKey};
+use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::queue::{
+    Doorbells, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
+};
+use crate::random::Random;
+use crate::recovery::{AckEvent, SelectiveRepeat};
+use crate::wire::{NakCode, Opcode, Packet, SackEth, Syndrome};
+use std::sync::Arc;
+
+const PD: PdId = PdId(1);
+const SENT_PKTS: u32 = 8;
+/// Bytes of the first READ: its last response has 100.
+const READ_BYTES: u32 = 2 * MTU_BYTES + 100;
+const SHORT_READ_BYTES: u32 = 8;
+/// Offset of the scatter list of the second READ in the region.
+const SHORT_READ_AT: u64 = 4096;
+
+/// Requests in flight, and the memory that READ responses fill.
+struct Bench {
+    outstanding: Outstanding,
+    memory: MemoryTable,
+    bytes: Memory,
+    counters: QpCounters,
+}
+
+impl Bench {
+    /// `access`: the rights of the memory that READs fill.
+    fn new(access: Access) -> Self {
+        let (mut memory, bytes) = (MemoryTable::new(1), Memory::alloc(8192));
+        let (lkey, _) =
+            memory.register(&mut Random::new([3; 32]), PD, bytes.clone(), 0, access).expect("there is room");
+        let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
+        let (mut poster, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
+        queue.set_open(true);
+        let mut outstanding = Outstanding::new(queue, 8, FIRST_PSN);
+        let (remote_addr, rkey) = (0, RKey(1));
+        let (read, write) = (SendOp::Read { remote_addr, rkey }, SendOp::Write { remote_addr, rkey });
+        let requests = [
+            (SendOp::Send, 1, 0),
+            (read, READ_BYTES, 0),
+            (SendOp::Send, 1, 0),
+            (write, 2 * MTU_BYTES, 0),
+            (read, SHORT_READ_BYTES, SHORT_READ_AT),
+        ];
+        for (op, len_bytes, addr) in requests {
+            let sge = Sge { addr, len_bytes, lkey: LKey(lkey.0) };
+            let data = SendData::Sges(&[sge]);
+            let request = SendRequest { wr_id: 0, op, flags: SendFlags::default(), data };
+            poster.post(&request).expect("there is room");
+            let is_read = matches!(op, SendOp::Read { .. });
+            let kind = Kind { is_read, takes_receive: op == SendOp::Send };
+            outstanding.assign(len_bytes, kind, 0, MTU_BYTES).expect("few PSNs");
+        }
+        assert_eq!(outstanding.end(), psn(SENT_PKTS as i32));
+        Bench { outstanding, memory, bytes, counters: QpCounters::default() }
+    }
+
+    /// The event of a response with `una` as the oldest unacknowledged PSN. Under selective repeat the PSNs in `acked`
+    /// are acknowledged, too.
+    fn event(&mut self, row: &Row, is_selective: bool) -> Event {
+        let sent = (SENT_PKTS as i32 - row.una) as u32;
+        let mut scheme = SelectiveRepeat::new(psn(row.una), 64);
+        scheme.on_sent(sent);
+        row.acked.iter().for_each(|index| scheme.on_acked(crate::psn::PsnSpace::Response, psn(*index), 1));
+        // As the engine does: all below una is completed.
+        while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(row.una)) <= Some(0)) {
+            self.outstanding.pop();
+        }
+        let frame = row.response.frame(&[]);
+        let packet = Packet::parse(&frame).expect("responses of the table are well-formed");
+        let mut completer = Completer {
+            outstanding: &mut self.outstanding,
+            una: psn(row.una),
+            sent,
+            selective: is_selective.then_some(&scheme),
+            mtu_bytes: MTU_BYTES,
+            memory: &self.memory,
+            pd: PD,
+            counters: &mut self.counters,
+        };
+        Event::of(completer.on_response(&packet))
+    }
+
+    fn byte(&self, offset: usize) -> u8 {
+        let mut byte = [0];
+        self.bytes.read(offset, &mut byte).expect("a byte of the region");
+        byte[0]
+    }
+}
+
+/// A [`ResponseEvent`], with indices for PSNs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Ignored,
+    /// Go-back-N: all before are acknowledged.
+    Acked(i32),
+    /// Go-back-N: all before are acknowledged, and this one was lost.
+    Lost(i32),
+    /// Selective repeat: all requests before are executed.
+    Executed(i32),
+    /// Selective repeat: SACK.
+    Sack(i32),
+    /// Selective repeat: READ response, and the end of its READ.
+    Response(i32, i32),
+    /// Selective repeat: a READ response that is a duplicate.
+    Duplicate(i32),
+    /// RNR NAK, and its wait in microseconds.
+    Rnr(i32, u64),
+    Failed(i32, WcStatus),
+}
+
+impl Event {
+    fn of(event: ResponseEvent<'_>) -> Self {
+        use super::harness::index_of;
+        match event {
+            ResponseEvent::Ignored => Event::Ignored,
+            ResponseEvent::Ack(AckEvent::Cumulative { next }) => Event::Acked(index_of(next)),
+            ResponseEvent::Ack(AckEvent::Lost { next }) => Event::Lost(index_of(next)),
+            ResponseEvent::Selective(SelectiveEvent::Executed { next }) => Event::Executed(index_of(next)),
+            ResponseEvent::Selective(SelectiveEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
+            ResponseEvent::Selective(SelectiveEvent::Response { psn, executed }) => {
+                Event::Response(index_of(psn), index_of(executed))
+            }
+            ResponseEvent::Selective(SelectiveEvent::Duplicate { psn }) => Event::Duplicate(index_of(psn)),
+            ResponseEvent::RnrNak { next, wait_nanos } => Event::Rnr(index_of(next), wait_nanos / 1000),
+            ResponseEvent::Failed { next, status } => Event::Failed(index_of(next), status),
+        }
+    }
+}
+
+use Event::{Acked, Duplicate, Executed, Failed, Ignored, Lost, Response, Rnr, Sack};
+
+struct Row {
+    name: &'static str,
+    /// Clause of the IBA; empty: a choice of this stack, or no clause is known with certainty.
+    rule: &'static str,
+    una: i32,
+    /// Selective repeat: READ responses received above una.
+    acked: &'static [i32],
+    response: Pkt,
+    go_back_n: Event,
+    selective: Event,
+    /// Counters under go-back-N, and under selective repeat.
+    counters: [&'static str; 2],
+}
+
+/// Defaults of the rows: an ACK of the SEND in front.
+const ROW: Row = Row {
+    name: "",
+    rule: "",
+    una: 0,
+    acked: &[],
+    response: ack(0),
+    go_back_n: Ignored,
+    selective: Ignored,
+    counters: ["", ""],
+};
+
+const fn ack(at: i32) -> Pkt {
+    aeth(at, Syndrome::ACK)
+}
+
+const fn aeth(at: i32, syndrome: Syndrome) -> Pkt {
+    Pkt { syndrome, ..Pkt::new(Opcode::RC_ACKNOWLEDGE, at, 0) }
+}
+
+const fn nak(at: i32, code: NakCode) -> Pkt {
+    aeth(at, Syndrome::Nak(code))
+}
+
+const fn sack(at: i32, version: u8) -> Pkt {
+    let packet = Pkt::new(Opcode::RC_SELECTIVE_ACKNOWLEDGE, at, 4);
+    Pkt { sacketh: SackEth { version, ..packet.sacketh }, ..packet }
+}
+
+const FIRST: Opcode = Opcode::RC_RDMA_READ_RESPONSE_FIRST;
+const MIDDLE: Opcode = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
+const LAST: Opcode = Opcode::RC_RDMA_READ_RESPONSE_LAST;
+const ONLY: Opcode = Opcode::RC_RDMA_READ_RESPONSE_ONLY;
+
+const fn first(at: i32) -> Pkt {
+    Pkt::new(FIRST, at, MTU_BYTES)
+}
+
+const fn middle(at: i32) -> Pkt {
+    Pkt::new(MIDDLE, at, MTU_BYTES)
+}
+
+const fn last(at: i32, len_bytes: u32) -> Pkt {
+    Pkt::new(LAST, at, len_bytes)
+}
+
+const IMPLIED: &str = "implied_nak_seq_err";
+const STALE: [&str; 2] = ["stale_responses"; 2];
+const BAD_OPCODE: [&str; 2] = ["bad_opcode_dropped"; 2];
+const BAD_RESPONSE: [&str; 2] = ["bad_resp_err"; 2];
+const fn bad_response(at: i32) -> Event {
+    Failed(at, WcStatus::BadRespErr)
+}
+use NakCode::{
+    InvalidRdRequest, InvalidRequest, PsnSequenceError, RemoteAccessError, RemoteOperationalError,
+};
+
+#[rustfmt::skip]
+const ACKS: &[Row] = &[
+    Row { name: "ACK", rule: "9.7.7", go_back_n: Acked(1), selective: Executed(1), ..ROW },
+    Row { name: "ACK, any credit count", response: aeth(0, Syndrome::Ack { credits: 0 }), go_back_n: Acked(1),
+          selective: Executed(1), ..ROW },
+    Row { name: "ACK of several requests", rule: "9.7.7", una: 4, response: ack(6), go_back_n: Acked(7),
+          selective: Executed(7), ..ROW },
+    Row { name: "ACK inside a message", una: 5, response: ack(5), go_back_n: Acked(6), selective: Executed(6), ..ROW },
+    Row { name: "ACK behind a READ not answered: the READ was lost", rule: "9.7.6", response: ack(4),
+          go_back_n: Lost(1),
+          selective: Executed(5), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "ACK behind a READ half answered", rule: "9.7.6", una: 3, response: ack(4), go_back_n: Lost(3),
+          selective: Executed(5), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "ACK behind a READ answered", una: 4, response: ack(4), go_back_n: Acked(5), selective: Executed(5),
+          ..ROW },
+    Row { name: "ACK of a READ itself completes nothing", una: 1, response: ack(3), go_back_n: Lost(1),
+          selective: Executed(4),
+          counters: [IMPLIED, ""], ..ROW },
+    Row { name: "ACK of the last PSN sent, a READ's", una: 7, response: ack(7), go_back_n: Lost(7),
+          selective: Executed(8),
+          counters: [IMPLIED, ""], ..ROW },
+    Row { name: "stale: below una", rule: "9.7.5.1.7", una: 4, response: ack(3), counters: STALE, ..ROW },
+    Row { name: "stale: half the circle below una", una: 4, response: ack(4 - (1 << 23) + 1), counters: STALE, ..ROW },
+    Row { name: "never sent", una: 4, response: ack(8), counters: STALE, ..ROW },
+    Row { name: "nothing in flight", una: 8, response: ack(7), counters: STALE, ..ROW },
+    Row { name: "nothing in flight, the next PSN", una: 8, response: ack(8), counters: STALE, ..ROW },
+];
+
+#[rustfmt::skip]
+const NAKS: &[Row] = &[
+    Row { name: "PSN sequence error", rule: "9.7.5.2", response: nak(0, PsnSequenceError), go_back_n: Lost(0),
+          selective: Executed(0), counters: ["packet_seq_err", ""], ..ROW },
+    Row { name: "PSN sequence error acknowledges those before", rule: "9.7.5.2", una: 4,
+          response: nak(6, PsnSequenceError),
+          go_back_n: Lost(6), selective: Executed(6), counters: ["packet_seq_err", ""], ..ROW },
+    Row { name: "PSN sequence error at a READ", response: nak(1, PsnSequenceError), go_back_n: Lost(1),
+          selective: Executed(1), counters: ["packet_seq_err", ""], ..ROW },
+    Row { name: "PSN sequence error behind a READ not answered", rule: "9.7.6", response: nak(4, PsnSequenceError),
+          go_back_n: Lost(1),
+          selective: Executed(4), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "RNR NAK", rule: "9.7.5.2.8", response: aeth(0, Syndrome::RnrNak { timer: 1 }), go_back_n: Rnr(0, 10),
+          selective: Rnr(0, 10),
+          counters: ["rcvd_rnr_err"; 2], ..ROW },
+    Row { name: "RNR NAK, timer code 0", rule: "9.7.5.2.8", response: aeth(0, Syndrome::RnrNak { timer: 0 }),
+          go_back_n: Rnr(0, 655_360),
+          selective: Rnr(0, 655_360), counters: ["rcvd_rnr_err"; 2], ..ROW },
+    Row { name: "RNR NAK behind a READ not answered", rule: "9.7.6", una: 1,
+          response: aeth(4, Syndrome::RnrNak { timer: 1 }),
+          go_back_n: Lost(1), selective: Executed(4), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "invalid request", rule: "9.7.5.2", una: 4, response: nak(5, InvalidRequest),
+          go_back_n: Failed(5, WcStatus::RemInvReqErr),
+          selective: Failed(5, WcStatus::RemInvReqErr), counters: ["req_remote_invalid_request"; 2], ..ROW },
+    Row { name: "remote access error", rule: "9.7.5.2", una: 4, response: nak(5, RemoteAccessError),
+          go_back_n: Failed(5, WcStatus::RemAccessErr), selective: Failed(5, WcStatus::RemAccessErr),
+          counters: ["req_remote_access_errors"; 2], ..ROW },
+    Row { name: "remote operational error", rule: "9.7.5.2", response: nak(0, RemoteOperationalError),
+          go_back_n: Failed(0, WcStatus::RemOpErr), selective: Failed(0, WcStatus::RemOpErr),
+          counters: ["req_remote_operation_errors"; 2], ..ROW },
+    Row { name: "remote access error at a READ half answered", una: 2, response: nak(2, RemoteAccessError),
+          go_back_n: Failed(2, WcStatus::RemAccessErr), selective: Failed(2, WcStatus::RemAccessErr),
+          counters: ["req_remote_access_errors"; 2], ..ROW },
+    Row { name: "a fatal NAK behind a READ not answered", rule: "9.7.6", response: nak(5, RemoteAccessError),
+          go_back_n: Lost(1),
+          selective: Executed(5), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "invalid RD request: of reliable datagrams", response: nak(0, InvalidRdRequest), counters: BAD_OPCODE,
+          ..ROW },
+    Row { name: "reserved NAK code", response: nak(0, NakCode::Reserved(5)), counters: BAD_OPCODE, ..ROW },
+    Row { name: "reserved syndrome", response: aeth(0, Syndrome::Reserved(0x80)), counters: BAD_OPCODE, ..ROW },
+    Row { name: "reserved NAK code behind a READ not answered", response: nak(5, NakCode::Reserved(31)),
+          counters: BAD_OPCODE, ..ROW },
+    Row { name: "stale NAK", rule: "9.7.5.1.7", una: 4, response: nak(3, RemoteAccessError), counters: STALE, ..ROW },
+    Row { name: "NAK of a PSN never sent", una: 4, response: nak(8, PsnSequenceError), counters: STALE, ..ROW },
+    Row { name: "atomic acknowledge: none was sent", response: Pkt::new(Opcode::RC_ATOMIC_ACKNOWLEDGE, 0, 0),
+          counters: BAD_OPCODE, ..ROW },
+];
+
+#[rustfmt::skip]
+const READ_RESPONSES: &[Row] = &[
+    Row { name: "FIRST", una: 1, response: first(1), go_back_n: Acked(2), selective: Response(1, 4), ..ROW },
+    Row { name: "MIDDLE", una: 2, response: middle(2), go_back_n: Acked(3), selective: Response(2, 4), ..ROW },
+    Row { name: "LAST", una: 3, response: last(3, 100), go_back_n: Acked(4), selective: Response(3, 4), ..ROW },
+    Row { name: "ONLY", una: 7, response: Pkt::new(ONLY, 7, 8), go_back_n: Acked(8), selective: Response(7, 8), ..ROW },
+    Row { name: "a READ response acknowledges requests before", rule: "9.7.5.1.2", response: first(1),
+          go_back_n: Acked(2),
+          selective: Response(1, 4), ..ROW },
+    Row { name: "FIRST where a retransmitted READ continues", una: 2, response: first(2), go_back_n: Acked(3),
+          selective: Response(2, 4), ..ROW },
+    Row { name: "ONLY where a retransmitted READ ends", una: 3, response: Pkt::new(ONLY, 3, 100), go_back_n: Acked(4),
+          selective: Response(3, 4), ..ROW },
+    Row { name: "a response above a gap", rule: "9.7.6", una: 1, response: middle(2), go_back_n: Lost(1),
+          selective: Response(2, 4),
+          counters: [IMPLIED, ""], ..ROW },
+    Row { name: "a response of the next READ", rule: "9.7.6", una: 2, response: Pkt::new(ONLY, 7, 8),
+          go_back_n: Lost(2),
+          selective: Response(7, 8), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "a response received before", rule: "9.7.5.1.7", una: 2, response: first(1), counters: STALE, ..ROW },
+    Row { name: "a response received before, above a gap", una: 1, acked: &[2], response: middle(2),
+          go_back_n: Lost(1), selective: Duplicate(2),
+          counters: [IMPLIED, "stale_responses"], ..ROW },
+    Row { name: "a response at the PSN of a SEND", una: 4, response: Pkt::new(ONLY, 4, 1), counters: STALE, ..ROW },
+    Row { name: "a response to a PSN never sent", una: 4, response: Pkt::new(ONLY, 8, 8), counters: STALE, ..ROW },
+    Row { name: "MIDDLE, a byte short", una: 2, response: Pkt::new(MIDDLE, 2, 255), go_back_n: bad_response(2),
+          selective: bad_response(2),
+          counters: BAD_RESPONSE, ..ROW },
+    Row { name: "MIDDLE, a byte long", una: 2, response: Pkt::new(MIDDLE, 2, 257), go_back_n: bad_response(2),
+          selective: bad_response(2),
+          counters: BAD_RESPONSE, ..ROW },
+    Row { name: "LAST, a byte short", una: 3, response: last(3, 99), go_back_n: bad_response(3),
+          selective: bad_response(3),
+          counters: BAD_RESPONSE, ..ROW },
+    Row { name: "LAST, a byte long", una: 3, response: last(3, 101), go_back_n: bad_response(3),
+          selective: bad_response(3),
+          counters: BAD_RESPONSE, ..ROW },
+    Row { name: "LAST of no bytes", una: 3, response: last(3, 0), go_back_n: bad_response(3),
+          selective: bad_response(3),
+          counters: BAD_RESPONSE, ..ROW },
+    Row { name: "MIDDLE at the end of the READ", una: 3, response: Pkt::new(MIDDLE, 3, 100), go_back_n: bad_response(3),
+          selective: bad_response(3), counters: BAD_RESPONSE, ..ROW },
+    Row { name: "LAST before the end: of a part under selective repeat", una: 2, response: last(2, 256),
+          go_back_n: bad_response(2),
+          selective: Response(2, 4), counters: ["bad_resp_err", ""], ..ROW },
+];
+
+#[rustfmt::skip]
+const SACKS: &[Row] = &[
+    Row { name: "SACK", response: sack(0, 1), selective: Sack(0), counters: ["bad_opcode_dropped", ""], ..ROW },
+    Row { name: "SACK above una", response: sack(5, 1), selective: Sack(5), counters: ["bad_opcode_dropped", ""],
+          ..ROW },
+    Row { name: "SACK of all that was sent: the next PSN is missing", response: sack(8, 1), selective: Sack(8),
+          counters: ["stale_responses", ""], ..ROW },
+    Row { name: "SACK with nothing in flight", una: 8, response: sack(8, 1), selective: Sack(8),
+          counters: ["stale_responses", ""], ..ROW },
+    Row { name: "SACK beyond all that was sent", response: sack(9, 1), counters: STALE, ..ROW },
+    Row { name: "SACK below una", una: 4, response: sack(3, 1), counters: STALE, ..ROW },
+    Row { name: "SACK of another version", response: sack(0, 2), counters: BAD_OPCODE, ..ROW },
+    Row { name: "SACK of another version, all received", response: sack(8, 0),
+          counters: ["stale_responses", "bad_opcode_dropped"], ..ROW },
+];
+
+#[test]
+fn each_response_gives_its_event() {
+    let mut failed = Vec::new();
+    for row in ACKS.iter().chain(NAKS).chain(READ_RESPONSES).chain(SACKS) {
+        for (is_selective, wanted) in [(false, row.go_back_n), (true, row.selective)] {
+            let mut bench = Bench::new(Access::LOCAL_WRITE);
+            let event = bench.event(row, is_selective);
+            let (counters, wanted_counters) =
+                (counted(&bench.counters), row.counters[usize::from(is_selective)]);
+            if (event, counters.as_str()) != (wanted, wanted_counters) {
+                let scheme = if is_selective { "selective repeat" } else { "go-back-N" };
+                failed.push(format!(
+                    "{} (IBA {}) under {scheme}: {event:?}, counters: {counters}",
+                    row.name, row.rule
+                ));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} rows:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Bytes of memory after one response, by byte offset; 0: unchanged.
+#[rustfmt::skip]
+const PLACED: &[(&str, i32, Pkt, &[(usize, u8)])] = &[
+    ("FIRST", 1, first(1), &[(0, 0xA5), (255, 0xA5), (256, 0)]),
+    ("MIDDLE", 2, middle(2), &[(255, 0), (256, 0xA5), (511, 0xA5), (512, 0)]),
+    ("LAST", 3, last(3, 100), &[(511, 0), (512, 0xA5), (611, 0xA5), (612, 0)]),
+    ("ONLY of another READ", 7, Pkt::new(ONLY, 7, 8), &[(0, 0), (4096, 0xA5), (4103, 0xA5), (4104, 0)]),
+    ("of a wrong length", 2, Pkt::new(MIDDLE, 2, 255), &[(256, 0)]),
+    ("stale", 4, middle(2), &[(256, 0)]),
+];
+
+#[test]
+fn payload_of_read_responses_is_placed() {
+    for (name, una, response, bytes) in PLACED {
+        for is_selective in [false, true] {
+            let mut bench = Bench::new(Access::LOCAL_WRITE);
+            bench.event(&Row { una: *una, response: *response, ..ROW }, is_selective);
+            for (offset, wanted) in *bytes {
+                assert_eq!(bench.byte(*offset), *wanted, "{name}: byte {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_into_memory_without_local_write_fails() {
+    for is_selective in [false, true] {
+        let mut bench = Bench::new(Access::NONE);
+        let event = bench.event(&Row { una: 1, response: first(1), ..ROW }, is_selective);
+        assert_eq!((event, bench.byte(0)), (Failed(1, WcStatus::LocProtErr), 0));
+    }
+}
