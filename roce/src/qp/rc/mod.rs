@@ -16,6 +16,8 @@ mod completer_tests;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod loss_timer_tests;
+#[cfg(test)]
 mod responder_ack_tests;
 #[cfg(test)]
 mod responder_tests;
