@@ -18,6 +18,8 @@ mod harness;
 #[cfg(test)]
 mod loss_timer_tests;
 #[cfg(test)]
+mod placing_tests;
+#[cfg(test)]
 mod responder_ack_tests;
 #[cfg(test)]
 mod responder_tests;
