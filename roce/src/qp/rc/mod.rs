@@ -20,6 +20,8 @@ mod loss_timer_tests;
 #[cfg(test)]
 mod placing_tests;
 #[cfg(test)]
+mod read_queue_tests;
+#[cfg(test)]
 mod responder_ack_tests;
 #[cfg(test)]
 mod responder_tests;

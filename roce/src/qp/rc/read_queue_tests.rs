@@ -1,0 +1,165 @@
+//! Tables of duplicate READs at the responder (IBA 9.7.5.1.2, 9.7.5.1.3): which responses they have retransmitted, in
+//! which order, and against which limits.
+
+use super::harness::{MTU_BYTES, index_of, psn};
+use super::read_queue::{
+    NotQueued, RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC, RETRANSMITS_PER_READ,
+    ReadQueue, ReadRequest,
+};
+use crate::id::{Msn, RKey};
+use crate::time::Instant;
+use crate::wire::Reth;
+use NotQueued::{NoRoom, NotRemembered, TooOften};
+
+const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
+
+/// An event at the queue.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A READ of so many responses.
+    Read(i32, u32),
+    /// So many responses are sent.
+    Sent(u32),
+    /// A duplicate for so many responses from a PSN on, and its result.
+    Again(i32, u32, Result<(), NotQueued>),
+    /// Time passes that permits so many responses beyond the limit of a READ.
+    Later(u64),
+    /// The duplicate of Again(PSN, count, Ok) with all responses sent, so often.
+    Repeat(i32, u32, u32),
+}
+use Step::{Again, Later, Read, Repeat, Sent};
+
+/// Name, scheme of duplicates (`None`: go-back-N; `Some`: selective repeat, at most so many), steps, and the PSNs of
+/// the responses that are then sent.
+type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
+
+const OK: Result<(), NotQueued> = Ok(());
+
+/// The RETH of `count` responses from `at` on: the address follows the PSN.
+fn reth(at: i32, count: u32) -> Reth {
+    let va = 0x10_0000u64.wrapping_add_signed(i64::from(at) * i64::from(MTU_BYTES));
+    Reth { va, rkey: RKey(1), len_bytes: count * MTU_BYTES }
+}
+
+fn run((name, duplicates_max, steps, wanted): &Row) {
+    let mut reads = ReadQueue::new(2, *duplicates_max, MTU_BYTES);
+    let mut now = Instant::ZERO;
+    for step in *steps {
+        match *step {
+            Read(at, count) => {
+                assert_eq!(reads.admit(), Ok(()), "{name}: {step:?}");
+                reads.push(ReadRequest::new(psn(at), reth(at, count), Msn::new(1), MTU_BYTES));
+            }
+            Sent(count) => (0..count).for_each(|_| reads.on_sent()),
+            Again(at, count, result) => {
+                let is = reads.on_duplicate(psn(at), &reth(at, count), now);
+                assert_eq!(is, result, "{name}: {step:?}");
+            }
+            Later(count) => now = now.plus_nanos(count * NANOS_PER_PKT),
+            Repeat(at, count, times) => (0..times).for_each(|time| {
+                let is = reads.on_duplicate(psn(at), &reth(at, count), now);
+                assert_eq!(is, Ok(()), "{name}: {step:?}, {time}");
+                (0..count).for_each(|_| reads.on_sent());
+            }),
+        }
+    }
+    let sent: Vec<i32> = std::iter::from_fn(|| {
+        let next = index_of(reads.front()?.next_psn());
+        reads.on_sent();
+        Some(next)
+    })
+    .collect();
+    assert_eq!(sent, *wanted, "{name}");
+}
+
+#[rustfmt::skip]
+const DUPLICATES: &[Row] = &[
+    ("a duplicate of a READ that was served", None, &[Read(0, 3), Sent(3), Again(0, 3, OK)], &[0, 1, 2]),
+    ("of its end", None, &[Read(0, 3), Sent(3), Again(1, 2, OK)], &[1, 2]),
+    ("of a part", None, &[Read(0, 4), Sent(4), Again(1, 2, OK)], &[1, 2]),
+    ("of one served in part: it is rewound", None, &[Read(0, 4), Sent(3), Again(1, 3, OK)], &[1, 2, 3]),
+    ("of one served in part: at the next response", None, &[Read(0, 4), Sent(2), Again(2, 2, OK)], &[2, 3]),
+    ("of one served in part: above the next response", None, &[Read(0, 4), Sent(1), Again(2, 2, OK)], &[1, 2, 3]),
+    ("of one not served yet", None, &[Read(0, 4), Again(0, 4, OK)], &[0, 1, 2, 3]),
+    ("of the older of two", None, &[Read(0, 2), Sent(2), Read(2, 2), Again(0, 2, OK)], &[0, 1, 2, 3]),
+    ("of the older of two, the younger served in part", None,
+     &[Read(0, 2), Sent(2), Read(2, 3), Sent(1), Again(1, 1, OK)], &[1, 3, 4]),
+    ("of both", None, &[Read(0, 2), Read(2, 2), Sent(4), Again(0, 2, OK), Again(2, 2, OK)], &[0, 1, 2, 3]),
+    ("of both, the younger first", None, &[Read(0, 2), Read(2, 2), Sent(4), Again(2, 2, OK), Again(0, 2, OK)],
+     &[0, 1, 2, 3]),
+    ("twice while it waits", None, &[Read(0, 2), Sent(2), Again(0, 2, OK), Again(0, 2, OK)], &[0, 1]),
+    ("again while it is retransmitted: rewound", None, &[Read(0, 3), Sent(3), Again(0, 3, OK), Sent(2),
+     Again(0, 3, OK)], &[0, 1, 2]),
+    ("longer than the READ", None, &[Read(0, 3), Sent(3), Again(0, 4, Err(NotRemembered)),
+     Again(2, 2, Err(NotRemembered))], &[]),
+    ("below all READs", None, &[Read(0, 3), Sent(3), Again(-1, 1, Err(NotRemembered))], &[]),
+    ("of a third READ before", None, &[Read(0, 1), Sent(1), Read(1, 1), Sent(1), Read(2, 1), Sent(1),
+     Again(0, 1, Err(NotRemembered)), Again(1, 1, OK)], &[1]),
+    ("without a READ", None, &[Again(0, 1, Err(NotRemembered))], &[]),
+    ("parts: at most as many as READs", None,
+     &[Read(0, 6), Sent(6), Again(4, 1, OK), Again(3, 1, OK), Again(2, 1, OK), Again(1, 1, OK),
+       Again(0, 1, Err(NoRoom))], &[1, 2, 3, 4]),
+    ("selective repeat: a lost part of one served in part", Some(4), &[Read(0, 6), Sent(4), Again(1, 2, OK)],
+     &[1, 2, 4, 5]),
+    ("selective repeat: the lost part reaches what is still to be sent", Some(4),
+     &[Read(0, 6), Sent(4), Again(3, 3, OK)], &[3, 4, 5]),
+    ("selective repeat: all is still to be sent", Some(4), &[Read(0, 6), Sent(2), Again(3, 2, OK)], &[2, 3, 4, 5]),
+    ("selective repeat: two lost parts", Some(4), &[Read(0, 6), Sent(6), Again(4, 1, OK), Again(1, 2, OK)], &[1, 2, 4]),
+    ("selective repeat: a part is lost again while its end waits", Some(4),
+     &[Read(0, 6), Sent(6), Again(1, 3, OK), Sent(2), Again(1, 1, OK)], &[1, 3]),
+    ("selective repeat: duplicates fill the queue", Some(1),
+     &[Read(0, 6), Sent(6), Again(0, 1, OK), Again(2, 1, OK), Again(4, 1, OK), Again(5, 1, Err(NoRoom))], &[0, 2, 4]),
+];
+
+/// What the code does today. Each comment states what should be sent.
+#[rustfmt::skip]
+const DUPLICATES_TODAY: &[Row] = &[
+    // 0 to 3: a part that waits stands for a longer duplicate of the same first response.
+    ("a longer duplicate while a part of it waits", None, &[Read(0, 4), Sent(4), Again(0, 2, OK), Again(0, 4, OK)],
+     &[0, 1]),
+    ("selective repeat: a longer duplicate while a part of it waits", Some(4),
+     &[Read(0, 4), Sent(4), Again(0, 2, OK), Again(0, 4, OK)], &[0, 1]),
+];
+
+#[test]
+fn duplicates_are_served_in_psn_order() {
+    DUPLICATES.iter().chain(DUPLICATES_TODAY).for_each(run);
+}
+
+/// Retransmissions of a READ of 10 responses before its limit: 16 of all of them, and 64 responses.
+const LIMIT: u32 = 10 * RETRANSMITS_PER_READ + RETRANSMIT_PKTS_MIN;
+
+#[rustfmt::skip]
+const LIMITS: &[Row] = &[
+    ("the limit of a READ", None, &[Read(0, 10), Sent(10), Repeat(0, 10, LIMIT / 10), Again(0, 4, OK), Sent(4),
+     Again(0, 1, Err(TooOften))], &[]),
+    ("the limit is one of each READ", None,
+     &[Read(0, 10), Sent(10), Read(10, 10), Sent(10), Repeat(0, 10, LIMIT / 10), Repeat(10, 10, LIMIT / 10)], &[]),
+    ("time permits more", None, &[Read(0, 10), Sent(10), Repeat(0, 8, LIMIT / 8), Again(0, 1, Err(TooOften)),
+     Later(3), Again(0, 10, OK)], &[0, 1, 2]),
+    ("time permits a burst at most", None,
+     &[Read(0, 300), Sent(300), Repeat(0, 300, 16), Again(0, 64, OK), Sent(64), Later(100_000), Again(0, 300, OK),
+       Sent(RETRANSMIT_BURST_PKTS as u32),
+       Again(0, 1, Err(TooOften))], &[]),
+    ("a rewind costs the responses that are retransmitted", None,
+     &[Read(0, 10), Sent(10), Repeat(0, 10, LIMIT / 10 - 1), Again(0, 10, OK), Sent(8), Again(4, 6, OK), Sent(6),
+       Again(0, 1, Err(TooOften))], &[]),
+];
+
+/// What the code does today. Each comment states what it should do.
+#[rustfmt::skip]
+const LIMITS_TODAY: &[Row] = &[
+    // OK, and 90 to 99: 54 retransmissions are left, of which the refused rewind by 95 responses uses none.
+    ("a refused rewind uses up the limit of the READ", None,
+     &[Read(0, 100), Sent(100), Repeat(0, 100, 16), Again(90, 10, OK), Sent(5), Again(0, 100, Err(TooOften)),
+       Again(90, 10, Err(TooOften))], &[95, 96, 97, 98, 99]),
+    // OK at the second, and 0 to 99: the refused rewind uses nothing of what time permits.
+    ("a refused rewind uses up what time permits", None,
+     &[Read(0, 100), Sent(100), Repeat(0, 100, 16), Again(90, 10, OK), Sent(5), Again(0, 100, Err(TooOften)), Later(50),
+       Again(0, 100, Err(TooOften)), Later(50), Again(0, 100, Err(TooOften))], &[95, 96, 97, 98, 99]),
+];
+
+#[test]
+fn retransmissions_of_a_read_are_limited() {
+    LIMITS.iter().chain(LIMITS_TODAY).for_each(run);
+}
