@@ -8,6 +8,8 @@
 //! The responder has the set of buffered PSNs, this module has the packets. A short frame is copied, because otherwise
 //! the few bytes would occupy a whole buffer of the port, which can hold a packet of the largest path MTU.
 
+#[cfg(test)]
+mod reorder_tests;
 mod store;
 
 use super::limits::{REORDER_COPIES_MAX, REORDER_COPY_BYTES, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
