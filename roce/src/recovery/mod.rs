@@ -241,6 +241,8 @@ impl Recovery {
 }
 
 #[cfg(test)]
+mod out_of_order_set_tests;
+#[cfg(test)]
 mod wraps;
 
 #[cfg(test)]

@@ -1,0 +1,131 @@
+//! Tables of [`OutOfOrderSet`]: the PSNs that may be buffered, those that are, and the bitmap of a SACK.
+
+use super::selective_repeat::OutOfOrderSet;
+use crate::psn::Psn;
+
+const WINDOW_PKTS: u32 = 64;
+
+/// Expected PSN of the tables: PSNs wrap inside the window.
+const EXPECTED: Psn = Psn::new(Psn::COUNT - 20);
+
+fn psn(index: i32) -> Psn {
+    if index < 0 { EXPECTED.minus(index.unsigned_abs()) } else { EXPECTED.plus(index.unsigned_abs()) }
+}
+
+fn set(buffered: &[i32]) -> OutOfOrderSet {
+    let mut set = OutOfOrderSet::new(WINDOW_PKTS);
+    buffered.iter().for_each(|index| set.insert(psn(*index)));
+    set
+}
+
+/// Indices of `range` that `is_in` accepts.
+fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32> {
+    range.filter(|index| is_in(psn(*index))).collect()
+}
+
+/// With 1, 5 and 63 buffered: a PSN by its distance from the expected one, whether it may be buffered, and whether it
+/// is.
+const PSNS: &[(i32, bool, bool)] = &[
+    (-1, false, false),
+    (-63, false, false), // shares the bit of 1
+    (-59, false, false), // shares the bit of 5
+    (0, false, false),
+    (1, false, true),
+    (2, true, false),
+    (5, false, true),
+    (62, true, false),
+    (63, false, true),
+    (64, false, false), // shares the bit of the expected PSN
+    (65, false, false), // shares the bit of 1
+    (1 << 23, false, false),
+];
+
+#[test]
+fn the_window_lies_above_the_expected_psn() {
+    let set = set(&[1, 5, 63]);
+    for (index, is_new, is_buffered) in PSNS {
+        let is = (set.is_new(EXPECTED, psn(*index)), set.is_buffered(EXPECTED, psn(*index)));
+        assert_eq!(is, (*is_new, *is_buffered), "{index}");
+    }
+}
+
+/// A change of a set.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Insert(i32),
+    /// `remove` at the expected PSN of the second index.
+    Remove(i32, i32),
+    /// `advance` by so many PSNs from the first index on.
+    Advance(i32, u32),
+    Clear,
+}
+use Change::{Advance, Clear, Insert, Remove};
+
+/// Buffered PSNs, a change, buffered PSNs after it.
+#[rustfmt::skip]
+const CHANGES: &[(&[i32], Change, &[i32])] = &[
+    (&[],             Insert(1),        &[1]),
+    (&[1],            Insert(1),        &[1]),
+    (&[1, 2],         Remove(1, 0),     &[2]),
+    (&[1, 2],         Remove(3, 0),     &[1, 2]),
+    (&[1, 2],         Remove(65, 0),    &[1, 2]), // one window above 1
+    (&[1, 2],         Remove(-63, 0),   &[1, 2]), // one window below 1
+    (&[1, 2],         Remove(1, 1),     &[1, 2]), // no longer out of order
+    (&[1, 2, 3],      Advance(0, 1),    &[1, 2, 3]),
+    (&[1, 2, 3],      Advance(0, 0),    &[1, 2, 3]),
+    (&[1, 2, 3],      Advance(1, 1),    &[2, 3]),
+    (&[1, 2, 3],      Advance(0, 3),    &[3]),
+    (&[1, 2, 3, 63],  Advance(0, 63),   &[63]),
+    (&[1, 2, 3, 63],  Advance(0, 64),   &[]),
+    (&[1, 2, 3, 63],  Advance(0, 1000), &[]),     // a READ longer than the window
+    (&[1, 33, 63],    Advance(20, 20),  &[1, 63]),
+    (&[1, 33, 63],    Clear,            &[]),
+    (&[],             Clear,            &[]),
+];
+
+#[test]
+fn changes_leave_the_others() {
+    for (before, change, after) in CHANGES {
+        let mut set = set(before);
+        match *change {
+            Insert(index) => set.insert(psn(index)),
+            Remove(index, expected) => set.remove(psn(expected), psn(index)),
+            Advance(index, span) => set.advance(psn(index), span),
+            Clear => set.clear(),
+        }
+        let is = indices(0..WINDOW_PKTS as i32, |psn| set.contains(psn));
+        assert_eq!((is.as_slice(), set.is_empty()), (*after, after.is_empty()), "{before:?} {change:?}");
+    }
+}
+
+/// Buffered PSNs, and the words of the bitmap: bit 0 of the first is the PSN above the expected one.
+#[rustfmt::skip]
+const BITMAPS: &[(&[i32], &[u32])] = &[
+    (&[],               &[]),
+    (&[1],              &[1]),
+    (&[2],              &[0b10]),
+    (&[1, 2, 4],        &[0b1011]),
+    (&[32],             &[0x8000_0000]),
+    (&[33],             &[0, 1]),
+    (&[63],             &[0, 0x4000_0000]),
+    (&[1, 32, 33, 63],  &[0x8000_0001, 0x4000_0001]),
+    (&[19, 20, 21],     &[0b111 << 18]), // around the wrap of PSNs
+];
+
+#[test]
+fn a_bitmap_ends_with_its_last_bit() {
+    for (buffered, words) in BITMAPS {
+        let set = set(buffered);
+        assert_eq!(set.words(EXPECTED).collect::<Vec<_>>(), *words, "{buffered:?}");
+        assert_eq!(set.words(EXPECTED).len(), words.len(), "the length is known before");
+    }
+}
+
+#[test]
+fn the_bitmap_is_that_of_every_expected_psn() {
+    for first in 0..2 * WINDOW_PKTS as i32 {
+        let mut set = OutOfOrderSet::new(WINDOW_PKTS);
+        [1, 40, 63].iter().for_each(|index| set.insert(psn(first + index)));
+        assert_eq!(set.words(psn(first)).collect::<Vec<_>>(), [1, 0x4000_0080], "{first}");
+    }
+}
