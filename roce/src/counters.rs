@@ -29,7 +29,8 @@ counters! {
     QpCounters {
         /// Packets sent: requests, READ responses, ACKs, NAKs, SACKs and CNPs, retransmissions included.
         sent_pkts,
-        /// Packets received that passed the header checks of the queue pair and the ICRC check, and stale responses.
+        /// Packets received that passed the header checks of the queue pair and the ICRC check. A stale response counts
+        /// too; its ICRC may be wrong.
         rcvd_pkts,
         /// Payload bytes of requests and READ responses sent, retransmissions included.
         sent_bytes,

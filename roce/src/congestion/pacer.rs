@@ -1,11 +1,11 @@
 //! The pacer: spaces packets to a rate by computing the time at which the next packet may be sent.
 //!
 //! ```text
-//!   polls      |     |            |   |                           |
-//!   sent       *     **           *   *                           ***     packets due since the last
-//!   due        ---|---|---|---|---|---|---|---|---|---|---|---|---|       poll are sent at once, those
-//!                                                                         of BURST_NANOS at most
+//!   due        *   *   *   *   *   *   *   *   *   *   *   *   *          one packet each
+//!   polls      |     |           |   |                           |
+//!   sent       *     *           *** *                           ***
 //! ```
+//! A poll sends at once the packets that became due since the last poll, at most those of the last [`BURST_NANOS`].
 //! The pacer has no timer and makes no system call: each poll of the engine checks the pacer, and an idle engine
 //! is polled when the next packet is due.
 

@@ -178,7 +178,7 @@ mod tests {
         poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
     }
 
-    /// Returns the bytes that an inline work request sends; `None` if the work request is not inline.
+    /// Returns the payload of an inline work request as an integer; `None` if the work request is not inline.
     fn inline_bytes(queue: &SendQueue, wqe: &SendWqe) -> Option<u64> {
         let mut bytes = [0; INLINE_BYTES as usize];
         queue.inline_span(wqe, 0, INLINE_BYTES).copy_to(&mut bytes);

@@ -1,5 +1,5 @@
-//! The two ends of queues on two threads: for ThreadSanitizer, and for faults that occur in few of many rounds.
-//! `models.rs` covers every interleaving with loom.
+//! Tests with the two ends of a queue on two threads, for many rounds: for ThreadSanitizer, and for faults that occur in
+//! few rounds. The tests in `models.rs` cover every interleaving with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -41,7 +41,7 @@ pub(crate) enum AckEvent {
 /// Change of a go-back-N requester's state by one [`AckEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckResult {
-    /// PSNs newly acknowledged: the advance of una.
+    /// Number of PSNs by which una advanced.
     pub newly_acked_pkts: u32,
     /// The next PSN to send was moved back to una: retransmission begins there.
     pub lost: bool,

@@ -195,9 +195,9 @@ impl AdaptiveRto {
 pub(crate) enum Expiry {
     /// The first since progress, after the PTO: a tail loss probe (RFC 8985, section 7).
     TailLossProbe,
-    /// A later one, after a wait shorter than the RTO: one more probe (RFC 9002, section 6.2).
+    /// A later expiry since progress, after a wait shorter than the RTO: one more probe (RFC 9002, section 6.2).
     Pto,
-    /// A later one, after a wait of at least the RTO: counts as congestion (RFC 6298).
+    /// A later expiry since progress, after a wait of at least the RTO: counts as congestion (RFC 6298).
     Rto,
 }
 

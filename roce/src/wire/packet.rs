@@ -326,7 +326,7 @@ impl<'a> Packet<'a> {
         self.ext(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
     }
 
-    /// Returns the immediate data, read as big-endian ([`ImmDt`]); `None` if the opcode carries no immediate data.
+    /// Returns the immediate data, read as big-endian; `None` if the opcode carries no immediate data.
     pub fn immdt(&self) -> Option<u32> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
     }

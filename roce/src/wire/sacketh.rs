@@ -51,7 +51,7 @@ impl SackEth {
 }
 
 /// Iterates over the words of the bitmap in `payload`. Ignores bytes after the last whole word, or after
-/// [`SackEth::BITMAP_WORDS_MAX`] words.
+/// `SackEth::BITMAP_WORDS_MAX` words.
 pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
     let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);
     words.map(|word| word.try_into().map_or(0, u32::from_be_bytes))

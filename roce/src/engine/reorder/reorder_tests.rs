@@ -139,8 +139,8 @@ enum Wanted {
     None,
 }
 
-/// In a buffer in which the one queue pair has taken all entries of a kind that it may, at the PSNs 1000 and above: the
-/// length of those packets, and of the next one, its PSN, and the room for it.
+/// One queue pair has taken all entries of one kind that it may take, with packets of PSN 1000 and above. Columns: name;
+/// length of those packets; length and PSN of the next packet; the room that the buffer offers to that packet.
 #[rustfmt::skip]
 const FULL: &[(&str, usize, usize, u32, Wanted)] = &[
     ("frames: below all", FRAME, FRAME, 999, Wanted::Instead),

@@ -67,7 +67,7 @@ pub struct EventOutcome {
 /// An event and its state.
 struct Watch {
     event: PacketEvent,
-    /// PSN space of the event; `None` until the port sends a packet in that space.
+    /// Entry of `Streams` for the event's connection and PSN space; `None` until the port sends a packet there.
     space: Option<StreamId>,
     /// Offset of the event's PSN in `space`, or `None` for any PSN; after the action, the offset of the packet acted
     /// on.

@@ -1,8 +1,9 @@
-//! Table of the completer: the event that each response gives, by the requests in flight.
+//! Table of the completer: the event that each response gives, by the requests in flight. Each row gives una and the
+//! number of PSNs sent from una on; a PSN from index 8 on is never sent.
 //!
 //! ```text
 //!   index   0      1  2  3   4      5  6    7        8
-//!           SEND | READ    | SEND | WRITE | READ   | never sent        una and the PSNs sent from there: by row
+//!           SEND | READ    | SEND | WRITE | READ   | never sent
 //! ```
 
 use super::completer::{Completer, ResponseEvent};

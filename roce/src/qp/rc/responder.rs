@@ -172,7 +172,7 @@ pub(crate) struct Responder {
     recovery: ExpectedPsn,
     /// Out-of-order PSNs that are buffered or placed; `None` under go-back-N.
     out_of_order: Option<Box<OutOfOrderSet>>,
-    /// Of those, the placed ones; `None` unless placement is relaxed.
+    /// Out-of-order PSNs whose payload was placed on arrival; `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
     /// Selective repeat was agreed: SACKs may be sent.
     selective: bool,
