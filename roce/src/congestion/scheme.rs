@@ -14,7 +14,7 @@ pub enum CongestionScheme {
     None,
     /// A fixed window (BDP-FC of IRN, SIGCOMM'18, section 3.2).
     Window {
-        /// Largest number of packets in flight, from 1 to [`WINDOW_PKTS_MAX`].
+        /// Largest number of packets in flight, from 1 to `WINDOW_PKTS_MAX`.
         window_pkts: u32,
     },
     /// DCQCN (SIGCOMM'15): a rate that CNPs reduce.
@@ -35,7 +35,7 @@ impl Default for CongestionScheme {
 }
 
 impl CongestionScheme {
-    /// Returns the largest number of packets in flight; [`WINDOW_PKTS_MAX`] without congestion control.
+    /// Returns the largest number of packets in flight; `WINDOW_PKTS_MAX` without congestion control.
     pub fn window_pkts(&self) -> u32 {
         match *self {
             CongestionScheme::None => WINDOW_PKTS_MAX,

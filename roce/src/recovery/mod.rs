@@ -1,7 +1,7 @@
 //! Loss recovery: selects the PSN to send next.
 //!
 //! A scheme has no access to packets or work requests, only to PSNs. Its requester half processes the PSNs of
-//! responses and returns `next_psn`; its responder half classifies the PSN of a received request as a [`Verdict`].
+//! responses and returns `next_psn`; its responder half classifies the PSN of a received request as a `Verdict`.
 //! Congestion control decides separately whether the packet with `next_psn` may be sent now.
 
 pub(crate) mod go_back_n;

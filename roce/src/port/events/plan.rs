@@ -62,7 +62,7 @@ pub enum EventAction {
     },
     /// The packet is held until `behind_pkts` later packets of its PSN space were sent, or for 1 ms.
     Reorder {
-        /// Number of later packets, 1 to [`BEHIND_PKTS_MAX`].
+        /// Number of later packets, 1 to `BEHIND_PKTS_MAX`.
         behind_pkts: u32,
     },
 }
@@ -141,7 +141,7 @@ impl EventPlan {
     /// Checks `events` and makes them a plan.
     ///
     /// # Errors
-    /// [`PlanError`] if there are more than [`EVENTS_MAX`] events, or a number is out of its range.
+    /// [`PlanError`] if there are more than `EVENTS_MAX` events, or a number is out of its range.
     pub fn new(events: Vec<PacketEvent>) -> Result<Self, PlanError> {
         if events.len() > EVENTS_MAX {
             return Err(PlanError::TooMany { count: events.len() });
