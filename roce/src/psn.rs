@@ -11,6 +11,7 @@
 //! (IBA 9.7.2).
 
 use std::fmt;
+use std::ops::{Index, IndexMut};
 
 /// PSN space of one end of a connection: requests, or READ responses. Packets of one space are not ordered against
 /// packets of the other space.
@@ -21,6 +22,47 @@ pub enum PsnSpace {
     Request,
     /// READ responses, each of which acknowledges its own PSN; ACKs and NAKs.
     Response,
+}
+
+/// A value for each PSN space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PerSpace<T> {
+    requests: T,
+    responses: T,
+}
+
+impl<T: Copy> PerSpace<T> {
+    /// The same value for both.
+    pub(crate) const fn new(value: T) -> Self {
+        PerSpace { requests: value, responses: value }
+    }
+
+    /// The values of both, to change them.
+    pub(crate) fn both_mut(&mut self) -> [&mut T; 2] {
+        [&mut self.requests, &mut self.responses]
+    }
+}
+
+impl<T> Index<PsnSpace> for PerSpace<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, space: PsnSpace) -> &T {
+        match space {
+            PsnSpace::Request => &self.requests,
+            PsnSpace::Response => &self.responses,
+        }
+    }
+}
+
+impl<T> IndexMut<PsnSpace> for PerSpace<T> {
+    #[inline]
+    fn index_mut(&mut self, space: PsnSpace) -> &mut T {
+        match space {
+            PsnSpace::Request => &mut self.requests,
+            PsnSpace::Response => &mut self.responses,
+        }
+    }
 }
 
 /// A packet sequence number, below 2^24.

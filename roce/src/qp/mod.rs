@@ -1,5 +1,17 @@
 //! Queue pairs: their states and attributes, and the reliable connection.
 
+// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
+// (docs/ARCHITECTURE.md, decision 7).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::unwrap_used,
+        clippy::expect_used
+    )
+)]
+
 pub(crate) mod attr;
 mod endpoint;
 pub(crate) mod rc;

@@ -4,6 +4,19 @@
 //! responses and returns `next_psn`; its responder half classifies the PSN of a received request as a `Verdict`.
 //! Congestion control decides separately whether the packet with `next_psn` may be sent now.
 
+// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
+// (docs/ARCHITECTURE.md, decision 7).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::unwrap_used,
+        clippy::expect_used
+    )
+)]
+
+pub(crate) mod circular_array;
 pub(crate) mod go_back_n;
 pub(crate) mod psn_window;
 pub(crate) mod retransmissions;

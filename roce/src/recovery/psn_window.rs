@@ -7,6 +7,7 @@
 //! ```
 //! The owner of the set removes the PSNs below the base when it advances the base.
 
+use super::circular_array::CircularArray;
 use crate::psn::Psn;
 
 /// Bits of a word.
@@ -15,7 +16,7 @@ const WORD_BITS: u32 = 64;
 /// A set of PSNs, any two of which are less than `capacity` apart.
 #[derive(Clone, Debug)]
 pub(crate) struct PsnSet {
-    words: Box<[u64]>,
+    words: CircularArray<u64>,
     len: u32,
 }
 
@@ -23,12 +24,12 @@ impl PsnSet {
     /// Creates an empty set; `capacity` is a power of two from 64 to 2^23 PSNs.
     pub(crate) fn new(capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two() && (WORD_BITS..Psn::COUNT).contains(&capacity));
-        PsnSet { words: vec![0; (capacity / WORD_BITS) as usize].into_boxed_slice(), len: 0 }
+        PsnSet { words: CircularArray::new(capacity / WORD_BITS, 0), len: 0 }
     }
 
     /// Returns the size of the window, in PSNs.
     pub(crate) fn capacity(&self) -> u32 {
-        self.words.len() as u32 * WORD_BITS
+        self.words.len() * WORD_BITS
     }
 
     /// Returns the number of PSNs in the set, which is counted, not searched.
@@ -43,25 +44,26 @@ impl PsnSet {
         self.len == 0
     }
 
+    /// Returns the word of `psn`, modulo the number of words, and its bit.
     #[inline]
-    fn place(&self, psn: Psn) -> (usize, u64) {
-        let place = psn.value() & (self.capacity() - 1);
-        ((place / WORD_BITS) as usize, 1 << (place % WORD_BITS))
+    fn place(psn: Psn) -> (u32, u64) {
+        (psn.value() / WORD_BITS, 1 << (psn.value() % WORD_BITS))
     }
 
     /// Returns whether `psn` is in the set. A PSN outside of the window shares the bit of one inside.
     #[inline]
     pub(crate) fn contains(&self, psn: Psn) -> bool {
-        let (word, bit) = self.place(psn);
-        self.words[word] & bit != 0
+        let (word, bit) = Self::place(psn);
+        self.words.at(word) & bit != 0
     }
 
     /// Inserts `psn`; false if it was in the set. Always inlined, because behind a gap each packet calls it.
     #[inline(always)]
     pub(crate) fn insert(&mut self, psn: Psn) -> bool {
-        let (word, bit) = self.place(psn);
-        let is_new = self.words[word] & bit == 0;
-        self.words[word] |= bit;
+        let (word, bit) = Self::place(psn);
+        let word = self.words.at_mut(word);
+        let is_new = *word & bit == 0;
+        *word |= bit;
         self.len += u32::from(is_new);
         is_new
     }
@@ -69,9 +71,10 @@ impl PsnSet {
     /// Removes `psn`; false if it was not in the set.
     #[inline]
     pub(crate) fn remove(&mut self, psn: Psn) -> bool {
-        let (word, bit) = self.place(psn);
-        let was_in = self.words[word] & bit != 0;
-        self.words[word] &= !bit;
+        let (word, bit) = Self::place(psn);
+        let word = self.words.at_mut(word);
+        let was_in = *word & bit != 0;
+        *word &= !bit;
         self.len -= u32::from(was_in);
         was_in
     }
@@ -94,9 +97,9 @@ impl PsnSet {
             let at = psn.value() % WORD_BITS;
             let step = (WORD_BITS - at).min(count - done);
             let mask = (u64::MAX >> (WORD_BITS - step)) << at;
-            let (word, _) = self.place(psn);
-            self.len -= (self.words[word] & mask).count_ones();
-            self.words[word] &= !mask;
+            let word = self.words.at_mut(Self::place(psn).0);
+            self.len -= (*word & mask).count_ones();
+            *word &= !mask;
             done += step;
         }
     }
@@ -112,8 +115,8 @@ impl PsnSet {
         while left > 0 {
             let psn = first.plus(left - 1);
             let at = psn.value() % WORD_BITS;
-            let (word, _) = self.place(psn);
-            let back = (self.words[word] << (WORD_BITS - 1 - at)).leading_zeros();
+            let (word, _) = Self::place(psn);
+            let back = (self.words.at(word) << (WORD_BITS - 1 - at)).leading_zeros();
             if back <= at {
                 return (back < left).then(|| psn.minus(back));
             }
@@ -137,8 +140,8 @@ impl PsnSet {
         while done < count {
             let psn = first.plus(done);
             let at = psn.value() % WORD_BITS;
-            let (word, _) = self.place(psn);
-            let found = (select(self.words[word]) >> at).trailing_zeros();
+            let (word, _) = Self::place(psn);
+            let found = (select(*self.words.at(word)) >> at).trailing_zeros();
             let step = WORD_BITS - at;
             if found < step {
                 return (done + found < count).then(|| psn.plus(found));
@@ -151,18 +154,26 @@ impl PsnSet {
     /// Returns the 64 PSNs from `first` on as a bitmap: bit `i` is set if `first + i` is in the set.
     #[inline]
     pub(crate) fn bits(&self, first: Psn) -> u64 {
-        let [(word, low), (next, high)] = self.words_of(first);
-        (self.words[word] & low).rotate_right(first.value() % WORD_BITS)
-            | (self.words[next] & high).rotate_right(first.value() % WORD_BITS)
+        let [(word, low), (next, high)] = Self::words_of(first);
+        (self.words.at(word) & low).rotate_right(first.value() % WORD_BITS)
+            | (self.words.at(next) & high).rotate_right(first.value() % WORD_BITS)
+    }
+
+    /// Returns the 32 PSNs from `first` on as a bitmap, as [`PsnSet::bits`].
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "of 64 PSNs, the low 32")]
+    pub(crate) fn bits32(&self, first: Psn) -> u32 {
+        self.bits(first) as u32
     }
 
     /// Inserts `first + i` for each set bit `i`.
     #[inline]
     pub(crate) fn insert_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
-        for (word, mask) in self.words_of(first) {
-            let new = bits & mask & !self.words[word];
-            self.words[word] |= new;
+        for (word, mask) in Self::words_of(first) {
+            let word = self.words.at_mut(word);
+            let new = bits & mask & !*word;
+            *word |= new;
             self.len += new.count_ones();
         }
     }
@@ -171,9 +182,10 @@ impl PsnSet {
     #[inline]
     pub(crate) fn remove_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
-        for (word, mask) in self.words_of(first) {
-            let old = bits & mask & self.words[word];
-            self.words[word] &= !old;
+        for (word, mask) in Self::words_of(first) {
+            let word = self.words.at_mut(word);
+            let old = bits & mask & *word;
+            *word &= !old;
             self.len -= old.count_ones();
         }
     }
@@ -181,10 +193,9 @@ impl PsnSet {
     /// Returns the word of `first` and the next one, each with the mask of its bits among the 64 PSNs from
     /// `first` on.
     #[inline]
-    fn words_of(&self, first: Psn) -> [(usize, u64); 2] {
-        let at = first.value() % WORD_BITS;
-        let low = u64::MAX << at;
-        [(self.place(first).0, low), (self.place(first.plus(WORD_BITS - at)).0, !low)]
+    fn words_of(first: Psn) -> [(u32, u64); 2] {
+        let ((word, _), low) = (Self::place(first), u64::MAX << (first.value() % WORD_BITS));
+        [(word, low), (word + 1, !low)]
     }
 }
 

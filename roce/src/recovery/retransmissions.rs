@@ -5,74 +5,84 @@
 //!   slot      0        1 + psn modulo window_pkts
 //! ```
 
+use super::circular_array::CircularArray;
 use crate::psn::Psn;
 
 /// Slot of the list's head, which links the oldest and the newest entry.
-const ENDS: usize = 0;
-/// Index in `links`: the entry retransmitted next; of the head, the oldest.
-const NEXT: usize = 0;
-/// Index in `links`: the entry retransmitted before; of the head, the newest.
-const BEFORE: usize = 1;
+const ENDS: u16 = 0;
+
+/// Slots of the neighbours of an entry; `ENDS` and `ENDS` if the entry is unlinked, or is the only one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Link {
+    /// The entry retransmitted next; of the head, the oldest.
+    next: u16,
+    /// The entry retransmitted before; of the head, the newest.
+    before: u16,
+}
 
 /// Retransmitted packets of a window, each with max_sent at the time of its retransmission.
 #[derive(Clone, Debug)]
 pub(crate) struct Retransmissions {
-    /// Per slot, the slots of its neighbours; `[0, 0]` if the slot is unlinked, or is the only entry.
-    links: Box<[[u16; 2]]>,
-    /// Per slot, max_sent when the packet was retransmitted.
-    sent_at: Box<[u32]>,
+    ends: Link,
+    /// By PSN.
+    links: CircularArray<Link>,
+    /// By PSN, max_sent when the packet was retransmitted.
+    sent_at: CircularArray<Psn>,
 }
 
 impl Retransmissions {
     /// Creates an empty list; `window_pkts` is a power of two below 2^16.
     pub(crate) fn new(window_pkts: u32) -> Self {
         debug_assert!(window_pkts.is_power_of_two() && window_pkts < u32::from(u16::MAX));
-        let places = window_pkts as usize + 1;
         Retransmissions {
-            links: vec![[0; 2]; places].into_boxed_slice(),
-            sent_at: vec![0; places].into_boxed_slice(),
+            ends: Link::default(),
+            links: CircularArray::new(window_pkts, Link::default()),
+            sent_at: CircularArray::new(window_pkts, Psn::default()),
         }
     }
 
-    fn window_pkts(&self) -> u32 {
-        self.links.len() as u32 - 1
-    }
-
     #[inline]
-    fn place(&self, psn: Psn) -> usize {
-        1 + (psn.value() & (self.window_pkts() - 1)) as usize
+    #[expect(clippy::cast_possible_truncation, reason = "masked by a window below 2^16")]
+    fn slot(&self, psn: Psn) -> u16 {
+        1 + (psn.value() & (self.links.len() - 1)) as u16
     }
 
     /// Returns the PSN of a slot in the window that begins with `una`; `None` for the head.
-    fn psn_of(&self, place: usize, una: Psn) -> Option<Psn> {
-        let index = (place as u32).checked_sub(1)?.wrapping_sub(una.value()) & (self.window_pkts() - 1);
+    fn psn_of(&self, slot: u16, una: Psn) -> Option<Psn> {
+        let index = u32::from(slot).checked_sub(1)?.wrapping_sub(una.value()) & (self.links.len() - 1);
         Some(una.plus(index))
+    }
+
+    fn link_mut(&mut self, slot: u16) -> &mut Link {
+        match slot.checked_sub(1) {
+            None => &mut self.ends,
+            Some(index) => self.links.at_mut(u32::from(index)),
+        }
     }
 
     /// Returns whether a retransmission of `psn` is in flight.
     #[inline]
     pub(crate) fn contains(&self, psn: Psn) -> bool {
-        let place = self.place(psn);
-        self.links[place] != [0; 2] || usize::from(self.links[ENDS][NEXT]) == place
+        *self.links.at(psn.value()) != Link::default() || self.ends.next == self.slot(psn)
     }
 
     /// Records a retransmission of `psn`. `sent_at` is max_sent; it never decreases between calls.
     pub(crate) fn push(&mut self, psn: Psn, sent_at: Psn) {
         self.remove(psn);
-        let (place, newest) = (self.place(psn), self.links[ENDS][BEFORE]);
-        self.links[place] = [ENDS as u16, newest];
-        self.links[usize::from(newest)][NEXT] = place as u16;
-        self.links[ENDS][BEFORE] = place as u16;
-        self.sent_at[place] = sent_at.value();
+        let (slot, newest) = (self.slot(psn), self.ends.before);
+        *self.links.at_mut(psn.value()) = Link { next: ENDS, before: newest };
+        self.link_mut(newest).next = slot;
+        self.ends.before = slot;
+        *self.sent_at.at_mut(psn.value()) = sent_at;
     }
 
     /// Removes `psn`, if present: it was acknowledged, or marked lost once more.
     #[inline]
     pub(crate) fn remove(&mut self, psn: Psn) {
         if self.contains(psn) {
-            let [next, before] = std::mem::take(&mut self.links[self.place(psn)]);
-            self.links[usize::from(before)][NEXT] = next;
-            self.links[usize::from(next)][BEFORE] = before;
+            let Link { next, before } = std::mem::take(self.links.at_mut(psn.value()));
+            self.link_mut(before).next = next;
+            self.link_mut(next).before = before;
         }
     }
 
@@ -80,21 +90,21 @@ impl Retransmissions {
     /// threshold, a packet sent after that retransmission was acknowledged, so the retransmission is lost.
     #[inline]
     pub(crate) fn is_below_threshold(&self, end: Psn) -> bool {
-        let oldest = usize::from(self.links[ENDS][NEXT]);
-        oldest != ENDS && self.is_before(oldest, end)
+        let oldest = self.ends.next.checked_sub(1);
+        oldest.is_some_and(|index| self.is_before(u32::from(index), end))
     }
 
+    /// Returns whether `sent_at` of the entry at `index`, a PSN modulo the window, is below `end`.
     #[inline]
-    fn is_before(&self, place: usize, end: Psn) -> bool {
-        end.offset_from(Psn::new(self.sent_at[place])).is_some_and(|offset| offset > 0)
+    fn is_before(&self, index: u32, end: Psn) -> bool {
+        end.offset_from(*self.sent_at.at(index)).is_some_and(|offset| offset > 0)
     }
 
     /// Returns the entry after `psn` (`None`: the oldest), if its `sent_at` is below `end`. `psn` must be in the list;
     /// all entries lie in the window from `una` on.
     pub(crate) fn next_below_threshold(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
-        let at = psn.map_or(ENDS, |psn| self.place(psn));
-        let next = usize::from(self.links[at][NEXT]);
-        self.psn_of(next, una).filter(|_| self.is_before(next, end))
+        let link = psn.map_or(&self.ends, |psn| self.links.at(psn.value()));
+        self.psn_of(link.next, una).filter(|next| self.is_before(next.value(), end))
     }
 }
 

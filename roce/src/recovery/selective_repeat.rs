@@ -15,7 +15,7 @@
 
 use super::psn_window::PsnSet;
 use super::retransmissions::Retransmissions;
-use crate::psn::{Psn, PsnSpace};
+use crate::psn::{PerSpace, Psn, PsnSpace};
 
 /// The smallest window, in packets: one word of a `PsnSet`.
 pub const WINDOW_PKTS_MIN: u32 = 64;
@@ -43,9 +43,9 @@ pub(crate) struct SelectiveRepeat {
     /// The peer executed all requests before this PSN: the largest cumulative ACK.
     executed: Psn,
     /// Largest acked of each PSN space: requests, READ responses.
-    largest_acked: [Psn; 2],
+    largest_acked: PerSpace<Psn>,
     /// Per PSN space, the PSN up to which losses were detected.
-    scanned_to: [Psn; 2],
+    scanned_to: PerSpace<Psn>,
     /// Reordering threshold, in packets.
     reordering_threshold_pkts: u32,
     /// The reordering threshold is not raised again before una is at this PSN.
@@ -74,8 +74,8 @@ impl SelectiveRepeat {
             retransmitted: set,
             retransmissions: Retransmissions::new(window_pkts),
             executed: first,
-            largest_acked: [first; 2],
-            scanned_to: [first; 2],
+            largest_acked: PerSpace::new(first),
+            scanned_to: PerSpace::new(first),
             reordering_threshold_pkts: 0,
             raised_at: first,
         }
@@ -98,8 +98,7 @@ impl SelectiveRepeat {
     pub(crate) fn lost_run(&self, psn: Psn) -> u32 {
         let Some(index) = psn.index_in(self.una, self.window_pkts()) else { return u32::MAX };
         let rest = self.window_pkts() - index;
-        let run = (0..rest).take_while(|i| self.lost.contains(psn.plus(*i))).count() as u32;
-        if run == rest { u32::MAX } else { run }
+        (0..rest).find(|i| !self.lost.contains(psn.plus(*i))).unwrap_or(u32::MAX)
     }
 
     #[inline]
@@ -156,7 +155,8 @@ impl SelectiveRepeat {
     /// responses, while only WRITEs are sent) would compare as above una after half the PSN circle.
     #[cold]
     fn renew_marks(&mut self) {
-        let marks = self.largest_acked.iter_mut().chain(&mut self.scanned_to).chain([&mut self.raised_at]);
+        let marks = self.largest_acked.both_mut().into_iter().chain(self.scanned_to.both_mut());
+        let marks = marks.chain([&mut self.raised_at]);
         for mark in marks.filter(|mark| mark.offset_from(self.una).is_none_or(|offset| offset < 0)) {
             *mark = self.una;
         }
@@ -231,7 +231,7 @@ impl SelectiveRepeat {
 
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, end: Psn) {
-        let largest_acked = &mut self.largest_acked[space as usize];
+        let largest_acked = &mut self.largest_acked[space];
         if end.offset_from(*largest_acked).is_some_and(|offset| offset > 0) {
             *largest_acked = end;
         }
@@ -284,7 +284,7 @@ impl SelectiveRepeat {
     /// nothing and returns `None`.
     #[inline]
     pub(crate) fn on_next_response(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
-        let (space, next) = (PsnSpace::Response as usize, psn.plus(1));
+        let (space, next) = (PsnSpace::Response, psn.plus(1));
         let follows = psn == self.largest_acked[space]
             && psn == self.scanned_to[space]
             && self.reordering_threshold_pkts == 0;
@@ -343,7 +343,7 @@ impl SelectiveRepeat {
     /// Returns a bitmap of 32 PSNs: bit `i` is set if `first + i` is acknowledged.
     #[inline]
     pub(crate) fn acked_bits(&self, first: Psn) -> u32 {
-        self.acked.bits(first) as u32 // the low 32 of 64 bits
+        self.acked.bits32(first)
     }
 
     /// Advances una over PSNs that are acknowledged and executed. A request that the peer buffers is not passed,
@@ -365,20 +365,20 @@ impl SelectiveRepeat {
     /// Returns largest acked minus the reordering threshold: unacknowledged PSNs of the space below it are lost.
     #[inline]
     fn loss_threshold(&self, space: PsnSpace) -> Psn {
-        self.largest_acked[space as usize].minus(self.reordering_threshold_pkts)
+        self.largest_acked[space].minus(self.reordering_threshold_pkts)
     }
 
     /// Returns where [`SelectiveRepeat::detect_losses`] must start, which is where losses were last detected in the PSN
     /// space; `None` if no packet can be newly lost, as after an acknowledgement in order.
     #[inline]
     pub(crate) fn scan_from(&mut self, space: PsnSpace) -> Option<Psn> {
-        let (scanned_to, loss_threshold) = (self.scanned_to[space as usize], self.loss_threshold(space));
+        let (scanned_to, loss_threshold) = (self.scanned_to[space], self.loss_threshold(space));
         let distance = loss_threshold.offset_from(scanned_to);
         if !self.retransmissions.is_below_threshold(loss_threshold) {
             match distance {
                 Some(..=0) => return None,
                 Some(1) if self.tracked(scanned_to).is_none() || self.acked.contains(scanned_to) => {
-                    self.scanned_to[space as usize] = scanned_to.plus(1);
+                    self.scanned_to[space] = scanned_to.plus(1);
                     return None;
                 }
                 _ => {}
@@ -426,7 +426,7 @@ impl SelectiveRepeat {
         let tracked_end = self.una.plus(self.sent().min(self.window_pkts()));
         let loss_threshold = self.loss_threshold(space);
         let is_tracked = loss_threshold.offset_from(tracked_end).is_some_and(|offset| offset < 0);
-        self.scanned_to[space as usize] = if is_tracked { loss_threshold } else { tracked_end };
+        self.scanned_to[space] = if is_tracked { loss_threshold } else { tracked_end };
     }
 
     /// Returns the first PSN from `from` to before `loss_threshold` that was sent once, and is in flight.
@@ -509,7 +509,7 @@ impl SelectiveRepeat {
         let is_in_flight = |psn: Psn| self.is_unacked(psn) && !self.lost.contains(psn);
         let is_retransmitted =
             |i: &u32| is_in_flight(una.plus(*i)) && self.retransmitted.contains(una.plus(*i));
-        let retransmitted_pkts = (0..span).take_while(is_retransmitted).count() as u32;
+        let retransmitted_pkts = (0..span).find(|i| !is_retransmitted(i)).unwrap_or(span);
         if retransmitted_pkts > 0 {
             return (una, retransmitted_pkts);
         }
@@ -579,16 +579,16 @@ impl OutOfOrderSet {
     }
 
     /// Words of the longest bitmap of [`OutOfOrderSet::words`].
-    fn words_max(&self) -> usize {
-        (self.buffered.capacity() / 32) as usize
+    fn words_max(&self) -> u32 {
+        self.buffered.capacity() / 32
     }
 
     /// Returns the bitmap of a SACK without its empty last words: bit `i` of word `w` is PSN `expected + 1 + 32 w + i`.
     pub(crate) fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
         // The last bit of a full bitmap is one window above `expected` and shares its bit of the set.
         let last = self.words_max() - 1;
-        let mask = move |w: usize| if w == last { u32::MAX >> 1 } else { u32::MAX };
-        let word = move |w: usize| self.buffered.bits(expected.plus(1 + 32 * w as u32)) as u32 & mask(w);
+        let mask = move |w| if w == last { u32::MAX >> 1 } else { u32::MAX };
+        let word = move |w: u32| self.buffered.bits32(expected.plus(1 + 32 * w)) & mask(w);
         let mut len = 0;
         if !self.buffered.is_empty() {
             len = (0..self.words_max()).rev().find(|w| word(*w) != 0).map_or(0, |last| last + 1);
@@ -932,7 +932,7 @@ mod tests {
             let mut one_by_one = at_once.clone();
             for step in steps {
                 let una = at_once.una;
-                let largest_acked = at_once.largest_acked[PsnSpace::Response as usize];
+                let largest_acked = at_once.largest_acked[PsnSpace::Response];
                 let mut arrives: Vec<Psn> = match step {
                     Step::OneByOne(from, count) => {
                         let from = from.map_or(largest_acked, |from| una.plus(from));

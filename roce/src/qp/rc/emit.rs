@@ -37,8 +37,7 @@ impl PacketBuilder {
     #[inline]
     pub(crate) fn frame_bytes(&self, opcode: Opcode, payload_len: u32) -> u32 {
         let ext_len = opcode.info().map_or(0, |info| info.ext_len_bytes);
-        // Frames are shorter than 2^17 bytes.
-        self.template.frame_len(ext_len, payload_len as usize) as u32
+        u32::try_from(self.template.frame_len(ext_len, payload_len as usize)).unwrap_or(u32::MAX)
     }
 
     /// Sends a CNP to the peer's queue pair: BECN, PSN 0, 16 zero bytes (IBA A17.9). Its UDP source port is that of
@@ -71,13 +70,15 @@ impl PacketBuilder {
         let frame_len = self.template.frame_len(ext_len, spec.payload_len);
         let payload = port.payload();
         let frame = port.tx_reserve(frame_len).ok_or(PortFull)?;
+        #[expect(clippy::expect_used, reason = "internal: the port returns what was reserved")]
         let mut parts = self.template.write(frame, spec).expect("the frame has the length asked for");
         fill(&mut parts);
-        match payload {
+        let sealed = match payload {
             Payload::Carried => self.template.seal(frame),
             Payload::Phantom => frame.last_chunk_mut().map(|icrc| *icrc = PHANTOM_ICRC.to_le_bytes()),
-        }
-        .expect("the frame was just written");
+        };
+        #[expect(clippy::expect_used, reason = "internal: the frame has room for its headers")]
+        sealed.expect("the frame was just written");
         self.ip_id = self.ip_id.wrapping_add(1);
         Ok(())
     }

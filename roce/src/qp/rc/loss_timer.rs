@@ -222,7 +222,8 @@ impl Requester {
                 let probe = scheme.probe(expiry == Expiry::TailLossProbe);
                 let (first, count) = probe_of_read(scheme, outstanding, probe.0).unwrap_or(probe);
                 scheme.retransmit(first, count);
-                self.loss_timer.probes[usize::from(expiry != Expiry::TailLossProbe)] = (first, count);
+                let [tail_loss, later] = &mut self.loss_timer.probes;
+                *(if expiry == Expiry::TailLossProbe { tail_loss } else { later }) = (first, count);
             }
         }
         if expiry == Expiry::Rto {

@@ -11,6 +11,7 @@
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::queue::{SendQueue, SendWqe};
+use crate::recovery::circular_array::CircularArray;
 use crate::start;
 
 /// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also the longest
@@ -65,10 +66,10 @@ impl Place {
 /// Send work requests not yet completed: those with PSNs, then those only posted.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// Spans of assigned work requests, a ring by absolute position.
-    spans: Box<[PsnSpan]>,
+    /// Spans of assigned work requests, by absolute position.
+    spans: CircularArray<PsnSpan>,
     /// Beside each span, the recv WQE sequence number: receives that all messages before it consume, modulo 2^32.
-    receives_before: Box<[u32]>,
+    receives_before: CircularArray<u32>,
     /// Absolute position of the oldest work request: +1 for each completed, modulo 2^32.
     position: u32,
     assigned: u32,
@@ -83,13 +84,10 @@ pub(crate) struct Outstanding {
 impl Outstanding {
     /// Assigns PSNs from `first` on to the work requests of `queue`, which holds at most `depth`.
     pub(crate) fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
-        let places = depth.next_power_of_two() as usize;
-        let spans = vec![PsnSpan::default(); places].into_boxed_slice();
-        let receives_before = vec![0; places].into_boxed_slice();
         Outstanding {
             queue,
-            spans,
-            receives_before,
+            spans: CircularArray::new(depth, PsnSpan::default()),
+            receives_before: CircularArray::new(depth, 0),
             position: start::RING_POSITION,
             assigned: 0,
             assigned_reads: 0,
@@ -131,8 +129,7 @@ impl Outstanding {
 
     #[inline]
     fn span(&self, index: u32) -> PsnSpan {
-        let mask = self.spans.len() - 1;
-        self.spans[self.position.wrapping_add(index) as usize & mask]
+        *self.spans.at(self.position.wrapping_add(index))
     }
 
     /// Returns the work request to be assigned PSNs next, if one is posted.
@@ -156,11 +153,11 @@ impl Outstanding {
         if unacked + packets > MAX_OUTSTANDING_PSNS {
             return None;
         }
-        let (index, mask) = (self.assigned, self.spans.len() - 1);
+        let index = self.assigned;
         let span = PsnSpan { first: self.end, packets, is_read };
         self.cursor = self.position.wrapping_add(index);
-        self.spans[self.cursor as usize & mask] = span;
-        self.receives_before[self.cursor as usize & mask] = self.receives;
+        *self.spans.at_mut(self.cursor) = span;
+        *self.receives_before.at_mut(self.cursor) = self.receives;
         self.end = self.end.plus(packets);
         self.assigned += 1;
         self.assigned_reads += u32::from(is_read);
@@ -220,8 +217,7 @@ impl Outstanding {
     /// of the peer that messages before it consume, since the connection was made, modulo 2^32.
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
-        let mask = self.spans.len() - 1;
-        self.receives_before[self.position.wrapping_add(index) as usize & mask]
+        *self.receives_before.at(self.position.wrapping_add(index))
     }
 
     /// Returns the PSNs of the oldest work request, if it has any.

@@ -19,6 +19,7 @@
 
 use super::segment::packets_in;
 use crate::psn::Psn;
+use crate::recovery::circular_array::CircularArray;
 use crate::recovery::psn_window::PsnSet;
 use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
@@ -90,6 +91,7 @@ impl Request for Packet<'_> {
     }
 
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "`Packet::parse` checks it against 16-bit fields")]
     fn len_bytes(&self) -> u32 {
         self.payload.len() as u32
     }
@@ -142,7 +144,7 @@ impl Placed {
             target,
             psn: packet.bth.psn,
             imm: packet.immdt().unwrap_or_default(),
-            len_bytes: packet.payload.len() as u32,
+            len_bytes: packet.len_bytes(),
             ack_req: packet.bth.ack_req,
             solicited: packet.bth.solicited,
         }
@@ -225,11 +227,11 @@ struct WriteCursor {
 #[derive(Debug)]
 pub(super) struct Placing {
     /// State by PSN modulo the window.
-    slots: Box<[SlotState]>,
+    slots: CircularArray<SlotState>,
     /// Records, likewise; valid where marked [`SlotState::Recorded`].
-    records: Box<[Option<Placed>]>,
+    records: CircularArray<Option<Placed>>,
     /// Fingerprints, likewise; valid where placed.
-    fingerprints: Box<[Fingerprint]>,
+    fingerprints: CircularArray<Fingerprint>,
     /// Placed FIRST packets of WRITEs.
     write_firsts: PsnSet,
     write_cursor: Option<WriteCursor>,
@@ -239,22 +241,17 @@ impl Placing {
     /// Tracks at most `window_pkts` PSNs, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
-            slots: vec![SlotState::Empty; window_pkts as usize].into_boxed_slice(),
-            records: (0..window_pkts).map(|_| None).collect(),
-            fingerprints: vec![Fingerprint::default(); window_pkts as usize].into_boxed_slice(),
+            slots: CircularArray::new(window_pkts, SlotState::Empty),
+            records: CircularArray::new(window_pkts, None),
+            fingerprints: CircularArray::new(window_pkts, Fingerprint::default()),
             write_firsts: PsnSet::new(window_pkts),
             write_cursor: None,
         }
     }
 
     #[inline]
-    fn place(&self, psn: Psn) -> usize {
-        psn.value() as usize & (self.slots.len() - 1)
-    }
-
-    #[inline]
     fn slot_state(&self, psn: Psn) -> SlotState {
-        self.slots[self.place(psn)]
+        *self.slots.at(psn.value())
     }
 
     /// Returns the message of `packet`, a WRITE above `expected`, and the index of the packet in it. `left` is the
@@ -296,7 +293,7 @@ impl Placing {
     /// Returns the message of `psn`, if its FIRST is placed, or executed.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
-            Some(first) => (self.records[self.place(first)].as_ref()?.reth()?, first),
+            Some(first) => (self.records.at(first.value()).as_ref()?.reth()?, first),
             None => (left?, expected),
         };
         let (index, packets) = (psn.distance_from(first), packets_in(reth.len_bytes, mtu_bytes));
@@ -306,14 +303,15 @@ impl Placing {
     /// Records that the payload of `packet` is placed: in a receive at `rq_offset`, or in remote memory.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
-        let place = self.place(packet.bth.psn);
-        self.fingerprints[place] = packet.fingerprint();
-        self.slots[place] = match (packet.info.position, rq_offset) {
+        let place = packet.bth.psn.value();
+        *self.fingerprints.at_mut(place) = packet.fingerprint();
+        let state = match (packet.info.position, rq_offset) {
             (Position::Middle, Some(_)) => SlotState::SendMiddle,
             (Position::Middle, None) => SlotState::WriteMiddle,
             _ => SlotState::Recorded,
         };
-        if self.slots[place] == SlotState::Recorded {
+        *self.slots.at_mut(place) = state;
+        if state == SlotState::Recorded {
             self.record(packet, rq_offset);
         }
     }
@@ -321,7 +319,7 @@ impl Placing {
     fn record(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let psn = packet.bth.psn;
         let target = rq_offset.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
-        self.records[self.place(psn)] = Some(Placed::new(packet, target));
+        *self.records.at_mut(psn.value()) = Some(Placed::new(packet, target));
         if rq_offset.is_none() && packet.info.position == Position::First {
             self.write_firsts.insert(psn);
         }
@@ -335,7 +333,7 @@ impl Placing {
 
     /// Whether `packet`, whose PSN is placed, has the content that was placed.
     pub(super) fn is_same(&self, packet: &Packet<'_>) -> bool {
-        packet.has_fingerprint(&self.fingerprints[self.place(packet.bth.psn)])
+        packet.has_fingerprint(self.fingerprints.at(packet.bth.psn.value()))
     }
 
     /// Drops all records.
@@ -347,19 +345,20 @@ impl Placing {
 
     /// Returns the record of `psn`, if it has one.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
-        if self.slot_state(psn) == SlotState::Recorded { self.records[self.place(psn)] } else { None }
+        if self.slot_state(psn) == SlotState::Recorded { *self.records.at(psn.value()) } else { None }
     }
 
     /// Returns the number of placed MIDDLEs from `psn` on, of a WRITE or of a SEND.
     pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
         let wanted = if is_write { SlotState::WriteMiddle } else { SlotState::SendMiddle };
-        (0..self.slots.len() as u32).take_while(|i| self.slot_state(psn.plus(*i)) == wanted).count() as u32
+        let len = self.slots.len();
+        (0..len).find(|i| self.slot_state(psn.plus(*i)) != wanted).unwrap_or(len)
     }
 
     /// Drops what is known of `expected` and the `span - 1` PSNs after it: they were executed or refused.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
-        for i in 0..span.min(self.slots.len() as u32) {
-            self.slots[self.place(expected.plus(i))] = SlotState::Empty;
+        for i in 0..span.min(self.slots.len()) {
+            *self.slots.at_mut(expected.plus(i).value()) = SlotState::Empty;
         }
         self.write_firsts.remove_range(expected, span);
     }

@@ -131,9 +131,9 @@ impl Allowance {
         let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
         self.since = self.since.max(full);
         let grown = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_PKT;
-        let taken = grown.min(u64::from(wanted));
-        self.since = self.since.plus_nanos(taken * NANOS_PER_PKT);
-        taken as u32 // no more than `wanted`
+        let taken = u32::try_from(grown).map_or(wanted, |grown| grown.min(wanted));
+        self.since = self.since.plus_nanos(u64::from(taken) * NANOS_PER_PKT);
+        taken
     }
 }
 

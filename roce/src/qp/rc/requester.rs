@@ -325,6 +325,7 @@ impl Requester {
         lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
         tx.builder.emit(tx.port, &spec, |parts| {
             headers(parts);
+            #[expect(clippy::expect_used, reason = "internal: the list was checked just before")]
             lists.gather(&wqe.list, offset, parts.payload).expect("checked just before");
         })?;
         Ok(())

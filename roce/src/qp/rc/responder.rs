@@ -877,8 +877,8 @@ impl Responder {
         let Some(out_of_order) = &self.out_of_order else { return Ok(()) };
         let expected = self.recovery.expected();
         let words = out_of_order.words(expected);
-        let bitmap_bytes = 4 * words.len() as u32;
-        let spec = tx.builder.packet(Opcode::RC_SELECTIVE_ACKNOWLEDGE, expected, bitmap_bytes);
+        let mut spec = tx.builder.packet(Opcode::RC_SELECTIVE_ACKNOWLEDGE, expected, 0);
+        spec.payload_len = 4 * words.len();
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         tx.builder.emit(tx.port, &spec, |parts| {
             // The opcode has both headers.
@@ -934,7 +934,7 @@ fn place_in_receive(
     mtu_bytes: u32,
     rx: &mut RxContext<'_>,
 ) -> Option<()> {
-    let len = packet.payload.len() as u32;
+    let len = packet.len_bytes();
     if len != mtu_bytes && !packet.info.ends_message() {
         return None;
     }
@@ -954,7 +954,7 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
     if packet.info.starts_message() {
         open(va, len_bytes)?;
     }
-    open(va.wrapping_add(u64::from(offset)), packet.payload.len() as u32)?.copy_from(packet.payload);
+    open(va.wrapping_add(u64::from(offset)), packet.len_bytes())?.copy_from(packet.payload);
     Some(())
 }
 

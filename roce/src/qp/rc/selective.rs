@@ -12,7 +12,7 @@ use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::psn::PsnSpace;
 use crate::queue::WcStatus;
-use crate::recovery::selective_repeat::Following;
+use crate::recovery::selective_repeat::{Following, WINDOW_PKTS_MAX};
 use crate::recovery::{Recovery, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::SackEth;
@@ -187,8 +187,8 @@ impl Requester {
         if scheme.is_acked(next) {
             retransmit_discarded(scheme, next, bitmap, outstanding);
         }
-        for (word, bits) in bitmap_words(bitmap).enumerate() {
-            let first = next.plus(1 + 32 * word as u32);
+        for (word, bits) in (0..).zip(bitmap_words(bitmap)) {
+            let first = next.plus(1 + 32 * word);
             let mut left = bits & !scheme.acked_bits(first);
             if left == 0 {
                 continue;
@@ -261,9 +261,9 @@ fn mark_requests_acked(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: 
 
 /// Whether the bitmap of a SACK acknowledges `psn`.
 fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
-    let index = psn.minus(1).index_in(next, 32 * SackEth::BITMAP_WORDS_MAX as u32);
-    let word = index.and_then(|index| bitmap_words(bitmap).nth(index as usize / 32));
-    word.zip(index).is_some_and(|(word, index)| word >> (index % 32) & 1 == 1)
+    let Some(index) = psn.minus(1).index_in(next, WINDOW_PKTS_MAX) else { return false };
+    let word = bitmap_words(bitmap).nth(index as usize / 32);
+    word.is_some_and(|word| word >> (index % 32) & 1 == 1)
 }
 
 /// Handles a SACK that names `next` as missing although it was acknowledged: the responder dropped it, for lack of

@@ -1,0 +1,63 @@
+//! Values indexed modulo a power of two.
+
+/// A fixed number of values, a power of two. Every index is valid and counts modulo that number, which divides the
+/// number of PSNs and 2^32: PSNs, and positions in a queue, keep their value when they wrap.
+#[derive(Clone, Debug)]
+pub(crate) struct CircularArray<T> {
+    values: Box<[T]>,
+}
+
+impl<T: Clone> CircularArray<T> {
+    /// Creates an array of `value`, `len` times, rounded up to a power of two.
+    pub(crate) fn new(len: u32, value: T) -> Self {
+        CircularArray { values: vec![value; len.next_power_of_two() as usize].into_boxed_slice() }
+    }
+}
+
+impl<T> CircularArray<T> {
+    /// Returns the number of values.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "`new` takes the length as a `u32`")]
+    pub(crate) fn len(&self) -> u32 {
+        self.values.len() as u32
+    }
+
+    /// Returns the value of `index` modulo the number of values.
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
+    pub(crate) fn at(&self, index: u32) -> &T {
+        &self.values[index as usize & (self.values.len() - 1)]
+    }
+
+    /// Returns the value of `index` modulo the number of values, to change it.
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut T {
+        &mut self.values[index as usize & (self.values.len() - 1)]
+    }
+
+    /// Sets all values to `value`.
+    pub(crate) fn fill(&mut self, value: T)
+    where
+        T: Clone,
+    {
+        self.values.fill(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_is_valid_and_a_wrap_keeps_the_order() {
+        for (len, rounded) in [(0, 1), (1, 1), (3, 4), (64, 64)] {
+            let mut array = CircularArray::new(len, 0);
+            assert_eq!(array.len(), rounded);
+            let start = u32::MAX - rounded / 2;
+            (0..rounded).for_each(|i| *array.at_mut(start.wrapping_add(i)) = i);
+            (0..rounded).for_each(|i| assert_eq!(*array.at(start.wrapping_add(i)), i));
+            assert_eq!(array.at(start), array.at(start.wrapping_add(rounded)));
+        }
+    }
+}
