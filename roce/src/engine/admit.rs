@@ -56,21 +56,27 @@ pub(super) struct Source {
     pub mac: Option<Mac>,
     /// The peer's IP address, and the IP address of the queue pair.
     addresses: AddressPair,
-    /// UDP source ports of responses and of requests, which an RNIC may send as two flows.
-    ports: [SourcePort; 2],
+    /// UDP source ports of requests and of responses, which an RNIC may send as two flows.
+    request_port: SourcePort,
+    response_port: SourcePort,
 }
 
 impl Source {
     /// Creates the required source of a peer from which no packet was received yet.
     pub(super) fn new(checks: SourceChecks, mac: Option<Mac>, addresses: AddressPair) -> Self {
         let port = if checks.udp_port { SourcePort::Unbound } else { SourcePort::Any };
-        Source { mac: mac.filter(|_| checks.mac), addresses, ports: [port; 2] }
+        Source { mac: mac.filter(|_| checks.mac), addresses, request_port: port, response_port: port }
+    }
+
+    #[inline]
+    fn port(&self, is_request: bool) -> SourcePort {
+        if is_request { self.request_port } else { self.response_port }
     }
 
     /// Returns whether the next in-order packet binds the UDP source port of its direction.
     #[inline]
     pub(super) fn is_unbound(&self, is_request: bool) -> bool {
-        self.ports[usize::from(is_request)] == SourcePort::Unbound
+        self.port(is_request) == SourcePort::Unbound
     }
 }
 
@@ -116,7 +122,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Pass;
     }
     let is_request = packet.info.is_request;
-    if let SourcePort::Bound(port) = source.ports[usize::from(is_request)]
+    if let SourcePort::Bound(port) = source.port(is_request)
         && port != packet.udp_source_port
     {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
@@ -155,7 +161,9 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
         return;
     }
     let Some(connection) = &mut qp.connection else { return };
-    connection.source.ports[usize::from(packet.info.is_request)] = SourcePort::Bound(packet.udp_source_port);
+    let source = &mut connection.source;
+    let port = if packet.info.is_request { &mut source.request_port } else { &mut source.response_port };
+    *port = SourcePort::Bound(packet.udp_source_port);
 }
 
 /// Returns whether the CE mark of an admitted packet counts. Most forged requests with a random PSN fail this check.

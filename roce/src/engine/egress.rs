@@ -25,7 +25,7 @@ impl<P: Port> Engine<P> {
             let Some(slot) = self.tx_ready.pop_front() else { break };
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
             let before = quantum;
-            let outcome = self.transmit_qp(slot as usize, outgoing, &mut quantum);
+            let outcome = self.transmit_qp(slot, outgoing, &mut quantum);
             budget -= before - quantum;
             match outcome {
                 TxOutcome::Done | TxOutcome::Paced => {}
@@ -36,8 +36,8 @@ impl<P: Port> Engine<P> {
                     break;
                 }
                 TxOutcome::MrInvalidated => {
-                    let gone = self.qps.at_mut(slot as usize).map(|qp| Event::QpAccessError(qp.qpn));
-                    self.enter_error(slot as usize, gone);
+                    let gone = self.qps.at_mut(slot).map(|qp| Event::QpAccessError(qp.qpn));
+                    self.enter_error(slot, gone);
                 }
             }
         }

@@ -36,8 +36,8 @@ impl<P: Port> Engine<P> {
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
         let count = frames.len();
         let mut at = 0;
-        while at < frames.len() {
-            match self.on_frame(frames[at].as_ref()) {
+        while let Some(frame) = frames.get(at) {
+            match self.on_frame(frame.as_ref()) {
                 None => at += 1,
                 Some((slot, psn)) => at = self.buffer(slot, psn, &mut frames, at),
             }
@@ -258,7 +258,7 @@ impl<P: Port> Engine<P> {
             self.reorder.close(slot);
         }
         if !std::mem::replace(&mut qp.flushing, true) {
-            self.errors.push_back(slot as u32);
+            self.errors.push_back(slot);
             self.flushed_in_a_row = 0;
         }
     }

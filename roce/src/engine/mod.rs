@@ -12,6 +12,18 @@
 //!               port.tx_flush
 //! ```
 
+// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
+// (docs/ARCHITECTURE.md, decision 7).
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::unwrap_used,
+        clippy::expect_used
+    )
+)]
+
 mod admit;
 mod egress;
 pub mod event;
@@ -23,6 +35,11 @@ mod objects;
 mod out_of_order;
 mod qp_object;
 mod reorder;
+#[expect(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "its indices are slots and places of its own heap, below 2^32"
+)]
 mod timers;
 
 use std::collections::VecDeque;
@@ -283,11 +300,11 @@ pub struct Engine<P: Port> {
     qps: Table<Box<Qp>>,
     doorbells: Arc<Doorbells>,
     /// Slots of queue pairs scheduled to transmit, in round-robin order.
-    tx_ready: VecDeque<u32>,
+    tx_ready: VecDeque<usize>,
     /// Slots whose transmission is deferred to the next poll (a delayed ACK); empty between polls.
-    tx_deferred: Vec<u32>,
+    tx_deferred: Vec<usize>,
     /// Slots of queue pairs in error, in round-robin order of flushing.
-    errors: VecDeque<u32>,
+    errors: VecDeque<usize>,
     /// Number of consecutive queue pairs in `errors` without work requests to flush; flushing is idle if this is all of
     /// `errors`.
     flushed_in_a_row: usize,
@@ -463,7 +480,7 @@ impl<P: Port> Engine<P> {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
             let Some(slot) = self.errors.pop_front() else { break };
             // A queue pair in error stays in `errors`, because work posted later is flushed too (IBA 10.3.1).
-            if let Some(qp) = self.qps.at_mut(slot as usize)
+            if let Some(qp) = self.qps.at_mut(slot)
                 && qp.flushing
             {
                 let left = qp.flush(&mut self.cqs, FLUSHED_WRS_PER_QP);
@@ -487,10 +504,10 @@ impl<P: Port> Engine<P> {
 }
 
 /// Schedules the queue pair in `slot` to transmit, unless it is scheduled already.
-fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<u32>, slot: usize) {
+fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.scheduled, true)
     {
-        tx_ready.push_back(slot as u32);
+        tx_ready.push_back(slot);
     }
 }

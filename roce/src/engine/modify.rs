@@ -80,7 +80,7 @@ impl<P: Port> Engine<P> {
                 self.reorder.close(slot);
                 qp.discard();
                 qp.flushing = false;
-                self.errors.retain(|other| *other as usize != slot);
+                self.errors.retain(|other| *other != slot);
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
@@ -166,7 +166,8 @@ impl<P: Port> Engine<P> {
         let ends = Ends { src_mac: self.mac, dst_mac: peer_mac, src: own, vlan };
         let template =
             template_for(qpn, attributes, path, ends).map_err(|families| no_path(families.to_string()))?;
-        let ip_id = start::ip_id(self.random.below(1 << 16) as u16); // below 2^16
+        #[expect(clippy::cast_possible_truncation, reason = "drawn below 2^16")]
+        let ip_id = start::ip_id(self.random.below(1 << 16) as u16);
         let on_link = self.neighbour.is_on_link(path.dgid.ip());
         let source =
             Source::new(self.source_checks, on_link.then_some(peer_mac), AddressPair::new(path.dgid, own));

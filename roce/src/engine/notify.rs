@@ -13,7 +13,7 @@ use crate::wire::Packet;
 pub(super) struct Notifier {
     point: NotificationPoint,
     /// Slots of queue pairs with a CNP due, each at most once.
-    due: VecDeque<u32>,
+    due: VecDeque<usize>,
 }
 
 impl Notifier {
@@ -48,7 +48,7 @@ impl<P: Port> Engine<P> {
         }
         if self.notifier.point.on_marked(self.now, slot, &connection.peer) {
             qp.cnp_due = true;
-            self.notifier.due.push_back(slot as u32);
+            self.notifier.due.push_back(slot);
         }
     }
 
@@ -72,7 +72,7 @@ impl<P: Port> Engine<P> {
         for sent in 0..CNPS_PER_POLL {
             let Some(&slot) = self.notifier.due.front() else { return sent };
             // A queue pair that was destroyed, or is no longer in RTR, RTS or SQD, sends no CNP.
-            if let Some(qp) = self.qps.at_mut(slot as usize).filter(|qp| qp.cnp_due)
+            if let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
             {
                 if connection.builder.emit_notification(&mut self.port, traffic_class).is_err() {
@@ -81,7 +81,7 @@ impl<P: Port> Engine<P> {
                 qp.counters.np_cnp_sent += 1;
                 qp.counters.sent_pkts += 1;
             }
-            if let Some(qp) = self.qps.at_mut(slot as usize) {
+            if let Some(qp) = self.qps.at_mut(slot) {
                 qp.cnp_due = false;
             }
             self.notifier.due.pop_front();

@@ -179,8 +179,8 @@ impl<P: Port> Engine<P> {
         self.past.add(&qp.counters);
         self.timers.remove(slot);
         self.reorder.close(slot);
-        self.tx_ready.retain(|other| *other as usize != slot);
-        self.errors.retain(|other| *other as usize != slot);
+        self.tx_ready.retain(|other| *other != slot);
+        self.errors.retain(|other| *other != slot);
         Ok(())
     }
 

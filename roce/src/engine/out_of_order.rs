@@ -72,7 +72,7 @@ impl<P: Port> Engine<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn buffer(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
-        let frame = frames[at].as_ref();
+        let Some(frame) = frames.get(at).map(P::Frame::as_ref) else { return at + 1 };
         match Kind::of(frame.len()) {
             Kind::Copy => {
                 self.reorder.buffer_copy(slot, psn, frame, self.now);

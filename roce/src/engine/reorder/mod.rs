@@ -14,6 +14,7 @@ mod store;
 
 use super::limits::{REORDER_COPIES_MAX, REORDER_COPY_BYTES, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
 use crate::psn::Psn;
+use crate::recovery::circular_array::CircularArray;
 use crate::recovery::psn_window::PsnSet;
 use crate::time::Instant;
 use store::{Owner, Store};
@@ -57,26 +58,42 @@ pub(super) enum Taken<F> {
 
 /// Buffered packets of one queue pair.
 struct Window {
-    /// Entries of the packets, by PSN modulo window; an entry is valid if `buffered` contains the PSN.
-    places: Box<[u32]>,
-    /// Sets of buffered PSNs, by [`Kind`]; a PSN is in at most one of the two sets.
-    buffered: [PsnSet; 2],
+    /// Entries of the packets, by PSN modulo window; an entry is valid if `frames` or `copies` contains the PSN.
+    places: CircularArray<u32>,
+    /// PSNs buffered as [`Kind::Frame`], and as [`Kind::Copy`]; a PSN is in at most one of the two sets.
+    frames: PsnSet,
+    copies: PsnSet,
 }
 
 impl Window {
-    fn buffered(&self, kind: Kind) -> usize {
-        self.buffered[kind as usize].len() as usize
+    fn psns(&self, kind: Kind) -> &PsnSet {
+        match kind {
+            Kind::Frame => &self.frames,
+            Kind::Copy => &self.copies,
+        }
     }
 
-    fn index(&self, psn: Psn) -> usize {
-        psn.value() as usize & (self.places.len() - 1)
+    fn psns_mut(&mut self, kind: Kind) -> &mut PsnSet {
+        match kind {
+            Kind::Frame => &mut self.frames,
+            Kind::Copy => &mut self.copies,
+        }
+    }
+
+    fn buffered(&self, kind: Kind) -> usize {
+        self.psns(kind).len() as usize
+    }
+
+    fn insert(&mut self, kind: Kind, psn: Psn, place: u32) {
+        *self.places.at_mut(psn.value()) = place;
+        self.psns_mut(kind).insert(psn);
     }
 
     /// Returns kind and entry of the packet buffered at the index of `psn`; that packet's PSN may differ by a multiple
     /// of the window.
     fn find(&self, psn: Psn) -> Option<(Kind, u32)> {
-        let kind = Kind::ALL.into_iter().find(|kind| self.buffered[*kind as usize].contains(psn))?;
-        Some((kind, self.places[self.index(psn)]))
+        let kind = Kind::ALL.into_iter().find(|kind| self.psns(*kind).contains(psn))?;
+        Some((kind, *self.places.at(psn.value())))
     }
 }
 
@@ -114,9 +131,10 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
             self.windows.resize_with(slot + 1, || None);
         }
         self.clear(slot);
-        let places = vec![0; window_pkts as usize].into_boxed_slice();
-        let buffered = [(); 2].map(|()| PsnSet::new(window_pkts));
-        self.windows[slot] = Some(Window { places, buffered });
+        if let Some(window) = self.windows.get_mut(slot) {
+            let (frames, copies) = (PsnSet::new(window_pkts), PsnSet::new(window_pkts));
+            *window = Some(Window { places: CircularArray::new(window_pkts, 0), frames, copies });
+        }
         self.divide();
     }
 
@@ -139,8 +157,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         for kind in Kind::ALL {
             let mut from = Psn::new(0);
             while let Some(window) = self.windows.get(slot).and_then(Option::as_ref)
-                && let Some(psn) =
-                    window.buffered[kind as usize].first_in(from, window.places.len() as u32 - from.value())
+                && let Some(psn) = window.psns(kind).first_in(from, window.places.len() - from.value())
             {
                 self.release(slot, psn);
                 from = psn;
@@ -163,7 +180,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         if has_room {
             return Room::Free;
         }
-        let farthest = window.buffered[kind as usize].last_in(expected, window.places.len() as u32);
+        let farthest = window.psns(kind).last_in(expected, window.places.len());
         let is_farther = |farthest: &Psn| farthest.distance_from(expected) > psn.distance_from(expected);
         farthest.filter(is_farther).map_or(Room::None, Room::Instead)
     }
@@ -172,11 +189,9 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
     pub(super) fn buffer_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
-        let (owner, buffered) = (Owner { slot: slot as u32, psn }, window.buffered(Kind::Frame));
+        let (owner, buffered) = (Owner::new(slot, psn), window.buffered(Kind::Frame));
         if let Some(place) = self.frames.insert(owner, frame, buffered, now) {
-            let index = window.index(psn);
-            window.places[index] = place;
-            window.buffered[Kind::Frame as usize].insert(psn);
+            window.insert(Kind::Frame, psn, place);
         }
     }
 
@@ -184,15 +199,13 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
     pub(super) fn buffer_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
-        let (owner, buffered) = (Owner { slot: slot as u32, psn }, window.buffered(Kind::Copy));
+        let (owner, buffered) = (Owner::new(slot, psn), window.buffered(Kind::Copy));
         let Some(place) = self.copies.insert(owner, frame.len(), buffered, now) else { return };
         if let Some(room) = self.bytes.get_mut(copy_range(place)).and_then(|room| room.get_mut(..frame.len()))
         {
             room.copy_from_slice(frame);
         }
-        let index = window.index(psn);
-        window.places[index] = place;
-        window.buffered[Kind::Copy as usize].insert(psn);
+        window.insert(Kind::Copy, psn, place);
     }
 
     /// Returns the packet of `psn`, if that packet is buffered.
@@ -232,7 +245,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         let window = self.windows.get_mut(slot)?.as_mut()?;
         let (kind, place) = window.find(psn)?;
         let buffered = window.buffered(kind);
-        window.buffered[kind as usize].remove(psn);
+        window.psns_mut(kind).remove(psn);
         match kind {
             Kind::Frame => self.frames.remove(place, buffered).map(|(_, frame)| Taken::Frame(frame)),
             Kind::Copy => self.copies.remove(place, buffered).map(|(_, len_bytes)| Taken::Copy(len_bytes)),
@@ -248,10 +261,14 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
     }
 
     /// Drops one expired packet. Returns the slot of its queue pair and the packet's PSN.
+    #[inline]
     pub(super) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
-        if self.frames.len() + self.copies.len() == 0 {
-            return None;
-        }
+        if self.frames.len() + self.copies.len() == 0 { None } else { self.pop_oldest_expired(now) }
+    }
+
+    /// Cold, because an idle poll would otherwise keep registers for it.
+    #[cold]
+    fn pop_oldest_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         let is_expired =
             |(_, buffered_at): &(Owner, Instant)| buffered_at.plus_nanos(REORDER_NANOS_MAX) <= now;
         let oldest = self.frames.oldest().filter(is_expired);

@@ -20,6 +20,13 @@ pub(super) struct Owner {
     pub psn: Psn,
 }
 
+impl Owner {
+    #[expect(clippy::cast_possible_truncation, reason = "a slot of a table is below 2^32")]
+    pub(super) fn new(slot: usize, psn: Psn) -> Self {
+        Owner { slot: slot as u32, psn }
+    }
+}
+
 /// An entry: taken and linked by age, or free and linked by `newer` to the next free entry.
 struct Place<T> {
     taken: Option<(Owner, T)>,
@@ -86,16 +93,20 @@ impl<T> Store<T> {
     /// Buffers `value` for a queue pair with `buffered` other packets buffered. Returns the entry; `None` if no entry
     /// is free.
     pub(super) fn insert(&mut self, owner: Owner, value: T, buffered: usize, now: Instant) -> Option<u32> {
-        let at = match self.places.get(self.free as usize) {
-            Some(place) => std::mem::replace(&mut self.free, place.newer),
-            None if self.places.len() == self.places_max => return None,
+        let taken = Place { taken: Some((owner, value)), buffered_at: now, older: self.newest, newer: NONE };
+        let places = self.places.len();
+        let at = match self.places.get_mut(self.free as usize) {
+            Some(place) => {
+                let next_free = std::mem::replace(place, taken).newer;
+                std::mem::replace(&mut self.free, next_free)
+            }
+            None if places == self.places_max => return None,
             None => {
-                self.places.push(Place { taken: None, buffered_at: now, older: NONE, newer: NONE });
-                self.places.len() as u32 - 1
+                let at = u32::try_from(places).ok()?;
+                self.places.push(taken);
+                at
             }
         };
-        self.places[at as usize] =
-            Place { taken: Some((owner, value)), buffered_at: now, older: self.newest, newer: NONE };
         match self.places.get_mut(self.newest as usize) {
             Some(newest) => newest.newer = at,
             None => self.oldest = at,

@@ -470,7 +470,10 @@ impl Requester {
         None
     }
 
-    /// Handles expired timers. Returns the error status of the oldest work request, if it failed.
+    /// Handles expired timers. Returns the error status of the oldest work request, if it failed. Never inlined, because
+    /// otherwise an idle poll would keep registers for it.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn on_time(
         &mut self,
         now: Instant,
