@@ -7,7 +7,7 @@
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //! ```
 
-use super::{AckEvent, AckResult, Verdict};
+use super::events::{AckEvent, AckResult, Verdict};
 use crate::psn::Psn;
 
 /// Requester half of go-back-N.

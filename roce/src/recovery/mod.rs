@@ -17,6 +17,7 @@
 )]
 
 pub(crate) mod circular_array;
+mod events;
 pub(crate) mod go_back_n;
 pub(crate) mod psn_window;
 pub(crate) mod retransmissions;
@@ -25,6 +26,7 @@ pub(crate) mod selective_repeat;
 
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
+pub(crate) use events::{AckEvent, AckResult, Verdict};
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
 pub(crate) use rto::{AdaptiveRto, Expiry, RetransmitTimer};
 pub(crate) use selective_repeat::SelectiveRepeat;
@@ -34,45 +36,6 @@ use selective_repeat::WINDOW_PKTS_MAX;
 use crate::psn::Psn;
 use std::fmt;
 use std::str::FromStr;
-
-/// A response under go-back-N, as the completer reports it to the requester.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AckEvent {
-    /// Acknowledges all PSNs before `next`.
-    Cumulative {
-        /// The new una.
-        next: Psn,
-    },
-    /// As `Cumulative`, and `next` was lost: a NAK (PSN sequence error), or an implied NAK (a READ
-    /// response is missing).
-    Lost {
-        /// The PSN to retransmit from.
-        next: Psn,
-    },
-}
-
-/// Change of a go-back-N requester's state by one [`AckEvent`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AckResult {
-    /// Number of PSNs by which una advanced.
-    pub newly_acked_pkts: u32,
-    /// The next PSN to send was moved back to una: retransmission begins there.
-    pub lost: bool,
-}
-
-/// Position of an arriving request relative to the expected PSN (IBA 9.7.4.1.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Its PSN is the expected one.
-    InOrder,
-    /// Its PSN is below the expected one.
-    Duplicate,
-    /// Out of order: its PSN is above the expected one.
-    OutOfOrder {
-        /// The first out-of-order packet behind this gap: a NAK (PSN sequence error) is due.
-        first: bool,
-    },
-}
 
 /// Recovery scheme of a queue pair, agreed with the peer before the transition to RTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
