@@ -26,13 +26,6 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// must leave this list.
 const ALLOWED_CIRCLES: &[&[&str]] = &[
     &["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/mempool.rs"],
-    &["roce/src/engine/admit.rs", "roce/src/engine/qp_object.rs"],
-    &[
-        "roce/src/engine/egress.rs",
-        "roce/src/engine/mod.rs",
-        "roce/src/engine/notify.rs",
-        "roce/src/engine/objects.rs",
-    ],
     &[
         "roce/src/qp/rc/completer.rs",
         "roce/src/qp/rc/loss_timer.rs",

@@ -7,78 +7,18 @@
 //!     -> UDP source port, if that of the direction (requests or responses) is bound
 //!     -> PSN of a response -> ICRC -> PSN of a request
 //! ```
-//! The IBA does not demand the checks of source MAC and UDP source port; [`SourceChecks`] switches these two off.
+//! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] switches these two off.
 
 use super::qp_object::Qp;
+use super::source::SourcePort;
 use crate::counters::DropCounters;
-use crate::id::{Gid, Mac, PKey};
+use crate::id::{Gid, PKey};
 use crate::psn::Psn;
-use crate::wire::{AddressPair, Packet, Transport};
+use crate::wire::{Packet, Transport};
 
 /// Largest distance of a PSN from the expected PSN (requests), or below una (responses), at which a CE mark counts: the
 /// largest window of selective repeat, so that CE marks on duplicates count too.
 pub const MARKED_PSNS: u32 = 4096;
-
-/// Attributes of a packet's source that are checked besides its IP address. Both checks are on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceChecks {
-    /// The source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent. Off for
-    /// a peer that sends over several interfaces (bonding by `balance-tlb`).
-    pub mac: bool,
-    /// The UDP source port of requests must stay that of the first in-order request, and the UDP source port of
-    /// responses that of the first in-order response. Off for a peer that changes its port while connected
-    /// (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
-    pub udp_port: bool,
-}
-
-impl Default for SourceChecks {
-    fn default() -> Self {
-        SourceChecks { mac: true, udp_port: true }
-    }
-}
-
-/// UDP source port that the peer must use in one direction of a connection: requests or responses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SourcePort {
-    /// Any port, because the check is off.
-    Any,
-    /// Any port until the first in-order packet.
-    Unbound,
-    /// The port of the first in-order packet.
-    Bound(u16),
-}
-
-/// Required source of the peer's packets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
-    /// The peer's MAC; `None` if MACs are not checked, or the peer is not on the link. A routed packet has the source
-    /// MAC of a gateway; packets to the peer may need another gateway (VRRP, asymmetric routes).
-    pub mac: Option<Mac>,
-    /// The peer's IP address, and the IP address of the queue pair.
-    addresses: AddressPair,
-    /// UDP source ports of requests and of responses, which an RNIC may send as two flows.
-    request_port: SourcePort,
-    response_port: SourcePort,
-}
-
-impl Source {
-    /// Creates the required source of a peer from which no packet was received yet.
-    pub(super) fn new(checks: SourceChecks, mac: Option<Mac>, addresses: AddressPair) -> Self {
-        let port = if checks.udp_port { SourcePort::Unbound } else { SourcePort::Any };
-        Source { mac: mac.filter(|_| checks.mac), addresses, request_port: port, response_port: port }
-    }
-
-    #[inline]
-    fn port(&self, is_request: bool) -> SourcePort {
-        if is_request { self.request_port } else { self.response_port }
-    }
-
-    /// Returns whether the next in-order packet binds the UDP source port of its direction.
-    #[inline]
-    pub(super) fn is_unbound(&self, is_request: bool) -> bool {
-        self.port(is_request) == SourcePort::Unbound
-    }
-}
 
 /// Function that selects a drop counter.
 pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
@@ -161,9 +101,7 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
         return;
     }
     let Some(connection) = &mut qp.connection else { return };
-    let source = &mut connection.source;
-    let port = if packet.info.is_request { &mut source.request_port } else { &mut source.response_port };
-    *port = SourcePort::Bound(packet.udp_source_port);
+    connection.source.bind(packet.info.is_request, packet.udp_source_port);
 }
 
 /// Returns whether the CE mark of an admitted packet counts. Most forged requests with a random PSN fail this check.

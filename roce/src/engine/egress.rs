@@ -2,19 +2,10 @@
 //! READ responses used up the quantum before requests, the requester is first in the next quantum.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
-use super::{Engine, Event};
+use super::{Engine, Event, Outgoing};
 use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::rc::requester::{TxContext, TxOutcome};
-
-/// Packets that queue pairs may send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outgoing {
-    /// ACKs, NAKs and READ responses, then requests.
-    All,
-    /// Requests only; ACKs, NAKs and READ responses wait for the next poll.
-    Requests,
-}
 
 impl<P: Port> Engine<P> {
     /// Transmits for scheduled queue pairs until the budget is used up or the port is full. Returns the number of

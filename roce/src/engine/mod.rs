@@ -26,15 +26,18 @@
 
 mod admit;
 mod egress;
+mod error;
 pub mod event;
 mod ingress;
 pub mod limits;
 mod modify;
+mod notifier;
 mod notify;
 mod objects;
 mod out_of_order;
 mod qp_object;
 mod reorder;
+mod source;
 #[expect(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
@@ -56,17 +59,16 @@ use crate::random::Random;
 use crate::table::Table;
 use crate::time::Instant;
 
-pub use admit::SourceChecks;
+pub use error::{CreateError, DestroyError};
 pub use event::Event;
-pub use objects::{CreateError, DestroyError, QpHandles};
-pub use qp_object::Attributes;
+pub use qp_object::{Attributes, QpHandles};
+pub use source::SourceChecks;
 
-use egress::Outgoing;
 use limits::{
     DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
     TIMERS_PER_POLL,
 };
-use notify::Notifier;
+use notifier::Notifier;
 use qp_object::Qp;
 use reorder::ReorderBuffer;
 use timers::Timers;
@@ -127,6 +129,15 @@ impl Progress {
     pub fn is_idle(&self) -> bool {
         self.rx_frames == 0 && self.tx_pkts == 0 && !self.more
     }
+}
+
+/// Packets that queue pairs may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outgoing {
+    /// ACKs, NAKs and READ responses, then requests.
+    All,
+    /// Requests only; ACKs, NAKs and READ responses wait for the next poll.
+    Requests,
 }
 
 /// A RoCEv2 device over a port.

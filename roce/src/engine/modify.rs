@@ -1,9 +1,9 @@
 //! Modifies queue pairs: checks the change against the state table, then ranges, then the address vector; then applies
 //! the change.
 
-use super::admit::Source;
 use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
+use super::source::Source;
 use super::{Engine, schedule};
 use crate::congestion::notification::ECT_0;
 use crate::congestion::parameters;

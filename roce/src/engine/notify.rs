@@ -1,38 +1,10 @@
 //! CNPs: a received CNP is passed to the reaction point of its queue pair; a CE mark makes a CNP to the peer due
 //! (notification point).
 
-use std::collections::VecDeque;
-
 use super::Engine;
 use super::limits::CNPS_PER_POLL;
-use crate::congestion::notification::{NotificationConfig, NotificationPoint};
 use crate::port::Port;
 use crate::wire::Packet;
-
-/// Notification point of a device, and the CNPs due.
-pub(super) struct Notifier {
-    point: NotificationPoint,
-    /// Slots of queue pairs with a CNP due, each at most once.
-    due: VecDeque<usize>,
-}
-
-impl Notifier {
-    /// Creates the notifier of a device with at most `slots` queue pairs.
-    pub(super) fn new(config: NotificationConfig, slots: usize) -> Self {
-        Notifier { point: NotificationPoint::new(config, slots), due: VecDeque::new() }
-    }
-
-    /// Returns whether no CNP is due.
-    #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        self.due.is_empty()
-    }
-
-    /// Reserves memory for `qps` queue pairs, so that a CE mark allocates no memory.
-    pub(super) fn reserve(&mut self, qps: usize) {
-        self.due.reserve(qps);
-    }
-}
 
 impl<P: Port> Engine<P> {
     /// Counts a CE mark on a packet that has passed the ICRC check and `is_mark_plausible`, and makes a CNP due if the

@@ -1,12 +1,13 @@
 //! Creation and destruction of protection domains, regions, completion queues and queue pairs.
 
 use super::Engine;
+use super::error::{CreateError, DestroyError};
 use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
-use super::qp_object::{Attributes, Qp};
+use super::qp_object::{Attributes, Qp, QpHandles};
 use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::{LKey, Qpn, RKey};
-use crate::mem::{Access, Memory, PdId, RegisterError};
+use crate::mem::{Access, Memory, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::rc::outstanding::Outstanding;
@@ -15,56 +16,6 @@ use crate::queue::{
     CqId, CqPoller, Notify, RecvPoster, RecvQueueSize, SendPoster, SendQueueSize, recv_queue, send_queue,
 };
 use crate::start;
-
-/// Reason why an object was not created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
-    /// The device already has its largest number of objects of this kind.
-    #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
-    TooMany {
-        /// Kind of object.
-        what: &'static str,
-        /// Largest number of this kind.
-        max: usize,
-    },
-    /// A size is out of range.
-    #[error("{what} = {value} is out of range: this device takes 1 to {max}")]
-    OutOfRange {
-        /// Name of the attribute.
-        what: &'static str,
-        /// Value given.
-        value: u64,
-        /// Largest value possible.
-        max: u64,
-    },
-    /// The protection domain or completion queue does not exist.
-    #[error("this device has no such {0}")]
-    Unknown(&'static str),
-    /// The region cannot be registered.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-}
-
-/// Reason why an object was not destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DestroyError {
-    /// No object has this number.
-    #[error("this device has no such {0}")]
-    Unknown(&'static str),
-    /// Other objects still use the object.
-    #[error("the {0} is still in use: destroy the queue pairs and regions that use it first")]
-    Busy(&'static str),
-}
-
-/// A new queue pair: its number and the application's ends of its queues.
-pub struct QpHandles {
-    /// Queue pair number, random, 24 bits.
-    pub qpn: Qpn,
-    /// The application's end of the send queue.
-    pub send: SendPoster,
-    /// The application's end of the receive queue.
-    pub recv: RecvPoster,
-}
 
 /// Returns whether a QPN is reserved: 0 and 1 for the management queue pairs (QP0, QP1), 0xFFFFFF for multicast.
 fn is_reserved_qpn(number: u32) -> bool {

@@ -1,6 +1,6 @@
 //! The state of a queue pair in the engine.
 
-use super::admit::Source;
+use super::source::Source;
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::id::{Gid, Mac, Qpn};
@@ -12,7 +12,7 @@ use crate::qp::rc::outstanding::Outstanding;
 use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
 use crate::qp::{AddressVector, PathMtu, Placement, QpInit, QpState};
-use crate::queue::{CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
+use crate::queue::{CqTable, Cqe, RecvPoster, RecvQueue, SendPoster, WcOpcode, WcStatus};
 use crate::recovery::RecoveryScheme;
 
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
@@ -70,6 +70,16 @@ impl Default for Attributes {
             congestion: CongestionScheme::default(),
         }
     }
+}
+
+/// A new queue pair: its number and the application's ends of its queues.
+pub struct QpHandles {
+    /// Queue pair number, random, 24 bits.
+    pub qpn: Qpn,
+    /// The application's end of the send queue.
+    pub send: SendPoster,
+    /// The application's end of the receive queue.
+    pub recv: RecvPoster,
 }
 
 /// The connection of a queue pair, from RTR on.

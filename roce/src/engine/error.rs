@@ -1,0 +1,43 @@
+//! Errors of creating and destroying objects.
+
+use crate::mem::RegisterError;
+
+/// Reason why an object was not created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The device already has its largest number of objects of this kind.
+    #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
+    TooMany {
+        /// Kind of object.
+        what: &'static str,
+        /// Largest number of this kind.
+        max: usize,
+    },
+    /// A size is out of range.
+    #[error("{what} = {value} is out of range: this device takes 1 to {max}")]
+    OutOfRange {
+        /// Name of the attribute.
+        what: &'static str,
+        /// Value given.
+        value: u64,
+        /// Largest value possible.
+        max: u64,
+    },
+    /// The protection domain or completion queue does not exist.
+    #[error("this device has no such {0}")]
+    Unknown(&'static str),
+    /// The region cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// Reason why an object was not destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DestroyError {
+    /// No object has this number.
+    #[error("this device has no such {0}")]
+    Unknown(&'static str),
+    /// Other objects still use the object.
+    #[error("the {0} is still in use: destroy the queue pairs and regions that use it first")]
+    Busy(&'static str),
+}

@@ -1,0 +1,30 @@
+//! The notification point of a device and the CNPs due.
+
+use std::collections::VecDeque;
+
+use crate::congestion::notification::{NotificationConfig, NotificationPoint};
+
+/// Notification point of a device, and the CNPs due.
+pub(super) struct Notifier {
+    pub point: NotificationPoint,
+    /// Slots of queue pairs with a CNP due, each at most once.
+    pub due: VecDeque<usize>,
+}
+
+impl Notifier {
+    /// Creates the notifier of a device with at most `slots` queue pairs.
+    pub(super) fn new(config: NotificationConfig, slots: usize) -> Self {
+        Notifier { point: NotificationPoint::new(config, slots), due: VecDeque::new() }
+    }
+
+    /// Returns whether no CNP is due.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// Reserves memory for `qps` queue pairs, so that a CE mark allocates no memory.
+    pub(super) fn reserve(&mut self, qps: usize) {
+        self.due.reserve(qps);
+    }
+}
