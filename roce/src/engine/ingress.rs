@@ -10,9 +10,9 @@ use crate::id::Mac;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::qp::QpState;
-use crate::qp::rc::completer::{Completer, ResponseEvent};
+use crate::qp::rc::completer::Completer;
+use crate::qp::rc::events::{ResponseEvent, SelectiveEvent};
 use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
-use crate::qp::rc::selective::SelectiveEvent;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 

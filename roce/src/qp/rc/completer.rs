@@ -7,8 +7,8 @@
 //!   dropped      | n, but only READ responses complete a READ   | dropped
 //! ```
 
+use super::events::{ResponseEvent, SelectiveEvent};
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
-use super::selective::SelectiveEvent;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
@@ -16,31 +16,6 @@ use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
 use crate::recovery::{AckEvent, SelectiveRepeat};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
-
-/// AckResult of a response on the requester.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponseEvent<'p> {
-    /// None.
-    Ignored,
-    /// Go-back-N: packets were acknowledged or lost.
-    Ack(AckEvent),
-    /// Selective repeat: packets were acknowledged, or a response is a duplicate.
-    Selective(SelectiveEvent<'p>),
-    /// RNR NAK: all packets below `next` are acknowledged, and `next` is to be retransmitted after a wait.
-    RnrNak {
-        /// PSN of the RNR NAK.
-        next: Psn,
-        /// Shortest wait, in nanoseconds.
-        wait_nanos: u64,
-    },
-    /// All packets below `next` are acknowledged; the work request of `next` failed.
-    Failed {
-        /// A PSN of the work request.
-        next: Psn,
-        /// Status of its completion.
-        status: WcStatus,
-    },
-}
 
 /// State of queue pair and device that a response uses.
 pub(crate) struct Completer<'a> {

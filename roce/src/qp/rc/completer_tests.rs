@@ -6,10 +6,10 @@
 //!           SEND | READ    | SEND | WRITE | READ   | never sent
 //! ```
 
-use super::completer::{Completer, ResponseEvent};
+use super::completer::Completer;
+use super::events::{ResponseEvent, SelectiveEvent};
 use super::harness::{FIRST_PSN, MTU_BYTES, Pkt, counted, psn};
 use super::outstanding::{Kind, Outstanding};
-use super::selective::SelectiveEvent;
 use crate::counters::QpCounters;
 use crate::id::{LKey, RKey};
 use crate::mem::{Access, Memory, MemoryTable, PdId};

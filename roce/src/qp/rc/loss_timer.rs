@@ -11,16 +11,14 @@
 //! ```
 
 use super::outstanding::Outstanding;
-use super::requester::Requester;
-use crate::counters::QpCounters;
 use crate::psn::Psn;
-use crate::queue::WcStatus;
-use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, SelectiveRepeat};
+use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, RetransmitTimer, SelectiveRepeat};
 use crate::time::Instant;
 
-/// Timing that follows the round trip, and the loss window.
+/// The retransmission timer, with timing that follows the round trip, and the loss window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossTimer {
+    pub(super) timer: RetransmitTimer,
     /// Loss window of improved go-back-N, which retransmits all packets in flight after a loss.
     loss_window: LossWindow,
     /// Maximum packets in flight: the loss window, or 1 until a probe is acknowledged.
@@ -38,9 +36,11 @@ pub(super) struct LossTimer {
     probes: [(Psn, u32); 2],
 }
 
-impl Default for LossTimer {
-    fn default() -> Self {
+impl LossTimer {
+    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
+    pub(super) fn new(timeout: u8) -> Self {
         LossTimer {
+            timer: RetransmitTimer::new(timeout),
             loss_window: LossWindow::default(),
             in_flight_pkts_max: u32::MAX,
             rto: AdaptiveRto::default(),
@@ -51,9 +51,7 @@ impl Default for LossTimer {
             probes: [(Psn::new(0), 0); 2],
         }
     }
-}
 
-impl LossTimer {
     /// Ends measurement and probe after an RNR NAK: the timed packet is acknowledged late, or retransmitted.
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
@@ -70,170 +68,172 @@ impl LossTimer {
         self.in_flight_pkts_max = self.loss_window.window_pkts();
         std::mem::take(&mut self.is_probing)
     }
-}
 
-impl Requester {
-    /// Records that `psn` was sent: times its first transmission if it has AckReq, and arms the timer if stopped.
+    /// Records that `psn` was sent, after which `unacked_pkts` are in flight: times its first transmission if it has
+    /// AckReq, and arms the timer if stopped.
+    #[inline]
     pub(super) fn on_packet_sent(
         &mut self,
         psn: Psn,
         asks_for_answer: bool,
         is_retransmission: bool,
+        unacked_pkts: u32,
         now: Instant,
     ) {
         if asks_for_answer {
-            self.loss_timer.last_ack_req_at = now;
+            self.last_ack_req_at = now;
             if !is_retransmission {
                 // For a READ, the time to its first response.
-                self.loss_timer.rto.on_sent(psn, now);
+                self.rto.on_sent(psn, now);
             }
         }
         if self.timer.deadline().is_none() {
-            self.loss_timer.last_progress_at = now;
-            self.arm(now);
+            self.last_progress_at = now;
+            self.arm(unacked_pkts, now);
         }
     }
 
-    /// Whether AckReq must be set now, because a shortest round trip has passed without it: a pacer may take so long
-    /// over the packets between two with AckReq that the probe timeout expires.
+    /// Whether a shortest round trip has passed since the last packet with AckReq: a pacer may take so long over the
+    /// packets between two with AckReq that the probe timeout expires.
     #[inline]
     pub(super) fn is_ack_req_overdue(&self, now: Instant) -> bool {
-        !self.congestion.is_window()
-            && self.config.recovery.is_adaptive()
-            && now.nanos_since(self.loss_timer.last_ack_req_at) >= self.loss_timer.rto.min_nanos()
+        now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
-    /// Restarts the timer after an RNR wait under selective repeat, as if there had been progress.
-    pub(super) fn rearm_after_rnr(&mut self, now: Instant) {
-        if self.selective().is_some() && self.recovery.sent() > 0 {
-            self.on_progress(now);
-            self.rearm(now);
-        }
-    }
-
-    /// Records progress and restores the retry count. An ACK without progress does not: packets above one that is
-    /// lost every time may be dropped by the responder and retransmitted for ever.
+    /// Records progress: the local ACK timeout starts anew.
+    #[inline]
     pub(super) fn on_progress(&mut self, now: Instant) {
-        self.loss_timer.last_progress_at = now;
-        self.retries_left = self.config.retry_count;
+        self.last_progress_at = now;
     }
 
     /// Rearms the timer if unacknowledged packets were sent, otherwise stops it; ends the backoff.
-    pub(super) fn rearm(&mut self, now: Instant) {
-        self.loss_timer.rto.on_progress();
-        if self.recovery.sent() > 0 {
-            self.arm(now);
+    pub(super) fn rearm(&mut self, recovery: &Recovery, now: Instant) {
+        self.rto.on_progress();
+        if recovery.sent() > 0 {
+            self.arm(recovery.unacked(), now);
         } else {
             self.timer.stop();
         }
     }
 
-    /// As [`Requester::rearm`], but the timer is rearmed when it expires, because most responses arrive in
+    /// As [`LossTimer::rearm`], but the timer is rearmed when it expires, because most responses arrive in
     /// bursts. If all is acknowledged it stops at once, otherwise an application that does not poll for a while
     /// finds it expired.
     #[inline]
-    pub(super) fn rearm_lazily(&mut self, now: Instant) {
-        if self.recovery.sent() == 0 {
+    pub(super) fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
+        if sent_pkts == 0 {
             self.timer.stop();
         }
-        self.loss_timer.rto.on_progress();
-        self.loss_timer.last_rx_at = Some(now);
+        self.rto.on_progress();
+        self.last_rx_at = Some(now);
     }
 
     /// Arms the timer for the probe timeout, but not beyond the local ACK timeout since the last progress.
-    fn arm(&mut self, now: Instant) {
-        self.loss_timer.last_rx_at = None;
-        let wait_nanos = self.loss_timer.rto.wait_nanos(self.recovery.unacked());
-        self.timer.restart_for(now, wait_nanos, self.loss_timer.last_progress_at);
+    pub(super) fn arm(&mut self, unacked_pkts: u32, now: Instant) {
+        self.last_rx_at = None;
+        self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
     /// Processes an ACK or NAK under improved go-back-N, which acknowledged packets, or `lost` sending at a lost
     /// one. Returns the round trip of the timed packet in nanoseconds, if it is acknowledged.
-    pub(super) fn on_ack_result(&mut self, now: Instant, newly_acked_pkts: u32, lost: bool) -> Option<u64> {
+    pub(super) fn on_ack_result(
+        &mut self,
+        recovery: &mut Recovery,
+        newly_acked_pkts: u32,
+        lost: bool,
+        now: Instant,
+    ) -> Option<u64> {
         if newly_acked_pkts == 0 && !lost {
             // Responses in flight behind a lost READ response still arrive, so a probe is not due yet.
             if self.timer.deadline().is_some() {
-                self.arm(now);
+                self.arm(recovery.unacked(), now);
             }
             return None;
         }
-        self.loss_timer.loss_window.on_ack_event(newly_acked_pkts, self.recovery.sent(), lost);
-        if self.loss_timer.end_probe() {
-            match &mut self.recovery {
+        self.loss_window.on_ack_event(newly_acked_pkts, recovery.sent(), lost);
+        if self.end_probe() {
+            match recovery {
                 Recovery::GoBackN(scheme) if newly_acked_pkts > 1 && !lost => scheme.undo_timeout(),
                 // The timed packet is retransmitted, so it is not measured (Karn's algorithm, RFC 6298 section 3).
-                _ => self.loss_timer.rto.cancel(),
+                _ => self.rto.cancel(),
             }
         }
-        let rtt_nanos = self.take_rtt_sample(now, lost);
+        let rtt_nanos = self.take_rtt_sample(recovery, lost, now);
         if newly_acked_pkts > 0 {
             self.on_progress(now);
         }
-        self.rearm(now);
+        self.rearm(recovery, now);
         rtt_nanos
     }
 
     /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if it is acknowledged. Where
     /// sending `lost` the measurement is cancelled, because the packet is retransmitted.
-    pub(super) fn take_rtt_sample(&mut self, now: Instant, lost: bool) -> Option<u64> {
-        let timed = self.loss_timer.rto.timed()?;
-        let is_answered = timed.index_in(self.recovery.una(), self.recovery.sent()).is_none();
-        let rtt_nanos = if is_answered { self.loss_timer.rto.on_acked(now) } else { None };
+    pub(super) fn take_rtt_sample(&mut self, recovery: &Recovery, lost: bool, now: Instant) -> Option<u64> {
+        let timed = self.rto.timed()?;
+        let is_answered = timed.index_in(recovery.una(), recovery.sent()).is_none();
+        let rtt_nanos = if is_answered { self.rto.on_acked(now) } else { None };
         if lost {
-            self.loss_timer.rto.cancel();
+            self.rto.cancel();
         }
         rtt_nanos
     }
 
-    /// Handles expiry of the timer: retransmits a probe, and uses up a retry if the local ACK timeout has passed.
-    pub(super) fn on_timeout(
+    /// Under selective repeat, returns the round trip of the timed packet, in nanoseconds, once it is acknowledged. The
+    /// measurement is cancelled if the packet was lost or retransmitted (Karn's algorithm, RFC 6298 section 3).
+    pub(super) fn take_rtt_sample_selective(
         &mut self,
+        scheme: &SelectiveRepeat,
         now: Instant,
-        outstanding: &mut Outstanding,
-        counters: &mut QpCounters,
-    ) -> Option<WcStatus> {
-        if self.recovery.sent() == 0 {
-            return None;
+    ) -> Option<u64> {
+        let psn = self.rto.timed()?;
+        if scheme.is_retransmitted(psn) {
+            self.rto.cancel();
+        } else if !scheme.is_unacked(psn) {
+            return self.rto.on_acked(now);
         }
-        if let Some(last_rx_at) = self.loss_timer.last_rx_at {
-            self.arm(last_rx_at);
-            if !self.timer.take_expired(now) {
-                return None;
-            }
+        None
+    }
+
+    /// Whether the expired timer is due; otherwise nothing is in flight, or a response has put it off.
+    pub(super) fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
+        if recovery.sent() == 0 {
+            return false;
         }
-        if self.timer.has_passed(self.loss_timer.last_progress_at, now) {
-            counters.local_ack_timeout_err += 1;
-            self.loss_timer.last_progress_at = now;
-            if let Some(failed) = self.use_retry(counters) {
-                return Some(failed);
-            }
+        let Some(last_rx_at) = self.last_rx_at else { return true };
+        self.arm(recovery.unacked(), last_rx_at);
+        self.timer.take_expired(now)
+    }
+
+    /// Whether the local ACK timeout has passed since the last progress; if so, it starts anew.
+    pub(super) fn take_ack_timeout(&mut self, now: Instant) -> bool {
+        let has_passed = self.timer.has_passed(self.last_progress_at, now);
+        if has_passed {
+            self.last_progress_at = now;
         }
-        let expiry = self.loss_timer.rto.on_expired(self.recovery.unacked());
-        match &mut self.recovery {
+        has_passed
+    }
+
+    /// Makes `recovery` retransmit a probe after an expired wait. Returns the kind of the expiry.
+    pub(super) fn on_expired(&mut self, recovery: &mut Recovery, outstanding: &mut Outstanding) -> Expiry {
+        let expiry = self.rto.on_expired(recovery.unacked());
+        match recovery {
             Recovery::GoBackN(scheme) => {
                 scheme.on_timeout();
-                if self.loss_timer.rto.timed() == Some(scheme.una()) {
-                    self.loss_timer.rto.cancel();
+                if self.rto.timed() == Some(scheme.una()) {
+                    self.rto.cancel();
                 }
-                self.loss_timer.is_probing = true;
-                self.loss_timer.in_flight_pkts_max = 1;
+                self.is_probing = true;
+                self.in_flight_pkts_max = 1;
             }
             Recovery::SelectiveRepeat(scheme) => {
                 let probe = scheme.probe(expiry == Expiry::TailLossProbe);
                 let (first, count) = probe_of_read(scheme, outstanding, probe.0).unwrap_or(probe);
                 scheme.retransmit(first, count);
-                let [tail_loss, later] = &mut self.loss_timer.probes;
+                let [tail_loss, later] = &mut self.probes;
                 *(if expiry == Expiry::TailLossProbe { tail_loss } else { later }) = (first, count);
             }
         }
-        if expiry == Expiry::Rto {
-            self.congestion.on_loss(now);
-            counters.roce_adp_retrans_to += 1;
-        } else {
-            counters.tail_probes += 1;
-        }
-        self.arm(now);
-        None
+        expiry
     }
 }
 

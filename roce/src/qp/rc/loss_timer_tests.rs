@@ -13,11 +13,10 @@
 //!            2 of the RNR retries are left, where not all; error status. "* >3": the deadline differs between schemes
 //! ```
 
-use super::completer::ResponseEvent;
+use super::events::{ResponseEvent, SelectiveEvent};
 use super::harness::{FIRST_PSN, GBN, IMPROVED, MTU_BYTES, SELECTIVE, counted, index_of, psn};
 use super::outstanding::{Kind, Outstanding};
 use super::requester::{Requester, RequesterConfig};
-use super::selective::SelectiveEvent;
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::queue::{Doorbells, SendQueueSize, WcStatus, send_queue};
@@ -93,7 +92,7 @@ impl Sender {
         if requester.config.recovery.is_adaptive() {
             requester.on_packet_sent(psn, has_ack_req, is_retransmission, self.now);
         } else {
-            requester.timer.start(self.now);
+            requester.loss_timer.timer.start(self.now);
         }
     }
 

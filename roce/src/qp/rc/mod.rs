@@ -2,6 +2,7 @@
 
 pub(crate) mod completer;
 pub(crate) mod emit;
+pub(crate) mod events;
 mod loss_timer;
 pub(crate) mod outstanding;
 pub(crate) mod placing;
@@ -9,7 +10,7 @@ pub(crate) mod read_queue;
 pub(crate) mod requester;
 pub(crate) mod responder;
 pub(crate) mod segment;
-pub(crate) mod selective;
+mod selective;
 
 #[cfg(test)]
 mod completer_tests;

@@ -1,18 +1,19 @@
 //! The requester: segments work requests into request packets, and retransmits them (IBA 9.7.2 to 9.7.6).
 
-use super::completer::ResponseEvent;
 use super::emit::{PacketBuilder, PortFull};
+use super::events::{ResponseEvent, SelectiveEvent};
 use super::loss_timer::LossTimer;
 use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::segment::{Segment, segment};
-use super::selective::SelectiveEvent;
+use super::selective;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::{AckEvent, AckResult, Recovery, RecoveryScheme, RetransmitTimer, SelectiveRepeat};
+use crate::recovery::selective_repeat::Following;
+use crate::recovery::{AckEvent, AckResult, Expiry, Recovery, RecoveryScheme, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::{FrameParts, RecvEth};
 
@@ -103,8 +104,7 @@ pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
-    pub(super) timer: RetransmitTimer,
-    /// Probes and timeouts of adaptive recovery, and the measured round trip.
+    /// Timer; probes and timeouts of adaptive recovery, and the measured round trip.
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
@@ -125,8 +125,7 @@ impl Requester {
             config,
             recovery: Recovery::new(config.recovery, config.first_psn),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
-            timer: RetransmitTimer::new(config.timeout),
-            loss_timer: LossTimer::default(),
+            loss_timer: LossTimer::new(config.timeout),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
@@ -165,7 +164,7 @@ impl Requester {
     /// Returns the time of the next call of `on_time`: end of the RNR wait, or deadline of the timer.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.timer.deadline(), self.rnr_until) {
+        match (self.loss_timer.timer.deadline(), self.rnr_until) {
             (Some(a), Some(b)) => Some(if a < b { a } else { b }),
             (a, b) => a.or(b),
         }
@@ -182,7 +181,7 @@ impl Requester {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
         }
         self.config = config;
-        self.timer.set_timeout(config.timeout);
+        self.loss_timer.timer.set_timeout(config.timeout);
         self.retries_left = config.retry_count;
         self.rnr_retries_left = config.rnr_retry;
     }
@@ -289,7 +288,9 @@ impl Requester {
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
             // At the end of the window, because only an ACK opens it.
             || self.recovery.unacked() + 1 >= window_pkts
-            || self.is_ack_req_overdue(tx.now);
+            || (!self.congestion.is_window()
+                && self.config.recovery.is_adaptive()
+                && self.loss_timer.is_ack_req_overdue(tx.now));
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let recveth = self
@@ -345,7 +346,7 @@ impl Requester {
         if self.config.recovery.is_adaptive() {
             self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
         } else {
-            self.timer.start(tx.now);
+            self.loss_timer.timer.start(tx.now);
             if self.congestion.follows_round_trip() && !is_retransmission && self.since_ack_req_pkts == 0 {
                 self.loss_timer.rto.on_sent(psn, tx.now);
             }
@@ -368,16 +369,104 @@ impl Requester {
             {
                 None
             }
-            ResponseEvent::Selective(event) => self.on_selective_event(now, &event, outstanding, counters),
+            ResponseEvent::Selective(event) => {
+                self.on_selective_event(now, &event, outstanding, counters);
+                None
+            }
             ResponseEvent::RnrNak { next, wait_nanos } => {
                 let progress = self.on_everything_before(next, outstanding);
                 self.on_rnr_nak(now, next, wait_nanos, progress, counters)
             }
             ResponseEvent::Failed { next, status } => {
                 self.on_everything_before(next, outstanding);
-                self.timer.stop();
+                self.loss_timer.timer.stop();
                 Some(status)
             }
+        }
+    }
+
+    /// Records that `psn` was sent, under adaptive recovery.
+    #[inline]
+    pub(super) fn on_packet_sent(
+        &mut self,
+        psn: Psn,
+        asks_for_answer: bool,
+        is_retransmission: bool,
+        now: Instant,
+    ) {
+        let unacked_pkts = self.recovery.unacked();
+        self.loss_timer.on_packet_sent(psn, asks_for_answer, is_retransmission, unacked_pkts, now);
+    }
+
+    /// Records progress and restores the retry count. An ACK without progress does not: packets above one that is
+    /// lost every time may be dropped by the responder and retransmitted for ever.
+    fn on_progress(&mut self, now: Instant) {
+        self.loss_timer.on_progress(now);
+        self.retries_left = self.config.retry_count;
+    }
+
+    /// Exchanges the reordering threshold with `device_pkts`, which all queue pairs of the device share: if this
+    /// queue pair's changed since the last exchange, the device adopts it, otherwise this queue pair adopts the
+    /// device's. A short flow thus needs no spurious retransmission of its own to learn the threshold.
+    pub(crate) fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
+        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
+        if scheme.reordering_threshold_pkts() == self.known_reordering_threshold_pkts {
+            scheme.adopt_reordering_threshold(*device_pkts);
+        } else {
+            *device_pkts = scheme.reordering_threshold_pkts();
+        }
+        self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
+    }
+
+    /// Processes a READ response that acknowledges nothing but itself, and shows no loss; false, with nothing
+    /// changed, if it may do more. A fast path: most READ responses are such, without a loss and behind one.
+    #[inline]
+    fn on_next_response(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
+        if self.loss_timer.rto.timed() == Some(psn) {
+            return false;
+        }
+        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return false };
+        match scheme.on_next_response(psn, executed) {
+            None => return false,
+            Some(Following::OutOfOrder) => {}
+            Some(Following::Next) => {
+                self.congestion.on_ack(now, 1, None);
+                self.on_progress(now);
+            }
+        }
+        self.rnr_retries_left = self.config.rnr_retry;
+        self.loss_timer.rearm_lazily(self.recovery.sent(), now);
+        true
+    }
+
+    /// Processes a response under selective repeat, and updates congestion control and timer.
+    fn on_selective_event(
+        &mut self,
+        now: Instant,
+        event: &SelectiveEvent<'_>,
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) {
+        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
+        let (unacked_before, una_before) = (scheme.unacked(), scheme.una());
+        let result = selective::on_event(scheme, event, &self.loss_timer, outstanding, counters);
+        let rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme, now);
+        let acked_pkts = scheme.una().index_in(una_before, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
+        let moved = acked_pkts > 0;
+        if result.is_executed {
+            self.rnr_retries_left = self.config.rnr_retry;
+        }
+        if moved || rtt_nanos.is_some() {
+            self.congestion.on_ack(now, acked_pkts, rtt_nanos);
+        }
+        if result.lost_pkts > 0 {
+            self.congestion.on_loss(now);
+        }
+        if moved {
+            self.on_progress(now);
+        }
+        if moved || self.recovery.unacked() != unacked_before {
+            self.loss_timer.rearm(&self.recovery, now);
         }
     }
 
@@ -387,7 +476,13 @@ impl Requester {
             Recovery::GoBackN(scheme) => {
                 scheme.on_ack_event(AckEvent::Cumulative { next }).newly_acked_pkts > 0
             }
-            Recovery::SelectiveRepeat(_) => self.on_executed(next, outstanding),
+            Recovery::SelectiveRepeat(scheme) => {
+                let is_news = selective::on_executed(scheme, next, outstanding);
+                if is_news {
+                    self.rnr_retries_left = self.config.rnr_retry;
+                }
+                is_news
+            }
         }
     }
 
@@ -395,15 +490,19 @@ impl Requester {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
         let result = scheme.on_ack_event(event);
         let rtt_nanos = if self.config.recovery.is_adaptive() {
-            self.on_ack_result(now, result.newly_acked_pkts, result.lost)
+            self.loss_timer.on_ack_result(&mut self.recovery, result.newly_acked_pkts, result.lost, now)
         } else if result.newly_acked_pkts > 0 || result.lost {
             // A retransmission arms the timer itself.
             if self.recovery.unacked() > 0 {
-                self.timer.restart(now)
+                self.loss_timer.timer.restart(now)
             } else {
-                self.timer.stop()
+                self.loss_timer.timer.stop()
             }
-            if self.congestion.follows_round_trip() { self.take_rtt_sample(now, result.lost) } else { None }
+            if self.congestion.follows_round_trip() {
+                self.loss_timer.take_rtt_sample(&self.recovery, result.lost, now)
+            } else {
+                None
+            }
         } else {
             None
         };
@@ -454,7 +553,7 @@ impl Requester {
         }
         if self.rnr_retries_left == 0 {
             counters.retry_rnr_exceeded_err += 1;
-            self.timer.stop();
+            self.loss_timer.timer.stop();
             return Some(WcStatus::RnrRetryExcErr);
         }
         if self.config.rnr_retry != RNR_RETRY_FOREVER {
@@ -465,7 +564,7 @@ impl Requester {
         self.retries_left = self.config.retry_count;
         self.recovery.go_back();
         self.loss_timer.abandon();
-        self.timer.stop();
+        self.loss_timer.timer.stop();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
         None
     }
@@ -482,9 +581,13 @@ impl Requester {
     ) -> Option<WcStatus> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
-            self.rearm_after_rnr(now);
+            // The timer restarts as if there had been progress.
+            if self.selective().is_some() && self.recovery.sent() > 0 {
+                self.on_progress(now);
+                self.loss_timer.rearm(&self.recovery, now);
+            }
         }
-        if !self.timer.take_expired(now) {
+        if !self.loss_timer.timer.take_expired(now) {
             return None;
         }
         if self.config.recovery.is_adaptive() {
@@ -497,10 +600,37 @@ impl Requester {
         self.use_retry(counters)
     }
 
-    pub(super) fn use_retry(&mut self, counters: &mut QpCounters) -> Option<WcStatus> {
+    /// Handles expiry of the timer under adaptive recovery: retransmits a probe, and uses up a retry if the local ACK
+    /// timeout has passed.
+    fn on_timeout(
+        &mut self,
+        now: Instant,
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) -> Option<WcStatus> {
+        if !self.loss_timer.is_due(&self.recovery, now) {
+            return None;
+        }
+        if self.loss_timer.take_ack_timeout(now) {
+            counters.local_ack_timeout_err += 1;
+            if let Some(failed) = self.use_retry(counters) {
+                return Some(failed);
+            }
+        }
+        if self.loss_timer.on_expired(&mut self.recovery, outstanding) == Expiry::Rto {
+            self.congestion.on_loss(now);
+            counters.roce_adp_retrans_to += 1;
+        } else {
+            counters.tail_probes += 1;
+        }
+        self.loss_timer.arm(self.recovery.unacked(), now);
+        None
+    }
+
+    fn use_retry(&mut self, counters: &mut QpCounters) -> Option<WcStatus> {
         if self.retries_left == 0 {
             counters.retry_exceeded_err += 1;
-            self.timer.stop();
+            self.loss_timer.timer.stop();
             return Some(WcStatus::RetryExcErr);
         }
         self.retries_left -= 1;

@@ -6,241 +6,137 @@
 //!   READ response     its own PSN, and requests below the end of its READ
 //! ```
 
-use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
-use super::requester::Requester;
+use super::events::SelectiveEvent;
+use super::loss_timer::LossTimer;
+use super::outstanding::Outstanding;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::psn::PsnSpace;
-use crate::queue::WcStatus;
-use crate::recovery::selective_repeat::{Following, WINDOW_PKTS_MAX};
-use crate::recovery::{Recovery, SelectiveRepeat};
-use crate::time::Instant;
+use crate::recovery::SelectiveRepeat;
+use crate::recovery::selective_repeat::WINDOW_PKTS_MAX;
 use crate::wire::SackEth;
 use crate::wire::sacketh::bitmap_words;
 
-/// A response under selective repeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SelectiveEvent<'p> {
-    /// ACK: all requests below `next` are executed.
-    Executed {
-        /// PSN after the one acknowledged.
-        next: Psn,
-    },
-    /// SACK: as `Executed`, with the out-of-order PSNs above `next`.
-    Sack {
-        /// Expected PSN of the responder, which is missing.
-        next: Psn,
-        /// SackETH: the PSN that triggered the SACK, and whether it was a duplicate.
-        header: SackEth,
-        /// Bitmap of the PSNs from `next + 1` on.
-        bitmap: &'p [u8],
-    },
-    /// A READ response, whose payload is placed.
-    Response {
-        /// PSN of the response.
-        psn: Psn,
-        /// End of its READ: all requests below are executed.
-        executed: Psn,
-    },
-    /// A READ response that is a duplicate, or lies beyond the window.
-    Duplicate {
-        /// PSN of the response.
-        psn: Psn,
-    },
+/// Change of a requester's state by one [`SelectiveEvent`].
+pub(super) struct SelectiveResult {
+    /// Requests were executed, which restores the RNR retry count.
+    pub is_executed: bool,
+    /// Packets newly marked lost.
+    pub lost_pkts: u32,
 }
 
-impl Requester {
-    fn scheme(&mut self) -> Option<&mut SelectiveRepeat> {
-        match &mut self.recovery {
-            Recovery::GoBackN(_) => None,
-            Recovery::SelectiveRepeat(scheme) => Some(scheme),
+/// Processes a response: marks packets acknowledged and lost.
+pub(super) fn on_event(
+    scheme: &mut SelectiveRepeat,
+    event: &SelectiveEvent<'_>,
+    timer: &LossTimer,
+    outstanding: &mut Outstanding,
+    counters: &mut QpCounters,
+) -> SelectiveResult {
+    let mut lost_requests = 0;
+    let is_executed = match *event {
+        SelectiveEvent::Executed { next } => {
+            let is_news = on_executed(scheme, next, outstanding);
+            // The responder sends READ responses before the ACK of a later request: those missing are late.
+            scheme.on_responses_sent(next);
+            is_news
         }
-    }
-
-    /// Exchanges the reordering threshold with `device_pkts`, which all queue pairs of the device share: if this
-    /// queue pair's changed since the last exchange, the device adopts it, otherwise this queue pair adopts the
-    /// device's. A short flow thus needs no spurious retransmission of its own to learn the threshold.
-    pub(crate) fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
-        let known_pkts = self.known_reordering_threshold_pkts;
-        let Some(scheme) = self.scheme() else { return };
-        if scheme.reordering_threshold_pkts() == known_pkts {
-            scheme.adopt_reordering_threshold(*device_pkts);
-        } else {
-            *device_pkts = scheme.reordering_threshold_pkts();
+        SelectiveEvent::Sack { next, header, bitmap } => {
+            let is_news = on_executed(scheme, next, outstanding);
+            let is_probe = timer.was_probe(header.trigger);
+            lost_requests = on_sack(scheme, next, (header, bitmap), is_probe, outstanding, counters);
+            is_news
         }
-        self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
-    }
-
-    /// Processes a READ response that acknowledges nothing but itself, and shows no loss; false, with nothing
-    /// changed, if it may do more. A fast path: most READ responses are such, without a loss and behind one.
-    #[inline]
-    pub(super) fn on_next_response(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
-        if self.loss_timer.rto.timed() == Some(psn) {
-            return false;
+        SelectiveEvent::Response { psn, executed } => {
+            on_read_response(scheme, psn, executed, outstanding);
+            true
         }
-        let Some(scheme) = self.scheme() else { return false };
-        match scheme.on_next_response(psn, executed) {
-            None => return false,
-            Some(Following::OutOfOrder) => {}
-            Some(Following::Next) => {
-                self.congestion.on_ack(now, 1, None);
-                self.on_progress(now);
+        SelectiveEvent::Duplicate { psn } => {
+            if !timer.was_probe(psn) && scheme.is_spurious(psn) {
+                counters.spurious_retransmits += 1;
+                scheme.on_spurious();
             }
+            false
         }
-        self.rnr_retries_left = self.config.rnr_retry;
-        self.rearm_lazily(now);
-        true
-    }
+    };
+    let lost_responses = detect_lost_responses(scheme, outstanding);
+    counters.implied_nak_seq_err += u64::from(lost_responses > 0);
+    SelectiveResult { is_executed, lost_pkts: lost_responses + lost_requests }
+}
 
-    /// Processes a response: marks packets acknowledged and lost, and updates congestion control and timer.
-    pub(super) fn on_selective_event(
-        &mut self,
-        now: Instant,
-        event: &SelectiveEvent<'_>,
-        outstanding: &mut Outstanding,
-        counters: &mut QpCounters,
-    ) -> Option<WcStatus> {
-        let in_flight_before = self.recovery.unacked();
-        let una_before = self.recovery.una();
-        let mut lost_requests = 0;
-        match *event {
-            SelectiveEvent::Executed { next } => {
-                self.on_executed(next, outstanding);
-                // The responder sends READ responses before the ACK of a later request: those missing are late.
-                if let Some(scheme) = self.scheme() {
-                    scheme.on_responses_sent(next);
-                }
-            }
-            SelectiveEvent::Sack { next, header, bitmap } => {
-                self.on_executed(next, outstanding);
-                lost_requests = self.on_sack(next, header, bitmap, outstanding, counters);
-            }
-            SelectiveEvent::Response { psn, executed } => self.on_read_response(psn, executed, outstanding),
-            SelectiveEvent::Duplicate { psn } => self.on_duplicate_response(psn, counters),
-        }
-        let lost = self.detect_lost_responses(outstanding);
-        counters.implied_nak_seq_err += u64::from(lost > 0);
-        let rtt_nanos = self.take_rtt_sample_selective(now);
-        let acked_pkts = self.recovery.una().index_in(una_before, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
-        let moved = acked_pkts > 0;
-        if moved || rtt_nanos.is_some() {
-            self.congestion.on_ack(now, acked_pkts, rtt_nanos);
-        }
-        if lost + lost_requests > 0 {
-            self.congestion.on_loss(now);
-        }
-        if moved {
-            self.on_progress(now);
-        }
-        if moved || self.recovery.unacked() != in_flight_before {
-            self.rearm(now);
-        }
-        None
+/// Acknowledges all requests below `next`, of READs the request only. Returns whether `next` is an advance.
+pub(super) fn on_executed(scheme: &mut SelectiveRepeat, next: Psn, outstanding: &mut Outstanding) -> bool {
+    let from = scheme.executed();
+    if !scheme.on_executed(next) {
+        return false;
     }
+    let reads = outstanding.assigned_reads() > 0;
+    mark_requests_acked(scheme, from, next, reads.then_some(outstanding));
+    true
+}
 
-    /// Returns the round trip of the timed packet, in nanoseconds, once it is acknowledged. The measurement is
-    /// cancelled if the packet was lost or retransmitted (Karn's algorithm, RFC 6298 section 3).
-    fn take_rtt_sample_selective(&mut self, now: Instant) -> Option<u64> {
-        let (psn, Recovery::SelectiveRepeat(scheme)) = (self.loss_timer.rto.timed()?, &self.recovery) else {
-            return None;
-        };
-        if scheme.is_retransmitted(psn) {
-            self.loss_timer.rto.cancel();
-        } else if !scheme.is_unacked(psn) {
-            return self.loss_timer.rto.on_acked(now);
-        }
-        None
-    }
-
-    /// Acknowledges all requests below `next`, of READs the request only. Returns whether `next` is an advance.
-    pub(super) fn on_executed(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
-        let reads = outstanding.assigned_reads() > 0;
-        let Some(scheme) = self.scheme() else { return false };
-        let from = scheme.executed();
-        if !scheme.on_executed(next) {
-            return false;
-        }
-        mark_requests_acked(scheme, from, next, reads.then_some(outstanding));
-        self.rnr_retries_left = self.config.rnr_retry;
-        true
-    }
-
-    /// Processes a SACK. Returns the number of packets newly marked lost.
-    fn on_sack(
-        &mut self,
-        next: Psn,
-        header: SackEth,
-        bitmap: &[u8],
-        outstanding: &mut Outstanding,
-        counters: &mut QpCounters,
-    ) -> u32 {
-        let is_spurious = header.duplicate && !self.loss_timer.was_probe(header.trigger);
-        let Some(scheme) = self.scheme() else { return 0 };
-        counters.sacks_received += 1;
-        if is_spurious {
-            counters.spurious_retransmits += 1;
-            scheme.on_spurious();
-        }
-        if next != scheme.executed() {
-            return 0; // stale
-        }
-        if scheme.is_acked(next) {
-            retransmit_discarded(scheme, next, bitmap, outstanding);
-        }
-        for (word, bits) in (0..).zip(bitmap_words(bitmap)) {
-            let first = next.plus(1 + 32 * word);
-            let mut left = bits & !scheme.acked_bits(first);
-            if left == 0 {
-                continue;
-            }
-            if outstanding.assigned_reads() == 0 {
-                scheme.on_sacked(PsnSpace::Request, first, left);
-                continue;
-            }
-            while left != 0 {
-                let psn = first.plus(left.trailing_zeros());
-                left &= left - 1;
-                if outstanding.find(psn).is_some_and(|place| !place.span.is_read) {
-                    scheme.on_acked(PsnSpace::Request, psn, 1);
-                } else {
-                    // The bit of a READ acknowledges its request, not its responses.
-                    scheme.on_read_sacked(psn);
-                }
-            }
-        }
-        detect_lost_requests(scheme, next, bitmap, outstanding)
-    }
-
-    fn on_read_response(&mut self, psn: Psn, executed: Psn, outstanding: &mut Outstanding) {
-        let Some(scheme) = self.scheme() else { return };
-        let from = scheme.executed();
-        if scheme.on_executed(executed) {
-            mark_requests_acked(scheme, from, executed, Some(outstanding));
-        }
-        scheme.on_acked(PsnSpace::Response, psn, 1);
-        self.rnr_retries_left = self.config.rnr_retry;
-    }
-
-    fn on_duplicate_response(&mut self, psn: Psn, counters: &mut QpCounters) {
-        let is_probe = self.loss_timer.was_probe(psn);
-        let Some(scheme) = self.scheme().filter(|scheme| !is_probe && scheme.is_spurious(psn)) else {
-            return;
-        };
+/// Processes a SACK, elicited by a probe or not. Returns the number of packets newly marked lost.
+fn on_sack(
+    scheme: &mut SelectiveRepeat,
+    next: Psn,
+    (header, bitmap): (SackEth, &[u8]),
+    is_probe: bool,
+    outstanding: &mut Outstanding,
+    counters: &mut QpCounters,
+) -> u32 {
+    let is_spurious = header.duplicate && !is_probe;
+    counters.sacks_received += 1;
+    if is_spurious {
         counters.spurious_retransmits += 1;
         scheme.on_spurious();
     }
-
-    /// Marks READ responses lost by the reordering threshold. Returns the number newly marked.
-    fn detect_lost_responses(&mut self, outstanding: &mut Outstanding) -> u32 {
-        let Some(scheme) = self.scheme() else { return 0 };
-        let Some(from) = scheme.scan_from(PsnSpace::Response) else { return 0 };
-        let lost = scheme.detect_losses(PsnSpace::Response, from, |psn| {
-            let place = outstanding.find(psn)?;
-            Some(if place.span.is_read { (true, 1) } else { (false, place.rest_pkts()) })
-        });
-        scheme.on_scanned(PsnSpace::Response);
-        lost
+    if next != scheme.executed() {
+        return 0; // stale
     }
+    if scheme.is_acked(next) {
+        retransmit_discarded(scheme, next, bitmap, outstanding);
+    }
+    for (word, bits) in (0..).zip(bitmap_words(bitmap)) {
+        let first = next.plus(1 + 32 * word);
+        let mut left = bits & !scheme.acked_bits(first);
+        if left == 0 {
+            continue;
+        }
+        if outstanding.assigned_reads() == 0 {
+            scheme.on_sacked(PsnSpace::Request, first, left);
+            continue;
+        }
+        while left != 0 {
+            let psn = first.plus(left.trailing_zeros());
+            left &= left - 1;
+            if outstanding.find(psn).is_some_and(|place| !place.span.is_read) {
+                scheme.on_acked(PsnSpace::Request, psn, 1);
+            } else {
+                // The bit of a READ acknowledges its request, not its responses.
+                scheme.on_read_sacked(psn);
+            }
+        }
+    }
+    detect_lost_requests(scheme, next, bitmap, outstanding)
+}
+
+fn on_read_response(scheme: &mut SelectiveRepeat, psn: Psn, executed: Psn, outstanding: &mut Outstanding) {
+    let from = scheme.executed();
+    if scheme.on_executed(executed) {
+        mark_requests_acked(scheme, from, executed, Some(outstanding));
+    }
+    scheme.on_acked(PsnSpace::Response, psn, 1);
+}
+
+/// Marks READ responses lost by the reordering threshold. Returns the number newly marked.
+fn detect_lost_responses(scheme: &mut SelectiveRepeat, outstanding: &mut Outstanding) -> u32 {
+    let Some(from) = scheme.scan_from(PsnSpace::Response) else { return 0 };
+    let lost = scheme.detect_losses(PsnSpace::Response, from, |psn| {
+        let place = outstanding.find(psn)?;
+        Some(if place.span.is_read { (true, 1) } else { (false, place.rest_pkts()) })
+    });
+    scheme.on_scanned(PsnSpace::Response);
+    lost
 }
 
 /// Acknowledges all requests of `from..to` but READs, which only responses acknowledge. `reads`: `None` if there are
@@ -314,13 +210,14 @@ fn detect_lost_requests(
 
 #[cfg(test)]
 mod tests {
-    use super::super::completer::ResponseEvent;
+    use super::super::events::ResponseEvent;
     use super::super::outstanding::Kind;
-    use super::super::requester::RequesterConfig;
+    use super::super::requester::{Requester, RequesterConfig};
     use super::*;
     use crate::congestion::CongestionScheme;
     use crate::queue::{Doorbells, SendQueueSize, send_queue};
     use crate::recovery::RecoveryScheme;
+    use crate::time::Instant;
     use std::sync::Arc;
 
     const MTU_BYTES: u32 = 1024;
