@@ -9,16 +9,13 @@
 //! ```
 //! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] switches these two off.
 
+use super::limits::MARKED_PSNS;
 use super::qp_object::Qp;
 use super::source::SourcePort;
 use crate::counters::DropCounters;
 use crate::id::{Gid, PKey};
 use crate::psn::Psn;
 use crate::wire::{Packet, Transport};
-
-/// Largest distance of a PSN from the expected PSN (requests), or below una (responses), at which a CE mark counts: the
-/// largest window of selective repeat, so that CE marks on duplicates count too.
-pub const MARKED_PSNS: u32 = 4096;
 
 /// Function that selects a drop counter.
 pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;

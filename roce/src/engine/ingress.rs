@@ -2,7 +2,7 @@
 //! 9.6) to the responder or the completer of their destination queue pair.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
-use super::limits::{MAX_RD_ATOMIC, RX_BURST_FRAMES};
+use super::limits::RX_BURST_FRAMES;
 use super::qp_object::Qp;
 use super::{Engine, Event, schedule};
 use crate::counters::DropCounters;
@@ -288,6 +288,3 @@ fn parse_counter(drops: &mut DropCounters, reason: ParseError) -> &mut u64 {
         ParseError::UnexpectedPayload => &mut drops.unexpected_payload,
     }
 }
-
-// The READ queue of a responder is bounded: under go-back-N new READs, and as many duplicates.
-const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);

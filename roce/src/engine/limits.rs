@@ -1,5 +1,11 @@
-//! Bounds of the engine, with their units. Relations between bounds are checked at compile time. Bounds on replies to
-//! neighbours are in `neighbour/budget.rs`.
+//! Bounds of the engine, with their units. Relations between bounds are checked at compile time, also those with bounds
+//! of lower modules. Bounds of the neighbour code are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
+
+use crate::qp::rc::outstanding::MAX_OUTSTANDING_PSNS;
+use crate::qp::rc::responder::DUPLICATE_READS_MAX;
+use crate::queue::wqe::MAX_MESSAGE_BYTES;
+use crate::recovery::selective_repeat::WINDOW_PKTS_MAX;
+use crate::wire::SackEth;
 
 /// Largest number of frames received from the port in one poll.
 pub const RX_BURST_FRAMES: usize = 32;
@@ -25,11 +31,14 @@ pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
 pub use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
 
-pub use super::admit::MARKED_PSNS;
 pub use crate::qp::rc::read_queue::{
     RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC, RETRANSMITS_PER_READ,
 };
 pub use crate::table::QUARANTINE_NUMBERS;
+
+/// Largest distance of a PSN from the expected PSN (requests), or below una (responses), at which a CE mark counts: the
+/// largest window of selective repeat, so that CE marks on duplicates count too.
+pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
 pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
@@ -102,3 +111,11 @@ const _: () = assert!(REORDER_FRAMES_MAX >= 2 * DEFAULT_WINDOW_PKTS as usize);
 // The last packet of a window requests an ACK. An earlier packet must do so too, because otherwise sending stops for a
 // round trip.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
+// The largest window of selective repeat fits in one SACK, and one queue pair alone can buffer it.
+const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
+const _: () = assert!(WINDOW_PKTS_MAX as usize <= REORDER_FRAMES_MAX);
+// The longest message has no more PSNs than may be outstanding, at the smallest path MTU of 256 bytes.
+const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
+// The READ queue of a responder is bounded: under go-back-N new READs, and as many duplicates.
+const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);
+const _: () = assert!(MAX_RD_ATOMIC as usize <= DUPLICATE_READS_MAX);

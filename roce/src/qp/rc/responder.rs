@@ -49,7 +49,7 @@ pub(crate) struct ResponderConfig {
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
 /// Duplicates of READs, or of parts of them, queued at once under selective repeat.
-const DUPLICATE_READS_MAX: usize = 512;
+pub(crate) const DUPLICATE_READS_MAX: usize = 512;
 
 /// State of queue pair and device that a request uses.
 pub(crate) struct RxContext<'a> {
