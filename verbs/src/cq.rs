@@ -53,7 +53,7 @@ impl Cq {
     /// [`Error::DeviceFatal`], after the last completion.
     ///
     /// # Example
-    /// A SEND and its receive, over a connection as in the example of [`Context`]:
+    /// A SEND and its receive, over a connection as in the example of [`crate::Context`]:
     ///
     /// ```
     /// # use verbs::{Access, ConnectOptions, Context, DeviceOptions, QpOptions};

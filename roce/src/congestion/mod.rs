@@ -40,7 +40,7 @@ const RTT_NANOS_MAX: u64 = 1_000_000_000_000;
 pub enum Congestion {
     /// No congestion control, or a fixed window: more packets in flight than the bandwidth-delay product are of no use.
     Window {
-        /// Largest number of packets in flight; [`scheme::WINDOW_PKTS_MAX`] without congestion control.
+        /// Largest number of packets in flight; `WINDOW_PKTS_MAX` without congestion control.
         window_pkts: u32,
     },
     /// DCQCN's reaction point: CNPs reduce the rate.

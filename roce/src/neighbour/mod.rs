@@ -202,8 +202,8 @@ impl Neighbour {
         self.cache.generation().wrapping_add(self.gids.generation())
     }
 
-    /// Sets the Ethernet address of `ip`, until the next call for `ip` or [`Neighbour::forget_neighbour`]. Received
-    /// frames do not change the entry. Returns false if the cache is full and no entry may be evicted.
+    /// Sets the Ethernet address of `ip`, until the next call for `ip`. Received frames do not change
+    /// the entry. Returns false if the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
         // Because the kernel can be queried again, entries from the kernel may be evicted; configured entries may not.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
@@ -221,7 +221,7 @@ impl Neighbour {
         self.cache.contains(Gid::from(ip).ip())
     }
 
-    /// Returns the number of cache entries, resolved or not: at most [`NEIGHBOURS_MAX`].
+    /// Returns the number of cache entries, resolved or not: at most `NEIGHBOURS_MAX`.
     pub fn neighbour_count(&self) -> usize {
         self.cache.len()
     }

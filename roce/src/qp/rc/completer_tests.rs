@@ -375,9 +375,11 @@ fn each_response_gives_its_event() {
     assert!(failed.is_empty(), "{} rows:\n{}", failed.len(), failed.join("\n"));
 }
 
+type PlacedRow = (&'static str, i32, Pkt, &'static [(usize, u8)]);
+
 /// Bytes of memory after one response, by byte offset; 0: unchanged.
 #[rustfmt::skip]
-const PLACED: &[(&str, i32, Pkt, &[(usize, u8)])] = &[
+const PLACED: &[PlacedRow] = &[
     ("FIRST", 1, first(1), &[(0, 0xA5), (255, 0xA5), (256, 0)]),
     ("MIDDLE", 2, middle(2), &[(255, 0), (256, 0xA5), (511, 0xA5), (512, 0)]),
     ("LAST", 3, last(3, 100), &[(511, 0), (512, 0xA5), (611, 0xA5), (612, 0)]),

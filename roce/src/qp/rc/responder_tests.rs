@@ -415,9 +415,11 @@ fn a_read_is_dropped_while_duplicates_fill_the_queue() {
     assert_eq!(outcome_of(&mut bench, &at(3, READ)), Executed, "the retransmitted READ");
 }
 
+type PlacedRow = (&'static str, &'static [Pkt], &'static [(usize, u8)]);
+
 /// Bytes of memory after a request, by byte offset; 0: unchanged.
 #[rustfmt::skip]
-const PLACED: &[(&str, &[Pkt], &[(usize, u8)])] = &[
+const PLACED: &[PlacedRow] = &[
     ("SEND ONLY", &[SEND], &[(0, 0xA5), (15, 0xA5), (16, 0)]),
     ("SEND of two packets", &[SEND_FIRST, Pkt { fill: 7, ..Pkt::new(Opcode::RC_SEND_LAST, 1, 1) }],
      &[(255, 0xA5), (256, 7), (257, 0)]),
