@@ -220,7 +220,7 @@ miri() {
         return
     fi
     # Tests of properties keep what failed in files.
-    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 \
+    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 \
         test_some cargo "+$MIRI_TOOLCHAIN" miri test --package roce --lib --locked --target-dir target/miri -- \
         mem:: queue:: wire:: recovery::
 }
