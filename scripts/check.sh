@@ -94,14 +94,9 @@ commits() {
 
 # Without advisories, whose database every run would fetch anew.
 deny() {
-    local tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
     step "licences, duplicates and sources of dependencies"
-    if [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ]; then
-        echo "Installing cargo-deny $CARGO_DENY_VERSION into $tools (a minute or two)"
-        # Unoptimised: it reads one lock file.
-        cargo install --quiet --locked --debug --root "$tools" --version "$CARGO_DENY_VERSION" cargo-deny
-    fi
-    "$tools/bin/cargo-deny" --all-features --locked check licenses bans sources
+    need_tool cargo-deny "$CARGO_DENY_VERSION" cargo-deny
+    cargo-deny --all-features --locked check licenses bans sources
 }
 
 lint() {
@@ -114,16 +109,25 @@ docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 }
 
+# need_toolchain STEP TOOLCHAIN PROBE [INSTALL_OPTION...]: fails, and says that STEP was not run, where `cargo +TOOLCHAIN
+# PROBE --version` fails and rustup cannot install TOOLCHAIN.
+need_toolchain() {
+    local name=$1 toolchain=$2 probe=$3
+    shift 3
+    # shellcheck disable=SC2086 # PROBE may be empty
+    ! cargo "+$toolchain" $probe --version >/dev/null 2>&1 || return 0
+    local install=(rustup toolchain install "$toolchain" --profile minimal "$@")
+    ! timeout "$RUSTUP_SECONDS_MAX" "${install[@]}" --no-self-update || return 0
+    not_run+=("$name: no toolchain $toolchain (${install[*]})")
+    echo "NOT RUN: ${not_run[-1]}"
+    return 1
+}
+
 msrv() {
     local version
     version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     step "the oldest Rust that Cargo.toml declares, $version"
-    if ! cargo "+$version" --version >/dev/null 2>&1 &&
-        ! timeout "$RUSTUP_SECONDS_MAX" rustup toolchain install "$version" --profile minimal --no-self-update; then
-        not_run+=("msrv: no toolchain $version (rustup toolchain install $version --profile minimal)")
-        echo "NOT RUN: ${not_run[-1]}"
-        return
-    fi
+    need_toolchain msrv "$version" "" || return 0
     cargo "+$version" check --workspace --locked --target-dir target/msrv
 }
 
@@ -212,13 +216,7 @@ tsan() {
 
 miri() {
     step "tests of memory, queues, headers and recovery, under Miri"
-    if ! cargo "+$MIRI_TOOLCHAIN" miri --version >/dev/null 2>&1 &&
-        ! timeout "$RUSTUP_SECONDS_MAX" rustup toolchain install "$MIRI_TOOLCHAIN" \
-            --profile minimal --component miri,rust-src --no-self-update; then
-        not_run+=("miri: no toolchain $MIRI_TOOLCHAIN with it (rustup toolchain install $MIRI_TOOLCHAIN --component miri,rust-src)")
-        echo "NOT RUN: ${not_run[-1]}"
-        return
-    fi
+    need_toolchain miri "$MIRI_TOOLCHAIN" miri --component miri,rust-src || return 0
     # Tests of properties keep what failed in files.
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2 \
         test_some cargo "+$MIRI_TOOLCHAIN" miri test --package roce --lib --locked --target-dir target/miri -- \

@@ -8,6 +8,8 @@
 # The sanitizer needs unstable flags of the compiler, which RUSTC_BOOTSTRAP lets any release take.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/install.sh
+. scripts/install.sh
 
 seconds=60
 while [ $# -gt 0 ]; do
@@ -21,13 +23,8 @@ done
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz.sh: --seconds takes a number above 0" >&2; exit 2; }
 
 CARGO_FUZZ_VERSION=0.13.2
+need_tool cargo-fuzz "$CARGO_FUZZ_VERSION" cargo fuzz
 target=${CARGO_TARGET_DIR:-$PWD/target}
-export PATH=$target/tools/bin:$PATH
-if [ "$(cargo fuzz --version 2>/dev/null)" != "cargo-fuzz $CARGO_FUZZ_VERSION" ]; then
-    echo "Installing cargo-fuzz $CARGO_FUZZ_VERSION into $target/tools (a minute)"
-    # Unoptimised: it starts cargo and the targets.
-    cargo install --quiet --locked --debug --root "$target/tools" --version "$CARGO_FUZZ_VERSION" cargo-fuzz
-fi
 
 export CARGO_TARGET_DIR=$target/fuzz RUSTC_BOOTSTRAP=1
 [ $# -gt 0 ] || mapfile -t all < <(cargo fuzz list)

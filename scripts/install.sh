@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# Installs missing Debian packages. To be sourced by the other scripts:
+# Installs missing Debian packages and tools of cargo. To be sourced by the other scripts:
 #
 #   . "$(dirname "$0")/install.sh"
 #   need_packages "to boot the guest" qemu-system-x86 e2fsprogs
+#   need_tool cargo-deny 0.20.2 cargo-deny
 #
-# It says what it will install and what for before it does, uses sudo when the
+# need_packages says what it will install and what for before it does, uses sudo when the
 # caller is not root, and does nothing at all when every package is present.
 # With ROCE_NO_INSTALL set it fails instead of installing: check.sh sets it
 # around the tests, for which everything has been installed before.
@@ -83,4 +84,15 @@ _install_or_refresh() {
     [ -n "$version" ] || return 1
     echo "Setting qemu-utils to $version, to match the release's qemu-system-common" >&2
     _install --allow-downgrades "$@" "qemu-utils=$version"
+}
+
+# need_tool CRATE VERSION COMMAND...: installs VERSION of CRATE into target/tools, which comes first in PATH then, unless
+# COMMAND --version is that already. Unoptimised, because these tools only start others, or read one file.
+need_tool() {
+    local crate=$1 version=$2 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+    shift 2
+    export PATH=$tools/bin:$PATH
+    [ "$("$@" --version 2>/dev/null)" != "$crate $version" ] || return 0
+    echo "Installing $crate $version into $tools (a minute or two)"
+    cargo install --quiet --locked --debug --root "$tools" --version "$version" "$crate"
 }

@@ -10,6 +10,8 @@
 # with another compiler by 9 %.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/install.sh
+. scripts/install.sh
 
 PINNED=roce/benches/instructions.txt
 PKTS=32 # BATCH_PKTS of roce/benches/flow/mod.rs
@@ -21,14 +23,11 @@ command -v valgrind >/dev/null || {
 
 # The runner must be of the library's version.
 version=$(sed -n '/^name = "gungraun"$/{n;s/^version = "\(.*\)"$/\1/p}' Cargo.lock)
-tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
-export GUNGRAUN_RUNNER=${GUNGRAUN_RUNNER:-$tools/bin/gungraun-runner}
-if [ "$("$GUNGRAUN_RUNNER" --version 2>/dev/null)" != "gungraun-runner $version" ]; then
-    echo "Installing gungraun-runner $version into $tools (a minute or two)"
-    # Unoptimised: it starts valgrind and reads what that prints.
-    cargo install --quiet --locked --debug --root "$tools" --version "$version" gungraun-runner
-    GUNGRAUN_RUNNER=$tools/bin/gungraun-runner
+if [ "$("${GUNGRAUN_RUNNER:-false}" --version 2>/dev/null)" != "gungraun-runner $version" ]; then
+    need_tool gungraun-runner "$version" gungraun-runner
+    GUNGRAUN_RUNNER=$(command -v gungraun-runner)
 fi
+export GUNGRAUN_RUNNER
 
 compiler=$(rustc --version | cut -d' ' -f1,2)
 output=$(mktemp)
