@@ -5,9 +5,8 @@
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
-use tree::workspace;
+use tree::{code, sources, without_tests, words};
 
 /// Directories of the crates, tests and benches that use `roce`.
 const USERS: &[&str] = &["verbs", "lab", "apps", "tests", "fuzz", "roce/tests", "roce/benches"];
@@ -45,47 +44,6 @@ const ALLOWED: &[(&str, &str)] = &[
 
 /// A module's path from the crate's root.
 type Path = Vec<String>;
-
-/// Returns each Rust source under `dir`, with its path from the workspace's root.
-fn sources(dir: &str) -> Vec<(String, String)> {
-    tree::files(dir, |path| path.extension().is_some_and(|extension| extension == "rs"))
-        .into_iter()
-        .map(|path| (path.to_str().unwrap().to_owned(), fs::read_to_string(workspace().join(&path)).unwrap()))
-        .collect()
-}
-
-/// Returns a line without its comment.
-fn code(line: &str) -> &str {
-    line.split("//").next().unwrap_or_default()
-}
-
-fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
-}
-
-/// Returns code without comments and without items compiled for tests alone, and the names of test modules in other
-/// files.
-fn without_tests(text: &str) -> (Vec<&str>, Vec<&str>) {
-    let (mut kept, mut test_modules) = (Vec::new(), Vec::new());
-    let mut lines = text.lines().map(code);
-    while let Some(line) = lines.next() {
-        let attribute = line.trim_start();
-        let is_for_tests = attribute.starts_with("#[cfg(")
-            && !attribute.contains("not(test)")
-            && words(attribute).any(|word| word == "test");
-        if !is_for_tests {
-            kept.push(line);
-            continue;
-        }
-        let item = lines.by_ref().find(|line| !line.trim_start().starts_with("#[")).unwrap_or_default();
-        test_modules.extend(item.trim().strip_suffix(';').and_then(|item| Some(item.split_once("mod ")?.1)));
-        if !item.trim_end().ends_with([';', '}', ',']) {
-            let indent = &item[..item.len() - item.trim_start().len()];
-            lines.by_ref().find(|line| line.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}')));
-        }
-    }
-    (kept, test_modules)
-}
 
 /// Returns kind and name of the item that a line declares with `pub` alone: not `pub(crate)`, no `use`.
 fn public_item(line: &str) -> Option<(&str, &str)> {

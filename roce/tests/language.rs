@@ -118,13 +118,11 @@ fn texts() -> Vec<(String, String)> {
         None => fs::read(tree::workspace().join(path)).unwrap().starts_with(b"#!"),
     };
     let paths = tree::files("", |path| path != GLOSSARY && !path.starts_with(CAPTURES) && is_text(path));
-    let read =
-        |path: &Path| (path.display().to_string(), fs::read_to_string(tree::workspace().join(path)).unwrap());
-    paths.iter().map(|path| read(path)).collect()
+    paths.iter().map(|path| (path.display().to_string(), tree::text(path))).collect()
 }
 
 fn glossary() -> Forbidden {
-    forbidden(&fs::read_to_string(tree::workspace().join(GLOSSARY)).unwrap())
+    forbidden(&tree::text(Path::new(GLOSSARY)))
 }
 
 #[test]

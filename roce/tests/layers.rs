@@ -6,9 +6,8 @@ mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 
-use tree::workspace;
+use tree::{code, sources, words, workspace};
 
 /// Crates of the workspace, and the others that each may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -33,28 +32,9 @@ const UNSAFE: &[&str] =
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Every Rust source under `dir`, with its path from the workspace's root.
-fn sources(dir: &str) -> Vec<(String, String)> {
-    let rust = tree::files(dir, |path| path.extension().is_some_and(|extension| extension == "rs"));
-    let read = |path: PathBuf| {
-        let text = fs::read_to_string(workspace().join(&path)).unwrap();
-        (path.to_str().unwrap().to_owned(), text)
-    };
-    rust.into_iter().map(read).collect()
-}
-
 fn all_sources() -> Vec<(String, String)> {
     let dirs = ["roce", "netsim", "lab", "verbs", "apps", "tests", "dpdk-ffi", "fuzz"];
     dirs.into_iter().flat_map(sources).collect()
-}
-
-/// Returns a line without its comment. A `//` in a string does no harm here.
-fn code(line: &str) -> &str {
-    line.split("//").next().unwrap_or_default()
-}
-
-fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
 /// Returns the modules that `text` names as `crate::module` or `crate::{module, ..}`.

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::tree::{without_tests, words};
+
 /// Re-exports of re-exports that are followed, as a guard against imports in a ring.
 const REEXPORTS_MAX: usize = 8;
 
@@ -66,9 +68,9 @@ fn modules(files: &[(String, String)]) -> Modules {
     let mut modules = Modules::new();
     for (path, text) in files.iter().filter(|(path, _)| !path.contains("/bin/")) {
         let at = module_path(path);
-        let (code, test_modules) = without_tests(text);
-        tests.extend(test_modules.into_iter().map(|name| joined(&at, &[name])));
-        modules.insert(at, read(path, &code));
+        let (lines, test_modules) = without_tests(text);
+        tests.extend(test_modules.into_iter().map(|name| joined(&at, &[name.to_owned()])));
+        modules.insert(at, read(path, &lines.join("\n")));
     }
     modules.retain(|at, _| !(1..=at.len()).any(|len| tests.contains(&at[..len])));
     modules
@@ -79,32 +81,6 @@ fn module_path(file: &str) -> Segments {
     let inside = file.split_once("src/").map_or(file, |(_, inside)| inside).trim_end_matches(".rs");
     let inside = inside.strip_suffix("/mod").unwrap_or(inside);
     inside.split('/').filter(|name| !matches!(*name, "lib" | "main")).map(str::to_owned).collect()
-}
-
-/// The code without comments and items of tests, and the names of test modules in other files.
-fn without_tests(text: &str) -> (String, Vec<String>) {
-    let mut code = String::new();
-    let mut modules = Vec::new();
-    let mut lines = text.lines().map(super::code);
-    while let Some(line) = lines.next() {
-        let attribute = line.trim_start();
-        let is_test = attribute.starts_with("#[cfg(") && super::words(attribute).any(|word| word == "test");
-        if !is_test || attribute.contains("not(test)") {
-            code += line;
-            code.push('\n');
-            continue;
-        }
-        let item = lines.by_ref().find(|line| !line.trim_start().starts_with("#[")).unwrap_or_default();
-        modules.extend(
-            item.trim().strip_suffix(';').and_then(|item| Some(item.split_once("mod ")?.1.to_owned())),
-        );
-        if !item.trim_end().ends_with([';', '}', ',']) {
-            let indent = &item[..item.len() - item.trim_start().len()];
-            let closes = |line: &&str| line.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}'));
-            lines.by_ref().find(closes);
-        }
-    }
-    (code, modules)
 }
 
 fn read(file: &str, code: &str) -> Module {
@@ -136,7 +112,7 @@ fn defined(line: &str) -> Option<&str> {
     if line.starts_with([' ', '#', '}']) {
         return None;
     }
-    let mut words = super::words(line).skip_while(|word| !KINDS.contains(word));
+    let mut words = words(line).skip_while(|word| !KINDS.contains(word));
     let kind = words.next()?;
     words.find(|word| !(kind == "const" && KINDS.contains(word)))
 }

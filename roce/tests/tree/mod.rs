@@ -1,5 +1,6 @@
 //! The repository as files, for tests that read it: found by walking directories, because exported sources have no
-//! index of git's.
+//! index of git's. Rust is read line by line, as rustfmt formats it.
+#![allow(dead_code)] // each test uses its part
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,4 +33,49 @@ pub(crate) fn files(dir: &str, wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     found.sort();
     assert!(!found.is_empty(), "no file was found in {dir:?}");
     found
+}
+
+/// Returns the text of a file, whose path is relative to the workspace.
+pub(crate) fn text(path: &Path) -> String {
+    fs::read_to_string(workspace().join(path)).unwrap()
+}
+
+/// Returns each Rust source under `dir`, with its path from the workspace's root.
+pub(crate) fn sources(dir: &str) -> Vec<(String, String)> {
+    let rust = files(dir, |path| path.extension().is_some_and(|extension| extension == "rs"));
+    rust.iter().map(|path| (path.to_str().unwrap().to_owned(), text(path))).collect()
+}
+
+/// Returns a line without its comment. A `//` in a string does no harm here.
+pub(crate) fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+/// Returns the words of a line of code: identifiers, keywords and numbers.
+pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
+}
+
+/// Returns code without comments and without items compiled for tests alone, and the names of test modules in other
+/// files.
+pub(crate) fn without_tests(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let (mut kept, mut test_modules) = (Vec::new(), Vec::new());
+    let mut lines = text.lines().map(code);
+    while let Some(line) = lines.next() {
+        let attribute = line.trim_start();
+        let is_for_tests = attribute.starts_with("#[cfg(")
+            && !attribute.contains("not(test)")
+            && words(attribute).any(|word| word == "test");
+        if !is_for_tests {
+            kept.push(line);
+            continue;
+        }
+        let item = lines.by_ref().find(|line| !line.trim_start().starts_with("#[")).unwrap_or_default();
+        test_modules.extend(item.trim().strip_suffix(';').and_then(|item| Some(item.split_once("mod ")?.1)));
+        if !item.trim_end().ends_with([';', '}', ',']) {
+            let indent = &item[..item.len() - item.trim_start().len()];
+            lines.by_ref().find(|line| line.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}')));
+        }
+    }
+    (kept, test_modules)
 }
