@@ -1,8 +1,7 @@
 //! Tests: selective repeat over half the PSN circle and more, because no simulation sends so many packets.
 
 use super::selective_repeat::SelectiveRepeat;
-use crate::psn::Psn;
-use crate::psn::PsnSpace;
+use crate::psn::{Psn, PsnSpace};
 
 const FIRST: Psn = Psn::new(0xFF_FFFA);
 const WINDOW_PKTS: u32 = 64;

@@ -150,7 +150,7 @@ fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     }
     let limit_bytes = getrlimit(Resource::Memlock).current;
     let memlock = limit_bytes.map_or("any amount".to_owned(), |bytes| format!("{} KiB", bytes / 1024));
-    OpenError::Xdp { port: format!("{}:{}", spec.kind.name(), spec.target), error: error.into(), memlock }
+    OpenError::Xdp { port: spec.to_string(), error: error.into(), memlock }
 }
 
 fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
