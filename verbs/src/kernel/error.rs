@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-/// Reason why a network interface of the kernel cannot be used as a port.
+/// Reason why a network interface of the kernel cannot be used as a port, or why a destination cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// No interface has this name in this network namespace.
@@ -31,7 +31,7 @@ pub enum KernelError {
         /// Address of the destination.
         destination: IpAddr,
     },
-    /// Another program has bound RoCE's UDP port.
+    /// Another program has bound UDP port 4791 (RoCE v2) on the interface.
     #[error(
         "UDP port {port} of `{interface}` is taken, most likely by the kernel's own soft-RoCE; \
          `rdma link` lists its devices and `rdma link delete NAME` removes one"
@@ -65,13 +65,14 @@ pub enum KernelError {
     Answer {
         /// Operation that failed.
         doing: &'static str,
-        /// Defect of the answer.
+        /// Defect of the kernel's answer.
         detail: String,
     },
 }
 
 impl KernelError {
-    /// Returns a function that converts errors of system calls of the operation `doing`.
+    /// Returns a function that converts the error of a system call to a [`KernelError`]; `doing` names the failed
+    /// operation.
     pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> KernelError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => KernelError::Permission { doing, source },

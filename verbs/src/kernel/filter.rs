@@ -1,10 +1,10 @@
-//! The packet filter of a shared port.
+//! The packet filter of a shared port, a classic BPF program.
 
 use libc::sock_filter;
 
 use super::guard::ROCE_UDP_PORT;
 
-// Classes, sizes, modes and comparisons of classic BPF (linux/bpf_common.h).
+// Operation codes of classic BPF, each with its class, size, mode or comparison (linux/bpf_common.h).
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_HALF_INDEXED: u16 = 0x48;
@@ -15,13 +15,13 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-// Offsets from which a program loads metadata of a frame instead of its bytes (linux/filter.h).
+// Offsets from which a BPF program loads metadata of a frame instead of bytes of the frame (linux/filter.h).
 const ANCILLARY: u32 = 0xFFFF_F000;
 const PACKET_TYPE: u32 = ANCILLARY + 4;
 const VLAN_TAG: u32 = ANCILLARY + 44;
 const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
 
-/// Packet type of received frames to the interface's own MAC (linux/if_packet.h).
+/// Value of `PACKET_TYPE` for received frames to the interface's own MAC (linux/if_packet.h).
 const PACKET_HOST: u32 = 0;
 const VLAN_ID_MASK: u32 = 0xFFF;
 const ETHERTYPE_IPV4: u32 = 0x0800;
@@ -43,20 +43,21 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Returns the conditional jump for index `at`: to index `yes` if the comparison holds, otherwise to index `no`.
+/// Returns a conditional jump, to be placed at index `at` of the program. The program continues at index `yes` if the
+/// comparison with `k` holds, otherwise at index `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
 
 /// A classic BPF program that accepts UDP datagrams to port 4791, over IPv4 and IPv6, in frames to the interface's own
-/// MAC and without a VLAN. All other frames are received by the kernel only.
+/// MAC and without a VLAN. The socket of the driver receives only accepted frames; the kernel receives all frames.
 ///
-/// Without the program the driver's socket would receive a copy of every frame of the interface, including frames sent.
+/// Without the program the socket would receive a copy of every frame of the interface, including frames sent.
 pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_BYTE, PACKET_TYPE),
     jump(1, JUMP_EQUAL, PACKET_HOST, 2, DROP),
-    // The kernel has moved the tag to the metadata. A tag with VLAN identifier 0 is a priority tag and selects no VLAN
-    // (IEEE 802.1Q).
+    // Accepts frames without a VLAN tag or with VLAN identifier 0, a priority tag that selects no VLAN (IEEE 802.1Q).
+    // The kernel has moved the tag to the metadata.
     instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
     jump(3, JUMP_EQUAL, 0, 7, 4),
     instruction(LOAD_HALF, VLAN_TAG),
@@ -65,7 +66,7 @@ pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_HALF, ETHERNET_BYTES - 2),
     jump(8, JUMP_EQUAL, ETHERTYPE_IPV6, 17, 9),
     jump(9, JUMP_EQUAL, ETHERTYPE_IPV4, 10, DROP),
-    // IPv4: protocol UDP, fragment offset 0; the UDP header follows the IPv4 options.
+    // IPv4: accepts protocol UDP and fragment offset 0. The UDP header follows the IPv4 options.
     instruction(LOAD_BYTE, ETHERNET_BYTES + 9),
     jump(11, JUMP_EQUAL, UDP, 12, DROP),
     instruction(LOAD_HALF, ETHERNET_BYTES + 6),
@@ -73,7 +74,7 @@ pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_IP_HEADER_LEN, ETHERNET_BYTES),
     instruction(LOAD_HALF_INDEXED, ETHERNET_BYTES + UDP_DESTINATION),
     instruction(JUMP_ALWAYS, 20 - 16 - 1),
-    // IPv6: next header UDP.
+    // IPv6: accepts next header UDP.
     instruction(LOAD_BYTE, ETHERNET_BYTES + 6),
     jump(18, JUMP_EQUAL, UDP, 19, DROP),
     instruction(LOAD_HALF, ETHERNET_BYTES + IPV6_BYTES + UDP_DESTINATION),

@@ -1,4 +1,4 @@
-//! The guard that keeps the kernel from refusing RoCE packets (ICMP port unreachable).
+//! The guard that keeps the kernel from answering RoCE packets with ICMP port unreachable.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,36 +7,36 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::{Interface, KernelError};
 
-/// RoCE v2's UDP port.
+/// UDP destination port of RoCE v2 packets.
 pub(super) const ROCE_UDP_PORT: u16 = 4791;
 
-/// The classic BPF program `ret #0`: truncates every packet to 0 bytes, which drops it.
+/// The classic BPF program `ret #0`: truncates every datagram to 0 bytes, which drops the datagram.
 const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 
 /// Sockets bound to UDP port 4791 of an interface, which drop all datagrams that the kernel receives at this port.
 ///
-/// The packet socket of the port receives a copy of each frame, and the kernel processes the frame too. Without a UDP
-/// socket on port 4791 the kernel would answer every RoCE packet with an ICMP port unreachable, on which some peers end
-/// the connection. The filter of the guard's sockets drops datagrams before they are queued, so the datagrams take no
-/// memory; the receive buffer has the kernel's minimum size nevertheless.
+/// The packet socket of a shared port receives a copy of each frame, and the kernel processes the frame too. Without a
+/// UDP socket on port 4791 the kernel would answer every RoCE packet with an ICMP port unreachable, on which some peers
+/// end the connection. The filter of the guard's sockets drops datagrams before they are queued, so the datagrams take
+/// no memory; the receive buffers have the kernel's minimum size nevertheless.
 ///
-/// The guard covers all addresses of the interface, also addresses added later, until dropped. Several processes may
-/// each have a guard on the same interface.
+/// Until it is dropped, the guard covers all addresses of the interface, also addresses added later. Several processes
+/// may each have a guard on the same interface.
 #[derive(Debug)]
 pub struct PortGuard {
     _sockets: Vec<Socket>,
 }
 
 impl PortGuard {
-    /// Binds UDP port 4791 of `interface`. [`KernelError::PortTaken`] if a socket that is no guard's is bound to this
-    /// port.
+    /// Binds UDP port 4791 of `interface`, for IPv4 and IPv6. Fails with [`KernelError::PortTaken`] if a socket other
+    /// than a guard's is bound to this port.
     pub fn hold(interface: &Interface) -> Result<Self, KernelError> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let mut sockets = vec![hold_one(interface, v4)?];
         match hold_one(interface, v6) {
             Ok(socket) => sockets.push(socket),
-            // No error, because a kernel without IPv6 does not answer IPv6 packets.
+            // Without IPv6 in the kernel, no guard is needed, because the kernel does not answer IPv6 packets.
             Err(KernelError::System { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
             Err(error) => return Err(error),
         }
@@ -51,9 +51,9 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     if address.is_ipv6() {
         socket.set_only_v6(true).map_err(&failed)?;
     }
-    // Because every guard sets SO_REUSEADDR, guards can share the port; a socket without this option cannot.
+    // SO_REUSEADDR lets several guards bind UDP port 4791, which a socket without this option then cannot bind.
     socket.set_reuse_address(true).map_err(&failed)?;
-    // Attached before the bind, otherwise datagrams received in between would be queued.
+    // The filter is attached before the bind, otherwise datagrams received in between would be queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;
     socket.set_recv_buffer_size(1).map_err(&failed)?;
     socket.bind_device(Some(interface.name.as_bytes())).map_err(&failed)?;

@@ -99,8 +99,8 @@ fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError
     })
 }
 
-/// Returns whether no interface has the name, or the name is not valid for an interface (longer than 15 bytes, for
-/// example).
+/// Returns whether `error` means that no interface has the requested name, or that the name is not valid for an
+/// interface (longer than 15 bytes, for example).
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL))
 }
@@ -115,7 +115,7 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
             _ => None,
         })
         .collect();
-    // A stable sort keeps the kernel's order within each kind: the primary address first.
+    // The sort is stable, so addresses of one kind stay in the kernel's order: the primary address first.
     addresses.sort_by_key(|(ip, _)| match ip {
         IpAddr::V4(_) => 0,
         IpAddr::V6(ip) if !ip.is_unicast_link_local() => 1,
@@ -124,9 +124,9 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
     Ok(addresses)
 }
 
-/// Returns the interface's own address and its prefix length: `IFA_LOCAL` if present, because `IFA_ADDRESS` is then the
-/// peer's address on a point-to-point link. `None` for an address that failed duplicate address detection (RFC 4862
-/// section 5.4).
+/// Returns the interface's own address and its prefix length in bits. The address is `IFA_LOCAL` if present, because
+/// `IFA_ADDRESS` is then the peer's address on a point-to-point link. `None` for an address that failed duplicate
+/// address detection (RFC 4862 section 5.4).
 fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
         return None;
@@ -142,7 +142,7 @@ fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     Some((local.or(address)?, message.header.prefix_len))
 }
 
-/// Returns the gateways of the default routes over the interface, lowest metric first.
+/// Returns the gateways of the default routes over the interface `index`, the route of the lowest metric first.
 fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, KernelError> {
     let question = RouteNetlinkMessage::GetRoute(RouteMessage::default());
     let answers = netlink.ask("read the default routes", question, Scope::All)?;
@@ -157,8 +157,8 @@ fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, Kerne
     Ok(routes.into_iter().map(|(_, gateway)| gateway).collect())
 }
 
-/// Returns metric and gateway of `route`; `None` if `route` is no default route of the main table over the interface,
-/// or has no gateway.
+/// Returns metric and gateway of `route`; `None` if `route` is no default route of the main routing table over the
+/// interface `index`, or has no gateway.
 fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     if route.header.destination_prefix_length != 0 || route.header.table != RouteHeader::RT_TABLE_MAIN {
         return None;
@@ -184,7 +184,7 @@ fn default_gateway(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
     Some((metric, gateway?))
 }
 
-/// Returns the gateway among the attributes of a route or of a hop of a route; `None` if no attribute is a gateway.
+/// Returns the gateway in the attributes of a route, or of one hop of a multipath route; `None` without a gateway.
 pub(super) fn gateway_of(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),

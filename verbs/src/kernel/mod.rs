@@ -1,11 +1,12 @@
-//! Use of the kernel by a shared port (af_packet).
+//! Access to network interfaces of the kernel, for shared ports (af_packet); ports on XDP sockets use [`Interface`]
+//! only.
 //!
-//! The interface keeps its addresses, and the kernel continues to answer ARP, neighbour discovery and ICMP echo for
-//! them. The device reads the interface's configuration ([`Interface::read`]), resolves neighbours through the kernel
-//! ([`KernelNeighbours::resolve`]), and binds RoCE's UDP port, otherwise the kernel would refuse RoCE packets
-//! ([`PortGuard::hold`]). Of the interface's frames the device receives RoCE packets only ([`ROCE_FILTER`]).
+//! The interface of a shared port keeps its addresses, for which the kernel continues to answer ARP, neighbour
+//! discovery and ICMP echo. The device reads the configuration of the interface ([`Interface::read`]), resolves
+//! neighbours through the kernel ([`KernelNeighbours::resolve`]), keeps the kernel from answering RoCE packets with
+//! ICMP port unreachable ([`PortGuard::hold`]), and receives RoCE packets only ([`ROCE_FILTER`]).
 //!
-//! This module is control plane: it allocates and makes system calls.
+//! This module is control plane: its functions allocate memory and make system calls.
 
 mod error;
 mod filter;

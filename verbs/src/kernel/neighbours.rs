@@ -18,25 +18,25 @@ use super::interface::gateway_of;
 use super::netlink::{Netlink, Scope};
 use super::{Interface, KernelError};
 
-/// Destination port of the datagram that makes the kernel resolve a neighbour: discard (RFC 863).
+/// UDP destination port of the datagram that makes the kernel resolve a neighbour: discard (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
-/// Multicast groups of the routing socket (linux/rtnetlink.h): neighbours, addresses and routes.
+/// Multicast groups of the kernel's notifications about neighbours, addresses and routes (linux/rtnetlink.h).
 const RTNLGRP_NEIGH: u32 = 3;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
-/// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads; the kernel queues
-/// further datagrams.
+/// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads. Further datagrams
+/// stay queued in the kernel.
 const CHANGES_PER_CALL: usize = 64;
 /// Largest number of destinations that one call of [`KernelNeighbours::due`] returns.
 const DUE_PER_CALL: usize = 32;
-/// Time after a resolution at which the destination is rechecked, even without a notification of a change.
+/// Time after a resolution at which the destination is resolved anew, even without a notification of a change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A destination for which [`KernelNeighbours::resolve`] was called.
+/// A destination IP address for which [`KernelNeighbours::resolve`] was called.
 struct Followed {
     /// The next hop: the neighbour that frames for the destination are sent to.
     hop: IpAddr,
@@ -68,9 +68,10 @@ impl KernelNeighbours {
     }
 
     /// Returns the MAC of the next hop to `ip`: of `ip` itself, or of a gateway. If the kernel has not resolved this
-    /// MAC, returns `Pending` and sends an empty datagram to the discard port of `ip`, which makes the kernel resolve
-    /// the MAC; call `resolve` again when [`KernelNeighbours::due`] returns `ip`. Returns `Unreachable` if the kernel
-    /// has no route to `ip` over the interface. From now on `due` checks `ip`.
+    /// MAC, sends an empty datagram to the discard port of `ip`, which makes the kernel resolve the MAC, and returns
+    /// `Pending`; call `resolve` again when [`KernelNeighbours::due`] returns `ip`. If the kernel has no route to `ip`
+    /// over the interface, returns `Unreachable`. From this call on until [`KernelNeighbours::forget`], `due` checks
+    /// whether the next hop or its MAC changed.
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
         let hop = match self.next_hop(ip) {
             Err(KernelError::NoRoute { .. }) => {
@@ -83,8 +84,8 @@ impl KernelNeighbours {
         match self.lookup(hop)? {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
             Some((NeighbourState::Stale, Some(mac))) => {
-                // The MAC is usable, but the kernel verifies a stale entry only when the kernel sends a packet
-                // (RFC 4861 section 7.3.3).
+                // The MAC is usable, but the kernel verifies a stale entry only when the kernel sends a packet to the
+                // neighbour (RFC 4861 section 7.3.3).
                 self.provoke(ip)?;
                 Ok(Resolution::Known(mac))
             }
@@ -109,8 +110,8 @@ impl KernelNeighbours {
         };
         question.header.address_family = family;
         question.header.destination_prefix_length = prefix_bits;
-        // Requests the matching route of the routing table; otherwise the kernel treats any IPv4 address without a
-        // route as a neighbour on the interface.
+        // Requests the matching route of the routing table. Without this flag, the kernel would treat an IPv4 address
+        // without a route as a neighbour on the interface.
         question.header.flags = RouteFlags::FibMatch;
         question
             .attributes
@@ -127,8 +128,8 @@ impl KernelNeighbours {
         route.map(|gateway| gateway.unwrap_or(ip)).ok_or_else(no_route)
     }
 
-    /// Returns at most `DUE_PER_CALL` destinations to be resolved: destinations whose next hop or MAC may have changed,
-    /// or whose last resolution is older than `RECHECK_INTERVAL`.
+    /// Returns at most `DUE_PER_CALL` destinations that the caller is to resolve: their next hop or its MAC may have
+    /// changed, or their last resolution is older than `RECHECK_INTERVAL`.
     pub fn due(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         match self.changes.changes(CHANGES_PER_CALL)? {
             None => self.followed.values_mut().for_each(|followed| followed.resolved_at = None),
@@ -149,7 +150,7 @@ impl KernelNeighbours {
                 }
                 neighbour_of(entry)
             }
-            // A route or an address changed, so every next hop may have changed.
+            // A route or an address of the kernel changed, so the next hop of every destination may have changed.
             _ => None,
         };
         for followed in
@@ -159,12 +160,12 @@ impl KernelNeighbours {
         }
     }
 
-    /// Removes `ip` from the destinations that `due` checks.
+    /// Ends the checks of the destination `ip` by [`KernelNeighbours::due`], until the next `resolve`.
     pub fn forget(&mut self, ip: IpAddr) {
         self.followed.remove(&ip);
     }
 
-    /// Returns state and MAC of the kernel's entry for the neighbour `ip`; `None` if the kernel has no entry.
+    /// Returns state and MAC of the entry for `ip` in the kernel's neighbour table; `None` without an entry.
     fn lookup(&mut self, ip: IpAddr) -> Result<Option<(NeighbourState, Option<Mac>)>, KernelError> {
         let mut question = NeighbourMessage::default();
         question.header.ifindex = self.index;
@@ -186,7 +187,7 @@ impl KernelNeighbours {
         }))
     }
 
-    /// Sends an empty datagram to `ip`, so that the kernel resolves the next hop to `ip`.
+    /// Sends an empty UDP datagram to `ip`, so that the kernel resolves the next hop to `ip`.
     fn provoke(&self, ip: IpAddr) -> Result<(), KernelError> {
         let failed = KernelError::system("make the kernel look for a neighbour");
         let (domain, target): (Domain, SockAddr) = match ip {
@@ -199,7 +200,8 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // Transient conditions: a tentative address of the interface, a full buffer, a route that changes.
+                // These errors are transient and ignored: a tentative address of the interface, a full buffer, a route
+                // that changes.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable
@@ -211,14 +213,14 @@ impl KernelNeighbours {
     }
 }
 
-/// Returns whether `error` means that the kernel has no route, or a route that refuses packets.
+/// Returns whether `error` means that the kernel has no route, or has a route that refuses packets.
 fn is_no_route(error: &io::Error) -> bool {
     let codes = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::ENETDOWN];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Returns the gateway of `route`, `Some(None)` if `route` has no gateway; `None` if `route` is no unicast route over
-/// the interface `index`.
+/// Returns the gateway of `route`, or `Some(None)` if `route` has no gateway; `None` if `route` is no unicast route
+/// over the interface `index`.
 fn route_by(route: &RouteMessage, index: u32) -> Option<Option<IpAddr>> {
     if route.header.kind != RouteType::Unicast {
         return None;

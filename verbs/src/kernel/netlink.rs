@@ -8,16 +8,16 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::KernelError;
 
-/// The objects that a request asks for.
+/// The objects that the kernel returns for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The object that the request names.
+    /// Only the object that the request names: an interface, route or neighbour.
     One,
-    /// Every object of the kind that the request names.
+    /// All objects of the kind that the request names: addresses or routes, for example.
     All,
 }
 
-/// A routing socket.
+/// A socket for requests to the kernel or for its notifications (`NETLINK_ROUTE`).
 pub(super) struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -32,7 +32,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// Opens a socket that receives the notifications of the multicast groups `groups`.
+    /// Opens a routing socket that receives the kernel's notifications of the multicast groups `groups`.
     pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
         let failed = KernelError::system("follow changes in the kernel");
         let netlink = Netlink::open()?;
@@ -41,8 +41,8 @@ impl Netlink {
         Ok(netlink)
     }
 
-    /// Returns the notifications since the last call, from at most `datagrams_max` datagrams. `None` if the kernel
-    /// dropped notifications, or a notification could not be parsed.
+    /// Returns the kernel's notifications since the last call, from at most `datagrams_max` datagrams. `None` if the
+    /// kernel dropped notifications, or a notification could not be parsed.
     pub(super) fn changes(
         &mut self,
         datagrams_max: usize,
@@ -51,8 +51,8 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // All sequence numbers are accepted, because a notification has the sequence number of the
-                // program that made the change, or 0. A notification that cannot be parsed may be of any change.
+                // Notifications are accepted with any sequence number, which is that of the program that made the
+                // change, or 0. A notification that cannot be parsed is treated like a dropped one.
                 Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
                     Ok(_) => {}
                     Err(_) => return Ok(None),
@@ -65,7 +65,8 @@ impl Netlink {
         Ok(Some(changes))
     }
 
-    /// Sends a request and returns the answers. Errors in answers are returned like errors of system calls.
+    /// Sends the request `question` and returns the kernel's answers. An error in an answer is returned like an error
+    /// of a system call.
     pub(super) fn ask(
         &mut self,
         doing: &'static str,
@@ -76,7 +77,7 @@ impl Netlink {
         let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
         message.header.flags = NLM_F_REQUEST
             | match scope {
-                // The kernel's acknowledgement marks the end of a single answer.
+                // Requests an acknowledgement, which marks the end of the answer.
                 Scope::One => NLM_F_ACK,
                 Scope::All => NLM_F_DUMP,
             };
@@ -96,8 +97,8 @@ impl Netlink {
     }
 }
 
-/// Appends the messages of `datagram` to `answers`; if `sequence` is given, only messages with this sequence number.
-/// Returns whether a message ended the answer.
+/// Appends the messages of `datagram` to `answers`. If `sequence` is given, skips messages with other sequence numbers.
+/// Returns whether a message marked the end of the answer.
 fn take(
     doing: &'static str,
     datagram: &[u8],
@@ -108,11 +109,11 @@ fn take(
     while !rest.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
             .map_err(|error| KernelError::Answer { doing, detail: error.to_string() })?;
-        // Messages are aligned to four bytes (`NLMSG_ALIGNTO`).
+        // The next message starts at a multiple of four bytes (`NLMSG_ALIGNTO`).
         let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
         rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
         if sequence.is_some_and(|sequence| message.header.sequence_number != sequence) {
-            continue; // answer to an earlier request that failed
+            continue; // part of the answer to an earlier request, which failed
         }
         match message.payload {
             NetlinkPayload::InnerMessage(answer) => answers.push(answer),

@@ -1,5 +1,5 @@
-//! Tests in network namespaces: each test has a namespace of its own, and a namespace `peer` at the other end of a veth
-//! pair.
+//! Tests of shared ports. Each test has a network namespace of its own, and a namespace `peer` at the other end of a
+//! veth pair.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -10,13 +10,14 @@ use roce::neighbour::Resolution;
 
 use super::*;
 
-/// Environment variable, set in the process that runs the test inside the namespace.
+/// Environment variable that is set in the child process, which runs the test inside the namespace.
 const INSIDE: &str = "ROCE_TEST_IN_NAMESPACE";
 
 const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xA]);
 const PEER_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xB]);
 
-/// Commands that create a veth pair, v0 in the test's namespace and v1 in `peer`, and the interface d0, which is down.
+/// Commands that create a veth pair with addresses and routes, v0 in the test's namespace and v1 in `peer`, and the
+/// interface d0, which is down.
 const SET_UP: &str = "
     mount -t tmpfs tmpfs /run
     ip netns add peer
@@ -36,7 +37,7 @@ const SET_UP: &str = "
     ip route add default via 10.9.0.3 dev v0 table 77
 ";
 
-/// Runs `body` as root of new namespaces, in a child process that runs the test `name`.
+/// Runs `body`, the test `name`, as root of new namespaces, in a child process of the test program.
 fn in_namespace(name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         shell(SET_UP);
@@ -144,7 +145,7 @@ fn the_kernel_finds_neighbours_when_asked() {
             let mac = wait_for("a neighbour that is there", || match neighbours.resolve(address).unwrap() {
                 Resolution::Known(mac) => Some(mac),
                 Resolution::Pending => None,
-                // The link-local address of v0 may still be tentative.
+                // Unreachable while the link-local address of v0 is tentative.
                 Resolution::Unreachable => None,
             });
             assert_eq!(mac, PEER_MAC, "{address}");
@@ -155,14 +156,14 @@ fn the_kernel_finds_neighbours_when_asked() {
         assert_eq!(neighbours.resolve(ip("2600::1")).unwrap(), Resolution::Unreachable, "no route");
         shell("ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:0b dev v0 nud permanent");
         assert_eq!(neighbours.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
-        // A neighbour on v0 is not found on d1.
+        // The neighbour entry of v0 does not apply to d1.
         let mut others = KernelNeighbours::open(&Interface::read("d1").unwrap()).unwrap();
         assert_ne!(others.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
     });
 }
 
-/// Returns the number of UDP datagrams to ports without a socket, and the number of datagrams that a socket dropped,
-/// both over IPv4 and IPv6.
+/// Returns two sums over IPv4 and IPv6: the datagrams to UDP ports without a socket, which the kernel refused, and the
+/// datagrams that a socket dropped.
 fn refused_and_dropped() -> (u64, u64) {
     let v6 = std::fs::read_to_string("/proc/net/snmp6").unwrap();
     let v6 = |name: &str| {
@@ -216,7 +217,7 @@ fn a_port_in_other_hands_is_an_error_that_names_soft_roce() {
     });
 }
 
-/// Returns the configuration of v0, and its permanent neighbours.
+/// Returns the configuration of interface v0 and its permanent neighbours, as `ip` prints them.
 fn state_of_v0() -> String {
     let commands = ["-d link show dev v0", "address show dev v0", "-4 neighbour show dev v0 nud permanent"];
     let commands = commands.into_iter().chain(["-6 neighbour show dev v0 nud permanent"]);
@@ -241,7 +242,7 @@ fn a_port_leaves_the_interface_as_it_was() {
              ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:78 dev v0 nud permanent
              ip neighbour add 2001:db8::78 lladdr 02:00:00:00:00:78 dev v0 nud permanent",
         );
-        // Once the link-local address is no longer tentative, the configuration is stable.
+        // The configuration of v0 is stable only when its link-local address is no longer tentative.
         wait_for("addresses", || (!output("ip address show dev v0").contains("tentative")).then_some(()));
         let before = state_of_v0();
         assert!(before.contains("promiscuity 1") && before.matches("PERMANENT").count() == 2, "{before}");
@@ -255,7 +256,7 @@ fn a_port_leaves_the_interface_as_it_was() {
 #[test]
 fn only_roce_packets_to_the_interface_reach_the_port() {
     in_namespace("only_roce_packets_to_the_interface_reach_the_port", || {
-        // The peer's neighbours are permanent, so every datagram is sent.
+        // With permanent neighbour entries, no datagram waits for ARP or neighbour discovery.
         shell(
             "ip -n peer neighbour replace 10.9.0.50 lladdr 02:00:00:00:00:99 dev v1 nud permanent
              ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0a dev v1 nud permanent
@@ -266,14 +267,15 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
         let send = |address: &str, port: u16| {
             shell(&format!("ip netns exec peer bash -c 'echo {address} > /dev/udp/{address}/{port}'"));
         };
-        // Not for the port: datagrams to another UDP port or host, another protocol, a frame to a group, a frame sent.
+        // Frames that the filter drops: datagrams to another UDP port or host, ICMP echo, an ARP broadcast, a frame
+        // sent by v0.
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);
         send("10.9.0.50", 4791);
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
         shell("bash -c 'echo out > /dev/udp/10.9.0.2/4791'");
-        // For the port: these two datagrams, sent last.
+        // Frames that the filter accepts, sent last: a RoCE datagram over IPv4, and one over IPv6.
         send("10.9.0.1", 4791);
         send("2001:db8::1", 4791);
         let mut frames = Vec::new();
@@ -287,7 +289,7 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
     });
 }
 
-/// Returns the resolution of `address` by the device's engine.
+/// Returns how the engine of the device resolves `address` at present.
 fn way(context: &crate::Context, address: &str) -> Resolution {
     context.shared().lock().unwrap().engine.resolve(ip(address).into())
 }
@@ -307,12 +309,12 @@ fn a_neighbour_that_moves_is_followed() {
             device.resolve(ip(address).into(), 1, LONG).unwrap();
             assert_eq!(way(&device, address), Resolution::Known(PEER_MAC));
         }
-        // Changes the entries as the kernel does when it receives a gratuitous ARP.
+        // Changes the neighbour entries as the kernel does when it receives a gratuitous ARP.
         for address in ["10.9.0.2", "2001:db8::2"] {
             shell(&format!("ip neighbour replace {address} lladdr 02:00:00:00:00:0c dev v0 nud reachable"));
             wait_for("the new address", || (way(&device, address) == Resolution::Known(MOVED)).then_some(()));
         }
-        // After its entry was deleted, the neighbour is resolved to its actual MAC.
+        // After the deletion of its entry, the kernel resolves the neighbour anew, to its actual MAC.
         shell("ip neighbour delete 10.9.0.2 dev v0");
         wait_for("the old address", || {
             (way(&device, "10.9.0.2") == Resolution::Known(PEER_MAC)).then_some(())
@@ -333,7 +335,7 @@ fn the_kernels_routes_say_where_peers_off_the_link_are() {
             device.resolve(ip(address).into(), 1, LONG).unwrap();
             assert_eq!(way(&device, address), Resolution::Known(PEER_MAC), "{address}");
         }
-        // The route changes, and with it the next hop.
+        // The new route has another gateway, so the next hop to 10.50.0.1 changes.
         shell("ip route replace 10.50.0.0/16 via 10.9.0.78 dev v0");
         let moved = Resolution::Known(Mac([2, 0, 0, 0, 0, 0x78]));
         wait_for("the new gateway", || (way(&device, "10.50.0.1") == moved).then_some(()));
