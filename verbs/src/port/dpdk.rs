@@ -1,28 +1,30 @@
-//! The port of an engine on a DPDK port.
+//! An engine's port that is a DPDK port.
 
 use std::time::{Duration, Instant};
 
 use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
 use roce::port::{Port, PortCaps};
 
-/// A DPDK port, with the properties that the engine reads ([`PortCaps`]).
+/// A DPDK port, with the MAC and MTU that the engine reads ([`PortCaps`]).
 pub struct DpdkPort {
     port: dpdk_ffi::Port,
     caps: PortCaps,
-    /// Whether the link comes up only with the peer's process, so that `poll_link` restarts the port until the link is
-    /// up.
+    /// Whether `poll_link` restarts the port while its link is down, as on a memif client, whose link comes up only
+    /// after the peer's process has started.
     knocks: bool,
     knocked: Option<Instant>,
-    /// Sum of the bytes of all frames queued for the next burst.
+    /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
 }
 
-/// Interval of restarts of a port, in which the two ends have time to connect, even on a busy machine.
+/// Shortest interval between two restarts of a port by `poll_link`: long enough for the two ends to connect, even on a
+/// busy machine.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Queued bytes at which a burst is sent. The first frame of a burst waits until the burst is built: 25 us for 64
-/// frames of 4 KiB. A peer that waits for the first frame, for example after a retransmission, and is no faster than
-/// this sender does not make up for this delay. In bursts of this size the cost of the driver's call is negligible.
+/// Bytes of queued frames at which a burst is sent: 32 KiB. The first frame of a burst waits until the burst is
+/// complete. Without this limit, the first of 64 frames of 4 KiB would wait for 25 us, which delays a peer that needs
+/// this frame (a retransmission, for example). With bursts of 32 KiB, the time of the driver's call is still
+/// negligible.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
@@ -40,11 +42,11 @@ impl DpdkPort {
         self.port.is_started() && self.port.link().is_up
     }
 
-    /// Restarts the port if its link comes up only with the peer's process and is down, at most once per
-    /// `KNOCK_INTERVAL`. Returns whether the link is up.
+    /// On a memif client whose link is down, restarts the port, at most once per `KNOCK_INTERVAL`. Returns whether the
+    /// link is up.
     ///
     /// # Errors
-    /// The driver's error; a later call may succeed.
+    /// The driver's error at the restart; a later call may succeed.
     pub fn poll_link(&mut self) -> Result<bool, PortError> {
         let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
         if self.knocks && due && !self.is_up() {
@@ -110,7 +112,7 @@ mod tests {
     fn no_frame_waits_for_more_than_a_burst() {
         let spec = "eal:net_null0".parse().unwrap();
         let mut port = open(&spec, &dpdk_ffi::EalConfig::default()).unwrap().port;
-        // A burst has 32 frames if these have 1 KiB, and at most 64 frames of any size.
+        // A burst ends with the frame that completes 32 KiB, or with the 64th frame.
         for (len_bytes, burst_frames) in [(1024, 32), (1025, 32), (1023, 33), (64, TX_QUEUE_FRAMES)] {
             for frame in 1..=burst_frames {
                 assert_eq!(port.tx_reserve(len_bytes).unwrap().len(), len_bytes);

@@ -1,4 +1,4 @@
-//! The socket of a memif, and the choice of the end that listens on the socket.
+//! The socket of a memif, and the decision whether this process is the memif's server, which listens, or its client.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,15 +18,15 @@ const SOCKET_BYTES_MAX: usize = 106;
 /// A memif's socket.
 #[derive(Debug, PartialEq, Eq)]
 struct Socket {
-    /// Name in the driver's syntax.
+    /// Path, or `@` and the name in the abstract namespace: the syntax of DPDK's memif driver.
     name: String,
-    /// Directory of the socket, if only this user has access to it.
+    /// Directory of the socket, if only this user has access to the directory; otherwise `None`.
     private: Option<PathBuf>,
 }
 
 impl Socket {
-    /// Returns the socket of `target`: `@NAME` is abstract, a name with a slash is a path, and any other name
-    /// is a socket in the directory that `runtime_dir` returns.
+    /// Returns the socket that `target` of a port name selects: `@NAME` is abstract, a name with a slash is a path, and
+    /// any other name is a socket in the directory that `runtime_dir` returns.
     fn of(target: &str, runtime_dir: impl FnOnce() -> Result<PathBuf, OpenError>) -> Result<Self, OpenError> {
         let socket = if target.starts_with('@') || target.contains('/') {
             Socket { name: target.to_owned(), private: None }
@@ -45,7 +45,7 @@ impl Socket {
         self.name.starts_with('@')
     }
 
-    /// Returns the driver's arguments.
+    /// Returns the arguments for DPDK's memif driver, for the role `server` or `client`.
     fn args(&self, role: &str, spec: &PortSpec, buffer_bytes: u16) -> String {
         let mut args = vec![format!("role={role},socket={},bsize={buffer_bytes}", self.name)];
         if !self.is_abstract() {
@@ -61,7 +61,7 @@ impl Socket {
 /// device is the client.
 ///
 /// # Errors
-/// The driver's error for the server, or the error of the runtime directory.
+/// The driver's error as server if both roles fail, or the error of the runtime directory.
 pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(Device, bool), OpenError> {
     let socket = Socket::of(&spec.target, || Ok(runtime_dir()?))?;
     let access = MemifAccess { uids: spec.peer_uids.clone() };
@@ -78,8 +78,8 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
     }
 }
 
-/// Calls `listen`. In a private directory, first removes a stale socket with the directory locked; otherwise two
-/// processes could each remove the socket of the other process.
+/// Calls `listen`. If the directory of the socket is private, first locks the directory and removes a stale socket;
+/// without the lock, two processes could each remove the new socket of the other process.
 fn serve<T>(
     socket: &Socket,
     listen: impl Fn() -> Result<T, DeviceError>,
@@ -89,14 +89,14 @@ fn serve<T>(
     let what = "cannot lock the runtime directory";
     let _lock = locked.map_err(|error| OpenError::System { what, error })?;
     if is_stale(Path::new(&socket.name)) {
-        // If the removal fails, `listen` fails and reports it.
+        // An error of the removal is ignored, because `listen` then fails and its error is returned.
         let _removed = fs::remove_file(&socket.name);
     }
     Ok(listen())
 }
 
-/// Returns whether the socket `path` exists and no process listens on it. The probe is a stream socket and a memif's
-/// socket is not, so the probe has no effect on a listener.
+/// Returns whether the socket `path` exists and no process listens on it. The probe connects a stream socket; the
+/// socket of a memif has another type, so the probe has no effect on a process that listens.
 fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

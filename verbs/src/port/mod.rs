@@ -1,4 +1,4 @@
-//! Ports: their names and kinds, and the opening of each kind.
+//! Ports: the syntax of port names, the kinds of port, and the opening of each kind.
 
 mod dpdk;
 mod memif;
@@ -20,9 +20,9 @@ use dpdk_ffi::Mbuf;
 
 /// A DPDK port, with or without a capture of its frames.
 pub enum Wire {
-    /// The port without a capture.
+    /// A port without a capture.
     Bare(DpdkPort),
-    /// The port and a capture file.
+    /// A port whose frames, sent and received, are written to a capture file.
     Captured(Pcap<DpdkPort, BufWriter<File>>),
 }
 
@@ -35,7 +35,7 @@ impl Wire {
         }
     }
 
-    /// Returns the DPDK port, to change it.
+    /// Returns the DPDK port, mutably.
     pub fn dpdk_mut(&mut self) -> &mut DpdkPort {
         match self {
             Wire::Bare(port) => port,

@@ -19,52 +19,54 @@ use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 
-/// Bytes of a packet buffer (mbuf), which holds a packet of the largest path MTU in one piece.
+/// Data bytes of a packet buffer (mbuf), which holds a packet of the largest path MTU in one piece.
 const BUFFER_BYTES: u16 = 8192;
-/// Largest MTU of other ports than XDP sockets: a packet buffer, less room for the Ethernet header.
+/// Largest MTU of ports other than XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
-/// Bytes of an XDP socket's packet buffer: the kernel limits a buffer with all its headers to a page.
+/// Data bytes of a packet buffer (mbuf) of an XDP port: the kernel requires a buffer with all its headers to fit a
+/// page.
 const XDP_BUFFER_BYTES: u16 = 3072;
-/// Largest MTU of XDP sockets.
+/// Largest MTU of XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of an Ethernet header with one VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
-/// Mbufs in a thread's cache of the mbuf pool. DPDK flushes a cache that has one and a half times as many.
+/// Number of mbufs in a thread's cache of the mbuf pool. DPDK returns mbufs to the pool when a cache has one and a half
+/// times as many.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
-/// Threads with a cache of the mbuf pool: the thread that initialised DPDK, and one that an application may register
-/// with DPDK (`rte_thread_register`).
+/// Number of threads with a cache of the mbuf pool: the thread that initialised DPDK, and a thread that the application
+/// may register with DPDK (`rte_thread_register`).
 const CACHES: u32 = 2;
-/// Descriptors per ring of an XDP socket.
+/// Number of descriptors of each ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
-/// Largest number of mbufs outside a port's rings: buffered out of order, in a received burst, in linear copies of that
-/// burst, held for frames to send, and in the caches of threads.
+/// Largest number of mbufs outside a port's rings: in the reorder buffer, in a received burst, in linear copies of that
+/// burst, allocated for frames to send, and in the caches of threads.
 const MBUFS_BESIDE_RINGS: u32 =
     (REORDER_FRAMES_MAX + 2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the number of mbufs of a pool for a port with `queues` receive and `queues` transmit queues: all mbufs in
-/// the rings, all mbufs outside the rings, and a burst. The receive rings therefore stay full, whatever the engine
-/// buffers.
+/// Returns the number of mbufs of the pool of a port with `queues` receive and `queues` transmit queues. The pool
+/// suffices for full rings, the mbufs outside the rings, and a burst, so the receive rings stay full, whatever the
+/// engine buffers.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
 
-/// Handles of a shared port to the kernel: the kernel's routes and neighbours, and the guard of UDP port 4791.
+/// Handles of a shared port: the kernel's routes and neighbours, and the guard of UDP port 4791.
 pub struct SharedInterface {
-    /// Resolver of the engine's neighbours through the kernel.
+    /// Resolves neighbours for the engine through the kernel.
     pub neighbours: KernelNeighbours,
-    /// Keeps the kernel from answering packets to UDP port 4791 with ICMP port unreachable.
+    /// While held, keeps the kernel from answering packets to UDP port 4791 with ICMP port unreachable.
     _guard: PortGuard,
 }
 
-/// An open port.
+/// Result of [`open`]: an open port, and its configuration.
 pub struct Opened {
-    /// The port. The port of a memif client may not be started yet.
+    /// The port. If the port is a memif client, it may not be started yet; [`DpdkPort::poll_link`] starts it.
     pub port: DpdkPort,
-    /// Addresses of the port, and whether the stack itself answers ARP, neighbour discovery and ICMP echo.
+    /// MAC, IP addresses, VLAN and gateways of the port, and whether the port is dedicated or shared.
     pub neighbour: NeighbourConfig,
-    /// Handles to the kernel; `None` for a dedicated port.
+    /// Handles to the kernel's neighbours and to UDP port 4791; `None` if the port is dedicated.
     pub shared: Option<SharedInterface>,
 }
 
@@ -121,8 +123,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
     let port = DpdkPort::new(port, caps, false);
-    // Because an XDP program takes every frame of its queue, the kernel receives neither ARP nor neighbour discovery,
-    // and the stack answers them.
+    // Because the XDP program takes every frame of its queue, the kernel receives neither ARP nor neighbour discovery,
+    // so the stack answers them: a dedicated port.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
     let shared = if is_xdp {
         None
@@ -143,7 +145,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     Ok(Opened { port, neighbour, shared })
 }
 
-/// Adds the requirements of an XDP port to the driver's `error`, because the driver reports EINVAL for any reason.
+/// Returns the error of opening a port. On an XDP port, adds what such a port requires, because the driver reports
+/// EINVAL for any reason.
 fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     if spec.kind != PortKind::AfXdp {
         return error.into();
@@ -160,7 +163,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         _ => (attach(eal, spec)?, false),
     };
     let mut builder = builder(eal, spec)?.promiscuous(true);
-    // PCI and tap devices have an MTU setting; on other ports the packet buffer limits the frames.
+    // PCI and tap devices have an MTU setting. On ports without one, only the size of the packet buffer limits frames.
     let has_mtu = matches!(spec.kind, PortKind::Pci | PortKind::Tap);
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);
@@ -188,7 +191,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
 }
 
 /// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and
-/// the MACs of the two ends must differ.
+/// the MAC returned differs in one bit, because the two ends need different MACs.
 fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
     let [a, b, c, d, e, last] = device;
     Mac(if kind == PortKind::Tap { [a, b, c, d, e, last ^ 1] } else { device })
@@ -246,7 +249,7 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     })
 }
 
-// The mbuf pools of two ports of a process fit into the hugepages that `Memory::Auto` requires.
+// The mbuf pools of two ports of one process must fit into the hugepages that `Memory::Auto` requires.
 const _: () = assert!(
     2 * pool_mbufs(1, DEFAULT_DESCRIPTORS) as u64 * Mempool::mbuf_bytes(BUFFER_BYTES)
         <= Memory::HUGEPAGES_WANTED_BYTES

@@ -10,21 +10,21 @@ use roce::id::Mac;
 /// Kinds of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// A memif: shared memory between two processes, of which the first becomes the server.
+    /// A memif: shared memory between two processes. The process that opens its port first becomes the server.
     Memif,
-    /// A network interface of the kernel, through packet sockets: a shared port.
+    /// A network interface of the kernel, used through packet sockets: a shared port.
     AfPacket,
-    /// A network interface of the kernel, through XDP sockets: a dedicated port.
+    /// A network interface of the kernel, used through XDP sockets: a dedicated port.
     AfXdp,
-    /// The device end of a vhost-user socket; a virtual machine or a virtio-user port is the driver end.
+    /// The device end of a vhost-user socket. A virtual machine or a virtio-user port is the driver end.
     Vhost,
-    /// The driver end of a vhost-user socket.
+    /// The driver end of a vhost-user socket (virtio-user).
     VirtioUser,
     /// A tap interface of the kernel, created by this process.
     Tap,
     /// A NIC on the PCI bus.
     Pci,
-    /// Any other virtual device of DPDK.
+    /// A virtual device of DPDK that has no kind of its own, given by its DPDK name.
     Eal,
 }
 
@@ -41,13 +41,13 @@ pub const KINDS: [(PortKind, &str, &str, &str); 8] = [
 ];
 
 impl PortKind {
-    /// Returns the name of this kind, with which port names begin.
+    /// Returns the name of this kind of port, with which port names begin.
     pub fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, ..)| name)
     }
 }
 
-/// The highest VLAN identifier (802.1Q reserves 4095).
+/// Largest VLAN identifier; 802.1Q reserves 4095.
 const VLAN_ID_MAX: u16 = 4094;
 
 /// A parsed port name.
@@ -55,11 +55,11 @@ const VLAN_ID_MAX: u16 = 4094;
 pub struct PortSpec {
     /// Kind of the port.
     pub kind: PortKind,
-    /// Interface, path, address or name, as [`KINDS`] describes for each kind.
+    /// Target of the port: interface, path, address or name, as [`KINDS`] describes for each kind of port.
     pub target: String,
-    /// Addresses of the port, with prefix lengths in bits.
+    /// IP addresses of the port, each with its prefix length in bits.
     pub ips: Vec<(IpAddr, u8)>,
-    /// Gateway to destinations off the link.
+    /// Gateway to destinations off the link; ignored on af_packet and af_xdp ports, which use the kernel's gateways.
     pub gateway: Option<IpAddr>,
     /// MAC of the port; `None`: the MAC of the device.
     pub mac: Option<Mac>,
@@ -72,9 +72,9 @@ pub struct PortSpec {
     pub queues: u16,
     /// Attributes of a packet's source that are checked besides its IP address.
     pub source_checks: SourceChecks,
-    /// Secret of a memif: a server demands the secret of clients, and a client presents the secret.
+    /// Secret of a memif: the server accepts only clients that present the same secret; `None`: no secret.
     pub secret: Option<String>,
-    /// User IDs that a memif's peer process may have, besides this process's own and root's.
+    /// User IDs that the process at the other end of a memif may have, besides this process's user ID and root's.
     pub peer_uids: Vec<u32>,
     /// Arguments passed unchanged to the DPDK driver.
     pub driver_args: Vec<String>,
@@ -86,17 +86,17 @@ pub enum PortSpecError {
     /// The text does not begin with a kind of port.
     #[error("`{0}` names no port; write KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1,ip=10.0.0.1/24. Kinds: {kinds}", kinds = kind_names())]
     NoKind(String),
-    /// No target follows the kind.
+    /// No target follows the kind of port.
     #[error("`{kind}:` needs a target: {needed}, as in {example}")]
     NoTarget {
-        /// The kind.
+        /// Name of the kind of port.
         kind: &'static str,
         /// Description of a target.
         needed: &'static str,
-        /// An example.
+        /// Example of a port name of this kind.
         example: &'static str,
     },
-    /// No port has this key.
+    /// The text has a key that no port has.
     #[error(
         "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, vlan=ID, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
     )]
@@ -135,7 +135,8 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
-/// Returns whether the attribute `key` of a packet's source is checked: true for `bound`, false for `any`.
+/// Parses the value of `key`, which names an attribute of a packet's source. Returns whether the attribute is checked:
+/// true for `bound`, false for `any`.
 fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     match value {
         "any" => Ok(false),
@@ -144,8 +145,8 @@ fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     }
 }
 
-/// Returns the secret `value` or, for `@FILE`, the first line of FILE, because every user can read a command line.
-/// Errors do not contain the secret.
+/// Returns the secret `value` or, for `@FILE`, the first line of FILE, which keeps the secret out of the command line,
+/// where every user can read it. Errors do not contain the secret.
 fn parse_secret(value: &str) -> Result<String, PortSpecError> {
     /// Longest secret, in bytes; the driver appends a zero byte.
     const BYTES_MAX: usize = 23;

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of the next virtual device of this process.
+/// Number at the end of the next name that `vdev_name` returns.
 static NEXT_VDEV: AtomicU32 = AtomicU32::new(0);
 
-/// Returns an unused name for a virtual device of the DPDK driver `driver`.
+/// Returns a new name for a virtual device of the DPDK driver `driver`: the driver's name and a number.
 pub(super) fn vdev_name(driver: &str) -> String {
     format!("{driver}{}", NEXT_VDEV.fetch_add(1, Ordering::Relaxed))
 }
