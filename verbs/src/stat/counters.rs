@@ -21,9 +21,9 @@ pub struct DeviceCounters {
     pub neighbour: CounterMap,
     /// Sums over all queue pairs, also destroyed ones ([`roce::counters::QpCounters`]).
     pub queue_pairs: CounterMap,
-    /// Impaired frames: names begin with `tx_` (frames sent) or `rx_` (frames received); empty without impairments.
+    /// Numbers of frames and of impaired frames, sent (`tx_...`) and received (`rx_...`); empty without impairments.
     pub faults: CounterMap,
-    /// Extended statistics of the driver, under its own names.
+    /// Extended statistics of the DPDK driver (xstats), under the driver's names.
     pub xstats: CounterMap,
 }
 
@@ -42,18 +42,18 @@ impl DeviceCounters {
     }
 }
 
-/// Returns the names of counters that every port has: the driver's basic statistics and the port's own.
+/// Returns the names of the counters that every port has: [`dpdk_ffi::PortStats`] and [`dpdk_ffi::PortCounters`].
 pub fn port_counter_names() -> impl Iterator<Item = &'static str> {
     let driver = dpdk_ffi::PortStats::default().iter();
     driver.chain(dpdk_ffi::PortCounters::default().iter()).map(|(name, _)| name)
 }
 
-/// Returns `counters` as a map.
+/// Returns a map of the pairs of name and value in `counters`.
 pub(crate) fn map(counters: impl Iterator<Item = (&'static str, u64)>) -> CounterMap {
     counters.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Returns the counters of impairments as a map, without directions in which no frame was sent or received.
+/// Returns the counters of impairments as a map, without directions whose count of frames is 0.
 pub(crate) fn map_faults(faults: &FaultCounters) -> CounterMap {
     let ways = [("tx", faults.tx), ("rx", faults.rx)];
     let counts = ways.into_iter().filter(|(_, tally)| tally.frames > 0).flat_map(|(way, tally)| {

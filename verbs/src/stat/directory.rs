@@ -1,8 +1,8 @@
 //! Directories of the statistics sockets.
 //!
 //! A device uses the first of `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` and `/tmp/roce-UID` that exists or can be
-//! created. Because every user may create names in `/tmp`, a directory is used only if it belongs to the user, is no
-//! symbolic link, and no other user has access.
+//! created. A directory is used only if it belongs to the user, is no symbolic link, and no other user has access,
+//! because every user may create names in `/tmp`.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use dpdk_ffi::{is_private_dir, private_dir, stand_in_runtime_dir};
 
-/// Parent of the runtime directories of logged-in users, whose names are user IDs.
+/// Parent of the runtime directories of logged-in users; the name of each is the user ID.
 const RUNTIME: &str = "/run/user";
 const SHARED: &str = "/tmp";
 const NAME: &str = "roce";
 
-/// A user whose directories are looked up.
+/// A user whose directories of statistics sockets are looked up.
 pub(super) struct User {
     pub(super) uid: u32,
     /// The user's `XDG_RUNTIME_DIR`; `None` if unset, not absolute, or set by EAL.
@@ -28,12 +28,13 @@ impl User {
     pub(super) fn current() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
-        // EAL sets a missing variable to a stand-in. This path is ignored, because other processes do not know it.
+        // If the variable is missing, EAL sets it to a stand-in, which is ignored here, because other processes do not
+        // know it.
         let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
         User { uid, runtime: runtime.filter(is_given) }
     }
 
-    /// Returns the directories that may have sockets of the user, the preferred directory first.
+    /// Returns the directories that may have statistics sockets of the user, the preferred directory first.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         let mut places: Vec<PathBuf> = self.runtime.iter().map(|runtime| runtime.join(NAME)).collect();
         places.push(Path::new(RUNTIME).join(self.uid.to_string()).join(NAME));
@@ -42,10 +43,10 @@ impl User {
         places
     }
 
-    /// Returns the first of `directories` that exists or can be created, and is private.
+    /// Returns the first of `directories` that exists or can be created, and that no other user has access to.
     ///
     /// # Errors
-    /// The error of the last directory.
+    /// The error of the last of `directories`.
     pub(super) fn make_directory(&self) -> io::Result<PathBuf> {
         let mut result = Err(ErrorKind::NotFound.into());
         for directory in self.directories() {
@@ -58,8 +59,9 @@ impl User {
     }
 }
 
-/// Returns the private directories that may have sockets to read, each with the user ID of its owner: the directories
-/// of `user` or, if `user` is root, of all users.
+/// Returns the directories that may have statistics sockets to read, each with the user ID of its owner: the
+/// directories of `user` or, if `user` is root, of all users. Leaves out directories to which others than the owner
+/// have access.
 pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {
     let mut places = user.directories();
     if user.uid == 0 {

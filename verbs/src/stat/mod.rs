@@ -1,12 +1,12 @@
-//! Counters of a device, and the socket from which other processes of its user read the counters.
+//! Counters of a device, and the socket from which other processes of the same user, and of root, read the counters.
 //!
 //! ```text
 //!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket                    (directory.rs, socket.rs)
 //!                           background thread: accept -> send one JSON object -> close
 //!   roce stat:              connect to every socket of every DIRECTORY -> DeviceStat   (read.rs)
 //! ```
-//! The data path is not involved: the background thread accepts connections when it maintains the link, and reads the
-//! counters with the engine locked. If no directory can be created, the device works but `roce stat` does not list it.
+//! The background thread accepts connections between its polls, and reads the counters with the engine locked. If no
+//! directory can be created, the device works but `roce stat` does not list it.
 
 mod counters;
 mod directory;

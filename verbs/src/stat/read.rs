@@ -1,4 +1,4 @@
-//! The reader of statistics of devices, which may belong to other processes.
+//! The reader of the statistics of all devices, also of devices of other processes.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
@@ -14,12 +14,12 @@ use super::directory::{User, to_read};
 
 /// Prefix of the file names of statistics sockets.
 pub(super) const PREFIX: &str = "stat.";
-/// Timeout of an answer, after which the socket is reported in [`Found::failed`].
+/// Longest wait for data of an answer. After this time, the socket is reported in [`Found::failed`].
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest answer, in bytes. Drivers with many queues have thousands of statistics.
+/// Longest answer that is read, in bytes: enough for the thousands of counters of a driver with many queues.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// A device's answer to a reader, as JSON.
+/// The answer of a device to a reader of its statistics socket, sent as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) pid: u32,
@@ -36,11 +36,11 @@ pub(crate) struct Answer {
 /// Description and counters of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStat {
-    /// Process ID, in the PID namespace of the process itself.
+    /// ID of the process that opened the device, in the PID namespace of that process.
     pub pid: u32,
-    /// User ID of the process, which is the owner of its socket's directory.
+    /// User ID of the process that opened the device: the owner of the directory of the device's socket.
     pub uid: u32,
-    /// File name of the program.
+    /// File name of the program that opened the device.
     pub command: String,
     /// The port's name, `KIND:TARGET`.
     pub port: String,
@@ -61,7 +61,7 @@ pub struct DeviceStat {
 /// Result of [`read_all`].
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Devices, in order of process ID and port.
+    /// The devices found, in order of process ID and port name.
     pub devices: Vec<DeviceStat>,
     /// Sockets from which no answer was read, each with the error.
     pub failed: Vec<(PathBuf, io::Error)>,
@@ -73,7 +73,8 @@ pub fn read_all() -> Found {
     let mut found = Found::default();
     for (directory, owner) in to_read(&user) {
         read_directory(&directory, owner, &mut found);
-        // Not in directories of other users, because a user may change a directory between check and removal.
+        // Sockets in directories of other users are not removed, because a user may change a directory between check
+        // and removal.
         if owner == user.uid {
             remove_left(&directory);
         }
@@ -91,19 +92,21 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether the process of the socket has ended, or is in another PID namespace.
+/// Returns whether no process has the process ID in the socket's name: the process has ended, or is in another PID
+/// namespace.
 fn looks_left(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.trim_start_matches(PREFIX).split('.').next().unwrap_or_default();
     !Path::new("/proc").join(pid).exists()
 }
 
-/// Removes the sockets of ended processes, which refuse a connection. The connection does not disturb a live process.
+/// Removes the statistics sockets of ended processes, which refuse a connection. A live process, in another PID
+/// namespace, accepts the connection, and its socket stays.
 pub(super) fn remove_left(directory: &Path) {
     for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
             tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
-            // Fails if another reader has removed the socket.
+            // An error is ignored, because another reader may have removed the socket.
             let _ = fs::remove_file(&path);
         }
     }
@@ -113,7 +116,7 @@ fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
     for path in sockets(directory) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
-            // The process ended after its socket was listed.
+            // No device is reported, because the process ended after its socket was listed.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => found.failed.push((path, error)),
         }
@@ -161,7 +164,7 @@ mod tests {
         let socket = StatSocket::open_in(&directory).unwrap();
         let [path] = &sockets(&directory)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // A socket of an ended process, and a socket that is no statistics socket.
+        // `remove_left` must remove the socket of an ended process, and keep a socket that is no statistics socket.
         drop(UnixListener::bind(directory.join("stat.999999999.dead")).unwrap());
         drop(UnixListener::bind(directory.join("memif.sock")).unwrap());
         remove_left(&directory);

@@ -14,14 +14,15 @@ use super::read::{Answer, PREFIX, remove_left};
 /// Largest number of connections that one call of [`StatSocket::answer`] answers.
 const ANSWERS_MAX: usize = 4;
 
-/// A listening socket, whose file is removed when the socket is dropped.
+/// A statistics socket that listens; the drop removes the socket's file.
 pub(crate) struct StatSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl StatSocket {
-    /// Opens a socket in the user's directory; a process may open several. Removes sockets of ended processes.
+    /// Opens a statistics socket in the user's directory; a process may open several. Removes sockets of ended
+    /// processes.
     pub(crate) fn open() -> io::Result<Self> {
         let directory = User::current().make_directory()?;
         remove_left(&directory);
@@ -32,7 +33,7 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // Renamed after the socket listens, otherwise a reader would take the socket for that of an ended process.
+        // The socket is renamed after it listens, otherwise a reader would regard its process as ended.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
@@ -41,14 +42,14 @@ impl StatSocket {
             .and_then(|()| fs::set_permissions(&unnamed, Permissions::from_mode(0o600)))
             .and_then(|()| fs::rename(&unnamed, &path));
         if let Err(error) = named {
-            // An error of the removal is ignored, because the first error is returned.
+            // An error of the removal is ignored, because the error in `named` is returned.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
         Ok(StatSocket { listener, path })
     }
 
-    /// Answers pending connections. Does not block: an answer that exceeds the socket's buffer is truncated.
+    /// Answers pending connections. Does not block: an answer is truncated if it exceeds the buffer of the connection.
     pub(crate) fn answer(&self, describe: impl Fn() -> Answer) {
         for _ in 0..ANSWERS_MAX {
             let stream = match self.listener.accept() {
@@ -66,7 +67,7 @@ impl StatSocket {
     }
 }
 
-/// Sends `answer` to any reader, because only the user and root can open the directory of the socket and so connect.
+/// Sends `answer` without a check of the reader, because only the user and root have access to the socket's directory.
 fn give(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
     // NOSIGNAL, otherwise a reader that has closed the connection would end this process by SIGPIPE.
