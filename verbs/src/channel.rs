@@ -12,11 +12,12 @@ use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
 
-/// Time for which a waiting thread polls before it sleeps, because most completions take less time than the wake-up of
-/// a thread.
+/// Time for which `CompChannel::wait` polls the engine before the thread sleeps, because most completions take less
+/// time than the wake-up of a thread.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A channel that notifies of completions (`ibv_comp_channel`). Clones are the same channel.
+/// A completion channel (`ibv_comp_channel`), which queues events of its completion queues. Clones are the same
+/// channel.
 #[derive(Clone)]
 pub struct CompChannel {
     pub(crate) inbox: Arc<Inbox>,
@@ -32,14 +33,14 @@ impl CompChannel {
         Ok(CompChannel { inbox: Arc::new(Inbox::new(fd)), shared })
     }
 
-    /// Waits for an event and returns the completion queue of the event; `None` after `timeout`.
+    /// Waits for an event and returns the number of its completion queue; `None` after `timeout` without an event.
     ///
-    /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) gives one event at most. Call `request_notify`
-    /// again before polling the completion queue until it is empty; otherwise a completion between the last poll and
-    /// that call gives no event.
+    /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) gives one event at most. After an event, first
+    /// call `request_notify`, then poll the completion queue until it is empty; otherwise a completion between the last
+    /// poll and `request_notify` gives no event.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], which ends the wait of every thread; [`Error::System`] if the system call `poll` fails.
+    /// [`Error::DeviceFatal`], which ends all threads' waits; [`Error::System`] if the system call `poll` fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<CqId>, Error> {
         let start = Instant::now();
         loop {
@@ -68,10 +69,11 @@ impl CompChannel {
         }
     }
 
-    /// Removes the oldest pending event and returns its completion queue; `None` if no event is pending. Does not wait.
+    /// Removes the oldest pending event and returns the number of its completion queue; `None` if no event is pending.
+    /// Does not wait.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], after the last pending event.
+    /// [`Error::DeviceFatal`] if the device is in a fatal error and no event is pending.
     pub fn try_wait(&self) -> Result<Option<CqId>, Error> {
         let taken = self.inbox.take();
         if taken.is_none() {
@@ -82,8 +84,8 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// Returns a file descriptor for `poll` and `epoll`, which is readable while an event is pending, and for ever
-    /// after a fatal error. Do not read from the file descriptor, because `try_wait` reads from it.
+    /// Returns a file descriptor for `poll` and `epoll`, readable while an event is pending, and for ever after a fatal
+    /// error. Do not read from the file descriptor, because `try_wait` reads from it, once for each event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inbox.count().as_fd()
     }

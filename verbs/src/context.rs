@@ -27,18 +27,18 @@ use crate::port::{self, PortSpec, Wire};
 use crate::progress;
 use crate::stat::{DeviceCounters, StatSocket};
 
-/// Options of a device besides its port.
+/// Options with which [`Context::open`] opens a port as a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// Impairments that the port applies to frames, each with a probability.
     pub faults: FaultConfig,
-    /// Packet events: impairments of single packets sent, applied before `faults`.
+    /// Packet events: impairments of single packets that the port sends, applied before `faults`.
     pub events: EventPlan,
-    /// Path of the capture file (pcap) of all frames, as they are on the wire; `None`: no capture.
+    /// Path of the capture file (pcap) of all frames sent and received, as they are on the wire; `None`: no capture.
     pub pcap: Option<PathBuf>,
     /// Configuration of DPDK; ignored if this process has initialised DPDK already.
     pub eal: EalConfig,
-    /// Congestion control of queue pairs whose `QpAttr::congestion` was not set.
+    /// Congestion control of the queue pairs whose `QpAttr::congestion` is not set.
     pub congestion: CongestionScheme,
     /// Configuration of the notification point, which sends CNPs for CE marks.
     pub notification: NotificationConfig,
@@ -57,7 +57,8 @@ pub struct DeviceAttr {
     pub mac: Mac,
     /// Largest IP packet, in bytes.
     pub mtu_bytes: usize,
-    /// Largest path MTU that fits `mtu_bytes`; `None` if not even the smallest path MTU fits.
+    /// Largest path MTU whose packets, with all headers, fit `mtu_bytes`; `None` if not even the smallest path MTU
+    /// fits.
     pub active_mtu: Option<PathMtu>,
     /// Whether the link is up.
     pub is_up: bool,
@@ -67,20 +68,22 @@ pub struct DeviceAttr {
     pub limits: DeviceLimits,
     /// Largest number of outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
-    /// Largest number of scatter/gather entries of a work request.
+    /// Largest number of scatter/gather entries (local memory ranges) of a work request.
     pub max_sge: u32,
-    /// Largest number of inline bytes of a send work request.
+    /// Largest inline payload of a send work request, in bytes.
     pub max_inline_bytes: u32,
     /// Largest number of entries of a completion queue.
     pub max_cqe: u32,
-    /// Largest number of outstanding READs of a queue pair, and of its responder resources.
+    /// Largest number of outstanding READs of a queue pair (`max_rd_atomic`), and of its responder resources
+    /// (`max_dest_rd_atomic`).
     pub max_rd_atomic: u8,
 }
 
-/// An open device (`ibv_context`). Clones are the same device, which closes when the last of its objects is dropped.
+/// An open device (`ibv_context`). Clones are the same device, which is closed when the last context, protection
+/// domain, memory region, completion queue and queue pair of the device are dropped.
 ///
 /// # Example
-/// A connection between two queue pairs of one device, whose port returns each frame sent:
+/// A connection between two queue pairs of one device, whose port receives each frame that it sends:
 ///
 /// ```
 /// use verbs::{ConnectOptions, Context, DeviceOptions, QpOptions, QpState};
@@ -89,7 +92,7 @@ pub struct DeviceAttr {
 /// let context = Context::open(&"eal:net_ring0,ip=10.0.0.1/24".parse()?, &DeviceOptions::default())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
 /// let (qp, peer) = (pd.create_qp(&QpOptions::new(&cq))?, pd.create_qp(&QpOptions::new(&cq))?);
-/// // GID 0 is link-local, GID 1 the port's first `ip`.
+/// // GID 0 is the link-local address of the port, GID 1 the first `ip` of the port's name.
 /// let options = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
 /// peer.connect(&qp.endpoint(1), &options)?;
 /// qp.connect(&peer.endpoint(1), &options)?;
@@ -150,7 +153,7 @@ impl Context {
     /// Waits until the port's link is up; on memif and vhost, until the peer's process has connected to the socket.
     ///
     /// # Errors
-    /// [`Error::LinkDown`] if the link is not up after `timeout`; [`Error::DeviceFatal`].
+    /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`].
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
         let start = Instant::now();
@@ -199,8 +202,8 @@ impl Context {
         self.inner.shared.gid(index)
     }
 
-    /// Returns the index of the local GID for packets to `dgid`. The local GID has the address family of `dgid` and, if
-    /// possible, its subnet.
+    /// Returns the index of the source GID for packets to `dgid`: a local GID of the address family of `dgid` and, if
+    /// possible, of the subnet of `dgid`.
     ///
     /// # Errors
     /// [`Error::NoGid`] if no local GID is suitable for `dgid`.
@@ -219,11 +222,12 @@ impl Context {
         self.inner.shared.inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
-    /// Resolves the MAC of `dgid`, or of the gateway to `dgid`. Blocks. `sgid_index` appears in the error only.
+    /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. Only the text of the
+    /// error depends on `sgid_index`.
     ///
     /// # Errors
     /// [`Error::Unreachable`] if the MAC is not resolved within `timeout`;
-    /// [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute), without waiting, if the port is shared and its
+    /// [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute), without waiting, if the port is shared and the
     /// kernel has no route to `dgid`; [`Error::DeviceFatal`].
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         self.inner.shared.resolve(dgid, sgid_index, timeout)
@@ -234,8 +238,8 @@ impl Context {
         Pd::new(&self.inner)
     }
 
-    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`), whose events go to `channel`; `None`:
-    /// no events.
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`), whose events are queued in `channel`;
+    /// `None`: the completion queue has no events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.inner, depth, channel)
     }
@@ -245,8 +249,8 @@ impl Context {
         CompChannel::new(self.shared())
     }
 
-    /// Polls the engine once, unless another thread drives the engine. To be called by a thread that waits without
-    /// polling a completion queue.
+    /// Polls the engine once, unless another thread drives the engine. For threads that wait without polling a
+    /// completion queue.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -260,30 +264,31 @@ impl Context {
         self.inner.shared.inspect().async_events.pop_front()
     }
 
-    /// Returns the sums of the counters of all queue pairs, also destroyed ones, and the numbers of frames dropped
-    /// before they reached a queue pair.
+    /// Returns two sets of counters: those of all queue pairs summed, destroyed queue pairs included, and the numbers
+    /// of frames that were dropped before they reached a queue pair.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
         let driven = self.inner.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
     }
 
-    /// Returns all counters of the device and its port, by name.
+    /// Returns all counters of the device and its port, by source and name.
     pub fn device_counters(&self) -> DeviceCounters {
         self.inner.shared.inspect().counters()
     }
 
-    /// Returns the counters of impaired frames.
+    /// Returns the numbers of frames and of impaired frames, for each direction that [`DeviceOptions::faults`] impairs.
     pub fn fault_counters(&self) -> FaultCounters {
         self.inner.shared.inspect().engine.port().inner().counters()
     }
 
-    /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. No effect on a device
-    /// that was opened without impairments.
+    /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. Without an effect if all
+    /// probabilities in `faults` were 0 when the device was opened.
     pub fn set_drop_chance(&self, chance: Probability) {
         self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_chance(chance);
     }
 
-    /// Returns the state of each packet event of [`DeviceOptions::events`], in the order of the plan.
+    /// Returns the state of each packet event of [`DeviceOptions::events`], in the order of the plan: whether it has
+    /// acted, and on which packet.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
         self.inner.shared.inspect().engine.port().outcomes()
     }

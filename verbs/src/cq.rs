@@ -20,12 +20,12 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
-        // Cannot fail, because every queue pair of this completion queue holds the queue, and was therefore dropped.
+        // Cannot fail, because each queue pair keeps its completion queues alive, and none uses this one any more.
         let _ = driven.engine.destroy_cq(self.id);
     }
 }
 
-/// A completion queue (`ibv_cq`). Clones are the same queue.
+/// A completion queue (`ibv_cq`). Clones are the same completion queue.
 #[derive(Clone)]
 pub struct Cq(pub(crate) Arc<CqInner>);
 
@@ -41,16 +41,16 @@ impl Cq {
         Ok(Cq(Arc::new(CqInner { owner: owner.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
-    /// Returns the number of this queue, which [`CompChannel::wait`] returns for an event of this queue.
+    /// Returns the number of this completion queue, which [`CompChannel::wait`] returns for its events.
     pub fn id(&self) -> CqId {
         self.0.id
     }
 
-    /// Appends at most `max` completions to `out` and returns their number (`ibv_poll_cq`). Polls the engine
-    /// once if the queue is empty. Does not block.
+    /// Appends at most `max` completions to `out` and returns their number (`ibv_poll_cq`). If the completion queue is
+    /// empty, polls the engine once first, unless another thread drives the engine. Does not block.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], after the last completion.
+    /// [`Error::DeviceFatal`] if the device is in a fatal error and the completion queue is empty.
     ///
     /// # Example
     /// A SEND and its receive, over a connection as in the example of [`crate::Context`]:
@@ -71,7 +71,7 @@ impl Cq {
     /// let flags = SendFlags { signaled: true, ..SendFlags::default() };
     /// let data = SendData::Inline(b"hello");
     /// qp.post_send(&SendRequest { wr_id: 2, op: SendOp::Send, flags, data })?;
-    /// // `cq` is that of both queue pairs.
+    /// // `cq` receives the completions of both queue pairs.
     /// let mut completions = Vec::new();
     /// while completions.len() < 2 {
     ///     cq.poll(&mut completions, 16)?;
@@ -91,17 +91,18 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Locks the queue's poller. Lock order: poller, then engine; a thread that drives the engine locks no poller.
+    /// Locks the application's end of the completion queue. A thread that holds this lock may lock the engine; a thread
+    /// that holds the lock of the engine never takes this lock.
     #[inline]
     fn lock(&self) -> LockGuard<'_, CqPoller> {
         self.0.poller.lock()
     }
 
-    /// Removes and returns the oldest completion. Polls the engine once if the queue is empty; `None` if the queue is
-    /// empty after this poll.
+    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first; `None`
+    /// if the completion queue is empty after this poll.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], after the last completion.
+    /// [`Error::DeviceFatal`] if the device is in a fatal error and the completion queue is empty.
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
         let mut poller = self.lock();
@@ -112,7 +113,8 @@ impl Cq {
         Ok(poller.pop())
     }
 
-    /// Requests one event on the queue's channel, at the next completion that `notify` selects (`ibv_req_notify_cq`).
+    /// Requests one event on the completion channel of this completion queue (`ibv_req_notify_cq`): at the next
+    /// completion, or at the next solicited event or completion in error, as `notify` selects.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
     }

@@ -29,7 +29,7 @@ use crate::watch::Watch;
 
 pub(crate) type LivePort = Events<Fault<Wire>>;
 
-/// The engine's clock: nanoseconds since the device was opened.
+/// The clock of an engine: nanoseconds since the device was opened.
 #[derive(Clone)]
 pub(crate) struct EngineClock {
     clock: quanta::Clock,
@@ -49,7 +49,7 @@ impl EngineClock {
     }
 }
 
-/// The state that only the holder of the [`DriveLock`] may touch.
+/// State of a device that a thread may use only while it holds the [`DriveLock`].
 pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
@@ -58,7 +58,7 @@ pub(crate) struct DeviceCore {
     channels: HashMap<CqId, Arc<Inbox>>,
     pub(crate) async_events: VecDeque<Event>,
     watch: Watch,
-    /// Name of the thread that panics at its next poll of the engine.
+    /// Name of the thread that a test makes panic at the next poll of the engine by this thread; `None`: no thread.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
 }
@@ -75,7 +75,8 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device, held by its contexts, protection domains and completion queues. The drop ends the background thread.
+/// An open device, held by its contexts, protection domains and completion queues. When the last of them is dropped,
+/// the drop of `Owner` ends the background thread.
 pub(crate) struct Owner {
     pub(crate) shared: Arc<Shared>,
 }
@@ -90,14 +91,14 @@ impl Drop for Owner {
 /// Largest number of asynchronous events queued for the application; a further event replaces the oldest.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
-/// Largest number of unresolved neighbours that one call of `follow_kernel` resolves, besides the neighbours to be
-/// rechecked.
+/// Largest number of unresolved neighbours for which one call of `follow_kernel` asks the kernel, in addition to the
+/// neighbours whose MAC is rechecked.
 const WANTED_PER_TURN: usize = 32;
 
 impl Drive for DeviceCore {
     #[inline]
     fn send_posted(&mut self) {
-        // Because `DriveLock::answer` does not check, and the engine must not be driven after a fatal error.
+        // `DriveLock::answer` also calls this function after a fatal error, when the engine must not be driven.
         if self.fatal.reason().is_some() {
             return;
         }
@@ -115,8 +116,8 @@ impl Drive for DeviceCore {
 }
 
 impl DeviceCore {
-    /// Polls the engine once, and queues its completion events in their channels and its asynchronous events in
-    /// `async_events`.
+    /// Polls the engine once. Queues the completion events of the engine in their completion channels, and its
+    /// asynchronous events in `async_events`.
     #[inline]
     pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
         #[cfg(test)]
@@ -135,8 +136,8 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// Sets the engine's link speed to that of the driver; only on PCI ports, because the drivers of virtual devices
-    /// report an invented speed.
+    /// Sets the link speed that congestion control uses to the speed that the driver reports; only on PCI ports,
+    /// because the drivers of virtual devices report an invented speed.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
         let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
@@ -158,14 +159,15 @@ impl DeviceCore {
         self.async_events.push_back(event);
     }
 
-    /// Performs slow control-plane work: restarts a port whose link comes up only with the peer, logs address
-    /// conflicts, and follows the kernel's neighbours.
+    /// Performs slow control-plane work: restarts a port that is down and whose link comes up only with the peer's
+    /// process, logs address conflicts, and asks the kernel for the MACs of neighbours.
     pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
-            // The warning of watch.rs is rate-limited and has the counter only, so the addresses are logged here.
+            // The addresses are logged here, because the rate-limited warning of watch.rs has only the number of
+            // conflicts.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
         }
         if let Err(error) = self.follow_kernel(now) {
@@ -173,8 +175,8 @@ impl DeviceCore {
         }
     }
 
-    /// Resolves through the kernel the neighbours that the engine waits for, and the neighbours whose MAC may have
-    /// changed.
+    /// On a shared port, asks the kernel for the MACs of the neighbours that the engine waits for, and of the
+    /// neighbours whose MAC may have changed.
     fn follow_kernel(&mut self, now: roce::time::Instant) -> Result<(), KernelError> {
         let Some(SharedInterface { neighbours, .. }) = &mut self.shared_interface else { return Ok(()) };
         let mut asked = neighbours.due()?;
@@ -190,17 +192,17 @@ impl DeviceCore {
                 Ok(Resolution::Known(mac)) => {
                     neighbour.set_neighbour(ip, mac);
                 }
-                // The engine continues to use a MAC that was resolved before.
+                // If the MAC of this neighbour was resolved before, the engine continues to use that MAC.
                 Ok(Resolution::Pending) => {}
                 Ok(Resolution::Unreachable) => neighbour.set_unreachable(ip, now),
-                // Returned at the end, so that the remaining neighbours are resolved.
+                // The error is returned after the loop, so that the remaining neighbours are resolved nevertheless.
                 Err(error) => result = Err(error),
             }
         }
         result
     }
 
-    /// Fails if the port is shared and the kernel has no route to `dgid` over the interface.
+    /// Fails if the port is shared and the kernel has no route to `dgid` over the port's network interface.
     fn require_route(&mut self, dgid: Gid) -> Result<(), KernelError> {
         match &mut self.shared_interface {
             Some(shared) => shared.neighbours.next_hop(dgid.ip()).map(drop),
@@ -208,7 +210,8 @@ impl DeviceCore {
         }
     }
 
-    /// Returns the log lines that are due about counters that should not grow.
+    /// If a comparison is due, compares the counters that should not grow with their last log lines, and returns the
+    /// log lines that are due.
     pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
         if !self.watch.is_due(now) {
             return Vec::new();
@@ -237,8 +240,8 @@ impl DeviceCore {
         }
     }
 
-    /// Puts the device in a fatal error: queues `Event::DeviceFatal` and wakes all waiters. Only the first call has an
-    /// effect.
+    /// Puts the device in a fatal error: queues `Event::DeviceFatal`, and wakes all threads that wait on a completion
+    /// channel. Only the first call has an effect.
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
@@ -293,7 +296,7 @@ impl Shared {
     /// [`Error::DeviceFatal`]
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
-        // Checked with the lock held, because the previous holder may have panicked.
+        // Checked after the lock is taken, because the previous holder may have panicked.
         self.check()?;
         Ok(driven)
     }
@@ -310,7 +313,7 @@ impl Shared {
         self.fatal.reason().is_none().then_some(driven)
     }
 
-    /// Fails if the device is in a fatal error.
+    /// Checks that the device is not in a fatal error.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -332,7 +335,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Polls the engine once on behalf of the application, unless another thread drives the engine.
+    /// Polls the engine once for an application thread, unless another thread drives the engine.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -348,12 +351,12 @@ impl Shared {
         }
     }
 
-    /// Sends the posted work requests, or leaves them to the thread that drives the engine.
+    /// Sends the posted work requests. If another thread drives the engine, that thread sends them.
     #[inline]
     pub(crate) fn push(&self) {
-        // The drop of the guard executes a locked instruction, which drains this processor's store buffer. Otherwise
-        // the frame may stay in the store buffer while later polls read memory that the peer writes: 0.3 us of a
-        // latency of 1.4 us (EPYC, two cores).
+        // The drop of the guard executes an atomic read-modify-write instruction, which drains the processor's store
+        // buffer. Otherwise the frame may stay in the store buffer while this thread already polls for the response:
+        // 0.3 us of a latency of 1.4 us (EPYC, two cores).
         if let Some(mut driven) = self.driven.try_lock_to_send() {
             self.activity.count_poll();
             driven.send_posted();
@@ -405,7 +408,7 @@ impl Shared {
         }
     }
 
-    /// Announces to the background thread that the application stops polling, and wakes that thread.
+    /// Announces to the background thread that the application stops polling, and wakes the background thread.
     pub(crate) fn hand_over(&self) {
         self.activity.hand_over();
         self.background.wake();

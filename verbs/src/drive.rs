@@ -1,5 +1,5 @@
-//! The lock of an engine. The thread that holds the lock drives the engine, and also sends the work requests that other
-//! threads post meanwhile.
+//! The lock of an engine. The thread that holds the lock drives the engine. Another thread that posts work requests
+//! sets the flag `asked`, and the holder of the lock then sends these work requests.
 //!
 //! ```text
 //!   poster                               holder of the lock
@@ -12,9 +12,9 @@
 //!                                        asked.swap(false) returns true: takes the lock, sends, releases, swaps ...
 //! ```
 //!
-//! The two swaps are ordered. If the poster's swap is first, the holder's swap returns true. Otherwise the holder
-//! released the lock before the poster's swap, and the poster's second try_lock succeeds, unless another thread has
-//! taken the lock since; the swap of that thread then follows the poster's swap.
+//! The two swaps of `asked` are ordered. If the poster's swap is first, the holder's swap returns true. Otherwise the
+//! holder released the lock before the poster's swap, so the poster's second try_lock succeeds, unless a third thread
+//! has taken the lock since; the swap of the third thread then follows the poster's swap.
 
 use std::ops::{Deref, DerefMut};
 use std::thread;
@@ -23,26 +23,26 @@ use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::lock::{Lock, LockGuard};
 
-/// The state that a [`DriveLock`] protects.
+/// State that is used only with the [`DriveLock`] held: the engine of a device, or its substitute in a test.
 pub(crate) trait Drive {
-    /// Sends the work requests that were posted and not yet sent.
+    /// Sends the packets of the work requests that were posted and not yet sent.
     fn send_posted(&mut self);
-    /// Puts the device in a fatal error, because the holder panicked and may have left the engine between two states.
+    /// Puts the device in a fatal error: the panic of the holder may have left the engine in an inconsistent state.
     fn on_panic(&mut self);
 }
 
 /// The engine, and the lock that a thread holds while it drives the engine.
 pub(crate) struct DriveLock<T: Drive> {
     driven: Lock<T>,
-    /// Set by a thread that posted work requests and did not get the lock; cleared by the holder, which then sends.
+    /// Set by a thread that posted work requests and did not get the lock; the holder clears it, and sends them.
     asked: AtomicBool,
 }
 
-/// The taken lock. Calls [`Drive::on_panic`] if its holder panics.
+/// The taken lock. If the thread panics while it holds the lock, the drop calls [`Drive::on_panic`].
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
-    /// Whether the thread was unwinding already when it took the lock, as in a `Drop`: such a panic did not happen in
-    /// the engine.
+    /// Whether the thread was already unwinding when it took the lock, as in a `Drop`: `on_panic` is then not called,
+    /// because this panic did not happen in the engine.
     was_panicking: bool,
 }
 
@@ -62,9 +62,9 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
     }
 }
 
-/// The held lock. The drop releases the lock, and sends for the threads that set `asked`.
+/// The held lock. The drop releases the lock, and then sends the work requests of threads that set `asked`.
 pub(crate) struct DriveGuard<'a, T: Drive> {
-    // Dropped in this order, because the drop of `Answer` takes the lock again.
+    // `poison_guard`, which holds the lock, is dropped first, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
 }
@@ -90,7 +90,7 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
     }
 
-    /// Takes the lock for a thread that has posted work requests; `None` if another thread will send these.
+    /// Takes the lock to send posted work requests; `None` if another thread holds the lock and will send them.
     #[inline]
     pub(crate) fn try_lock_to_send(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().or_else(|| self.ask()).map(|poison_guard| self.guard(poison_guard))
@@ -102,11 +102,11 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that set `asked`. Terminates, because each round removes work requests from
-    /// send queues, and no round receives the ACKs that would make room for further work requests.
+    /// Sends the work requests of threads that set `asked`. The loop ends, because each round removes work requests
+    /// from send queues, and receives no ACKs, which would make room in the send queues for further work requests.
     #[cold]
     fn answer(&self) {
-        // Because a panic may have left the engine between two states, the thread must not use the engine again.
+        // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.
         while !thread::panicking() {
             let Some(driven) = self.driven.try_lock().or_else(|| self.ask()) else { return };
             let mut poison_guard = PoisonGuard::new(driven);
@@ -125,7 +125,7 @@ impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // A swap, because a load may be executed before the release of the lock is visible, and would then miss a
-        // thread that sets `asked` in between.
+        // thread that fails to take the lock and sets `asked` between the load and the release.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -148,7 +148,7 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Signals from the application's threads to the background thread.
+/// Signals from the threads of the application to the background thread.
 #[derive(Default)]
 pub(crate) struct Activity {
     polls: AtomicU64,
@@ -156,44 +156,47 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Returns the number of polls by application threads. While the number grows, the background thread sleeps.
+    /// Returns how often application threads polled the engine or pushed work requests, modulo 2^64. While the number
+    /// grows, the background thread sleeps.
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Counts a poll. A load and a store suffice, because only the holder of the [`DriveLock`] calls this function.
+    /// Counts a poll or push by an application thread. A load and a store suffice, because only the holder of the
+    /// [`DriveLock`] calls this function.
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Announces that the application stops polling. The caller must then wake the background thread.
+    /// Announces to the background thread that the application stops polling. The caller must then wake the background
+    /// thread.
     pub(crate) fn hand_over(&self) {
-        // A swap, because loom may order a plain store before a swap in `look` that did not read the stored value.
+        // A swap, because loom may order a plain store before a swap of `look` that does not read the stored value.
         self.handed_over.swap(true, Ordering::AcqRel);
     }
 }
 
-/// The background thread's record of polls by the application.
+/// The value of [`Activity::polls`] at the background thread's last call of `look`.
 #[derive(Default)]
 pub(crate) struct Watch {
     polls_seen: u64,
 }
 
-/// The threads that should drive the engine, as [`Watch::look`] finds.
+/// Result of [`Watch::look`]: the threads that should drive the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// The application's threads, because one of them polled since the last call of `look`.
+    /// The threads of the application, because an application thread polled since the last call of `look`.
     Application,
     /// The background thread, because no application thread polled since the last call of `look`.
     Background,
-    /// The background thread, because the application has handed over.
+    /// The background thread, because an application thread called `hand_over` since the last call of `look`.
     TakenOver,
 }
 
 impl Watch {
-    /// Reads the signals of the application since the last call, and returns the threads that should drive the engine.
+    /// Reads the application's signals since the last call, and returns the threads that should drive the engine.
     pub(crate) fn look(&mut self, activity: &Activity) -> Duty {
         let handed_over = activity.handed_over.swap(false, Ordering::AcqRel);
         let polls = activity.polls();

@@ -1,4 +1,5 @@
-//! Errors of the caller and of the machine. Errors of the transport are completion statuses ([`crate::WcStatus`]).
+//! Errors of [`crate::Context::open`] and of verbs. Errors of the transport are not among them: these are completion
+//! statuses ([`crate::WcStatus`]).
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use crate::kernel::KernelError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// DPDK did not start.
+    /// DPDK's environment abstraction layer (EAL) could not be initialised.
     #[error("DPDK does not start: {0}")]
     Eal(#[from] EalError),
     /// DPDK could not attach the network device.
@@ -44,7 +45,7 @@ pub enum OpenError {
     /// The network interface of the kernel cannot be used as a port.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// An IP address in the port's name cannot be a GID.
+    /// An IP address, prefix length or VLAN in the port's name is not valid for the GID table.
     #[error(transparent)]
     Gid(#[from] GidError),
     /// A key in the port's name does not apply to this kind of port.
@@ -54,13 +55,13 @@ pub enum OpenError {
         kind: &'static str,
         /// The key, without `=`.
         key: &'static str,
-        /// Reason why the key does not apply, for the message.
+        /// Reason why the key does not apply to this kind of port.
         reason: &'static str,
     },
-    /// The name of a memif's socket is longer than the driver's field.
+    /// The name of a memif's socket is longer than DPDK's memif driver accepts.
     #[error("the socket {name} has too long a name: at most {max} bytes, so choose a shorter one")]
     SocketName {
-        /// Path or abstract name.
+        /// Path of the socket, or name in the abstract namespace.
         name: String,
         /// Longest name, in bytes.
         max: usize,
@@ -68,9 +69,9 @@ pub enum OpenError {
     /// The capture file could not be written.
     #[error("{path}: {error}")]
     Capture {
-        /// Path of the file.
+        /// Path of the capture file.
         path: PathBuf,
-        /// Error of the capture.
+        /// Error of creating the file, or of writing its header.
         error: CaptureError,
     },
     /// A system call failed.
@@ -83,17 +84,18 @@ pub enum OpenError {
     },
 }
 
-/// Reason why a verb failed. A failed verb has changed no state.
+/// Reason why a verb failed. A failed verb has changed no state; a call that consists of several verbs, such as
+/// [`crate::Qp::connect`], may fail after some of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An object was not created.
+    /// A protection domain, region, queue or queue pair was not created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// An object was not destroyed: other objects use it, or the device has no such object.
+    /// A protection domain, region, queue or queue pair was not destroyed: other objects use it, or it does not exist.
     #[error(transparent)]
     Destroy(#[from] DestroyError),
-    /// A queue pair was not modified.
+    /// The state and attributes of a queue pair were not changed.
     #[error(transparent)]
     Modify(#[from] ModifyError),
     /// A work request was not posted.
@@ -111,7 +113,7 @@ pub enum Error {
         /// Time waited, in milliseconds.
         waited_millis: u64,
     },
-    /// The destination of an address vector is not unicast.
+    /// The destination GID of an address vector is not a unicast address.
     #[error(
         "{dgid} is not the address of one interface, and a connection leads to one: the peer must say its own GID"
     )]
@@ -124,10 +126,10 @@ pub enum Error {
     NoGid {
         /// GID of the peer.
         dgid: Gid,
-        /// GIDs of this device, separated by commas.
+        /// All GIDs of this device, separated by commas.
         gids: String,
     },
-    /// The port's link did not come up.
+    /// The port's link did not come up within the timeout.
     #[error("port {port}: the link is not up after {waited_millis} ms: is the other end running?")]
     LinkDown {
         /// The port's name.
@@ -142,7 +144,7 @@ pub enum Error {
     DeviceFatal {
         /// The port's name.
         port: String,
-        /// Text that names the thread that panicked.
+        /// Text for the message, which names the thread that panicked.
         reason: String,
     },
     /// A range of bytes is not within a memory region.

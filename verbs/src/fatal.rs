@@ -1,6 +1,6 @@
 //! Devices in a fatal error: a thread panicked while it drove the engine.
 //!
-//! The panic may have left the engine between two states. Driven further, the engine might complete work requests that
+//! The panic may have left the engine in an inconsistent state, in which the engine might complete work requests that
 //! were never executed. The device therefore queues [`Event::DeviceFatal`](roce::engine::Event), and every later verb
 //! fails, except verbs that only read attributes, counters or events.
 
@@ -34,7 +34,7 @@ mod tests {
         SendFlags, SendOp, SendRequest,
     };
 
-    /// Timeout of waits; reached only if the test fails.
+    /// Timeout of the waits in these tests, reached only if a test fails.
     const LONG: Duration = Duration::from_secs(60);
 
     fn open(device: &str) -> Context {
@@ -121,7 +121,8 @@ mod tests {
         let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
         context.shared().inspect().panics_in = thread::current().name().map(str::to_owned);
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // Repeated, because `poll_one` does not poll the engine while the background thread drives it.
+            // `poll_one` is repeated, because it does not poll the engine while the background thread drives the
+            // engine.
             while context.shared().inspect().panics_in.is_some() {
                 cq.poll_one().unwrap();
             }

@@ -17,7 +17,7 @@ pub(crate) trait Semaphore {
 
 impl Semaphore for OwnedFd {
     fn add(&self) {
-        // Fails only with 2^64 - 2 events pending.
+        // Fails only if 2^64 - 2 events are pending (`eventfd`).
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
@@ -26,11 +26,12 @@ impl Semaphore for OwnedFd {
     }
 }
 
-/// The pending events of a channel: put by the thread that drives the engine, taken by waiters.
+/// The pending events of a completion channel, appended by the thread that drives the engine, removed by waiters.
 #[derive(Debug)]
 pub(crate) struct Inbox<S = OwnedFd> {
     ready: Mutex<VecDeque<CqId>>,
-    /// Number of events in `ready`, plus 1 after `close`. The file descriptor is readable while the number is above 0.
+    /// Number of events in `ready`, plus 1 after `close`. Waiters poll the file descriptor, which is readable while the
+    /// number is above 0.
     count: S,
 }
 
@@ -43,15 +44,15 @@ impl<S: Semaphore> Inbox<S> {
         &self.count
     }
 
-    /// Appends an event of `cq`. The event is counted while `ready` is locked; otherwise a `take` before the count
-    /// would leave the count at 0, and the count would then stay above 0 without an event.
+    /// Appends an event of `cq`. `ready` stays locked until the event is counted; otherwise a `take` before the count
+    /// could not lower the count, which would then stay 1 too high.
     pub(crate) fn put(&self, cq: CqId) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.push_back(cq);
         self.count.add();
     }
 
-    /// Wakes all waiters for good: the count stays above 0.
+    /// Wakes all waiters, also later ones, because the count stays above 0 from now on.
     pub(crate) fn close(&self) {
         self.count.add();
     }

@@ -1,8 +1,9 @@
-//! A spin lock, for state that a thread locks for a short time only.
+//! A spin lock for the queues and the engine, which threads lock for a short time only.
 
-/// A spin lock, taken by one locked instruction and released by a plain store. A system mutex needs two locked
-/// instructions, and each waits until earlier writes to a port are visible to other processors. A thread that does
-/// not get the lock yields and retries. A holder sleeps in control operations only.
+/// A spin lock. An atomic read-modify-write instruction takes the lock, a plain store releases it. A system mutex needs
+/// two such instructions, and each waits until the processor's store buffer is empty. If another thread holds the lock,
+/// the thread yields the processor and retries. A holder sleeps only in control operations, such as the creation of a
+/// queue pair.
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 
@@ -13,7 +14,7 @@ pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 #[cfg(loom)]
 pub(crate) use double::{Lock, LockGuard};
 
-/// A model of the lock with loom's atomics: taken with Acquire, released by a store with Release.
+/// The lock under loom, with the same memory ordering: taken with Acquire, released by a store with Release.
 #[cfg(loom)]
 mod double {
     use std::ops::{Deref, DerefMut};
@@ -23,12 +24,12 @@ mod double {
 
     pub(crate) struct Lock<T> {
         held: AtomicBool,
-        /// Never contended, because only the thread that set `held` locks it.
+        /// The locked state. The mutex is never contended, because a thread locks it only after it has set `held`.
         value: Mutex<T>,
     }
 
     pub(crate) struct LockGuard<'a, T> {
-        // Dropped in this order, otherwise the next holder would find `value` locked.
+        // `value` is dropped before `_held`; otherwise the next thread that sets `held` would find the mutex locked.
         value: MutexGuard<'a, T>,
         _held: LockedFlag<'a>,
     }

@@ -1,4 +1,5 @@
-//! Tests of the hand-over of the engine between threads under loom (`scripts/check.sh loom`).
+//! Tests of the hand-over of the engine between threads (`drive.rs`) and of completion events (`inbox.rs`) under loom,
+//! which runs every interleaving of the threads (`scripts/check.sh loom`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use roce::sync::atomic::{AtomicUsize, Ordering};
 use crate::drive::{Activity, Drive, DriveLock, Duty, Watch};
 use crate::inbox::{Inbox, Semaphore};
 
-/// A substitute for the engine: doorbells, and a list of the doorbells that were drained.
+/// A substitute for the engine in these tests: the doorbells of two send queues, and the numbers of the doorbells that
+/// `send_posted` drained.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,
@@ -39,7 +41,8 @@ fn post(bells: &Doorbells, lock: &DriveLock<DoorbellCore>, slot: usize) {
     }
 }
 
-/// Polls once and stops, as an application thread does when it has its completion, or a background thread before a nap.
+/// Polls the engine once and stops, as an application thread after its completion, or the background thread before a
+/// nap.
 fn poll(lock: &DriveLock<DoorbellCore>) {
     if let Some(mut driven) = lock.try_lock() {
         driven.send_posted();
@@ -95,7 +98,8 @@ fn what_was_posted_during_a_control_operation_is_sent() {
     });
 }
 
-/// A substitute for loom's `park` and `unpark`, which lose an `unpark` of a thread that is about to park.
+/// A substitute for `park` and `unpark` of threads, because in loom an `unpark` of a thread that is about to park is
+/// lost.
 #[derive(Default)]
 struct Nap {
     woken: Mutex<bool>,
@@ -116,7 +120,7 @@ impl Nap {
     }
 }
 
-/// The nap has no timeout in this test, so only an `unpark` ends the nap.
+/// The sleep of the background thread has no timeout in this test, so only an `unpark` ends the sleep.
 #[test]
 fn the_background_thread_drives_when_it_is_handed_over_to() {
     loom::model(|| {
@@ -137,7 +141,7 @@ fn the_background_thread_drives_when_it_is_handed_over_to() {
     });
 }
 
-/// A substitute for an event file descriptor: its count.
+/// A substitute for an event file descriptor (eventfd): the number of pending events.
 struct Counter(AtomicUsize);
 
 impl Semaphore for Counter {

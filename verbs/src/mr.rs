@@ -22,13 +22,13 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Cannot fail, because every region and queue pair of this domain holds the domain, and was therefore dropped.
+        // Fails only after a fatal error, because each memory region and queue pair keeps its protection domain alive.
         let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
     }
 }
 
-/// A protection domain (`ibv_pd`). Clones are the same domain, which is deallocated when the last clone, region and
-/// queue pair of the domain are dropped.
+/// A protection domain (`ibv_pd`). Clones are the same domain, which is deallocated when its last clone, memory region
+/// and queue pair are dropped.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
@@ -38,20 +38,22 @@ impl Pd {
         Ok(Pd(Arc::new(PdInner { owner: owner.clone(), id })))
     }
 
-    /// Registers `memory` with the rights `access` (`ibv_reg_mr`). Work requests use the virtual addresses of `memory`.
+    /// Registers `memory` with the access rights `access` (`ibv_reg_mr`). Work requests address the region by the
+    /// virtual addresses of `memory`.
     pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, Error> {
         let addr = memory.addr();
         self.register_at(memory, addr, access)
     }
 
-    /// Registers `memory` so that its first byte has the address `addr` in work requests (`ibv_reg_mr_iova`).
+    /// Registers `memory` with the access rights `access`, so that work requests address its first byte by `addr`
+    /// (`ibv_reg_mr_iova`).
     pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
         let (lkey, rkey) =
             self.0.shared().lock()?.engine.register(self.0.id, memory.clone(), addr, access)?;
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
-    /// Allocates `len_bytes` zero bytes, and registers them with the rights `access`.
+    /// Allocates `len_bytes` zero bytes, and registers them with the access rights `access`.
     pub fn alloc(&self, len_bytes: usize, access: Access) -> Result<Mr, Error> {
         self.register(Memory::alloc(len_bytes), access)
     }
@@ -77,28 +79,28 @@ impl Mr {
         self.rkey
     }
 
-    /// Returns the address of the first byte, for work requests of this device and of the peer.
+    /// Returns the address of the region's first byte, for work requests of this device and of the peer.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the region, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.memory.len_bytes()
     }
 
-    /// Returns a scatter/gather entry of `len_bytes` bytes at byte `offset` of the region. The bounds are checked when
-    /// a work request uses the entry.
+    /// Returns a scatter/gather entry of `len_bytes` bytes from byte `offset` of the region on. The bounds are not
+    /// checked here, but when a work request uses the entry.
     pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.addr.wrapping_add(offset as u64), len_bytes, lkey: self.lkey }
     }
 
-    /// Copies `out.len()` bytes at byte `offset` of the region into `out`.
+    /// Copies `out.len()` bytes of the region, from byte `offset` on, into `out`.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
         self.memory.read(offset, out)
     }
 
-    /// Copies `bytes` into the region at byte `offset`.
+    /// Copies `bytes` into the region, from byte `offset` of the region on.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.memory.write(offset, bytes)
     }
@@ -106,7 +108,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because only this drop deregisters the region.
+        // Fails only after a fatal error, because the region is registered until this call.
         let _ = self.pd.shared().lock().map(|mut driven| driven.engine.deregister(self.lkey));
     }
 }

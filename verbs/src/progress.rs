@@ -1,10 +1,11 @@
-//! The background thread, which drives the engine while the application does not.
+//! The background thread, which drives the engine while the application does not. An application thread that stops
+//! polling hands the engine over, which ends the nap (sleep) of the background thread.
 //!
 //! ```text
-//!             the application polls, or LINGER passes without work
-//!   DRIVING ------------------------------------------------------> NAPPING: naps of NAP_MIN to NAP_MAX, doubling
-//!      ^                                                                |
-//!      '----------------------------------------------------------------'
+//!             the application polls, or 50 us (LINGER) pass without work
+//!   DRIVING ------------------------------------------------------------> NAPPING: naps of 50 us, doubled up to 1 ms
+//!      ^                                                                      |
+//!      '----------------------------------------------------------------------'
 //!             the application hands over, or did not poll during a nap
 //! ```
 
@@ -20,13 +21,13 @@ use crate::device::Shared;
 use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
 
-/// Length of the first nap after work or after a hand-over; each further nap is twice as long.
+/// Length of the background thread's first nap after work or after a hand-over; each further nap is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// Length of the longest nap, which is the longest delay of the first packet received on an idle port.
+/// Length of the background thread's longest nap: a packet on an idle port waits no longer for the background thread.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Time after the last work for which the thread continues to poll.
+/// Time for which the background thread continues to poll the engine after a poll that found work.
 const LINGER: Duration = Duration::from_micros(50);
-/// Interval at which the thread calls `maintain` and answers readers of the statistics socket.
+/// Interval at which the background thread calls `maintain`, and then answers readers of the statistics socket.
 const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) const THREAD_NAME: &str = "roce-progress";
@@ -41,8 +42,8 @@ pub(crate) fn start(shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Resul
     Ok(())
 }
 
-/// Runs until the device is closed. A panic puts the device in a fatal error; the thread then continues without driving
-/// the engine, to answer readers of the statistics. A second panic ends the thread.
+/// Runs the background thread until the device is closed. A panic puts the device in a fatal error; the thread then
+/// continues without driving the engine, to answer readers of the statistics socket. A second panic ends the thread.
 fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     for _ in 0..2 {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, stat))) else { return };
@@ -82,8 +83,8 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     }
 }
 
-/// Maintains link and neighbours, and logs growth of counters that should not grow. Returns false, without an effect,
-/// if another thread drives the engine or the device is in a fatal error.
+/// Restarts a link that is down, updates neighbours from the kernel, and logs the growth of counters that should not
+/// grow. Returns false, without an effect, if another thread drives the engine or the device is in a fatal error.
 fn maintain(shared: &Shared) -> bool {
     let Some(mut driven) = shared.try_lock() else { return false };
     driven.maintain(shared.now());
@@ -95,8 +96,8 @@ fn maintain(shared: &Shared) -> bool {
     true
 }
 
-/// Polls the engine once and, after work, until `LINGER` has passed without further work or an application thread
-/// polls. Returns whether a poll found work.
+/// Polls the engine, and continues until `LINGER` has passed since the last poll that found work, or until an
+/// application thread polls. Returns whether a poll found work.
 fn drive_while_busy(shared: &Shared) -> bool {
     let polls = shared.activity.polls();
     let mut last_work: Option<Instant> = None;

@@ -20,37 +20,37 @@ use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
-/// Number of posted work requests that are sent together. The first work request posted after an application thread
-/// has polled the engine is sent at once.
+/// Number of posted send work requests that are sent together. The first work request posted after an application
+/// thread polled the engine is sent at once.
 const POSTS_PER_PUSH: u32 = 16;
 
-/// Longest wait of `modify` for the MAC of an address vector's destination.
+/// Longest time for which [`Qp::modify`] waits for the MAC of the destination of an address vector.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Attributes that a queue pair is created with (`ibv_qp_init_attr`).
 #[derive(Clone)]
 pub struct QpOptions<'a> {
-    /// Completion queue of send work requests.
+    /// Completion queue that receives the CQEs of send work requests.
     pub send_cq: &'a Cq,
-    /// Completion queue of receive work requests.
+    /// Completion queue that receives the CQEs of receive work requests.
     pub recv_cq: &'a Cq,
     /// Largest number of outstanding send work requests.
     pub max_send_wr: u32,
     /// Largest number of outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// Largest number of gather entries of a send work request.
+    /// Largest number of gather entries (local memory ranges) of a send work request.
     pub max_send_sge: u32,
-    /// Largest number of scatter entries of a receive work request.
+    /// Largest number of scatter entries (local memory ranges) of a receive work request.
     pub max_recv_sge: u32,
-    /// Largest number of inline bytes of a send work request.
+    /// Largest inline payload of a send work request, in bytes.
     pub max_inline_bytes: u32,
-    /// Whether every send work request writes a CQE (`sq_sig_all`); otherwise signaled and failed work requests do.
+    /// If true, every send work request writes a CQE (`sq_sig_all`); if false, only signaled and failed ones do.
     pub signal_all: bool,
 }
 
 impl<'a> QpOptions<'a> {
-    /// Returns the defaults: 128 send and 128 receive work requests of one entry each, 64 inline bytes, and `cq` for
-    /// all completions.
+    /// Returns the defaults: 128 send and 128 receive work requests of one scatter/gather entry each, 64 inline bytes,
+    /// CQEs for signaled and failed sends only, and `cq` for all CQEs.
     pub fn new(cq: &'a Cq) -> Self {
         QpOptions {
             send_cq: cq,
@@ -115,25 +115,25 @@ impl Default for ConnectOptions {
 }
 
 /// A queue pair of a reliable connection (`ibv_qp`). The send queue and the receive queue have a lock each, so threads
-/// may post sends, post receives and poll at the same time. Destroyed when dropped.
+/// may post sends, post receives and poll at the same time. The drop of a `Qp` destroys the queue pair.
 pub struct Qp {
-    // Dropped in this order: the protection domain last.
     shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
     send: Lock<SendPoster>,
     recv: Lock<RecvPoster>,
-    /// Number of work requests posted since the last push.
+    /// Number of send work requests posted since the last call of `Shared::push` for this queue pair.
     posts_waiting: AtomicU32,
-    /// Value of [`crate::drive::Activity::polls`] after the last push.
+    /// Value of [`crate::drive::Activity::polls`] after the last call of `Shared::push` for this queue pair.
     polls_seen: AtomicU64,
+    // Held, because the completion queues and the protection domain must outlive the queue pair.
     _cqs: [Arc<CqInner>; 2],
     _pd: Arc<PdInner>,
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because `new` created queue pair `qpn` and only this drop destroys it.
+        // Fails only after a fatal error, because queue pair `qpn` exists until this call.
         let _ = self.shared.lock().map(|mut driven| driven.engine.destroy_qp(self.qpn));
     }
 }
@@ -181,14 +181,14 @@ impl Qp {
         self.qpn
     }
 
-    /// Returns the endpoint that the peer connects to: QPN, first PSN sent, and the GID of index `gid_index` (zero if
-    /// the GID table has no entry of this index).
+    /// Returns the data that the peer needs to connect to this queue pair: QPN, PSN of the first request sent, and the
+    /// GID of index `gid_index` (zero if the GID table has no entry of this index).
     pub fn endpoint(&self, gid_index: u8) -> Endpoint {
         let gid = self.shared.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
         Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
-    /// Returns the state and the attributes (`ibv_query_qp`); `None` if the engine has no such queue pair.
+    /// Returns the state and the attributes (`ibv_query_qp`); `None` if the engine has no queue pair of this number.
     pub fn query(&self) -> Option<(QpState, Attributes)> {
         self.shared.inspect().engine.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
     }
@@ -198,11 +198,11 @@ impl Qp {
         self.shared.inspect().engine.qp_counters(self.qpn).unwrap_or_default()
     }
 
-    /// Changes the state and attributes (`ibv_modify_qp`). If `attr` has an address vector, blocks until the
-    /// destination's MAC is resolved, for 3 s at most.
+    /// Changes the state and the attributes of the queue pair (`ibv_modify_qp`). If `attr` has an address vector,
+    /// blocks until the destination's MAC is resolved, for 3 s at most.
     ///
     /// # Errors
-    /// [`Error::Modify`] names the missing or refused attribute. If `attr` has an address vector: the errors of
+    /// [`Error::Modify`] names the missing or refused attribute. If `attr` has an address vector, also the errors of
     /// [`Context::resolve`](crate::Context::resolve), and [`Error::NotUnicast`].
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         if let Some(path) = &attr.path {
@@ -221,7 +221,7 @@ impl Qp {
     /// Moves the queue pair from RESET through INIT to RTR, connected to `peer`.
     ///
     /// # Errors
-    /// Those of [`Qp::modify`].
+    /// The errors of [`Qp::modify`].
     pub fn connect_to_receive(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.modify(&QpAttr {
             state: Some(QpState::Init),
@@ -252,7 +252,7 @@ impl Qp {
     /// Moves the queue pair from RESET through INIT and RTR to RTS, connected to `peer`.
     ///
     /// # Errors
-    /// Those of [`Qp::modify`].
+    /// The errors of [`Qp::modify`].
     pub fn connect(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.connect_to_receive(peer, options)?;
         self.modify(&QpAttr {
@@ -266,7 +266,7 @@ impl Qp {
         })
     }
 
-    /// Posts a send work request.
+    /// Posts a send work request (`ibv_post_send`).
     ///
     /// # Errors
     /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the send queue is unchanged.
@@ -311,8 +311,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts `requests` in order, with one push to the engine. Returns the number of requests posted, and the error of
-    /// the first request that was refused.
+    /// Posts the send work requests `requests` in order, up to the first refused one; locks the engine once at most.
+    /// Returns the number of work requests posted, and the error of the refused work request.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
         if let Err(error) = self.shared.check() {
             return (0, Err(error));
@@ -332,9 +332,10 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Sends the posted work requests (a push): at once if an application thread polled the engine since the last push,
-    /// otherwise when `POSTS_PER_PUSH` work requests are waiting. The next poll sends work requests that still wait.
-    /// Threads that post at the same time may miscount, which delays a work request until the next poll at most.
+    /// Pushes the send work requests that were posted (makes the engine send them) if `POSTS_PER_PUSH` or more were
+    /// posted since the last push, or if an application thread polled the engine since then. Otherwise the next poll of
+    /// the engine sends them. Threads that post at the same time may miscount, which delays a work request until the
+    /// next poll at most.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;
@@ -349,7 +350,7 @@ impl Qp {
         self.polls_seen.store(activity.polls(), Ordering::Relaxed);
     }
 
-    /// Posts a receive work request.
+    /// Posts a receive work request (`ibv_post_recv`).
     ///
     /// # Errors
     /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the receive queue is unchanged.

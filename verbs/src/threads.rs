@@ -14,7 +14,8 @@ use crate::inbox::Inbox;
 
 const ROUNDS: u64 = 100_000;
 
-/// A substitute for the engine: two doorbells, and the number of the last work request sent for each doorbell.
+/// A substitute for the engine in these tests: the doorbells of two send queues, and for each send queue the number of
+/// the last work request posted, and of the last work request sent.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     posted: Arc<[AtomicU64; 2]>,
@@ -64,7 +65,7 @@ fn is_readable(fd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
-/// Not run under ThreadSanitizer, which does not see all synchronisation by the standard library's mutex.
+/// Not run under ThreadSanitizer, which does not see that the mutex of the standard library synchronises the threads.
 #[test]
 fn events_that_were_taken_leave_nothing_to_read() {
     let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

@@ -1,8 +1,8 @@
-//! Log lines for counters that should not grow: address conflicts, refused keys, full buffers.
+//! Log lines about counters that should not grow: address conflicts, refused keys (P_Key, L_Key, R_Key), full buffers.
 //!
-//! The background thread compares counters at intervals, because the data path may only count. The first growth of a
-//! counter is logged at once. While the counter continues to grow, the interval between lines doubles, and each line
-//! has the growth since the previous line:
+//! The background thread compares the counters at intervals, because the data path does not log. The first growth of a
+//! counter is logged at once. While the counter continues to grow, the interval between log lines doubles, and each log
+//! line has the growth since the previous log line:
 //!
 //! ```text
 //!   time in s   0      0.6   1                 3                 later
@@ -12,14 +12,15 @@
 
 use roce::time::Instant;
 
-/// Interval of comparisons; not shorter, because reading a driver's statistics may query the NIC.
+/// Interval at which counters are compared, in nanoseconds; not shorter, because reading a driver's statistics may
+/// query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// Interval from the first line about a counter to the second; doubled with each further line.
+/// Shortest interval from the first log line about a counter to the second; doubled with each further log line.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
-/// Longest interval between two lines about a counter.
+/// Upper bound of the doubled interval between two log lines about a counter that grows.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// Largest number of queue pairs whose counters are summed at every comparison. With more queue pairs, their counters
-/// are summed only after a queue pair went into error, because the sum is computed with the engine locked.
+/// Largest number of queue pairs whose counters are summed at every comparison. If there are more queue pairs, their
+/// counters are summed only after a queue pair went into error, because the engine is locked during the sum.
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Names of counters that should not grow, and the meaning of their growth.
@@ -49,7 +50,7 @@ const CONCERNS: [(&str, &str); 12] = [
 struct Said {
     count: u64,
     at: Instant,
-    /// Time from `at` to the next line, at least.
+    /// Shortest time from `at` to the next log line about the counter.
     interval_nanos: u64,
 }
 
@@ -57,7 +58,7 @@ struct Said {
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Value of `Engine::qp_errors` at the last comparison.
+    /// Number of times that queue pairs had gone into error at the last comparison.
     qp_errors: u64,
 }
 
@@ -66,7 +67,8 @@ impl Watch {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Returns whether `LOOK_INTERVAL_NANOS` have passed since the last comparison; if so, `now` is recorded.
+    /// Returns whether a comparison is due, because `LOOK_INTERVAL_NANOS` have passed since the last one. If so,
+    /// records `now` as the time of this comparison.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -75,15 +77,16 @@ impl Watch {
         due
     }
 
-    /// Returns whether this comparison includes the sums over `qp_count` queue pairs; `qp_errors` is the number of
-    /// times that a queue pair went into error.
+    /// Returns whether this comparison includes the sums of the counters of all `qp_count` queue pairs: always up to
+    /// `SUMMED_QPS_MAX` queue pairs, otherwise only if `qp_errors`, the number of times that a queue pair went into
+    /// error, has changed.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
-    /// Compares `counters`, in any order, with their last log lines, and returns the log lines that are due. A counter
-    /// that `counters` does not contain counts as unchanged.
+    /// Compares the values in `counters` with the values in the last log lines, and returns the log lines that are due.
+    /// A counter that `counters` does not contain is taken as unchanged; the order does not matter.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -106,8 +109,8 @@ impl Watch {
                 continue;
             }
             lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
-            // If two intervals passed without a line, the growth had ended. The new growth has a new cause, so the
-            // interval starts at its minimum.
+            // Two intervals without a log line show that the counter had stopped growing. The new growth probably has
+            // another cause, so the interval is reset to its minimum.
             let has_rested = since >= 2 * last.interval_nanos;
             let interval_nanos = if has_rested {
                 INTERVAL_MIN_NANOS
