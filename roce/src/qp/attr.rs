@@ -24,7 +24,7 @@ pub enum PathMtu {
     Mtu4096,
 }
 
-/// Bytes of an interface's MTU reserved for headers and ICRC (the value of Linux's rxe).
+/// Bytes by which the MTU of an interface must exceed the path MTU, for headers and ICRC; the value of Linux's rxe.
 pub const HEADER_ROOM_BYTES: usize = 80;
 
 impl PathMtu {
@@ -32,17 +32,17 @@ impl PathMtu {
     pub const ALL: [PathMtu; 5] =
         [PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096];
 
-    /// Returns the payload bytes of a full packet, 256 to 4096.
+    /// Returns the path MTU in bytes, 256 to 4096.
     pub const fn bytes(self) -> u32 {
         256 << self as u32
     }
 
-    /// Returns the path MTU of exactly `bytes`; `None` if there is none.
+    /// Returns the path MTU of `bytes` bytes; `None` unless `bytes` is 256, 512, 1024, 2048 or 4096.
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// Returns the largest path MTU that fits an interface of `mtu_bytes`; `None` below 336 bytes.
+    /// Returns the largest path MTU for an interface with an MTU of `mtu_bytes`; `None` below 336 bytes (256 + 80).
     pub fn largest_for(mtu_bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() as usize + HEADER_ROOM_BYTES <= mtu_bytes)
     }
@@ -53,19 +53,19 @@ impl PathMtu {
 pub struct AddressVector {
     /// GID of the peer.
     pub dgid: Gid,
-    /// Index of the local GID, which must be of the same family as `dgid` (IPv4 or IPv6).
+    /// Index of the source GID in the port's GID table; source GID and `dgid` must both be IPv4, or both IPv6.
     pub sgid_index: u8,
-    /// Flow label of the IPv6 header, 20 bits; the UDP source port is derived from it. 0: the port is derived from
-    /// both queue pair numbers.
+    /// Flow label of the IPv6 header, 20 bits, from which the UDP source port is derived. 0: the UDP source port is
+    /// derived from the local and the remote QPN.
     pub flow_label: u32,
-    /// Time to live, or hop limit; 0: 64.
+    /// Time to live (IPv4) or hop limit (IPv6); 0 stands for 64.
     pub hop_limit: u8,
-    /// Traffic class: DSCP and ECN. ECN bits of 0 become ECT(0) if the congestion control needs CE marks.
+    /// Traffic class: DSCP and ECN field. If the congestion control needs CE marks, ECN 0 is sent as ECT(0).
     pub traffic_class: u8,
 }
 
 impl AddressVector {
-    /// Returns the address vector to `dgid` from the GID of index `sgid_index`; all other fields are 0.
+    /// Returns the address vector to `dgid` from the source GID of index `sgid_index`; all other fields are 0.
     pub const fn new(dgid: Gid, sgid_index: u8) -> Self {
         AddressVector { dgid, sgid_index, flow_label: 0, hop_limit: 0, traffic_class: 0 }
     }
@@ -74,50 +74,51 @@ impl AddressVector {
 /// Parameters of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
-    /// Protection domain of the queue pair, and of the memory it may access.
+    /// Protection domain: the queue pair may access only memory regions of the same protection domain.
     pub pd: PdId,
     /// Completion queue of the send queue.
     pub send_cq: CqId,
     /// Completion queue of the receive queue.
     pub recv_cq: CqId,
-    /// Maximum outstanding send work requests.
+    /// Maximum number of outstanding send work requests.
     pub max_send_wr: u32,
-    /// Maximum outstanding receive work requests.
+    /// Maximum number of outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// Maximum gather entries of a send work request.
+    /// Maximum number of scatter/gather entries of a send work request.
     pub max_send_sge: u32,
-    /// Maximum scatter entries of a receive work request.
+    /// Maximum number of scatter entries of a receive work request.
     pub max_recv_sge: u32,
-    /// Maximum inline bytes of a send work request.
+    /// Maximum number of inline bytes of a send work request.
     pub max_inline_bytes: u32,
-    /// Every send work request writes a CQE (`sq_sig_all`); otherwise only signaled and failed ones do.
+    /// True: every send work request writes a CQE (`sq_sig_all`). False: only signaled and failed ones do.
     pub signal_all: bool,
 }
 
-/// Order in which payload is placed in memory that a peer writes to (`ibv_query_qp_data_in_order`).
+/// Order in which payloads of the peer's SENDs and WRITEs are placed (compare `ibv_query_qp_data_in_order`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In PSN order: a reader that polls memory sees the first byte before the last, and a WRITE before the next.
+    /// In PSN order: a program that polls memory sees the first byte of a WRITE before the last, and a WRITE before the
+    /// next WRITE.
     #[default]
     InOrder,
-    /// SENDs and WRITEs on arrival, even out of order (RFC 5041 section 5). Memory is undefined until the
-    /// completion, and of two concurrent WRITEs to the same bytes either may remain. A loss costs the responder
-    /// less, because payloads do not wait in the reorder buffer.
+    /// On arrival, even out of order (RFC 5041 section 5): WRITEs, and under selective repeat SENDs. Memory is
+    /// undefined until the completion. If two outstanding WRITEs write the same bytes, either may remain. After a loss
+    /// the responder needs less CPU time, because placed payloads do not wait in the reorder buffer.
     Relaxed,
 }
 
-/// Attributes to modify; `None` leaves one unchanged. Fields and units are those of `struct ibv_qp_attr`.
+/// Attributes to modify, with the fields and units of `struct ibv_qp_attr`. A field that is `None` changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
     /// New state; `None`: unchanged.
     pub state: Option<QpState>,
-    /// State assumed by the caller; the modification is refused if the queue pair is in another.
+    /// State that the caller assumes: if the queue pair is in another state, the modification is refused.
     pub current_state: Option<QpState>,
-    /// Index in the P_Key table, which has one entry.
+    /// Index of the P_Key in the P_Key table: 0, because the table has one entry.
     pub pkey_index: Option<u16>,
-    /// Port number, from 1.
+    /// Port number: 1, because a device has one port.
     pub port_num: Option<u8>,
-    /// Access rights of the peer's requests.
+    /// Access that the queue pair grants to the peer's requests.
     pub access: Option<Access>,
     /// Address vector of the peer.
     pub path: Option<AddressVector>,
@@ -127,19 +128,19 @@ pub struct QpAttr {
     pub dest_qpn: Option<Qpn>,
     /// Expected PSN of the peer's first request.
     pub rq_psn: Option<Psn>,
-    /// PSN of the first request.
+    /// PSN of the first request that this queue pair sends.
     pub sq_psn: Option<Psn>,
-    /// Responder resources: READs served at once for the peer, and remembered for duplicates (IBA 9.7.5.1.2).
+    /// Responder resources: READs of the peer served at once, and remembered to recognise duplicates (IBA 9.7.5.1.2).
     pub max_dest_rd_atomic: Option<u8>,
-    /// Maximum outstanding READs; no more than the peer's responder resources.
+    /// Maximum number of READs that this queue pair has outstanding; no more than the peer's responder resources.
     pub max_rd_atomic: Option<u8>,
-    /// Timer code of RNR NAKs, 5 bits: the shortest wait before the peer retransmits (IBA 9.7.5.2.8).
+    /// Timer code of the RNR NAKs sent, 5 bits: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
     pub min_rnr_timer: Option<u8>,
     /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite (IBA 9.7.6.1.3).
     pub timeout: Option<u8>,
-    /// Retry count, 3 bits: timeouts and PSN sequence errors without progress before a work request fails.
+    /// Retry count, 3 bits: local ACK timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: Option<u8>,
-    /// RNR retry count, 3 bits; 7: infinite.
+    /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: any number.
     pub rnr_retry: Option<u8>,
     /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: go-back-N. Takes effect if set no
     /// later than the transition to RTR.
@@ -153,8 +154,8 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Returns the attributes given, as bits of `enum ibv_qp_attr_mask`. Not counted: `state`, which every
-    /// transition has, and the extensions, which have no bit.
+    /// Returns the attributes that are not `None`, as bits of `enum ibv_qp_attr_mask`. `state`, which every transition
+    /// has, and the extensions to `ibv_qp_attr` are not included.
     pub(crate) fn mask(&self) -> AttrMask {
         let given = [
             (self.current_state.is_some(), AttrMask::CUR_STATE),

@@ -10,20 +10,20 @@ use crate::psn::Psn;
 /// Parameters of a queue pair that its peer must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Local identifier, 16 bits. RoCE has none: 0, or data of the program's own.
+    /// Local identifier (LID), 16 bits. RoCE has no LIDs: 0, or data of the application.
     pub lid: u16,
     /// Number of the queue pair.
     pub qpn: Qpn,
-    /// PSN of its first request.
+    /// PSN of the first request that the queue pair sends.
     pub psn: Psn,
-    /// GID of its port.
+    /// GID of the queue pair's port.
     pub gid: Gid,
 }
 
-/// Longest excerpt of a malformed line in an error, in characters.
+/// Longest excerpt of a malformed line in an error message, in characters.
 const QUOTED_CHARS_MAX: usize = 64;
 
-/// Reason for refusing a line.
+/// Reason for refusing a line of text as an [`Endpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// The line is not of the form `LID:QPN:PSN:GID`.
@@ -31,7 +31,7 @@ pub enum EndpointError {
         "`{0}` is no LID:QPN:PSN:GID line of hexadecimal numbers: is the peer of the same program and version?"
     )]
     Format(String),
-    /// The queue pair number is reserved: 0 and 1 for management, 2^24 - 1 for multicast (IBA 3.2.5).
+    /// The QPN is reserved: 0 and 1 for management, 2^24 - 1 for multicast (IBA 3.2.5).
     #[error("queue pair number {0} is reserved, and no connection can lead there")]
     ReservedQpn(Qpn),
 }
@@ -52,7 +52,7 @@ impl FromStr for Endpoint {
         let fields: Vec<&str> = text.trim_end_matches(['\0', '\n']).splitn(5, ':').collect();
         let &[lid, qpn, psn, gid] = fields.as_slice() else { return Err(wrong()) };
         let lid = hex(lid, 1..=4).and_then(|lid| u16::try_from(lid).ok()).ok_or_else(wrong)?;
-        // Both numbers have 24 bits: six digits.
+        // QPN and PSN have 24 bits: at most six hexadecimal digits.
         let number = |field| hex(field, 1..=6).and_then(|number| u32::try_from(number).ok());
         let (qpn, psn) = (number(qpn).ok_or_else(wrong)?, number(psn).ok_or_else(wrong)?);
         let gid = hex(gid, 32..=32).ok_or_else(wrong)?;
@@ -66,7 +66,7 @@ impl FromStr for Endpoint {
 /// QPNs of the two management queue pairs, and of multicast.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xFF_FFFF];
 
-/// Parses `digits` hexadecimal digits; `from_str_radix` alone would accept a sign.
+/// Parses a number whose count of hexadecimal digits is in `digits`; `from_str_radix` alone would accept a sign.
 fn hex(field: &str, digits: RangeInclusive<usize>) -> Option<u128> {
     let is_hex = digits.contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(field, 16).ok().filter(|_| is_hex)

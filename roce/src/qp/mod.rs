@@ -1,4 +1,4 @@
-//! Queue pairs: their states and attributes, and the reliable connection.
+//! Queue pairs: states, attributes, and the protocol of the reliable connection (RC) service.
 
 // No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
 // (docs/ARCHITECTURE.md, decision 7).

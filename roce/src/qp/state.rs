@@ -12,19 +12,19 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum QpState {
-    /// Created or reset: nothing may be posted, and packets are dropped.
+    /// Created or reset: work requests cannot be posted, and received packets are dropped.
     Reset = 0,
-    /// Receives may be posted; packets are dropped.
+    /// Receives may be posted; received packets are dropped.
     Init = 1,
-    /// Ready to receive: requests are executed, but none may be posted.
+    /// Ready to receive: the peer's requests are executed; receives may be posted, sends may not.
     Rtr = 2,
-    /// Ready to send: requests are executed and sent.
+    /// Ready to send: sends and receives may be posted; requests are sent and executed.
     Rts = 3,
-    /// Send queue drain: started work requests complete, and no other starts.
+    /// Send queue drain: send work requests that have started complete, and further ones do not start.
     Sqd = 4,
-    /// Send queue error: unreliable transports only.
+    /// Send queue error: a state of unreliable transports only.
     Sqe = 5,
-    /// Error: all work requests are flushed, and packets are dropped.
+    /// Error: all work requests are flushed, and received packets are dropped.
     Err = 6,
 }
 
@@ -42,12 +42,12 @@ impl QpState {
         }
     }
 
-    /// Whether packets are received: in RTR, RTS and SQD.
+    /// Returns whether packets are received in this state: true in RTR, RTS and SQD.
     pub const fn receives(self) -> bool {
         matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
-    /// Whether sends may be posted: in RTS, SQD and SQE, and in ERR, where they are flushed.
+    /// Returns whether sends may be posted in this state: true in RTS, SQD, SQE and ERR. In ERR the sends are flushed.
     pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
@@ -79,7 +79,7 @@ attr_bits! {
 }
 
 impl AttrMask {
-    /// The empty set.
+    /// The empty set of attributes.
     pub const NONE: AttrMask = AttrMask(0);
 
     /// Returns the attributes of this set that are not in `other`.
@@ -87,7 +87,7 @@ impl AttrMask {
         AttrMask(self.0 & !other.0)
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set has no attribute.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -114,7 +114,7 @@ impl fmt::Display for AttrMask {
     }
 }
 
-/// A permitted transition, and the attributes that it requires and allows.
+/// A permitted transition between states of a queue pair, and the attributes that it requires and allows.
 struct Transition {
     from: QpState,
     to: QpState,
@@ -126,8 +126,8 @@ const fn row(from: QpState, to: QpState, required: AttrMask, optional: AttrMask)
     Transition { from, to, required, optional }
 }
 
-/// Transitions of a reliable connection. Those to RESET and to ERR are not listed: any state has them, and they
-/// allow no attribute but `CUR_STATE`.
+/// Transitions of a reliable connection, except those to RESET and ERR: these two are permitted in every state, and
+/// allow the attribute `CUR_STATE` only.
 #[rustfmt::skip]
 const RC_TRANSITIONS: &[Transition] = {
     use QpState::*;
@@ -152,10 +152,10 @@ const RC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Reason for refusing a modification; the queue pair is unchanged.
+/// Reason for refusing to modify a queue pair; its state and attributes stay as they were.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// No transition leads from `from` to `to`.
+    /// The state cannot change from `from` to `to`.
     #[error("a queue pair cannot go from {from} to {to}")]
     NoSuchTransition {
         /// Present state.
@@ -170,19 +170,19 @@ pub enum ModifyError {
         from: QpState,
         /// Requested state.
         to: QpState,
-        /// Required and not given.
+        /// Attributes that are required and not given.
         missing: AttrMask,
-        /// Given and neither required nor optional.
+        /// Attributes that are given and neither required nor optional.
         not_allowed: AttrMask,
     },
-    /// A value is out of range.
+    /// The value of an attribute is out of range.
     #[error("{attribute} = {value} is out of range: {needed}")]
     OutOfRange {
         /// Name of the attribute.
         attribute: &'static str,
-        /// Value given.
+        /// Value given for the attribute.
         value: u64,
-        /// Permitted values.
+        /// Permitted values of the attribute, as text.
         needed: String,
     },
     /// The present state is not `QpAttr::current_state`.
@@ -193,20 +193,20 @@ pub enum ModifyError {
         /// Present state.
         actual: QpState,
     },
-    /// The device has no queue pair of that number.
+    /// The device has no queue pair with the QPN given.
     #[error("this device has no queue pair with that number")]
     UnknownQp,
-    /// The address vector cannot be used.
+    /// Packets cannot be sent with the address vector given.
     #[error("no path to {dgid}: {reason}")]
     NoPath {
         /// GID of the peer.
         dgid: crate::id::Gid,
-        /// Cause, and what to do.
+        /// Cause and remedy, as text.
         reason: String,
     },
 }
 
-/// Checks that a reliable connection may go from state `from` to state `to` with exactly the attributes `given`.
+/// Checks that a reliable connection may change from state `from` to state `to` with exactly the attributes `given`.
 /// Errors: `NoSuchTransition`, `WrongAttributes`.
 pub(crate) fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
     let anywhere = [Transition { from, to, required: AttrMask::NONE, optional: AttrMask::CUR_STATE }];
