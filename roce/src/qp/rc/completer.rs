@@ -17,19 +17,19 @@ use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
 use crate::recovery::{AckEvent, SelectiveRepeat};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
-/// State of queue pair and device that a response uses.
+/// State of queue pair and device that the completer needs to process a response.
 pub(crate) struct Completer<'a> {
     /// Send work requests not yet completed.
     pub outstanding: &'a mut Outstanding,
     /// Oldest unacknowledged PSN.
     pub una: Psn,
-    /// PSNs sent, counted from `una`.
+    /// Number of PSNs sent from `una` on.
     pub sent: u32,
-    /// State of each packet, if selective repeat was agreed.
+    /// State of each packet in the window under selective repeat; `None` under go-back-N.
     pub selective: Option<&'a SelectiveRepeat>,
     /// Path MTU, in bytes.
     pub mtu_bytes: u32,
-    /// Registered memory.
+    /// Memory regions of the device.
     pub memory: &'a MemoryTable,
     /// Protection domain of the queue pair.
     pub pd: PdId,
@@ -38,12 +38,12 @@ pub(crate) struct Completer<'a> {
 }
 
 impl Completer<'_> {
-    /// Processes a response packet, and places the payload of a READ response.
+    /// Processes a response packet. If it is a READ response, places its payload.
     pub(crate) fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         if psn.index_in(self.una, self.sent).is_none() {
             if self.selective.is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
-                // The PSN of a SACK is the first one missing, which may be `una + sent`.
+                // The PSN of a SACK is the expected PSN: `una + sent` if the responder has executed all requests sent.
                 return self.on_sack(packet);
             }
             self.counters.stale_responses += 1;
@@ -85,8 +85,8 @@ impl Completer<'_> {
             }
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
         };
-        // Implied NAK: the peer sends the responses of a READ before this ACK or NAK, so those missing were lost.
-        // Retransmitting the READ elicits the ACK or NAK anew.
+        // Implied NAK: the peer sends the responses of a READ before a later ACK or NAK, so those missing were lost.
+        // The retransmitted READ elicits the ACK or NAK anew.
         if self.selective.is_some() {
             let ack =
                 matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequenceError));
@@ -143,7 +143,7 @@ impl Completer<'_> {
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
         let is_last = place.packet + 1 == place.span.packets;
-        // Responses to a retransmitted part of a READ may end before the READ does.
+        // Under selective repeat a part of a READ may be retransmitted, whose last response is LAST or ONLY.
         let ends = packet.info.ends_message();
         let ends_right = if self.selective.is_some() { ends || !is_last } else { ends == is_last };
         if packet.payload.len() != wanted_bytes as usize || !ends_right {
@@ -164,7 +164,7 @@ impl Completer<'_> {
 
 /// Destination of the completions of a send queue.
 pub(crate) struct SendCompletions<'a> {
-    /// All completion queues.
+    /// Completion queues of the device.
     pub cqs: &'a mut CqTable,
     /// Completion queue of the send queue.
     pub cq: CqId,
@@ -175,7 +175,7 @@ pub(crate) struct SendCompletions<'a> {
 }
 
 impl SendCompletions<'_> {
-    /// Completes every work request whose PSNs are all below `una`; a CQE is written if it is signaled.
+    /// Completes every work request whose PSNs are all below `una`, and writes a CQE if the work request is signaled.
     #[inline]
     pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
@@ -191,7 +191,7 @@ impl SendCompletions<'_> {
         }
     }
 
-    /// Completes the oldest work request with an error status; false if there is none.
+    /// Completes the oldest work request with the error `status`. Returns false if no work request is posted.
     pub(crate) fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);

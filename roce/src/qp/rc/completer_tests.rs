@@ -1,5 +1,5 @@
-//! Table of the completer: the event that each response gives, by the requests in flight. Each row gives una and the
-//! number of PSNs sent from una on; a PSN from index 8 on is never sent.
+//! Table tests of the completer: the event that a response gives. All rows have these requests in flight, of which
+//! those below the una of the row are acknowledged; a PSN from index 8 on was never sent.
 //!
 //! ```text
 //!   index   0      1  2  3   4      5  6    7        8
@@ -23,10 +23,10 @@ use std::sync::Arc;
 
 const PD: PdId = PdId(1);
 const SENT_PKTS: u32 = 8;
-/// Bytes of the first READ: its last response has 100.
+/// Length of the first READ in bytes; its last response has 100 bytes.
 const READ_BYTES: u32 = 2 * MTU_BYTES + 100;
 const SHORT_READ_BYTES: u32 = 8;
-/// Offset of the scatter list of the second READ in the region.
+/// Offset in the region at which the second READ is placed, in bytes.
 const SHORT_READ_AT: u64 = 4096;
 
 /// Requests in flight, and the memory that READ responses fill.
@@ -38,7 +38,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `access`: the rights of the memory that READs fill.
+    /// Creates the requests in flight. `access`: the rights of the memory that READs fill.
     fn new(access: Access) -> Self {
         let (mut memory, bytes) = (MemoryTable::new(1), Memory::alloc(8192));
         let (lkey, _) =
@@ -69,14 +69,14 @@ impl Bench {
         Bench { outstanding, memory, bytes, counters: QpCounters::default() }
     }
 
-    /// The event of a response with `una` as the oldest unacknowledged PSN. Under selective repeat the PSNs in `acked`
-    /// are acknowledged, too.
+    /// Returns the event of the response of `row`, with the una of `row`. Under selective repeat the PSNs in
+    /// `row.acked` are acknowledged, too.
     fn event(&mut self, row: &Row, is_selective: bool) -> Event {
         let sent = (SENT_PKTS as i32 - row.una) as u32;
         let mut scheme = SelectiveRepeat::new(psn(row.una), 64);
         scheme.on_sent(sent);
         row.acked.iter().for_each(|index| scheme.on_acked(crate::psn::PsnSpace::Response, psn(*index), 1));
-        // As the engine does: all below una is completed.
+        // As the engine does, completes all work requests below una.
         while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(row.una)) <= Some(0)) {
             self.outstanding.pop();
         }
@@ -102,23 +102,23 @@ impl Bench {
     }
 }
 
-/// A [`ResponseEvent`], with indices for PSNs.
+/// A [`ResponseEvent`] with indices instead of PSNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Ignored,
-    /// Go-back-N: all before are acknowledged.
+    /// Go-back-N: all PSNs below this index are acknowledged.
     Acked(i32),
-    /// Go-back-N: all before are acknowledged, and this one was lost.
+    /// Go-back-N: all PSNs below this index are acknowledged, and the one of this index was lost.
     Lost(i32),
-    /// Selective repeat: all requests before are executed.
+    /// Selective repeat: all requests below this index are executed.
     Executed(i32),
-    /// Selective repeat: SACK.
+    /// Selective repeat: a SACK with this PSN.
     Sack(i32),
-    /// Selective repeat: READ response, and the end of its READ.
+    /// Selective repeat: a READ response with this PSN, and the PSN after its READ.
     Response(i32, i32),
-    /// Selective repeat: a READ response that is a duplicate.
+    /// Selective repeat: a duplicate READ response with this PSN.
     Duplicate(i32),
-    /// RNR NAK, and its wait in microseconds.
+    /// RNR NAK with this PSN, and its wait in microseconds.
     Rnr(i32, u64),
     Failed(i32, WcStatus),
 }
@@ -149,16 +149,16 @@ struct Row {
     /// Clause of the IBA; empty: a choice of this stack, or no clause is known with certainty.
     rule: &'static str,
     una: i32,
-    /// Selective repeat: READ responses received above una.
+    /// Selective repeat: indices of the READ responses received above una.
     acked: &'static [i32],
     response: Pkt,
     go_back_n: Event,
     selective: Event,
-    /// Counters under go-back-N, and under selective repeat.
+    /// Counters that the response increments under go-back-N, and under selective repeat.
     counters: [&'static str; 2],
 }
 
-/// Defaults of the rows: an ACK of the SEND in front.
+/// Defaults of the rows: an ACK of the SEND at index 0.
 const ROW: Row = Row {
     name: "",
     rule: "",
@@ -377,7 +377,7 @@ fn each_response_gives_its_event() {
 
 type PlacedRow = (&'static str, i32, Pkt, &'static [(usize, u8)]);
 
-/// Bytes of memory after one response, by byte offset; 0: unchanged.
+/// Rows: name, una, response, and bytes of memory after it: offset and value, 0 if unchanged.
 #[rustfmt::skip]
 const PLACED: &[PlacedRow] = &[
     ("FIRST", 1, first(1), &[(0, 0xA5), (255, 0xA5), (256, 0)]),

@@ -1,4 +1,4 @@
-//! Writes a packet to a port.
+//! Writes packets to a port: headers, payload and ICRC.
 
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
@@ -7,18 +7,18 @@ use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 /// Address vector of a connection, as packet headers, and the IPv4 identification to be sent next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketBuilder {
-    /// Headers, from Ethernet to BTH.
+    /// Headers of all packets to the peer, from Ethernet to BTH.
     pub template: HeaderTemplate,
     /// IPv4 identification of the next packet.
     pub ip_id: u16,
 }
 
-/// The port has no transmit buffer until a later poll.
+/// Error: the port has no free transmit buffer; a later poll may find one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortFull;
 
 impl PacketBuilder {
-    /// Returns a packet of `opcode` at `psn`, with AckReq, solicited event, FECN and BECN clear.
+    /// Returns the header fields of a packet with `opcode` and `psn`; AckReq, solicited event, FECN and BECN are 0.
     #[inline]
     pub(crate) fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
         PacketSpec {
@@ -33,15 +33,15 @@ impl PacketBuilder {
         }
     }
 
-    /// Returns the bytes of a frame, from its Ethernet header to its ICRC.
+    /// Returns the length of a frame in bytes, from its Ethernet header to its ICRC.
     #[inline]
     pub(crate) fn frame_bytes(&self, opcode: Opcode, payload_len: u32) -> u32 {
         let ext_len = opcode.info().map_or(0, |info| info.ext_len_bytes);
         u32::try_from(self.template.frame_len(ext_len, payload_len as usize)).unwrap_or(u32::MAX)
     }
 
-    /// Sends a CNP to the peer's queue pair: BECN, PSN 0, 16 zero bytes (IBA A17.9). Its UDP source port is that of
-    /// the address vector, so that it takes the route of ACKs.
+    /// Sends a CNP to the peer's queue pair: BECN 1, PSN 0, 16 bytes of 0 (IBA A17.9). The CNP has the UDP source port
+    /// of the connection, so that it takes the route of the ACKs through the network.
     pub(crate) fn emit_notification<P: Port>(
         &mut self,
         port: &mut P,
@@ -57,8 +57,8 @@ impl PacketBuilder {
         Ok(())
     }
 
-    /// Reserves a frame, writes its headers, calls `fill` for extension headers and payload, and seals the frame
-    /// with its ICRC.
+    /// Reserves a transmit buffer of `port`, writes the headers, calls `fill` to write extension headers and payload,
+    /// and appends the ICRC.
     #[inline]
     pub(crate) fn emit<P: Port>(
         &mut self,

@@ -1,5 +1,5 @@
-//! Shared by the tables of tests of this directory: packets built as frames, a port that records the frames sent, and
-//! a responder with its memory, its receive queue and a reorder buffer without limit.
+//! Parts of the table tests of this directory: packets built as frames, a port that records the frames sent, and a
+//! responder with its memory, its receive queue and a reorder buffer without limit.
 
 use super::emit::PacketBuilder;
 use super::requester::{TxContext, TxOutcome};
@@ -26,7 +26,7 @@ use crate::wire::{
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-/// PSN of index 0. Tables count PSNs from here; they wrap between the indices 2 and 3.
+/// PSN of index 0: tables number PSNs from this one on. PSNs wrap to 0 between the indices 2 and 3.
 pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
 pub(super) const MTU_BYTES: u32 = 256;
 
@@ -34,26 +34,26 @@ pub(super) const GBN: RecoveryScheme = RecoveryScheme::GoBackN;
 pub(super) const IMPROVED: RecoveryScheme = RecoveryScheme::ImprovedGoBackN;
 pub(super) const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 64 };
 
-/// Virtual address of the first byte of each region of a [`Bench`].
+/// Virtual address of the first byte of each memory region of a [`Bench`].
 pub(super) const VA: u64 = 0x1000;
-/// Length in bytes of each region of a [`Bench`].
+/// Length in bytes of each memory region of a [`Bench`].
 pub(super) const REGION_BYTES: u32 = 1 << 16;
 
-/// Regions of a [`Bench`]; an R_Key below their number stands for the R_Key of that region.
+/// Memory regions of a [`Bench`]: in a [`Pkt`], `RKey(i)` stands for the R_Key of region `i`.
 pub(super) const ALL: RKey = RKey(0);
 pub(super) const READABLE: RKey = RKey(1);
 pub(super) const WRITABLE: RKey = RKey(2);
 pub(super) const OTHER_PD: RKey = RKey(3);
 pub(super) const LOCAL_READ: RKey = RKey(4);
-/// Names no region.
+/// R_Key that belongs to no memory region.
 pub(super) const UNKNOWN: RKey = RKey(5);
 
-/// The PSN of an index.
+/// Returns the PSN of `index`, which may be negative.
 pub(super) const fn psn(index: i32) -> Psn {
     if index < 0 { FIRST_PSN.minus(index.unsigned_abs()) } else { FIRST_PSN.plus(index.unsigned_abs()) }
 }
 
-/// The index of a PSN.
+/// Returns the index of `psn`.
 pub(super) fn index_of(psn: Psn) -> i32 {
     psn.offset_from(FIRST_PSN).expect("tables stay within half the circle")
 }
@@ -62,7 +62,7 @@ pub(super) fn index_of(psn: Psn) -> i32 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pkt {
     pub(super) opcode: Opcode,
-    /// Index of its PSN.
+    /// Index of the PSN.
     pub(super) at: i32,
     pub(super) len_bytes: u32,
     /// Value of each payload byte.
@@ -78,7 +78,7 @@ pub(super) struct Pkt {
 }
 
 impl Pkt {
-    /// A packet whose RETH, if it has one, names `len_bytes` from [`VA`] of the region with all rights.
+    /// Returns a packet whose RETH, if the opcode has one, gives `len_bytes` from [`VA`] on in region [`ALL`].
     pub(super) const fn new(opcode: Opcode, at: i32, len_bytes: u32) -> Self {
         Pkt {
             opcode,
@@ -96,18 +96,18 @@ impl Pkt {
         }
     }
 
-    /// The same packet with another RETH.
+    /// Returns the packet with another RETH.
     pub(super) const fn remote(self, rkey: RKey, va: u64, len_bytes: u32) -> Self {
         Pkt { reth: Reth { va, rkey, len_bytes }, ..self }
     }
 
-    /// The same packet with another RecvETH: receive `number` of the connection, packet `packet` of the message.
+    /// Returns the packet with another RecvETH: receive `number` of the connection, packet `packet` of the message.
     pub(super) const fn numbered(self, number: u32, packet: u32) -> Self {
         let recv_seq = start::RECEIVE.wrapping_add(number);
         Pkt { recveth: RecvEth { recv_seq, packet }, ..self }
     }
 
-    /// Writes the frame. `keys`: the R_Keys of the regions.
+    /// Returns the frame. `keys`: the R_Keys of the memory regions.
     pub(super) fn frame(&self, keys: &[RKey]) -> Vec<u8> {
         let template = template();
         let ext_len = self.opcode.info().expect("an opcode of the table").ext_len_bytes;
@@ -153,7 +153,7 @@ fn template() -> HeaderTemplate {
     .expect("addresses of one family")
 }
 
-/// A port that records what is sent, and has room for `room` frames until the next flush.
+/// A port that records the frames sent, and has transmit buffers for `room` frames.
 pub(super) struct Recorder {
     frames: Vec<Vec<u8>>,
     room: usize,
@@ -181,11 +181,11 @@ impl Port for Recorder {
     fn tx_flush(&mut self) {}
 }
 
-/// A response as text: its kind and the index of its PSN.
+/// Returns a response as text: its kind and the index of its PSN.
 ///
 /// ```text
-///   A3 ACK    N3 NAK PSN sequence error    I3 invalid request    X3 remote access error    O3 remote operational error
-///   R3 RNR NAK    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
+///   A3 ACK    N3 NAK PSN sequence error    I3 NAK invalid request    X3 NAK remote access error
+///   R3 RNR NAK    O3 NAK remote operational error    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
 ///   S1<4[3,4]  SACK: expected PSN 1, trigger 4, PSNs 3 and 4 buffered    S1<0=[]  the trigger is a duplicate
 /// ```
 fn text_of(frame: &[u8]) -> String {
@@ -227,15 +227,15 @@ fn letter(code: NakCode) -> char {
     }
 }
 
-/// A responder in the place that the engine gives it.
+/// A responder with the memory, the queues and the reorder buffer that the engine gives it.
 pub(super) struct Bench {
     pub(super) responder: Responder,
     pub(super) counters: QpCounters,
     pub(super) memory: MemoryTable,
-    /// The bytes of all regions.
+    /// Memory that all regions share.
     pub(super) bytes: Memory,
     keys: Vec<RKey>,
-    /// Access rights of the queue pair.
+    /// Access that the queue pair grants to the peer's requests.
     pub(super) access: Access,
     poster: RecvPoster,
     rq: RecvQueue,
@@ -245,12 +245,12 @@ pub(super) struct Bench {
     congestion: Congestion,
     builder: PacketBuilder,
     pub(super) now: Instant,
-    /// Frames of the reorder buffer by PSN, and whether it has room.
+    /// Frames in the reorder buffer, by PSN, and whether it has room for more.
     pub(super) buffered: BTreeMap<u32, Vec<u8>>,
     pub(super) has_room: bool,
-    /// The engine transmits from this queue pair in its next poll.
+    /// The engine would transmit from this queue pair in its next poll.
     is_scheduled: bool,
-    /// MSNs of the responses sent, counted from that before the first request.
+    /// MSNs in the responses sent, counted from the MSN before the first request.
     pub(super) msns: Vec<u32>,
 }
 
@@ -312,18 +312,18 @@ impl Bench {
         self.poster.post(&RecvRequest { wr_id: offset, sges }).expect("there is room");
     }
 
-    /// Removes the region of `key`.
+    /// Deregisters the memory region of `key`.
     pub(super) fn deregister(&mut self, key: RKey) {
         let key = self.keys[key.0 as usize];
         self.memory.deregister(LKey(key.0)).expect("it is registered");
     }
 
-    /// Completions written since the last call.
+    /// Returns the completions written since the last call.
     pub(super) fn completions(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.poller.pop()).collect()
     }
 
-    /// Byte `offset` of the regions.
+    /// Returns byte `offset` of the memory.
     pub(super) fn byte(&self, offset: usize) -> u8 {
         let mut byte = [0];
         self.bytes.read(offset, &mut byte).expect("a byte of the region");
@@ -351,7 +351,7 @@ impl Bench {
         action
     }
 
-    /// Processes a packet as the engine does, with the packets behind a gap that it closes. Returns the action for
+    /// Processes a packet as the engine does and, if it closes a gap, the packets above the gap. Returns the action for
     /// the packet itself.
     pub(super) fn receive(&mut self, packet: &Pkt) -> ResponderAction {
         let frame = packet.frame(&self.keys);
@@ -382,7 +382,7 @@ impl Bench {
         }
     }
 
-    /// Transmits in one poll at most `budget` responses, to a port with `room` buffers. Returns them as text.
+    /// In one poll, sends at most `budget` responses to a port with `room` buffers. Returns the responses as text.
     pub(super) fn transmit(&mut self, mut budget: u32, room: usize) -> Vec<String> {
         let mut port = Recorder { frames: Vec::new(), room };
         if self.is_scheduled {
@@ -403,7 +403,7 @@ impl Bench {
         port.frames.iter().map(|frame| text_of(frame)).collect()
     }
 
-    /// Transmits all that is due, in as many polls as that takes.
+    /// Polls until no response is due. Returns the responses sent, as text.
     pub(super) fn transmit_all(&mut self) -> Vec<String> {
         let mut sent = Vec::new();
         while self.is_scheduled {
@@ -413,7 +413,7 @@ impl Bench {
     }
 }
 
-/// Counters that are not 0, by name; those that count all packets and bytes are left out.
+/// Returns names and values of the counters that are not 0, without the counters of all packets and bytes.
 pub(super) fn counted(counters: &QpCounters) -> String {
     let common = ["sent_pkts", "sent_bytes", "rcvd_bytes"];
     let counts = counters.iter().filter(|(name, count)| *count > 0 && !common.contains(name));

@@ -7,7 +7,7 @@
 //!                                                          acknowledges only this packet, retransmit all after it
 //!   2 PTO, 4 PTO, ..        retransmit the oldest packet   as after PTO
 //!   2 PTO, .. if >= RTO     both: retransmit as after 2 PTO, and report a loss to congestion control
-//!   local ACK timeout       both: use up a retry of `retry_count`; without a retry left, fail the work request
+//!   local ACK timeout       both: retransmit as above, and use up a retry; if none is left, fail the work request
 //! ```
 
 use super::outstanding::Outstanding;
@@ -15,24 +15,24 @@ use crate::psn::Psn;
 use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, RetransmitTimer, SelectiveRepeat};
 use crate::time::Instant;
 
-/// The retransmission timer, with timing that follows the round trip, and the loss window.
+/// Timer for probes, RTO and local ACK timeout of a requester, and the loss window of improved go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossTimer {
     pub(super) timer: RetransmitTimer,
-    /// Loss window of improved go-back-N, which retransmits all packets in flight after a loss.
+    /// Loss window: limits the packets in flight of improved go-back-N, because a loss retransmits all of them.
     loss_window: LossWindow,
-    /// Maximum packets in flight: the loss window, or 1 until a probe is acknowledged.
+    /// Maximum number of packets in flight: the loss window, or 1 until a probe of improved go-back-N is acknowledged.
     pub(super) in_flight_pkts_max: u32,
     pub(super) rto: AdaptiveRto,
-    /// Start of the local ACK timeout: last progress, last retry used up, or first packet in flight.
+    /// Start of the local ACK timeout: the last progress, the last use of a retry, or the sending that armed the timer.
     last_progress_at: Instant,
-    /// Time of the last response since the timer was armed, from which it is rearmed when it expires.
+    /// Time of the last READ response since the timer was armed. If set, the expired timer is rearmed from this time.
     last_rx_at: Option<Instant>,
-    /// Time of the last packet with AckReq.
+    /// Time at which the last packet with AckReq was sent.
     last_ack_req_at: Instant,
-    /// Improved go-back-N: a probe is in flight.
+    /// Under improved go-back-N: a probe is in flight.
     is_probing: bool,
-    /// Selective repeat: the last tail loss probe, and the last later probe: first PSN, count.
+    /// Under selective repeat: first PSN and number of PSNs of the last tail loss probe, and of the last later probe.
     probes: [(Psn, u32); 2],
 }
 
@@ -52,25 +52,25 @@ impl LossTimer {
         }
     }
 
-    /// Ends measurement and probe after an RNR NAK: the timed packet is acknowledged late, or retransmitted.
+    /// After an RNR NAK, ends the probe, and the round-trip measurement, because the ACK of the timed packet is late.
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
         self.end_probe();
     }
 
-    /// Whether `psn` was retransmitted as a probe: its duplicate is no sign of reordering.
+    /// Returns whether `psn` was retransmitted as a probe. A duplicate of a probe is no sign of reordering.
     pub(super) fn was_probe(&self, psn: Psn) -> bool {
         self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some())
     }
 
-    /// Ends the probe; returns whether one was in flight.
+    /// Ends the probe of improved go-back-N: the loss window applies again. Returns whether a probe was in flight.
     fn end_probe(&mut self) -> bool {
         self.in_flight_pkts_max = self.loss_window.window_pkts();
         std::mem::take(&mut self.is_probing)
     }
 
-    /// Records that `psn` was sent, after which `unacked_pkts` are in flight: times its first transmission if it has
-    /// AckReq, and arms the timer if stopped.
+    /// Records that `psn` was sent, after which `unacked_pkts` are in flight. If the timer is stopped, arms it. If the
+    /// packet has AckReq (`asks_for_answer`) and is not a retransmission, starts a round-trip measurement.
     #[inline]
     pub(super) fn on_packet_sent(
         &mut self,
@@ -83,7 +83,7 @@ impl LossTimer {
         if asks_for_answer {
             self.last_ack_req_at = now;
             if !is_retransmission {
-                // For a READ, the time to its first response.
+                // The round trip of a READ ends with its first response.
                 self.rto.on_sent(psn, now);
             }
         }
@@ -93,8 +93,8 @@ impl LossTimer {
         }
     }
 
-    /// Whether a shortest round trip has passed since the last packet with AckReq: a pacer may take so long over the
-    /// packets between two with AckReq that the probe timeout expires.
+    /// Returns whether the shortest round trip has passed since the last packet with AckReq. If so, the next packet has
+    /// AckReq, because a pacer may delay the packets up to the next AckReq until the probe timeout expires.
     #[inline]
     pub(super) fn is_ack_req_overdue(&self, now: Instant) -> bool {
         now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
@@ -106,7 +106,7 @@ impl LossTimer {
         self.last_progress_at = now;
     }
 
-    /// Rearms the timer if unacknowledged packets were sent, otherwise stops it; ends the backoff.
+    /// Ends the backoff. If sent packets are unacknowledged, rearms the timer, otherwise stops it.
     pub(super) fn rearm(&mut self, recovery: &Recovery, now: Instant) {
         self.rto.on_progress();
         if recovery.sent() > 0 {
@@ -116,9 +116,9 @@ impl LossTimer {
         }
     }
 
-    /// As [`LossTimer::rearm`], but the timer is rearmed when it expires, because most responses arrive in
-    /// bursts. If all is acknowledged it stops at once, otherwise an application that does not poll for a while
-    /// finds it expired.
+    /// As [`LossTimer::rearm`], but an armed timer is rearmed only when it expires, because READ responses arrive in
+    /// bursts. If all is acknowledged (`sent_pkts` is 0), the timer is stopped at once, because otherwise the next
+    /// packet sent after an idle time would be retransmitted as a probe.
     #[inline]
     pub(super) fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
         if sent_pkts == 0 {
@@ -134,8 +134,8 @@ impl LossTimer {
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
-    /// Processes an ACK or NAK under improved go-back-N, which acknowledged packets, or `lost` sending at a lost
-    /// one. Returns the round trip of the timed packet in nanoseconds, if it is acknowledged.
+    /// Updates loss window, probe and timer after an ACK or NAK under improved go-back-N; if `lost`, retransmission
+    /// begins at una. Returns the round trip of the timed packet in nanoseconds, if that packet is acknowledged.
     pub(super) fn on_ack_result(
         &mut self,
         recovery: &mut Recovery,
@@ -144,7 +144,7 @@ impl LossTimer {
         now: Instant,
     ) -> Option<u64> {
         if newly_acked_pkts == 0 && !lost {
-            // Responses in flight behind a lost READ response still arrive, so a probe is not due yet.
+            // READ responses behind a lost one still arrive, each an implied NAK, so a probe is not due yet.
             if self.timer.deadline().is_some() {
                 self.arm(recovery.unacked(), now);
             }
@@ -166,8 +166,8 @@ impl LossTimer {
         rtt_nanos
     }
 
-    /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if it is acknowledged. Where
-    /// sending `lost` the measurement is cancelled, because the packet is retransmitted.
+    /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if that packet is acknowledged. If
+    /// `lost`, cancels the measurement, because the timed packet is retransmitted.
     pub(super) fn take_rtt_sample(&mut self, recovery: &Recovery, lost: bool, now: Instant) -> Option<u64> {
         let timed = self.rto.timed()?;
         let is_answered = timed.index_in(recovery.una(), recovery.sent()).is_none();
@@ -178,8 +178,9 @@ impl LossTimer {
         rtt_nanos
     }
 
-    /// Under selective repeat, returns the round trip of the timed packet, in nanoseconds, once it is acknowledged. The
-    /// measurement is cancelled if the packet was lost or retransmitted (Karn's algorithm, RFC 6298 section 3).
+    /// Under selective repeat, returns the round trip of the timed packet in nanoseconds, once that packet is
+    /// acknowledged. If the packet is at una or above, and lost or retransmitted, cancels the measurement (Karn's
+    /// algorithm, RFC 6298 section 3).
     pub(super) fn take_rtt_sample_selective(
         &mut self,
         scheme: &SelectiveRepeat,
@@ -194,7 +195,8 @@ impl LossTimer {
         None
     }
 
-    /// Whether the expired timer is due; otherwise nothing is in flight, or a response has put it off.
+    /// Confirms an expired timer. If all packets are acknowledged, returns false. If a READ response arrived since the
+    /// timer was armed, arms the timer from that response on, and returns whether this wait is over, too.
     pub(super) fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
@@ -204,7 +206,7 @@ impl LossTimer {
         self.timer.take_expired(now)
     }
 
-    /// Whether the local ACK timeout has passed since the last progress; if so, it starts anew.
+    /// Returns whether the local ACK timeout has passed since its start. If so, the timeout starts anew.
     pub(super) fn take_ack_timeout(&mut self, now: Instant) -> bool {
         let has_passed = self.timer.has_passed(self.last_progress_at, now);
         if has_passed {
@@ -213,7 +215,7 @@ impl LossTimer {
         has_passed
     }
 
-    /// Makes `recovery` retransmit a probe after an expired wait. Returns the kind of the expiry.
+    /// Marks the packets of a probe for retransmission, after the timer expired. Returns the kind of the expiry.
     pub(super) fn on_expired(&mut self, recovery: &mut Recovery, outstanding: &mut Outstanding) -> Expiry {
         let expiry = self.rto.on_expired(recovery.unacked());
         match recovery {
@@ -237,8 +239,9 @@ impl LossTimer {
     }
 }
 
-/// Returns the probe, first PSN and count, for a `psn` whose READ request the peer may lack, because a part of it
-/// cannot be requested then: the last response missing of READs that the peer has, otherwise the whole READ.
+/// If `psn` belongs to a READ not known to be executed, returns first PSN and count of the probe to send instead,
+/// because only an executed READ can be requested in part: the last response of the executed READs, if missing,
+/// otherwise the whole READ of `psn`.
 fn probe_of_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
     let place = outstanding.find(psn).filter(|place| place.span.is_read)?;
     let last_due = scheme.executed().minus(1);

@@ -1,16 +1,18 @@
-//! Tables of the requester's timing: probe timeout, RTO, local ACK timeout, RNR wait and both retry counts, as events
-//! at times with the deadline and the action after each.
+//! Table tests of the requester's timing: probe timeout, RTO, local ACK timeout, RNR wait and both retry counts. A step
+//! is an event at a time, with the state after it.
 //!
 //! ```text
-//!   event    "20 ack 4": at 20 us, all PSNs before 4 are acknowledged
+//!   event    "20 ack 4": at 20 us, all PSNs below 4 are acknowledged
 //!     send N    N SENDs of one packet, the last with AckReq    read N   a READ of N responses
-//!     ack P, nak P    ACK of all before P; PSN sequence error at P
-//!     sack P Q..      SACK: all before P, and Q.. buffered     resp P   READ response P
-//!     rnr P W         RNR NAK at P with a wait of W us
+//!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
+//!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     resp P   READ response with PSN P
+//!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
-//!     time      the engine's timer
-//!   state    "100 >3 y6 n2 RetryExcErr": deadline 100 us, none: "-"; 3 is to be retransmitted; 6 of the retries and
-//!            2 of the RNR retries are left, where not all; error status. "* >3": the deadline differs between schemes
+//!     time      calls `Requester::on_time`
+//!   state    "100 >3 y6 n2 RetryExcErr", of which only the deadline is always there:
+//!     100    deadline in us; "-" none; "*" any, because it differs between schemes
+//!     >3     PSN 3 is retransmitted next
+//!     y6 n2  retries and RNR retries left, if not all; then the error status, if the work request failed
 //! ```
 
 use super::events::{ResponseEvent, SelectiveEvent};
@@ -25,14 +27,14 @@ use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
 
-/// Local ACK timeout by its code, in microseconds (IBA 9.7.6.1.3): 4.096 * 2^code.
+/// Codes of the local ACK timeout, which is 4.096 us * 2^code (IBA 9.7.6.1.3).
 const TIMEOUT_MS: u8 = 8; // 1048.576 us
 const TIMEOUT_SHORT: u8 = 5; // 131.072 us
 const TIMEOUT_NEVER: u8 = 0;
 
 struct Row {
     name: &'static str,
-    /// Clause of the IBA; empty: of this stack.
+    /// Clause of the IBA; empty: a choice of this stack.
     rule: &'static str,
     schemes: &'static [RecoveryScheme],
     timeout: u8,
@@ -54,7 +56,7 @@ const ROW: Row = Row {
     counters: "",
 };
 
-/// A requester whose packets count as sent.
+/// A requester whose packets are recorded as sent without a port.
 struct Sender {
     requester: Requester,
     outstanding: Outstanding,
@@ -83,7 +85,7 @@ impl Sender {
         Sender { requester, outstanding, counters, now, failed: None }
     }
 
-    /// Counts a packet of `span` PSNs as sent, as `Requester::account_for` does.
+    /// Records a packet of `span` PSNs as sent, as `Requester::account_for` does.
     fn sent(&mut self, span: u32, has_ack_req: bool) {
         let requester = &mut self.requester;
         let (psn, is_retransmission) =
@@ -230,8 +232,8 @@ fn check(rows: &[Row]) {
 
 const ALL_SCHEMES: &[RecoveryScheme] = &[GBN, IMPROVED, SELECTIVE];
 
-/// Before a round-trip sample the PTO is 100 us, with more than 3 packets in flight 320 us, and the RTO 1 ms. A first
-/// round trip of 20 us gives a PTO of 2 * 20 + 4 * 10 = 80 us, and an RTO of 100 us or 320 us.
+/// Before the first round-trip sample the PTO is 100 us, with more than 3 packets in flight 320 us, and the RTO 1 ms.
+/// After a first sample of 20 us the PTO is 2 * 20 + 4 * 10 = 80 us, and the RTO 100 us or 320 us.
 #[rustfmt::skip]
 const PROBES: &[Row] = &[
     Row { name: "before a round-trip sample the PTO is 100 us",
@@ -281,11 +283,11 @@ const PROBES: &[Row] = &[
     Row { name: "a timer that was not due does nothing", steps: &[("0 send 1", "100"), ("10 time", "100")], ..ROW },
 ];
 
-/// What the code does today. The comment states what it should do.
+/// Known faults: a row states the present behaviour, the comment in front of it the right one.
 #[rustfmt::skip]
 const PROBES_TODAY: &[Row] = &[
-    // "300": the ACK may be to the retransmission, so there is no round-trip sample (RFC 6298 section 3), and the PTO
-    // is still 100 us. Today 110 us count as the round trip, because una has passed the packet when it is looked up.
+    // Right: "300". The ACK may be to the retransmission, so there is no round-trip sample (RFC 6298 section 3), and
+    // the PTO stays 100 us. But 110 us are taken as a sample, because una has passed the packet before it is looked up.
     Row { name: "a retransmission is measured", schemes: &[SELECTIVE],
           steps: &[("0 send 1", "100"), ("100 time", "300 >0"), ("100 out", "300"), ("110 ack 1", "-"),
                    ("200 send 1", "640")],
@@ -447,23 +449,23 @@ const RNR_WAITS: &[Row] = &[
           steps: &[("0 send 1", "*"), ("10 ack 1", "-"), ("20 rnr 1 500", "-")], ..ROW },
 ];
 
-/// Rows in which the timer runs in an RNR wait, in which nothing may be sent: what the code does today. Each comment
-/// states what it should do.
+/// Known faults: the timer runs in an RNR wait, in which nothing may be sent. A row states the present behaviour, the
+/// comment in front of it the right one.
 #[rustfmt::skip]
 const RNR_WAITS_TODAY: &[Row] = &[
-    // "1040 >1 n5" until 1040: the SACK of packets behind the one refused arms the timer; a probe is counted, and then
-    // an RTO, which congestion control takes for a loss.
+    // Right: "1040 >1 n5" until 1040 us. But the SACK of packets above the refused one arms the timer: a probe is
+    // counted, and then an RTO, which is reported to congestion control as a loss.
     Row { name: "a SACK in an RNR wait arms the timer", schemes: &[SELECTIVE], timeout: TIMEOUT_NEVER,
           steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("30 send 3", "110"), ("40 rnr 1 1000", "1040 >1 n5"),
                    ("50 sack 1 2 3", "130 >1 n5"), ("130 time", "290 >1 n5"), ("290 time", "610 >1 n5")],
           counters: "sacks_received, tail_probes, roce_adp_retrans_to", ..ROW },
-    // "1010 >0 n5" until 1010: the work request fails although the peer has asked to wait.
+    // Right: "1010 >0 n5" until 1010 us. But the work request fails, although the peer demanded an RNR wait.
     Row { name: "timeouts in an RNR wait use up the retry count", schemes: &[SELECTIVE], timeout: TIMEOUT_SHORT,
           retry_count: 1, steps: &[("0 send 3", "100"), ("10 rnr 0 1000", "1010 >0 n5"), ("20 sack 0 1 2", "120 >0 n5"),
                    ("120 time", "131.072 >0 n5"), ("131.072 time", "262.144 >0 y0 n5"),
                    ("262.144 time", "1010 >0 y0 n5 RetryExcErr")],
           counters: "local_ack_timeout_err 2, sacks_received, tail_probes 2, retry_exceeded_err", ..ROW },
-    // "310 >0 n5" until 310: the end of the wait restores, without progress, the retries that the wait has used up.
+    // Right: "310 >0 n5" until 310 us. But timeouts in the wait use up retries, which its end restores.
     Row { name: "the end of an RNR wait restores the retry count", schemes: &[SELECTIVE], timeout: TIMEOUT_SHORT,
           retry_count: 2, steps: &[("0 send 3", "100"), ("10 rnr 0 300", "310 >0 n5"), ("20 sack 0 1 2", "120 >0 n5"),
                    ("120 time", "131.072 >0 n5"), ("131.072 time", "262.144 >0 y1 n5"),

@@ -6,7 +6,8 @@
 //!                 oldest                       end: the first PSN not yet assigned
 //!   assigned     '--- 3 work requests -------'
 //! ```
-//! A work request is assigned PSNs just before its first packet is sent. The PSNs stay assigned until it completes.
+//! A work request is assigned PSNs just before its first packet is sent. The PSNs stay assigned until the work request
+//! completes.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
@@ -14,23 +15,23 @@ use crate::queue::{SendQueue, SendWqe};
 use crate::recovery::circular_array::CircularArray;
 use crate::start;
 
-/// PSNs that may be assigned and unacknowledged at once: half the circle (IBA 9.7.2), which is also the longest
+/// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2), which is also the longest
 /// message at the smallest path MTU.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
 /// PSNs of a work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PsnSpan {
-    /// First PSN.
+    /// First PSN of the work request.
     pub first: Psn,
-    /// Number of PSNs, 1 to [`MAX_OUTSTANDING_PSNS`].
+    /// Number of PSNs of the work request, 1 to [`MAX_OUTSTANDING_PSNS`].
     pub packets: u32,
     /// The work request is a READ: responses complete it, not ACKs.
     pub is_read: bool,
 }
 
 impl PsnSpan {
-    /// PSN after the last.
+    /// Returns the PSN after the last PSN of the work request.
     pub(crate) const fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }
@@ -48,41 +49,42 @@ pub(crate) struct Kind {
 /// Position of a packet: its work request, and its index in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Outstanding work requests before its own.
+    /// Number of outstanding work requests before the one of the packet.
     pub index: u32,
-    /// Packets of the work request before this one.
+    /// Number of PSNs of the work request before that of the packet.
     pub packet: u32,
     /// PSNs of the work request.
     pub span: PsnSpan,
 }
 
 impl Place {
-    /// Packets of the work request from this one on, at least 1.
+    /// Returns the number of PSNs of the work request from that of the packet on, at least 1.
     pub(crate) fn rest_pkts(&self) -> u32 {
         self.span.packets - self.packet
     }
 }
 
-/// Send work requests not yet completed: those with PSNs, then those only posted.
+/// Send work requests not yet completed: first those with PSNs, then those that are posted and have no PSNs yet.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// Spans of assigned work requests, by absolute position.
+    /// PSNs of each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
     spans: CircularArray<PsnSpan>,
-    /// Beside each span, the recv WQE sequence number: receives that all messages before it consume, modulo 2^32.
+    /// Recv WQE sequence number of each work request with PSNs, indexed like `spans`.
     receives_before: CircularArray<u32>,
-    /// Absolute position of the oldest work request: +1 for each completed, modulo 2^32.
+    /// Position of the oldest work request in the send queue: +1 when a work request completes, modulo 2^32.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
     end: Psn,
     /// Recv WQE sequence number of the next work request to be assigned PSNs.
     receives: u32,
-    /// Absolute position of the work request found last, because PSNs are mostly looked up in order.
+    /// Position of the work request found last: `find` starts there, because PSNs are mostly looked up in order.
     cursor: u32,
 }
 
 impl Outstanding {
-    /// Assigns PSNs from `first` on to the work requests of `queue`, which holds at most `depth`.
+    /// Creates the state of `queue`, which holds at most `depth` work requests; the first is assigned PSNs from `first`
+    /// on.
     pub(crate) fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
         Outstanding {
             queue,
@@ -97,31 +99,31 @@ impl Outstanding {
         }
     }
 
-    /// Sets the first PSN. No work request may have PSNs yet.
+    /// Sets the PSN of the first request. No work request may have PSNs yet.
     pub(crate) fn set_first_psn(&mut self, first: Psn) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
         self.receives = start::RECEIVE;
     }
 
-    /// Returns the send queue, for posting rights, payloads and flushing.
+    /// Returns the send queue: to permit or refuse posts, to access payloads, and to flush work requests.
     pub(crate) fn queue(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
 
-    /// First PSN not yet assigned.
+    /// Returns the first PSN not yet assigned to a work request.
     #[inline]
     pub(crate) fn end(&self) -> Psn {
         self.end
     }
 
-    /// Number of work requests with PSNs.
+    /// Returns the number of work requests with PSNs.
     #[inline]
     pub(crate) fn assigned(&self) -> u32 {
         self.assigned
     }
 
-    /// Number of READs with PSNs.
+    /// Returns the number of READs with PSNs.
     #[inline]
     pub(crate) fn assigned_reads(&self) -> u32 {
         self.assigned_reads
@@ -132,14 +134,14 @@ impl Outstanding {
         *self.spans.at(self.position.wrapping_add(index))
     }
 
-    /// Returns the work request to be assigned PSNs next, if one is posted.
+    /// Returns the work request that is assigned PSNs next; `None` if all posted work requests have PSNs.
     #[inline]
     pub(crate) fn next_unassigned(&mut self) -> Option<&SendWqe> {
         self.queue.get(self.assigned)
     }
 
-    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the place of its first packet; `None` if
-    /// they and the `unacked` PSNs before them exceed [`MAX_OUTSTANDING_PSNS`].
+    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the position of its first packet. Assigns
+    /// none and returns `None` if these and the `unacked` PSNs before them are more than [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
         &mut self,
@@ -165,7 +167,7 @@ impl Outstanding {
         Some(Place { index, packet: 0, span })
     }
 
-    /// Returns the place of packet `psn`; `None` if it is not assigned, or completed.
+    /// Returns the position of packet `psn`; `None` if `psn` belongs to no outstanding work request.
     #[inline]
     pub(crate) fn find(&mut self, psn: Psn) -> Option<Place> {
         for ahead in 0..2 {
@@ -184,7 +186,7 @@ impl Outstanding {
     fn search(&self, psn: Psn) -> Option<Place> {
         let PsnSpan { first: base, packets, .. } = self.oldest()?;
         let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
-        // Because work requests mostly have equal lengths, a division finds most of them.
+        // If all work requests have equal lengths, as they mostly do, a division finds the one of `psn`.
         if let Some(place) = self.place_in(wanted / packets, psn) {
             return Some(place);
         }
@@ -207,36 +209,36 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
-    /// Returns the work request `index` places after the oldest.
+    /// Returns the work request `index` positions after the oldest.
     #[inline]
     pub(crate) fn wqe(&mut self, index: u32) -> Option<SendWqe> {
         self.queue.get(index).copied()
     }
 
-    /// Returns the recv WQE sequence number of the assigned work request `index` places after the oldest: receives
-    /// of the peer that messages before it consume, since the connection was made, modulo 2^32.
+    /// Returns the recv WQE sequence number of the work request `index` positions after the oldest, which must have
+    /// PSNs: the number of the peer's receives that earlier messages of the connection consume, modulo 2^32.
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
         *self.receives_before.at(self.position.wrapping_add(index))
     }
 
-    /// Returns the PSNs of the oldest work request, if it has any.
+    /// Returns the PSNs of the oldest work request; `None` if no work request has PSNs.
     #[inline]
     pub(crate) fn oldest(&self) -> Option<PsnSpan> {
         (self.assigned > 0).then(|| self.span(0))
     }
 
-    /// Whether the oldest work request is that of absolute `position`.
+    /// Returns whether `position`, a result of `position_of`, is that of the oldest work request.
     pub(crate) fn oldest_is(&self, position: u32) -> bool {
         self.position == position
     }
 
-    /// Returns the absolute position of the work request `index` places after the oldest.
+    /// Returns the position in the send queue, modulo 2^32, of the work request `index` positions after the oldest.
     pub(crate) fn position_of(&self, index: u32) -> u32 {
         self.position.wrapping_add(index)
     }
 
-    /// Returns the first PSN of `una..end` that belongs to a READ: its response is missing.
+    /// Returns the first PSN of `una..end` that belongs to a READ, whose response with this PSN is then missing.
     pub(crate) fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
         if self.assigned_reads == 0 {
             return None;
@@ -246,12 +248,12 @@ impl Outstanding {
         let read = spans
             .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
             .find(|span| span.is_read)?;
-        // The oldest work request may begin below `una`.
+        // The oldest work request may begin below `una`, because some of its PSNs may be acknowledged.
         let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
         first.index_in(una, distance).map(|_| first)
     }
 
-    /// Removes the oldest work request, and returns it.
+    /// Removes and returns the oldest work request.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
         let span = self.oldest();

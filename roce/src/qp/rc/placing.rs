@@ -8,14 +8,14 @@
 //!     message in progress    |        address known
 //!                            '- rest of a WRITE without its FIRST: address unknown, buffered as frames
 //! ```
-//! Because a buffered frame leaves the CPU cache before the gap below it closes, a payload is placed if its address
-//! is known: after the FIRST of a WRITE, and for a SEND with RecvETH (selective repeat). Of a placed packet only the
-//! fields needed for its execution are recorded. Execution, completions and ACKs stay in PSN order: before its
-//! execution only the payload of a placed packet is visible to the application.
+//! If its address is known, a payload is placed on arrival: that of a WRITE after the FIRST was received, and that of a
+//! SEND with RecvETH (selective repeat). Otherwise its frame is buffered, and leaves the CPU cache before the gap below
+//! it closes. Of a placed packet only the header fields needed for its execution are recorded. Execution, completions
+//! and ACKs stay in PSN order: before execution only the payload of a placed packet is visible to the application.
 //!
 //! Placed bytes cannot be withdrawn. In a conflict either version may be forged: a forged FIRST gives later packets a
-//! wrong address, and a forged payload replaces the payload of the peer. Therefore all out-of-order packets are
-//! dropped and the later version is placed, so that retransmissions overwrite forged bytes.
+//! wrong address, and a forged payload replaces the payload of the peer. Therefore a conflict drops all out-of-order
+//! packets, and the version received last is placed, so that retransmissions overwrite forged bytes.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
@@ -25,27 +25,23 @@ use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 /// A request to be executed: a packet, or the record of one whose payload is placed.
 pub(crate) trait Request {
-    /// PSN.
     fn psn(&self) -> Psn;
-    /// Properties of the opcode.
     fn info(&self) -> &'static OpcodeInfo;
-    /// AckReq of the BTH.
     fn ack_req(&self) -> bool;
-    /// Solicited event bit of the BTH: the completion wakes its waiter.
+    /// Returns the solicited event bit of the BTH. If true, the completion is a solicited event.
     fn solicited(&self) -> bool;
-    /// RETH: address, R_Key and length of remote memory.
+    /// Returns the RETH: address, R_Key and length of the memory to write or read.
     fn reth(&self) -> Option<Reth>;
-    /// Immediate data.
     fn immdt(&self) -> Option<u32>;
-    /// Whether an IETH asks to invalidate an R_Key.
+    /// Returns whether an IETH requests the invalidation of an R_Key.
     fn invalidates(&self) -> bool;
-    /// Whether a RecvETH gives the recv WQE sequence number of a SEND.
+    /// Returns whether a RecvETH gives the recv WQE sequence number of a SEND.
     fn is_numbered(&self) -> bool;
-    /// Payload bytes.
+    /// Returns the length of the payload in bytes.
     fn len_bytes(&self) -> u32;
-    /// Payload; `None` if it is placed.
+    /// Returns the payload; `None` if it was placed on arrival.
     fn payload(&self) -> Option<&[u8]>;
-    /// Place of a SEND's payload, if it is placed.
+    /// Returns where the payload of a SEND was placed on arrival; `None` if it was not.
     fn rq_offset(&self) -> Option<RqOffset>;
 }
 
@@ -110,22 +106,22 @@ impl Request for Packet<'_> {
 /// Destination of a placed payload.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// Remote memory, with the RETH if the packet begins a message.
+    /// Memory of a WRITE, with the RETH if the packet begins the message.
     Remote(Option<Reth>),
-    /// A receive, from a byte on.
+    /// Buffer of a receive, from an offset on.
     Receive(RqOffset),
 }
 
-/// Place in a receive.
+/// Destination of the payload of a SEND packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RqOffset {
-    /// Recv WQE sequence number: receives completed before this one on the connection, modulo 2^32.
+    /// Recv WQE sequence number of the receive: receives completed before it on the connection, modulo 2^32.
     pub recv_seq: u32,
-    /// Bytes of the receive before the payload.
+    /// Offset of the payload in the receive, in bytes.
     pub offset_bytes: u32,
 }
 
-/// Record of a request whose payload is placed.
+/// Header fields of a request whose payload is placed, kept for its execution.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     info: &'static OpcodeInfo,
@@ -200,24 +196,24 @@ impl Request for Placed {
 /// State of an out-of-order PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// Not placed.
+    /// The payload is not placed.
     Empty,
-    /// Placed, with a record.
+    /// The payload is placed, and `records` has the header fields.
     Recorded,
-    /// Placed MIDDLE of a SEND: a full payload without other effect, so there is no record.
+    /// The payload of a SEND MIDDLE is placed; no record is needed, because all MIDDLEs are executed alike.
     SendMiddle,
-    /// The same, of a WRITE.
+    /// The payload of a WRITE MIDDLE is placed; no record is needed, because all MIDDLEs are executed alike.
     WriteMiddle,
 }
 
-/// Position in a WRITE whose packets arrive one after the other.
+/// Position in a WRITE after the packet placed last: the next packet received is often the one at this position.
 #[derive(Clone, Copy, Debug)]
 struct WriteCursor {
-    /// PSN after the last packet received.
+    /// PSN after that of the packet placed last.
     psn: Psn,
-    /// Index of that PSN in the message.
+    /// Index in the message of the packet with PSN `psn`.
     index: u32,
-    /// Packets of the message.
+    /// Number of packets of the message.
     packets: u32,
     /// RETH of the message.
     reth: Reth,
@@ -226,19 +222,19 @@ struct WriteCursor {
 /// Out-of-order packets whose payload is placed.
 #[derive(Debug)]
 pub(super) struct Placing {
-    /// State by PSN modulo the window.
+    /// State of each PSN, indexed by the PSN modulo the window.
     slots: CircularArray<SlotState>,
-    /// Records, likewise; valid where marked [`SlotState::Recorded`].
+    /// Record of each PSN, indexed by the PSN modulo the window; valid only if marked [`SlotState::Recorded`].
     records: CircularArray<Option<Placed>>,
-    /// Fingerprints, likewise; valid where placed.
+    /// Fingerprint of each packet, indexed by the PSN modulo the window; valid only if its payload is placed.
     fingerprints: CircularArray<Fingerprint>,
-    /// Placed FIRST packets of WRITEs.
+    /// PSNs of the placed FIRST packets of WRITEs.
     write_firsts: PsnSet,
     write_cursor: Option<WriteCursor>,
 }
 
 impl Placing {
-    /// Tracks at most `window_pkts` PSNs, a power of two.
+    /// Creates the state for a window of `window_pkts` PSNs, a power of two; no payload is placed.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
             slots: CircularArray::new(window_pkts, SlotState::Empty),
@@ -254,9 +250,9 @@ impl Placing {
         *self.slots.at(psn.value())
     }
 
-    /// Returns the message of `packet`, a WRITE above `expected`, and the index of the packet in it. `left` is the
-    /// rest of the message that `expected` belongs to. `None` if the message is unknown, or contradicts the opcode
-    /// or the length of the packet.
+    /// Returns the memory of the WRITE that the out-of-order `packet` belongs to, as a RETH, and the index of `packet`
+    /// in that memory, in packets. `left`: the rest of the WRITE in progress, from `expected` on. Returns `None` if the
+    /// WRITE is unknown, or contradicts the opcode or the length of `packet`.
     #[inline]
     pub(super) fn remote(
         &mut self,
@@ -281,8 +277,8 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// Returns the message of `psn`, if `psn` follows the WRITE packet placed last. That packet must still be
-    /// marked, otherwise it is of an earlier round of PSNs.
+    /// Returns the position of `psn` in its WRITE, if `psn` follows the WRITE packet placed last. If that packet is no
+    /// longer marked as placed, returns `None`, because it was executed, maybe a round of the PSN circle ago.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;
@@ -290,7 +286,8 @@ impl Placing {
             .then_some(write_cursor)
     }
 
-    /// Returns the message of `psn`, if its FIRST is placed, or executed.
+    /// Returns the position of `psn` in its WRITE: after the last placed FIRST below `psn`, or else in the WRITE in
+    /// progress, of which `left` is the rest from `expected` on.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records.at(first.value()).as_ref()?.reth()?, first),
@@ -300,7 +297,7 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// Records that the payload of `packet` is placed: in a receive at `rq_offset`, or in remote memory.
+    /// Records that the payload of `packet` is placed: of a SEND at `rq_offset`, of a WRITE (`None`) in its memory.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let place = packet.bth.psn.value();
@@ -325,37 +322,37 @@ impl Placing {
         }
     }
 
-    /// Whether the payload of `psn` is placed.
+    /// Returns whether the payload of `psn` is placed.
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
         self.slot_state(psn) != SlotState::Empty
     }
 
-    /// Whether `packet`, whose PSN is placed, has the content that was placed.
+    /// Returns whether `packet` has the same content as the packet placed at its PSN. If not, the two are a conflict.
     pub(super) fn is_same(&self, packet: &Packet<'_>) -> bool {
         packet.has_fingerprint(self.fingerprints.at(packet.bth.psn.value()))
     }
 
-    /// Drops all records.
+    /// Marks all PSNs as not placed.
     pub(super) fn clear(&mut self) {
         self.slots.fill(SlotState::Empty);
         self.write_firsts.remove_range(Psn::new(0), self.write_firsts.capacity());
         self.write_cursor = None;
     }
 
-    /// Returns the record of `psn`, if it has one.
+    /// Returns the record of `psn`; `None` if `psn` is not placed, or is a MIDDLE.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
         if self.slot_state(psn) == SlotState::Recorded { *self.records.at(psn.value()) } else { None }
     }
 
-    /// Returns the number of placed MIDDLEs from `psn` on, of a WRITE or of a SEND.
+    /// Returns the length of the run of placed MIDDLEs from `psn` on: of a WRITE if `is_write`, otherwise of a SEND.
     pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
         let wanted = if is_write { SlotState::WriteMiddle } else { SlotState::SendMiddle };
         let len = self.slots.len();
         (0..len).find(|i| self.slot_state(psn.plus(*i)) != wanted).unwrap_or(len)
     }
 
-    /// Drops what is known of `expected` and the `span - 1` PSNs after it: they were executed or refused.
+    /// Marks `expected` and the `span - 1` PSNs after it as not placed, because they were executed or refused.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
         for i in 0..span.min(self.slots.len()) {
             *self.slots.at_mut(expected.plus(i).value()) = SlotState::Empty;

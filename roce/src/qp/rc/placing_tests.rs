@@ -1,5 +1,5 @@
-//! Tables of relaxed placement (RFC 5041 section 5): when the memory of an out-of-order packet is known, which records
-//! and marks it leaves, and whether a responder places or buffers it.
+//! Table tests of relaxed placement (RFC 5041 section 5): when the address of an out-of-order payload is known, which
+//! state a placed packet leaves, and whether a responder places or buffers a packet.
 
 use super::harness::{
     ALL, Bench, IMPROVED, LOCAL_READ, MTU_BYTES, Pkt, READABLE, REGION_BYTES, SELECTIVE, UNKNOWN, VA, psn,
@@ -17,7 +17,7 @@ const fn packet(opcode: Opcode, at: i32, len_bytes: u32) -> Pkt {
     Pkt::new(opcode, at, len_bytes)
 }
 
-/// FIRST of a WRITE of `len_bytes` to `va`.
+/// Returns the FIRST of a WRITE of `len_bytes` to `va`.
 const fn first(at: i32, va: u64, len_bytes: u32) -> Pkt {
     packet(Opcode::RC_RDMA_WRITE_FIRST, at, MTU_BYTES).remote(ALL, va, len_bytes)
 }
@@ -34,19 +34,20 @@ const fn only(at: i32, len_bytes: u32) -> Pkt {
     packet(Opcode::RC_RDMA_WRITE_ONLY, at, len_bytes)
 }
 
-/// A step of a table: an effect on [`Placing`].
+/// A step of a row, applied to [`Placing`].
 #[derive(Clone, Copy)]
 enum Step {
-    /// A WRITE packet arrives; if its memory is known it is placed: address of its message and index in it.
+    /// A WRITE packet is received. `Some`: it is placed; address of its message, and index in it. `None`: address
+    /// unknown.
     Write(Pkt, Option<(u64, u32)>),
-    /// The packets from the expected one on are executed.
+    /// A number of packets, from the expected PSN on, is executed.
     Pass(u32),
     /// All out-of-order packets are dropped.
     Clear,
 }
 use Step::{Clear, Pass, Write};
 
-/// Name, bytes left of the WRITE that the expected packet belongs to and its address, steps. The expected PSN is 0.
+/// Name; address and bytes left of the WRITE in progress at the expected PSN, which has index 0; steps.
 type Row = (&'static str, Option<(u64, u32)>, &'static [Step]);
 
 const FULL: u32 = MTU_BYTES;
@@ -102,7 +103,7 @@ const MEMORY: &[Row] = &[
     ("one window later", None, &[Write(first(1, 1000, 900), Some((1000, 0))), Pass(64), Write(middle(66), None)]),
 ];
 
-/// The WRITE packets of a table are of messages whose bytes left begin at the expected packet.
+/// Runs a row. The bytes left of its WRITE in progress begin at the expected PSN, which has index 0.
 fn run_writes((name, left, steps): &Row) {
     let mut placing = Placing::new(WINDOW_PKTS);
     let mut expected = psn(0);
@@ -133,7 +134,7 @@ fn the_memory_of_a_write_is_known_behind_its_first() {
     MEMORY.iter().for_each(run_writes);
 }
 
-/// Marks of a placed packet: it is recorded, or counts as a MIDDLE of a SEND, or of a WRITE.
+/// State of a placed packet: a record, or a mark as MIDDLE of a SEND, or of a WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Recorded,
@@ -184,7 +185,8 @@ fn a_placed_packet_is_recorded_or_marked() {
     }
 }
 
-/// Placed MIDDLEs from PSN 1 on: PSNs of WRITE MIDDLEs, PSNs of other packets, the run of WRITE MIDDLEs.
+/// Rows: indices of placed WRITE MIDDLEs; indices of other placed packets; length of the run of WRITE MIDDLEs from 1
+/// on.
 const RUNS: &[(&[i32], &[i32], u32)] = &[
     (&[], &[], 0),
     (&[1], &[], 1),
@@ -209,7 +211,7 @@ fn middles_are_counted_up_to_the_next_other_packet() {
     }
 }
 
-/// A second packet at the PSN of a placed one: whether it has the same content.
+/// Rows: name; a second packet with the PSN of a placed one; whether the two have the same content.
 #[rustfmt::skip]
 const VERSIONS: &[(&str, Pkt, bool)] = &[
     ("the same packet", only(1, 16), true),
@@ -242,8 +244,8 @@ enum Disposition {
 }
 use Disposition::{Buffered, Placed};
 
-/// Name, scheme, receives that are posted (region, length in bytes), packets executed before, the out-of-order packet
-/// behind one that is missing, its disposition, and the byte of memory at which its payload lies once placed.
+/// Name; scheme; receives posted (region, length in bytes); packets executed; the out-of-order packet above a gap; its
+/// disposition; the offset in memory of its payload, if placed.
 type Arrival =
     (&'static str, RecoveryScheme, &'static [(RKey, u32)], &'static [Pkt], Pkt, Disposition, usize);
 
@@ -314,8 +316,8 @@ fn payload_is_placed_where_its_memory_is_known() {
     }
 }
 
-/// Name, packets, of which the first is missing until the last, and the NAK that executing them gives. Placed payload
-/// is checked when it is executed.
+/// Rows: name; scheme; packets received, of which the last closes the gap below the others; the NAK when they are
+/// executed. A placed payload is checked when it is executed.
 #[rustfmt::skip]
 const EXECUTIONS: &[(&str, RecoveryScheme, &[Pkt], Option<NakCode>)] = &[
     ("WRITEs", IMPROVED, &[only(1, 16), only(2, 16), only(0, 16)], None),

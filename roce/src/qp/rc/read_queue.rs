@@ -15,22 +15,23 @@ use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
 
-/// Retransmissions of all responses of a READ while it is in the history. A go-back-N peer requests 13 times as many
-/// at 5 % loss with 256 responses in flight.
+/// Number of times that all responses of a READ may be retransmitted while the responder remembers the READ. At 5 %
+/// loss with 256 responses in flight a go-back-N peer requests all responses 13 times.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
-/// Responses of a READ retransmitted beyond those, because the one response of a short READ may be lost many times.
+/// Responses of a READ that may be retransmitted in addition to [`RETRANSMITS_PER_READ`] times all of them, because the
+/// one response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
-/// Responses that a queue pair retransmits beyond both, per second, so that a worse network still has progress.
+/// Responses per second that a queue pair may retransmit beyond the limits of its READs, for progress at higher loss.
 pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
-/// Burst of [`RETRANSMIT_PKTS_PER_SEC`], in packets.
+/// Largest burst at the rate [`RETRANSMIT_PKTS_PER_SEC`], in packets.
 pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
-/// A READ request, or the rest of one.
+/// A READ, or the part of a READ that a duplicate requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
     /// PSN of the first response.
@@ -39,20 +40,22 @@ pub(crate) struct ReadRequest {
     pub packets: u32,
     /// RETH: virtual address, R_Key and length.
     pub reth: Reth,
-    /// MSN in the AETH of its responses.
+    /// MSN in the AETHs of the responses.
     pub msn: Msn,
 }
 
 impl ReadRequest {
-    /// Returns the READ of `reth` that arrived with PSN `first`.
+    /// Returns the READ requested with PSN `first` and `reth`; its responses have the MSN `msn`.
     pub(crate) fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
-    /// Returns the responses that a duplicate with `reth` at `psn` requests; `None` if it lies outside this READ.
+    /// Returns the responses that a duplicate with PSN `psn` and `reth` requests; `None` if they are not part of this
+    /// READ.
     ///
-    /// A duplicate up to the end of the READ continues it, with MIDDLE and LAST, as Linux does and expects; a part
-    /// that ends earlier is a READ of its own.
+    /// If the duplicate extends to the end of the READ, its responses continue the READ, with MIDDLE and LAST, as Linux
+    /// sends and expects them. If it ends earlier, its responses are those of a READ of its own: FIRST to LAST, or
+    /// ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -71,19 +74,19 @@ impl ReadRequest {
     }
 }
 
-/// A READ whose responses are still to be sent.
+/// A READ in the queue, with responses still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// The READ.
+    /// The READ, or the requested part of a READ.
     pub request: ReadRequest,
-    /// Responses already sent.
+    /// Index of the response to be sent next.
     pub sent: u32,
-    /// True for a duplicate, which does not count against `max_dest_rd_atomic`.
+    /// True for a duplicate of a READ, which does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,
 }
 
 impl Waiting {
-    /// PSN of the next response.
+    /// Returns the PSN of the response to be sent next.
     pub(crate) fn next_psn(&self) -> Psn {
         self.request.first.plus(self.sent)
     }
@@ -92,21 +95,21 @@ impl Waiting {
 /// Reason for not queueing a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotQueued {
-    /// The peer exceeds the responder resources.
+    /// The peer has more READs outstanding than the responder resources permit.
     OverLimit,
-    /// Duplicates fill the queue; the request is dropped, and the peer may retransmit it.
+    /// Duplicates fill the queue; the READ is dropped, and the peer may retransmit it.
     NoRoom,
-    /// A duplicate that lies in no READ of the history.
+    /// The READ is a duplicate, but is not part of a READ of the history.
     NotRemembered,
-    /// A duplicate of a READ whose responses were retransmitted too often.
+    /// The READ is a duplicate, and too many responses of the READ were retransmitted.
     TooOften,
 }
 
-/// A READ of the history.
+/// A READ of the history, and how many of its responses may be retransmitted.
 #[derive(Clone, Copy, Debug)]
 struct ResponderResource {
     request: ReadRequest,
-    /// Responses that may be retransmitted without the [`Allowance`].
+    /// Number of responses that may still be retransmitted without a token of the [`Allowance`].
     retransmits_left: u32,
 }
 
@@ -121,12 +124,12 @@ impl ResponderResource {
 /// Token bucket of a queue pair for retransmissions beyond the limit of a READ; one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// Tokens of the time before are used.
+    /// The tokens accrued up to this time are used up.
     since: Instant,
 }
 
 impl Allowance {
-    /// Takes at most `wanted` tokens; returns how many.
+    /// Takes the tokens accrued, at most `wanted`. Returns the number taken.
     fn take(&mut self, now: Instant, wanted: u32) -> u32 {
         let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
         self.since = self.since.max(full);
@@ -137,13 +140,13 @@ impl Allowance {
     }
 }
 
-/// READs of one responder.
+/// Queue and history of the READs of one responder.
 #[derive(Debug)]
 pub(crate) struct ReadQueue {
     limit: u8,
-    /// Maximum duplicates in the queue.
+    /// Maximum number of duplicates in the queue.
     duplicates_max: usize,
-    /// Selective repeat: duplicates request lost responses only.
+    /// True under selective repeat: duplicates request lost responses only.
     retransmits_parts: bool,
     mtu_bytes: u32,
     new_reads: usize,
@@ -153,12 +156,12 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Serves at most `limit` READs at once, remembers as many, and queues at most `duplicates_max` duplicates besides.
-    /// `None` (go-back-N): as many as `limit`, because the peer retransmits all of its READs. `Some` (selective
-    /// repeat): a duplicate requests lost responses only.
+    /// Creates an empty queue for at most `limit` READs and `duplicates_max` duplicates, and a history of `limit`
+    /// READs. If `duplicates_max` is `None` (go-back-N), as many duplicates as `limit`, because the peer retransmits
+    /// all of its READs. If `Some` (selective repeat), a duplicate requests lost responses only.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
-        // Without responder resources there are no duplicates.
+        // Without responder resources no READ is executed, so none has a duplicate.
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
@@ -173,7 +176,7 @@ impl ReadQueue {
         }
     }
 
-    /// Whether no response is to be sent.
+    /// Returns whether no READ response is to be sent.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -183,7 +186,7 @@ impl ReadQueue {
         self.queue.len() >= usize::from(self.limit) + self.duplicates_max
     }
 
-    /// Whether a READ that is no duplicate may be queued.
+    /// Checks that a READ that is not a duplicate may be queued.
     pub(crate) fn admit(&self) -> Result<(), NotQueued> {
         if self.new_reads >= usize::from(self.limit) {
             return Err(NotQueued::OverLimit);
@@ -191,7 +194,7 @@ impl ReadQueue {
         if self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
     }
 
-    /// Queues a READ that was admitted, and enters it into the history.
+    /// Queues a READ that [`ReadQueue::admit`] permitted, and adds it to the history.
     pub(crate) fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
         if self.resources.len() >= usize::from(self.limit) {
@@ -202,20 +205,20 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Queues the responses that a duplicate READ requests, as many as may be retransmitted. Responses that are
-    /// still to be sent are not queued twice. If those from `psn` on have been sent and the READ is still queued,
-    /// go-back-N rewinds the READ to `psn`, and selective repeat queues the part requested.
+    /// Queues the responses that a duplicate READ requests, as many as may be retransmitted. If the response of `psn`
+    /// is still to be sent, queues nothing. If that response was sent, but the READ is still queued, go-back-N rewinds
+    /// the READ to `psn`, and selective repeat queues the part requested.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        // Place in the queue, and the next PSN of the READ itself if it is still queued.
+        // `at`: index in the queue for the duplicate. `rest`: next PSN of the READ itself, if the READ is still queued.
         let (mut at, mut rest) = (None, None);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
             if !waiting.is_duplicate
                 && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0)
             {
-                // In PSN order, so all after it are above `psn`, too.
+                // The queue is in PSN order, so all READs after this one are above `psn`, too.
                 at = at.or(Some(place));
                 break;
             }
@@ -238,8 +241,8 @@ impl ReadQueue {
         if self.is_full() {
             return Err(NotQueued::NoRoom);
         }
-        // Responses that the READ itself has still to send are left out. Otherwise the peer, having received them
-        // all, may send its next READ while this one still counts against the limit.
+        // Responses that the READ itself has still to send are left out. Otherwise the peer would receive them from the
+        // duplicate, and might send its next READ while this READ still counts against `limit`.
         if let Some(rest) = rest {
             let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);
@@ -253,8 +256,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Removes from the history READs that lie half the circle of PSNs or more below `psn`, the last PSN accepted or
-    /// to be accepted: a round later their PSNs are of other requests. Must be called at least once per half.
+    /// Removes READs from the history that lie half the PSN circle or more below `psn`, the PSN executed last or next,
+    /// because their PSNs will be those of other requests. Must be called at least once in each half of the circle.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -264,13 +267,14 @@ impl ReadQueue {
         }
     }
 
-    /// Rewinds the READ at `place` of the queue to response `index`, at the cost of entry `read` of the history.
+    /// Rewinds the READ at index `place` of the queue to response `index`, and charges entry `read` of the history for
+    /// the responses to be retransmitted.
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
         let granted = self.charge(read, wanted, now);
         if granted < wanted {
-            // A rewind by `granted` responses would leave a gap from `index` on.
+            // A rewind by only `granted` responses would not retransmit response `index`.
             return Err(NotQueued::TooOften);
         }
         if let Some(waiting) = self.queue.get_mut(place) {
@@ -287,8 +291,8 @@ impl ReadQueue {
         granted + self.allowance.take(now, wanted - granted)
     }
 
-    /// Finds the READ of the history, which is in PSN order, that a duplicate with `reth` at `psn` lies in: its
-    /// entry, and the responses requested.
+    /// Finds the READ of the history that contains the duplicate with PSN `psn` and `reth`. Returns its index in the
+    /// history, which is in PSN order, and the responses requested.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
         let base = self.resources.front()?.request.first;
         let wanted = psn.distance_from(base);
@@ -297,8 +301,8 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the last PSN up to `psn` that belongs to no READ of the history. The peer has received all responses
-    /// of older READs, because it may have no more outstanding than the history holds.
+    /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. The peer has received all responses
+    /// of older READs, because it has no more READs outstanding than the history holds.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {
@@ -310,7 +314,7 @@ impl ReadQueue {
         psn
     }
 
-    /// Returns the READ whose response is next.
+    /// Returns the READ whose response is sent next.
     #[inline]
     pub(crate) fn front(&self) -> Option<Waiting> {
         self.queue.front().copied()
@@ -492,7 +496,7 @@ mod tests {
             (0..5).for_each(|_| reads.on_sent());
             rewound += 1;
         }
-        // The first rewind found no response sent.
+        // At the first rewind no response had been sent, so that rewind used up none of the limit.
         assert_eq!(rewound - 1, (RETRANSMITS_PER_READ * 10 + RETRANSMIT_PKTS_MIN) / 5);
         assert_eq!(drain(&mut reads), (15..20).collect::<Vec<_>>(), "it goes on where it was");
     }

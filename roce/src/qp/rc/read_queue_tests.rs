@@ -1,5 +1,5 @@
-//! Tables of duplicate READs at the responder (IBA 9.7.5.1.2, 9.7.5.1.3): which responses they have retransmitted, in
-//! which order, and against which limits.
+//! Table tests of duplicate READs at the responder (IBA 9.7.5.1.2, 9.7.5.1.3): which responses are retransmitted, in
+//! which order, and within which limits.
 
 use super::harness::{MTU_BYTES, index_of, psn};
 use super::read_queue::{
@@ -13,29 +13,29 @@ use NotQueued::{NoRoom, NotRemembered, TooOften};
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
-/// An event at the queue.
+/// A step of a row, applied to [`ReadQueue`].
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A READ of so many responses.
+    /// A new READ: PSN, and number of responses.
     Read(i32, u32),
-    /// So many responses are sent.
+    /// A number of responses is sent.
     Sent(u32),
-    /// A duplicate for so many responses from a PSN on, and its result.
+    /// A duplicate READ: PSN, number of responses, result of `on_duplicate`.
     Again(i32, u32, Result<(), NotQueued>),
-    /// Time passes that permits so many responses beyond the limit of a READ.
+    /// Time passes, which permits a number of responses beyond the limit of a READ.
     Later(u64),
-    /// The duplicate of Again(PSN, count, Ok) with all responses sent, so often.
+    /// A duplicate READ and all its responses, several times: PSN, number of responses, number of times.
     Repeat(i32, u32, u32),
 }
 use Step::{Again, Later, Read, Repeat, Sent};
 
-/// Name, scheme of duplicates (`None`: go-back-N; `Some`: selective repeat, at most so many), steps, and the PSNs of
-/// the responses that are then sent.
+/// Name; `duplicates_max` (`None`: go-back-N, `Some`: selective repeat); steps; PSNs of the responses sent after the
+/// steps.
 type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
 
 const OK: Result<(), NotQueued> = Ok(());
 
-/// The RETH of `count` responses from `at` on: the address follows the PSN.
+/// Returns the RETH of `count` responses from index `at` on; the address grows with the index.
 fn reth(at: i32, count: u32) -> Reth {
     let va = 0x10_0000u64.wrapping_add_signed(i64::from(at) * i64::from(MTU_BYTES));
     Reth { va, rkey: RKey(1), len_bytes: count * MTU_BYTES }
@@ -111,10 +111,10 @@ const DUPLICATES: &[Row] = &[
      &[Read(0, 6), Sent(6), Again(0, 1, OK), Again(2, 1, OK), Again(4, 1, OK), Again(5, 1, Err(NoRoom))], &[0, 2, 4]),
 ];
 
-/// What the code does today. Each comment states what should be sent.
+/// Known faults: a row states the present behaviour, the comment in front of it the right one.
 #[rustfmt::skip]
 const DUPLICATES_TODAY: &[Row] = &[
-    // 0 to 3: a part that waits stands for a longer duplicate of the same first response.
+    // Right: 0 to 3. But a queued part is taken for a longer duplicate with the same first response.
     ("a longer duplicate while a part of it waits", None, &[Read(0, 4), Sent(4), Again(0, 2, OK), Again(0, 4, OK)],
      &[0, 1]),
     ("selective repeat: a longer duplicate while a part of it waits", Some(4),
@@ -126,7 +126,7 @@ fn duplicates_are_served_in_psn_order() {
     DUPLICATES.iter().chain(DUPLICATES_TODAY).for_each(run);
 }
 
-/// Retransmissions of a READ of 10 responses before its limit: 16 of all of them, and 64 responses.
+/// Responses of a READ of 10 that may be retransmitted: 16 times all of them, and 64.
 const LIMIT: u32 = 10 * RETRANSMITS_PER_READ + RETRANSMIT_PKTS_MIN;
 
 #[rustfmt::skip]
@@ -146,14 +146,16 @@ const LIMITS: &[Row] = &[
        Again(0, 1, Err(TooOften))], &[]),
 ];
 
-/// What the code does today. Each comment states what it should do.
+/// Known faults: a row states the present behaviour, the comment in front of it the right one.
 #[rustfmt::skip]
 const LIMITS_TODAY: &[Row] = &[
-    // OK, and 90 to 99: 54 retransmissions are left, of which the refused rewind by 95 responses uses none.
+    // Right: OK at last, and 90 to 99. The refused rewind by 95 responses should use none of the 54 retransmissions
+    // left.
     ("a refused rewind uses up the limit of the READ", None,
      &[Read(0, 100), Sent(100), Repeat(0, 100, 16), Again(90, 10, OK), Sent(5), Again(0, 100, Err(TooOften)),
        Again(90, 10, Err(TooOften))], &[95, 96, 97, 98, 99]),
-    // OK at the second, and 0 to 99: the refused rewind uses nothing of what time permits.
+    // Right: OK after `Later(50)`, and 0 to 99. The refused rewinds should use up none of the 54 + 50 retransmissions
+    // left.
     ("a refused rewind uses up what time permits", None,
      &[Read(0, 100), Sent(100), Repeat(0, 100, 16), Again(90, 10, OK), Sent(5), Again(0, 100, Err(TooOften)), Later(50),
        Again(0, 100, Err(TooOften)), Later(50), Again(0, 100, Err(TooOften))], &[95, 96, 97, 98, 99]),

@@ -20,7 +20,7 @@ use crate::wire::{FrameParts, RecvEth};
 /// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
-/// Value of `rnr_retry` for an infinite count.
+/// Value of `rnr_retry` that permits any number of RNR NAKs.
 const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Parameters of a requester, known at the transition to RTS.
@@ -32,11 +32,11 @@ pub(crate) struct RequesterConfig {
     pub mtu_bytes: u32,
     /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite.
     pub timeout: u8,
-    /// Retry count: timeouts and PSN sequence errors without progress, 3 bits.
+    /// Retry count, 3 bits: local ACK timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: u8,
-    /// RNR retry count, 3 bits; 7: infinite.
+    /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: any number.
     pub rnr_retry: u8,
-    /// Maximum outstanding READs.
+    /// Maximum number of outstanding READs.
     pub max_rd_atomic: u8,
     /// Congestion control scheme.
     pub congestion: CongestionScheme,
@@ -53,28 +53,28 @@ struct LocalFault {
     status: WcStatus,
 }
 
-/// Reason for ending a transmit of requester or responder.
+/// Reason why requester or responder stopped sending in a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxOutcome {
-    /// No packet may be sent now.
+    /// No packet is left to send, or none may be sent now.
     Done,
-    /// The budget is used up; more packets may be ready.
+    /// The budget of packets is used up; more packets may be ready.
     MoreToSend,
-    /// Responses wait for the next poll.
+    /// An ACK or other responses are due, and are sent in the next poll.
     AckDelayed,
-    /// Packets wait for the pacer.
+    /// Packets are ready, and wait for the pacer.
     Paced,
-    /// The port has no transmit buffer.
+    /// Packets are ready, and the port has no free transmit buffer.
     TxRingFull,
-    /// Memory of a READ was deregistered; a NAK was sent, and the queue pair goes to ERR.
+    /// The memory region of a READ of the peer was deregistered; a NAK was sent, and the queue pair changes to ERR.
     MrInvalidated,
 }
 
 impl TxOutcome {
-    /// Combines the results of both halves of a queue pair, of which `next` is that of the half which sent last.
+    /// Combines the outcomes of requester and responder in one poll; `next` is that of the half which sent last.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // A paced queue pair is found paced at the next poll, too.
+            // `AckDelayed` schedules the queue pair in the next poll, which then finds the queue pair paced again.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,
@@ -82,15 +82,15 @@ impl TxOutcome {
     }
 }
 
-/// State of queue pair and device that a transmit uses.
+/// State of queue pair and device that requester and responder need to send.
 pub(crate) struct TxContext<'a, P: Port> {
     /// Current time.
     pub now: Instant,
     /// Port that frames are sent to.
     pub port: &'a mut P,
-    /// Packets that may still be sent.
+    /// Number of packets that may still be sent; decremented by 1 for each packet.
     pub budget: &'a mut u32,
-    /// Registered memory.
+    /// Memory regions of the device.
     pub memory: &'a MemoryTable,
     /// Protection domain of the queue pair.
     pub pd: PdId,
@@ -104,7 +104,7 @@ pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
-    /// Timer; probes and timeouts of adaptive recovery, and the measured round trip.
+    /// Local ACK timeout, probe timeout, RTO and measured round trip.
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
@@ -112,9 +112,9 @@ pub(crate) struct Requester {
     pub(super) rnr_until: Option<Instant>,
     since_ack_req_pkts: u32,
     local_fault: Option<LocalFault>,
-    /// SQD: no further work request starts.
+    /// True in state SQD: no further work request starts.
     draining: bool,
-    /// Reordering threshold at the last exchange with the device, in packets.
+    /// Reordering threshold after the last `share_reordering_threshold`, in packets.
     pub(super) known_reordering_threshold_pkts: u32,
 }
 
@@ -136,13 +136,13 @@ impl Requester {
         }
     }
 
-    /// Returns una, and the number of PSNs sent from there.
+    /// Returns una, and the number of PSNs sent from una on.
     #[inline]
     pub(crate) fn in_flight(&self) -> (Psn, u32) {
         (self.recovery.una(), self.recovery.sent())
     }
 
-    /// Returns the state of each packet, if selective repeat was agreed.
+    /// Returns the state of selective repeat; `None` under go-back-N.
     #[inline]
     pub(crate) fn selective(&self) -> Option<&SelectiveRepeat> {
         match &self.recovery {
@@ -151,7 +151,7 @@ impl Requester {
         }
     }
 
-    /// Returns the congestion control, which READ responses of this queue pair pass, too.
+    /// Returns the congestion control, whose pacer also delays the READ responses of this queue pair.
     #[inline]
     pub(crate) fn congestion_mut(&mut self) -> &mut Congestion {
         &mut self.congestion
@@ -161,7 +161,7 @@ impl Requester {
         &self.congestion
     }
 
-    /// Returns the time of the next call of `on_time`: end of the RNR wait, or deadline of the timer.
+    /// Returns the time to call `on_time`: the end of the RNR wait or the deadline of the timer, whichever is earlier.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match (self.loss_timer.timer.deadline(), self.rnr_until) {
@@ -170,12 +170,12 @@ impl Requester {
         }
     }
 
-    /// Stops the start of further work requests (SQD), or permits it.
+    /// Sets whether further work requests may start: not if `draining` (state SQD).
     pub(crate) fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
-    /// Changes timeouts, retries and limits. A running timer keeps its deadline.
+    /// Changes timeout, retry counts, limits and congestion control. An armed timer keeps its deadline.
     pub(crate) fn reconfigure(&mut self, config: RequesterConfig) {
         if config.congestion != self.config.congestion {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
@@ -186,7 +186,7 @@ impl Requester {
         self.rnr_retries_left = config.rnr_retry;
     }
 
-    /// Sends requests and retransmissions until none is left, none is permitted, or the budget is used up.
+    /// Sends requests and retransmissions until none is ready or permitted, the budget is used up, or the port is full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
@@ -207,7 +207,7 @@ impl Requester {
             if *tx.budget == 0 {
                 return TxOutcome::MoreToSend;
             }
-            // Lost packets of work requests before a faulty one are still retransmitted.
+            // A work request with a fault is not sent; lost packets of earlier work requests are still retransmitted.
             let position = outstanding.position_of(place.index);
             if self.local_fault.is_some_and(|fault| fault.position == position) {
                 return TxOutcome::Done;
@@ -231,7 +231,7 @@ impl Requester {
         }
     }
 
-    /// Whether recovery and congestion control permit one more packet.
+    /// Returns whether recovery and congestion control permit one more packet.
     #[inline]
     fn may_send(&mut self, now: Instant) -> bool {
         let joins_pkts = match &self.recovery {
@@ -240,14 +240,14 @@ impl Requester {
             }
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
-            // Because a READ longer than the window would block them, retransmissions are not counted.
+            // The window does not limit retransmissions, because a READ longer than the window would block them.
             Recovery::SelectiveRepeat(scheme) if scheme.is_retransmission() => 0,
             Recovery::SelectiveRepeat(scheme) => scheme.unacked(),
         };
         self.congestion.permit(now, joins_pkts)
     }
 
-    /// Assigns PSNs to the next work request, if it may start; returns the place of its first packet.
+    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet.
     #[inline]
     fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
         if self.draining || self.local_fault.is_some() {
@@ -261,7 +261,7 @@ impl Requester {
         let reads = outstanding.assigned_reads();
         let max_reads = u32::from(self.config.max_rd_atomic);
         if is_read && max_reads == 0 {
-            // With no READ permitted, the work request would wait for ever.
+            // `max_rd_atomic` of 0 permits no READ, so the READ fails; otherwise it would wait for ever.
             let position = outstanding.position_of(outstanding.assigned());
             self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
             return None;
@@ -284,9 +284,9 @@ impl Requester {
         let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
         let window_pkts = self.congestion.window_pkts().min(self.loss_timer.in_flight_pkts_max);
         spec.ack_req = part.is_last
-            // Twice in a window, so that the ACK arrives while the other half is in flight.
+            // AckReq at least twice in a window, so that an ACK arrives while the other half is in flight.
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
-            // At the end of the window, because only an ACK opens it.
+            // AckReq in the last packet of the window, because only an ACK opens the window.
             || self.recovery.unacked() + 1 >= window_pkts
             || (!self.congestion.is_window()
                 && self.config.recovery.is_adaptive()
@@ -301,7 +301,7 @@ impl Requester {
             if parts.ext.is_empty() {
                 return;
             }
-            // The result only says whether the opcode has such a header; otherwise nothing is written.
+            // A header that the opcode does not have is not written, and its setter returns `None`.
             let _ = part.reth.map(|reth| parts.set_reth(reth));
             let _ = recveth.map(|recveth| parts.set_recveth(recveth));
             let _ = part.imm.map(|imm| parts.set_immdt(imm));
@@ -313,7 +313,7 @@ impl Requester {
         } else {
             queue.lists(tx.memory, tx.pd).open_one(&wqe.list, offset, len, Access::NONE)
         };
-        // Checked before a frame is reserved, because a reserved frame cannot be given back.
+        // The memory is checked before a transmit buffer is reserved, because a reserved buffer cannot be given back.
         if let Some(span) = in_one {
             let span = span.map_err(|_| NotSent::BadMemory)?;
             tx.builder.emit(tx.port, &spec, |parts| {
@@ -353,7 +353,7 @@ impl Requester {
         }
     }
 
-    /// Processes the completer's result. Returns the error status of the oldest work request, if it failed.
+    /// Processes a response as reported by the completer. If the oldest work request failed, returns its error status.
     pub(crate) fn on_response_event(
         &mut self,
         now: Instant,
@@ -385,7 +385,7 @@ impl Requester {
         }
     }
 
-    /// Records that `psn` was sent, under adaptive recovery.
+    /// Under improved go-back-N and selective repeat, records that `psn` was sent.
     #[inline]
     pub(super) fn on_packet_sent(
         &mut self,
@@ -398,16 +398,16 @@ impl Requester {
         self.loss_timer.on_packet_sent(psn, asks_for_answer, is_retransmission, unacked_pkts, now);
     }
 
-    /// Records progress and restores the retry count. An ACK without progress does not: packets above one that is
-    /// lost every time may be dropped by the responder and retransmitted for ever.
+    /// Records progress: restores the retry count. Only an advance of una is progress, because if a packet is lost
+    /// every time, packets above it may be acknowledged, dropped by the responder and retransmitted for ever.
     fn on_progress(&mut self, now: Instant) {
         self.loss_timer.on_progress(now);
         self.retries_left = self.config.retry_count;
     }
 
-    /// Exchanges the reordering threshold with `device_pkts`, which all queue pairs of the device share: if this
-    /// queue pair's changed since the last exchange, the device adopts it, otherwise this queue pair adopts the
-    /// device's. A short flow thus needs no spurious retransmission of its own to learn the threshold.
+    /// Shares the reordering threshold with the other queue pairs of the device through `device_pkts`. If the threshold
+    /// of this queue pair changed since the last call, sets `device_pkts`, otherwise adopts `device_pkts`. A short flow
+    /// thus has the threshold without a spurious retransmission of its own.
     pub(crate) fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
         let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
         if scheme.reordering_threshold_pkts() == self.known_reordering_threshold_pkts {
@@ -418,8 +418,8 @@ impl Requester {
         self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
     }
 
-    /// Processes a READ response that acknowledges nothing but itself, and shows no loss; false, with nothing
-    /// changed, if it may do more. A fast path: most READ responses are such, without a loss and behind one.
+    /// Fast path for most READ responses: those that acknowledge only their own PSN, show no loss and end no round-trip
+    /// measurement. For any other READ response, changes nothing and returns false.
     #[inline]
     fn on_next_response(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
         if self.loss_timer.rto.timed() == Some(psn) {
@@ -470,7 +470,7 @@ impl Requester {
         }
     }
 
-    /// Acknowledges all packets below `next`. Returns whether `next` is an advance.
+    /// Acknowledges all packets below `next`. Returns false if earlier responses acknowledged them all.
     fn on_everything_before(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
         match &mut self.recovery {
             Recovery::GoBackN(scheme) => {
@@ -492,7 +492,7 @@ impl Requester {
         let rtt_nanos = if self.config.recovery.is_adaptive() {
             self.loss_timer.on_ack_result(&mut self.recovery, result.newly_acked_pkts, result.lost, now)
         } else if result.newly_acked_pkts > 0 || result.lost {
-            // A retransmission arms the timer itself.
+            // With nothing in flight the timer stops; the next packet sent arms it.
             if self.recovery.unacked() > 0 {
                 self.loss_timer.timer.restart(now)
             } else {
@@ -543,13 +543,13 @@ impl Requester {
         let in_flight = match &mut self.recovery {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) => {
-                // The responder buffers the packets above `next`, so they are not retransmitted.
+                // Only `next` is retransmitted, because the responder buffers the packets above it.
                 scheme.retransmit(next, 1);
                 scheme.sent()
             }
         };
         if self.rnr_until.is_some() || in_flight == 0 {
-            return None; // a duplicate RNR NAK, or nothing to retransmit
+            return None; // an RNR NAK within the RNR wait, or with nothing in flight
         }
         if self.rnr_retries_left == 0 {
             counters.retry_rnr_exceeded_err += 1;
@@ -559,8 +559,8 @@ impl Requester {
         if self.config.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
-        // An RNR NAK shows that `next` arrived, so a loss from now on is a new one. Linux's rxe sends a PSN sequence
-        // error NAK after each RNR NAK, which would otherwise use up the retry count.
+        // An RNR NAK shows that `next` arrived, so it restores the retry count. Otherwise the PSN sequence error NAK
+        // that Linux's rxe sends after each RNR NAK would use up the retry count.
         self.retries_left = self.config.retry_count;
         self.recovery.go_back();
         self.loss_timer.abandon();
@@ -569,8 +569,8 @@ impl Requester {
         None
     }
 
-    /// Handles expired timers. Returns the error status of the oldest work request, if it failed. Never inlined, because
-    /// otherwise an idle poll would keep registers for it.
+    /// Ends an RNR wait that is over, and processes an expired timer. If the oldest work request failed, returns its
+    /// error status. Not inlined, because otherwise an idle poll would save registers for this function.
     #[cold]
     #[inline(never)]
     pub(crate) fn on_time(
@@ -581,7 +581,7 @@ impl Requester {
     ) -> Option<WcStatus> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
-            // The timer restarts as if there had been progress.
+            // Under selective repeat the end of the RNR wait is progress: restores the retry count, rearms the timer.
             if self.selective().is_some() && self.recovery.sent() > 0 {
                 self.on_progress(now);
                 self.loss_timer.rearm(&self.recovery, now);
@@ -600,8 +600,8 @@ impl Requester {
         self.use_retry(counters)
     }
 
-    /// Handles expiry of the timer under adaptive recovery: retransmits a probe, and uses up a retry if the local ACK
-    /// timeout has passed.
+    /// Processes an expired timer under improved go-back-N or selective repeat: marks a probe for retransmission. If
+    /// the local ACK timeout has passed, uses up a retry first.
     fn on_timeout(
         &mut self,
         now: Instant,
@@ -637,18 +637,18 @@ impl Requester {
         None
     }
 
-    /// Returns the error status of the oldest work request, if it is one that cannot be sent.
+    /// Returns the error status of the oldest work request, if that work request cannot be sent.
     pub(crate) fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }
 
-    /// Whether every work request with PSNs has completed.
+    /// Returns whether every work request with PSNs has completed.
     pub(crate) fn is_drained(&self, outstanding: &Outstanding) -> bool {
         outstanding.assigned() == 0
     }
 }
 
-/// Whether a message consumes a receive of the peer; no other raises a solicited event.
+/// Returns whether the message of `op` consumes a receive of the peer. Only such a message may raise a solicited event.
 fn takes_receive(op: &SendOp) -> bool {
     !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
 }
@@ -708,7 +708,7 @@ mod tests {
             assert_eq!(requester.on_response_event(now, lost, outstanding, &mut counters), None);
             requester.recovery.on_sent(10);
         }
-        // Without an RNR NAK they do.
+        // Without RNR NAKs the PSN sequence errors use up the retry count.
         requester.recovery.go_back();
         requester.recovery.on_sent(10);
         assert_eq!(

@@ -37,7 +37,7 @@ pub(crate) struct ResponderConfig {
     pub first_psn: Psn,
     /// Path MTU, in bytes.
     pub mtu_bytes: u32,
-    /// Responder resources: READs served at once, and remembered for duplicates.
+    /// Responder resources: READs served at once, and remembered to recognise duplicates.
     pub max_dest_rd_atomic: u8,
     /// Recovery scheme.
     pub recovery: RecoveryScheme,
@@ -45,25 +45,25 @@ pub(crate) struct ResponderConfig {
     pub placement: Placement,
 }
 
-/// Packets received since the last ACK from which on the next one is not delayed.
+/// An ACK of this number of PSNs or more is sent without delay.
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
-/// Duplicates of READs, or of parts of them, queued at once under selective repeat.
+/// Maximum number of duplicate READs, or of parts of READs, queued under selective repeat.
 pub(crate) const DUPLICATE_READS_MAX: usize = 512;
 
-/// State of queue pair and device that a request uses.
+/// State of queue pair and device that the responder needs to process a request.
 pub(crate) struct RxContext<'a> {
-    /// Registered memory.
+    /// Memory regions of the device.
     pub memory: &'a MemoryTable,
     /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// Access rights of the peer's requests.
+    /// Access that the queue pair grants to the peer's requests.
     pub access: Access,
-    /// Timer code of RNR NAKs, 5 bits.
+    /// Timer code of the RNR NAKs sent, 5 bits.
     pub min_rnr_timer: u8,
     /// Receive queue.
     pub rq: &'a mut RecvQueue,
-    /// All completion queues.
+    /// Completion queues of the device.
     pub cqs: &'a mut CqTable,
     /// Completion queue of the receive queue.
     pub cq: CqId,
@@ -75,42 +75,43 @@ pub(crate) struct RxContext<'a> {
     pub now: Instant,
 }
 
-/// Action of the queue pair after a request.
+/// Action that the engine takes for the queue pair after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponderAction {
-    /// None.
+    /// No action: the request makes no response due.
     Nothing,
-    /// A response may be due: transmit.
+    /// A response may be due: the queue pair is scheduled to transmit.
     Answer,
-    /// None yet: the packet is out of order, and [`Responder::on_out_of_order`] processes it.
+    /// The packet is out of order: [`Responder::on_out_of_order`] is to be called.
     OutOfOrder {
-        /// The first out-of-order packet at this expected PSN, without an RNR NAK before it.
+        /// True for the first out-of-order packet at this expected PSN, unless an RNR NAK was sent for it.
         first: bool,
     },
-    /// A response may be due, and the frame is to be buffered.
+    /// A response may be due, and the frame is to be put into the reorder buffer.
     Buffer,
-    /// A NAK is due, and the queue pair goes to ERR.
+    /// A NAK is due, and the queue pair changes to ERR.
     Fatal(NakCode),
 }
 
-/// The message in progress.
+/// The message in progress, of which a FIRST was executed and the LAST was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Partial {
-    /// None: the next request must begin a message.
+    /// No message is in progress: the next request must begin one.
     None,
-    /// A SEND, with bytes `received` in the oldest receive.
+    /// A SEND, of which `received_bytes` are in the oldest receive.
     Send { received_bytes: u32 },
-    /// An RDMA WRITE: address, R_Key and length of its rest, and its total length.
+    /// An RDMA WRITE: address, R_Key and length of the part still to be written, and length of the message.
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
-/// ACK, NAK or SACK to be sent: a SACK before, the others after all READ responses, which precede them in PSN order.
+/// Response to be sent besides READ responses. A SACK is sent before the READ responses in the queue, an ACK or NAK
+/// after them, because the READ responses have lower PSNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
     Ack,
     Refusal(Syndrome),
-    /// SACK: its trigger, and whether that was a duplicate.
+    /// SACK: PSN of the request that triggered the SACK, and whether that request was a duplicate.
     Sack {
         trigger: Psn,
         duplicate: bool,
@@ -121,48 +122,48 @@ enum Due {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposition {
     Dropped,
-    /// Its PSN was buffered or placed before.
+    /// Dropped, because the PSN is buffered or placed already.
     Duplicate,
-    /// To be buffered as a frame.
+    /// To be put into the reorder buffer as a frame.
     Buffered,
-    /// Its payload is placed.
+    /// The payload is placed.
     Placed,
 }
 
-/// Findings of the device on an out-of-order packet.
+/// Input of [`Responder::on_out_of_order`], as determined by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfOrder {
-    /// First out-of-order packet at this expected PSN, without an RNR NAK before it.
+    /// True for the first out-of-order packet at this expected PSN, unless an RNR NAK was sent for it.
     pub first: bool,
-    /// The reorder buffer has room for its frame.
+    /// The reorder buffer has room for the frame.
     pub has_room: bool,
 }
 
-/// A request that is valid in the sequence of PSNs and of its message.
+/// A request with the expected PSN whose opcode and length fit the message in progress.
 struct Sequenced<'p, R> {
     request: &'p R,
 }
 
-/// A request that receives, access rights and memory permit.
+/// A request that passed the checks of access rights, memory and receives.
 enum Authorized<'m> {
     /// Payload for the oldest receive, from byte `at` on.
     Send { at: u32 },
-    /// Payload for remote memory, and the rest of the message after it.
+    /// Payload for local memory `span`; address, R_Key and length of the rest of the message; length of the message.
     Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
-    /// Remote memory to be read.
+    /// Local memory that the peer reads.
     Read { reth: Reth },
 }
 
 /// Reason for not executing a request.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// NAK; the queue pair goes to ERR.
+    /// A NAK is sent, and the queue pair changes to ERR.
     Nak(NakCode),
-    /// NAK; the oldest receive completes in error, and the queue pair goes to ERR.
+    /// A NAK is sent, the oldest receive completes in error, and the queue pair changes to ERR.
     NakAndFailReceive(NakCode, WcStatus),
-    /// RNR NAK: no receive is posted.
+    /// An RNR NAK is sent, because no receive is posted.
     NotReady,
-    /// Dropped without a response, as if it were lost.
+    /// The request is dropped without a response, as if it were lost.
     Drop,
 }
 
@@ -174,11 +175,11 @@ pub(crate) struct Responder {
     out_of_order: Option<Box<OutOfOrderSet>>,
     /// Out-of-order PSNs whose payload was placed on arrival; `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
-    /// Selective repeat was agreed: SACKs may be sent.
+    /// Under selective repeat: SACKs may be sent.
     selective: bool,
-    /// The last out-of-order PSN since a gap was reported.
+    /// PSN of the last out-of-order packet; `None` before the first, and after an RNR NAK.
     last_out_of_order_psn: Option<Psn>,
-    /// Expected PSN at the last ACK or NAK.
+    /// Expected PSN when the last ACK or NAK was sent.
     last_acked_psn: Psn,
     msn: Msn,
     partial: Partial,
@@ -186,8 +187,8 @@ pub(crate) struct Responder {
     recv_seq: u32,
     reads: ReadQueue,
     due: Due,
-    /// The ACK became due since the last transmit, and is delayed by one poll: a message that the application sends
-    /// in reply precedes it, and one ACK acknowledges two bursts. After [`ACK_DELAY_PKTS_MAX`] packets it is not
+    /// The ACK became due since the last transmit, and is delayed by one poll, so that a reply of the application is
+    /// sent before it, and one ACK acknowledges two bursts. An ACK of [`ACK_DELAY_PKTS_MAX`] PSNs or more is not
     /// delayed, because a peer with a small window waits for it.
     ack_may_wait: bool,
 }
@@ -221,12 +222,12 @@ impl Responder {
         self.recovery.expected()
     }
 
-    /// Whether an ACK, NAK, SACK or READ response is to be sent.
+    /// Returns whether an ACK, NAK, SACK or READ response is to be sent.
     pub(crate) fn has_answers(&self) -> bool {
         self.due != Due::Nothing || !self.reads.is_empty()
     }
 
-    /// Processes a request whose addresses, keys and ICRC are right.
+    /// Processes a request whose addresses, P_Key and ICRC were checked.
     #[inline(always)]
     pub(crate) fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         match self.recovery.on_packet(packet.bth.psn) {
@@ -236,12 +237,12 @@ impl Responder {
         }
     }
 
-    /// Executes the placed requests from the expected PSN on.
+    /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
     pub(crate) fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
         while self.has_placed() {
             let action = match (self.middles(), self.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx),
-                // A MIDDLE without a message in progress, or in one of another operation.
+                // A placed MIDDLE without a message in progress, or of a SEND in a WRITE, or of a WRITE in a SEND.
                 (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
                 (packets, _) => self.on_middles(packets, rx),
             };
@@ -252,7 +253,7 @@ impl Responder {
         ResponderAction::Answer
     }
 
-    /// Returns the record of the expected PSN, if it is placed and has one.
+    /// Returns the record of the expected PSN; `None` if it is not placed, or is a MIDDLE.
     #[inline]
     fn placed(&self) -> Option<Placed> {
         self.placing.as_ref()?.get(self.recovery.expected())
@@ -269,7 +270,7 @@ impl Responder {
         self.placing.as_ref().map_or(0, |placing| placing.middles(self.recovery.expected(), is_write))
     }
 
-    /// Executes so many placed MIDDLEs of the message in progress, each of the path MTU.
+    /// Executes `packets` placed MIDDLEs of the message in progress, each with a payload of the path MTU.
     fn on_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> ResponderAction {
         let len = packets.saturating_mul(self.mtu_bytes);
         let last = self.recovery.expected().plus(packets - 1);
@@ -281,7 +282,7 @@ impl Responder {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // Not inside the message or the receive: placed as parts of another message.
+            // The MIDDLEs do not fit into the message or the receive, so they were placed as parts of another message.
             _ => return self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
         };
         self.partial = partial;
@@ -293,7 +294,7 @@ impl Responder {
         ResponderAction::Answer
     }
 
-    /// Whether the payload of the expected PSN is placed.
+    /// Returns whether the payload of the expected PSN is placed.
     pub(crate) fn has_placed(&self) -> bool {
         self.placing.as_ref().is_some_and(|placing| placing.contains(self.recovery.expected()))
     }
@@ -302,7 +303,7 @@ impl Responder {
     fn on_expected<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> ResponderAction {
         let memory = rx.memory;
         let authorized = self.sequence(request).and_then(|request| self.authorize(request, rx, memory));
-        // By reference, because a move would read at once what was just written in pieces, and stall.
+        // `authorized` is passed by reference, because a move would load at once fields stored one by one, and stall.
         let done = match &authorized {
             Ok(authorized) => self.execute(request, authorized, rx),
             Err(refusal) => Err(*refusal),
@@ -313,7 +314,7 @@ impl Responder {
         }
     }
 
-    /// Whether the out-of-order `packet` is the one placed at its PSN; `None` if none is placed there.
+    /// Returns whether the out-of-order `packet` has the content placed at its PSN; `None` if none is placed there.
     pub(crate) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
         let psn = packet.bth.psn;
         let placing = self.placing.as_ref().filter(|placing| placing.contains(psn))?;
@@ -324,7 +325,7 @@ impl Responder {
         is_buffered.then(|| placing.is_same(packet))
     }
 
-    /// Records that the buffered frame of `psn` was dropped.
+    /// Records that the frame of `psn` was dropped from the reorder buffer.
     pub(crate) fn discard(&mut self, psn: Psn) {
         let expected = self.expected_psn();
         let is_placed = self.placing.as_ref().is_some_and(|placing| placing.contains(psn));
@@ -333,7 +334,7 @@ impl Responder {
         }
     }
 
-    /// Drops all out-of-order packets, if placement is relaxed. Returns whether it is.
+    /// If placement is relaxed, drops all out-of-order packets. Returns whether placement is relaxed.
     pub(crate) fn discard_out_of_order(&mut self) -> bool {
         let (Some(placing), Some(out_of_order)) = (&mut self.placing, &mut self.out_of_order) else {
             return false;
@@ -343,9 +344,9 @@ impl Responder {
         true
     }
 
-    /// Buffers or places an out-of-order packet, if there is room. Go-back-N: a NAK is due for the first one of a
-    /// gap, and when the retransmission was lost, too. Selective repeat: a SACK is due when a gap opens or closes,
-    /// and for a packet that is a duplicate, is dropped, or has AckReq.
+    /// Places an out-of-order packet, or has its frame buffered if there is room. Go-back-N: makes a NAK due for the
+    /// first packet above a gap; improved go-back-N also if the retransmission into the gap was lost. Selective repeat:
+    /// makes a SACK due when a gap opens or closes, and for a packet that is a duplicate, is dropped, or has AckReq.
     #[cold]
     pub(crate) fn on_out_of_order(
         &mut self,
@@ -362,7 +363,7 @@ impl Responder {
             ResponderAction::Answer
         };
         if self.selective {
-            // A packet right above the last one opens no gap and closes none, so its ACK can wait for an AckReq.
+            // A packet right above the last out-of-order one is taken to open and close no gap: no SACK without AckReq.
             let follows = self
                 .last_out_of_order_psn
                 .replace(psn)
@@ -377,13 +378,13 @@ impl Responder {
                     ResponderAction::Nothing
                 };
             }
-            // A NAK that is due has precedence.
+            // A SACK does not replace a NAK or RNR NAK that is due.
             if !matches!(self.due, Due::Refusal(_)) {
                 self.due = Due::Sack { trigger: psn, duplicate: disposition == Disposition::Duplicate };
             }
             return action;
         }
-        // A PSN not above the last one shows that the peer went back: the retransmission of the missing one was lost.
+        // A PSN at or below the last out-of-order one shows that the peer went back: its last retransmission was lost.
         let went_back =
             |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
         let lost_again = self.out_of_order.is_some() && self.last_out_of_order_psn.is_some_and(went_back);
@@ -399,7 +400,8 @@ impl Responder {
 
     fn buffer(&mut self, packet: &Packet<'_>, has_room: bool, rx: &mut RxContext<'_>) -> Disposition {
         let (psn, expected) = (packet.bth.psn, self.recovery.expected());
-        // Under go-back-N the peer retransmits a buffered READ request, too, and would receive all responses twice.
+        // Under go-back-N a READ request is not buffered, because the peer retransmits it in any case, and would
+        // receive all responses twice.
         let is_keepable = self.selective || packet.info.operation != Operation::ReadRequest;
         let Some(out_of_order) = self.out_of_order.as_ref().filter(|_| is_keepable) else {
             return Disposition::Dropped;
@@ -425,7 +427,8 @@ impl Responder {
         disposition
     }
 
-    /// Places the payload of an out-of-order packet that is new, if its address is known and placement is relaxed.
+    /// If placement is relaxed and the address is known, places the payload of an out-of-order packet that is neither
+    /// buffered nor placed. Otherwise returns `None`.
     fn place(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Option<()> {
         let (expected, mtu_bytes, received) = (self.recovery.expected(), self.mtu_bytes, self.recv_seq);
         let placing = self.placing.as_mut()?;
@@ -452,7 +455,7 @@ impl Responder {
         Some(())
     }
 
-    /// Whether the packet of the expected PSN is buffered or placed.
+    /// Returns whether the packet with the expected PSN is buffered or placed.
     #[inline]
     pub(crate) fn has_buffered_next(&self) -> bool {
         let expected = self.recovery.expected();
@@ -461,13 +464,13 @@ impl Responder {
             .is_some_and(|out_of_order| !out_of_order.is_empty() && out_of_order.contains(expected))
     }
 
-    /// Whether any out-of-order packet is buffered or placed.
+    /// Returns whether any out-of-order packet is buffered or placed.
     #[inline]
     fn buffers_any(&self) -> bool {
         self.out_of_order.as_ref().is_some_and(|out_of_order| !out_of_order.is_empty())
     }
 
-    /// Checks the order of FIRST, MIDDLE, LAST and ONLY (IBA 9.7.4.1.2), and their lengths (9.7.4.1.6).
+    /// Checks that opcode (IBA 9.7.4.1.2) and length (9.7.4.1.6) of a request fit the message in progress.
     #[inline]
     fn sequence<'p, R: Request>(&self, request: &'p R) -> Result<Sequenced<'p, R>, Refusal> {
         let info = request.info();
@@ -509,7 +512,7 @@ impl Responder {
         rx: &mut RxContext<'_>,
     ) -> Result<Authorized<'m>, Refusal> {
         let room_bytes = rx.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
-        // Memory windows, which a SEND could invalidate, are not supported; RecvETH needs selective repeat.
+        // SEND with invalidate is refused, because memory windows are not supported; so is a RecvETH under go-back-N.
         if request.invalidates() || (request.is_numbered() && !self.selective) {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
@@ -540,11 +543,11 @@ impl Responder {
             _ => return Err(invalid),
         };
         let len = request.len_bytes();
-        // LAST and ONLY carry all that is left, FIRST and MIDDLE less.
+        // LAST and ONLY must have all bytes that are left of the message, FIRST and MIDDLE fewer.
         let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
         let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(invalid) };
-        // The whole message is checked at its first packet, so that an invalid one writes nothing; then each packet,
-        // because a region may be deregistered between two.
+        // At its first packet the whole message is checked, so that a message beyond the region writes nothing. Then
+        // each packet is checked, because the region may be deregistered between two packets.
         if request.info().starts_message() {
             let whole = memory.open_remote(rx.pd, rkey, va, total, Access::REMOTE_WRITE);
             whole.map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;
@@ -630,18 +633,18 @@ impl Responder {
         Ok(())
     }
 
-    /// Advances the expected PSN over an executed packet of `span` PSNs.
+    /// Advances the expected PSN by `span`: by 1 for each packet executed, for a READ by its number of responses.
     #[inline]
     fn accept(&mut self, span: u32) {
         if self.buffers_any() {
             self.pass(span);
-            // Because the packet was missing below those buffered, the peer waits for its ACK.
+            // The executed packet was missing below buffered packets: its ACK is due even without AckReq.
             self.due = Due::Ack;
         }
         self.recovery.accept(span);
     }
 
-    /// Drops what is known of the expected PSN and of the `span - 1` after it.
+    /// Removes the expected PSN and the `span - 1` PSNs after it from the sets of buffered and placed PSNs.
     fn pass(&mut self, span: u32) {
         let expected = self.recovery.expected();
         if let Some(out_of_order) = &mut self.out_of_order {
@@ -652,8 +655,8 @@ impl Responder {
         }
     }
 
-    /// Checks that a SEND payload placed out of order lies where execution in order would place it. Otherwise the
-    /// RecvETH was wrong, and the request is invalid.
+    /// Checks that a SEND payload placed out of order lies where execution in order would place it. If not, its RecvETH
+    /// was wrong, and the request is invalid.
     fn is_in_place<R: Request>(&self, request: &R, at: u32) -> Result<(), Refusal> {
         let rq_offset = RqOffset { recv_seq: self.recv_seq, offset_bytes: at };
         if request.rq_offset() == Some(rq_offset) {
@@ -696,7 +699,7 @@ impl Responder {
             return ResponderAction::Answer;
         }
         if request.info().operation == Operation::ReadRequest {
-            // Responses of a READ acknowledge all requests before it.
+            // The responses of a READ acknowledge all requests before the READ, so no ACK is due for those.
             self.due = Due::Nothing;
             return ResponderAction::Answer;
         }
@@ -705,11 +708,11 @@ impl Responder {
             self.due = Due::Ack;
             return ResponderAction::Answer;
         }
-        // The packet that a due NAK or SACK reports missing has arrived.
+        // The NAK or SACK that is due reports a packet missing that has been executed now, so an ACK replaces it.
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        // Only a packet that closed a gap has an ACK due without AckReq.
+        // With a reorder buffer, an ACK that is due may be for a gap that this packet closed: schedules the queue pair.
         let closed_gap = self.out_of_order.is_some() && self.due == Due::Ack;
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
@@ -744,7 +747,7 @@ impl Responder {
         ResponderAction::Fatal(code)
     }
 
-    /// Handles a duplicate request (IBA 9.7.5.1.3): makes an ACK due, or retransmits READ responses.
+    /// Processes a duplicate request (IBA 9.7.5.1.3): makes an ACK or SACK due, or queues READ responses to retransmit.
     fn on_duplicate(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         rx.counters.duplicate_request += 1;
         if packet.info.operation != Operation::ReadRequest {
@@ -766,8 +769,8 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Sends a SACK that is due, READ responses as `congestion` permits, and then the ACK or NAK that is due, as far
-    /// as budget and port permit.
+    /// Sends, in this order, the SACK that is due, READ responses as `congestion` permits, and the ACK or NAK that is
+    /// due, until the budget is used up or the port is full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         congestion: &mut Congestion,
@@ -776,7 +779,7 @@ impl Responder {
         if let Due::Sack { trigger, duplicate } = self.due
             && *tx.budget > 0
         {
-            // A SACK goes first, because the peer cannot retransmit a packet before the loss is reported.
+            // A SACK precedes READ responses, because the peer retransmits a lost request only after the SACK.
             let header = SackEth { version: SackEth::VERSION, duplicate, trigger };
             if self.send_sack(header, tx).is_err() {
                 return TxOutcome::TxRingFull;
@@ -794,7 +797,7 @@ impl Responder {
             match self.send_response(&waiting.request, index, congestion, tx) {
                 Ok(true) => self.reads.on_sent(),
                 Ok(false) => {
-                    // The region was deregistered since the request, so the rest cannot be sent.
+                    // The memory region was deregistered since the READ, so the remaining responses cannot be sent.
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
                         return TxOutcome::TxRingFull;
@@ -814,9 +817,9 @@ impl Responder {
             }
             Due::Ack => (self.last_acknowledged(), Syndrome::ACK),
             Due::Refusal(syndrome) => (self.recovery.expected(), syndrome),
-            Due::Sack { .. } => return TxOutcome::MoreToSend, // not sent for lack of budget
+            Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent for lack of budget
         };
-        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window.
+        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window: sends that ACK first.
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.out_of_order.is_some() && self.last_acked_psn != psn {
             if *tx.budget == 0 {
@@ -837,17 +840,17 @@ impl Responder {
         TxOutcome::Done
     }
 
-    /// Returns the PSN of an ACK: the last one before the expected PSN that belongs to no READ, because READs at the
-    /// end are acknowledged by their responses. Linux's rxe ends a connection whose READ is acknowledged by an ACK.
+    /// Returns the PSN of an ACK: the last one below the expected PSN that belongs to no READ, because a READ is
+    /// acknowledged by its responses. Linux's rxe ends a connection if an ACK has a PSN of a READ.
     #[inline]
     fn last_acknowledged(&mut self) -> Psn {
         let last = self.recovery.expected().minus(1);
-        // Called at least once in each half circle: no message is longer, and the end of each is acknowledged.
+        // Called at least once in each half of the PSN circle: no message is longer, and each ends with an ACK.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
 
-    /// Returns the number of PSNs received since the last ACK or NAK.
+    /// Returns the number of PSNs executed since the last ACK or NAK was sent.
     #[inline]
     fn untold_pkts(&self) -> u32 {
         self.recovery.expected().distance_from(self.last_acked_psn)
@@ -881,7 +884,7 @@ impl Responder {
         spec.payload_len = 4 * words.len();
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         tx.builder.emit(tx.port, &spec, |parts| {
-            // The opcode has both headers.
+            // The opcode has an AETH and a SackETH, so both are written.
             let _ = parts.set_aeth(aeth);
             let _ = parts.set_sacketh(header);
             for (room, word) in parts.payload.chunks_exact_mut(4).zip(words) {
@@ -894,7 +897,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Sends response `index` of `read`; `Ok(false)` if its memory may no longer be read.
+    /// Sends response `index` of `read`. Returns `Ok(false)` if the memory region may no longer be read.
     #[inline]
     fn send_response<P: Port>(
         &self,
@@ -911,7 +914,7 @@ impl Responder {
         let path: &mut PacketBuilder = tx.builder;
         let spec = path.packet(opcode, read.first.plus(index), len);
         path.emit(tx.port, &spec, |parts| {
-            // MIDDLE responses have no AETH.
+            // MIDDLE responses have no AETH, so for them none is written.
             let _ = parts.set_aeth(aeth);
             span.copy_to(parts.payload);
         })?;
@@ -925,8 +928,8 @@ impl Responder {
     }
 }
 
-/// Places the payload of a SEND in the receive `index` places behind the oldest, from byte `at` on; `None` if that
-/// receive is not posted or too short, or the payload of a packet before the last is not full.
+/// Places the payload of a SEND in the receive `index` positions after the oldest, from byte `at` on. Returns `None` if
+/// that receive is not posted, too short or not writable, or if a FIRST or MIDDLE is shorter than the path MTU.
 fn place_in_receive(
     packet: &Packet<'_>,
     index: u32,
@@ -943,14 +946,14 @@ fn place_in_receive(
     rx.rq.lists(rx.memory, rx.pd).scatter(&list, at, packet.payload).ok()
 }
 
-/// Places the payload of a WRITE `offset` bytes into the message of `reth`; `None` if access is denied.
+/// Places the payload of a WRITE `offset` bytes after the address of `reth`. Returns `None` if access is denied.
 fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxContext<'_>) -> Option<()> {
     let Reth { va, rkey, len_bytes } = reth;
     if !rx.access.contains(Access::REMOTE_WRITE) || len_bytes > MAX_MESSAGE_BYTES {
         return None;
     }
     let open = |va, len| rx.memory.open_remote(rx.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
-    // As in PSN order: an invalid message writes nothing.
+    // As in `authorize_write`, the whole message is checked first, so that a message beyond the region writes nothing.
     if packet.info.starts_message() {
         open(va, len_bytes)?;
     }
@@ -962,7 +965,7 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
 mod tests {
     use super::*;
 
-    /// No READ follows that would displace the first one from the history.
+    /// The only READ stays in the history until `forget_stale` removes it, because no later READ displaces it.
     #[test]
     fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
         let (first, mtu_bytes) = (Psn::new(0xFF_FF00), 256);

@@ -1,14 +1,14 @@
-//! Tables of the responder's responses: when an ACK, NAK, RNR NAK or SACK is sent, and after which others.
+//! Table tests of the responder's responses: when an ACK, NAK, RNR NAK or SACK is sent, and in which order.
 //!
-//! A row is a script of packets received and of the responses that each poll sends. The test runs the script, writes
-//! the responses that were sent in place of those of the row, and compares the two scripts.
+//! A row is a script of packets received and of the responses that each poll sends. The test runs the script, replaces
+//! the responses of the row by those that were sent, and compares the two scripts.
 //!
 //! ```text
 //!   0 7      WRITE ONLY at PSN 0, at PSN 7        f0 m1 l2   FIRST, MIDDLE, LAST of a WRITE of three packets
-//!   s3       SEND ONLY                            r4x3       READ of three responses, PSN 4 to 6
-//!   x3       WRITE ONLY to an unknown R_Key       ..?        with AckReq      ..~   the reorder buffer has no room
+//!   s3       SEND ONLY at PSN 3                   r4x3       READ of three responses, PSN 4 to 6
+//!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; without room in the reorder buffer
 //!   p        posts a receive                      lost5      the reorder buffer drops PSN 5
-//!   0..14    PSN 0 to 14 in order
+//!   0..14    WRITE ONLYs at PSN 0 to 14
 //!   /        poll; the responses that it sends follow, as `text_of` of the harness writes them
 //!   /2 /p1   poll with a budget of two packets; with one transmit buffer
 //! ```
@@ -21,7 +21,7 @@ use crate::qp::Placement;
 use crate::recovery::RecoveryScheme;
 use crate::wire::Opcode;
 
-/// Name, clause of the IBA or empty, script, and the counters that count besides those of packets and requests.
+/// Name; clause of the IBA, or empty; script; counters incremented, except those of all packets and requests.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
 fn packet_of(token: &str) -> Pkt {
@@ -38,7 +38,7 @@ fn packet_of(token: &str) -> Pkt {
         "m" => Pkt::new(Opcode::RC_RDMA_WRITE_MIDDLE, at, MTU_BYTES),
         "l" => Pkt::new(Opcode::RC_RDMA_WRITE_LAST, at, 1),
         "r" => {
-            // The address follows the PSN, so that a part of a READ has the address of that part.
+            // The address grows with the PSN, so that a request for a part of a READ has the address of that part.
             let offset = u64::from(MTU_BYTES) * (64 + at.unsigned_abs()) as u64;
             Pkt::new(Opcode::RC_RDMA_READ_REQUEST, at, 0).remote(ALL, VA + offset, count * MTU_BYTES)
         }
@@ -47,7 +47,7 @@ fn packet_of(token: &str) -> Pkt {
     Pkt { ack_req: has_ack_req, ..packet }
 }
 
-/// Runs one token that is not a response; returns the token, a poll with the responses sent.
+/// Runs one token that is not a response. Returns the token and, after a poll, the responses sent.
 fn run_token(bench: &mut Bench, token: &str) -> String {
     if let Some(poll) = token.strip_prefix('/') {
         let limit = poll.trim_start_matches('p').parse().unwrap_or(64);
@@ -72,7 +72,7 @@ fn run_token(bench: &mut Bench, token: &str) -> String {
     token.to_owned()
 }
 
-/// Runs a script, and returns it with the responses that were sent.
+/// Runs the packets and polls of a script. Returns the script with the responses that were sent, and the counters.
 fn run(script: &str, recovery: RecoveryScheme) -> (String, String) {
     let mut bench = Bench::new(recovery, Placement::InOrder, 4);
     let is_response = |token: &&str| token.starts_with(|c: char| c.is_ascii_uppercase());
@@ -85,7 +85,7 @@ fn run(script: &str, recovery: RecoveryScheme) -> (String, String) {
     (ran.join(" "), sorted(&special.collect::<Vec<_>>().join(", ")))
 }
 
-/// Counters in the order of their names.
+/// Returns counters in the order of their names.
 fn sorted(counters: &str) -> String {
     let mut counters: Vec<&str> = counters.split(", ").collect();
     counters.sort_unstable();
@@ -104,7 +104,7 @@ fn check(rows: &[Row], recovery: RecoveryScheme) {
     assert!(failed.is_empty(), "{} rows under {recovery}:\n  {}", failed.len(), failed.join("\n  "));
 }
 
-/// Equal under every scheme.
+/// Rows for every recovery scheme.
 #[rustfmt::skip]
 const IN_ORDER: &[Row] = &[
     ("no AckReq, no ACK", "", "0 1 / / /", ""),
@@ -152,7 +152,7 @@ fn in_order_packets_and_refusals() {
     [GBN, IMPROVED, SELECTIVE].iter().for_each(|recovery| check(IN_ORDER, *recovery));
 }
 
-/// Go-back-N: no packet is buffered.
+/// Rows for go-back-N: no out-of-order packet is buffered.
 #[rustfmt::skip]
 const GO_BACK_N: &[Row] = &[
     ("a gap: a NAK at once", "9.7.4.1.2", "0 2 / N1 /", "out_of_seq_request, send_seq_err"),
@@ -185,7 +185,7 @@ const GO_BACK_N: &[Row] = &[
     ("the last PSN below half the circle: a duplicate", "9.7.4.1.2", "-8388607 / A-1", "duplicate_request"),
 ];
 
-/// Improved go-back-N: out-of-order packets are buffered, and READs are not.
+/// Rows for improved go-back-N: out-of-order packets are buffered, except READs.
 #[rustfmt::skip]
 const IMPROVED_GO_BACK_N: &[Row] = &[
     ("a gap: a NAK at once, behind the ACK of the packets before", "9.7.4.1.2", "0 2 / A0 N1 /",
@@ -233,8 +233,8 @@ fn gaps_and_duplicates_under_go_back_n() {
     check(IMPROVED_GO_BACK_N, IMPROVED);
 }
 
-/// Selective repeat, no clause of the IBA: a SACK when a gap opens or closes, for a duplicate, for a packet that is
-/// dropped, and on AckReq.
+/// Rows for selective repeat, which is not of the IBA: a SACK is sent when a gap opens or closes, for a duplicate, for
+/// a packet that is dropped, and for an out-of-order packet with AckReq.
 #[rustfmt::skip]
 const SELECTIVE_REPEAT: &[Row] = &[
     ("a gap opens", "", "0 2 / S1<2[2] /", "out_of_seq_request"),
@@ -278,19 +278,19 @@ const SELECTIVE_REPEAT: &[Row] = &[
     ("a SACK that is not sent yet is replaced by the ACK", "", "0 2 1 / A2 /", "out_of_seq_request"),
 ];
 
-/// Rows in which the code does not send the SACK that the documentation of `Responder::on_out_of_order` promises: the
-/// script is what it does today, the comment the response that should follow the last `/` but one.
+/// Known faults: a SACK that the documentation of `Responder::on_out_of_order` promises is not sent. The script states
+/// the present behaviour, the comment in front of it the SACK that should follow the last `/` but one.
 #[rustfmt::skip]
 const SELECTIVE_REPEAT_TODAY: &[Row] = &[
-    // S1<4[2,4]: a gap opens at 3, which was dropped and is the last PSN received all the same.
+    // Right: S1<4[2,4]. A gap opens at 3, which was dropped; but 4 is taken for a packet right above the last one.
     ("a packet right above one that was dropped", "", "0 2 / S1<2[2] 3~ / S1<3[2] 4 / /",
      "out_of_seq_request 3, reorder_no_room"),
-    // S1<4[2,4]: a gap opens at 3, which was buffered and dropped since.
+    // Right: S1<4[2,4]. A gap opens at 3, which was buffered and then dropped.
     ("a packet right above one that expired", "", "0 2 3 / S1<2[2,3] lost3 4 / /", "out_of_seq_request 3"),
-    // S1<4[2,3,4,5]: the gap between 2 and 5 closes.
+    // Right: S1<4[2,3,4,5]. The gap between 2 and 5 closes.
     ("the second packet of a gap of two closes it", "", "0 2 5 / S1<5[2,5] 3 / S1<3[2,3,5] 4 / /",
      "out_of_seq_request 4"),
-    // S1<3[2,3,4]: the gap between 2 and 4 closes.
+    // Right: S1<3[2,3,4]. The gap between 2 and 4 closes.
     ("a gap closes right behind a duplicate", "", "0 2 4 / S1<4[2,4] 2 / S1<2=[2,4] 3 / /", "out_of_seq_request 4"),
 ];
 

@@ -1,5 +1,5 @@
-//! Tables of the responder's checks of a request (IBA 9.7.4.1): order and length of the packets of a message, access
-//! rights, memory and receives.
+//! Table tests of the responder's checks of a request (IBA 9.7.4.1): order and length of the packets of a message,
+//! access rights, memory and receives.
 
 use super::harness::{
     ALL, Bench, FIRST_PSN, GBN, IMPROVED, LOCAL_READ, MTU_BYTES, OTHER_PD, Pkt, READABLE, REGION_BYTES,
@@ -19,9 +19,9 @@ use crate::wire::{NakCode, Opcode};
 enum Outcome {
     /// Executed: the expected PSN advances.
     Executed,
-    /// A NAK, after which the queue pair goes to ERR.
+    /// A NAK is sent, and the queue pair changes to ERR.
     Nak(NakCode),
-    /// RNR NAK.
+    /// An RNR NAK is sent.
     NotReady,
     /// Neither executed nor answered.
     Dropped,
@@ -71,8 +71,7 @@ const RC_WRITES: [Opcode; 4] = [
     Opcode::RC_RDMA_WRITE_ONLY,
 ];
 
-/// Order of the packets of messages (IBA 9.7.4.1): the packet, and its outcome without a message in progress, inside a
-/// SEND, and inside a WRITE.
+/// Rows: opcode of a packet (IBA 9.7.4.1), and its outcome without a message in progress, in a SEND, and in a WRITE.
 #[rustfmt::skip]
 const ORDER: &[(Opcode, [Outcome; 3])] = &[
     //                                              no message  in a SEND  in a WRITE
@@ -96,7 +95,7 @@ const ORDER: &[(Opcode, [Outcome; 3])] = &[
     (Opcode::RC_SEND_ONLY_WITH_INVALIDATE,          [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_FLUSH,                              [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_ATOMIC_WRITE,                       [INVALID,   INVALID,   INVALID]),
-    // Opcodes of this project: accepted under selective repeat, see AUTHORIZATION.
+    // Numbered SENDs are accepted only under selective repeat, see SENDS.
     (Opcode::RC_NUMBERED_SEND_FIRST,                [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_NUMBERED_SEND_MIDDLE,               [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_NUMBERED_SEND_LAST,                 [INVALID,   INVALID,   INVALID]),
@@ -117,7 +116,7 @@ fn packets_of_a_message_arrive_in_their_order() {
             }
         };
         let len_bytes = len(!info.ends_message());
-        // Of the WRITE in progress as much is left as the packet needs.
+        // Bytes left of the WRITE in progress: as many as the packet needs.
         let left = if info.ends_message() { len_bytes.max(1) } else { 2 * MTU_BYTES };
         let own = if info.position == crate::wire::Position::First { 2 * MTU_BYTES } else { len_bytes };
         for (state, wanted) in [None, Some(RC_SENDS[0]), Some(RC_WRITES[0])].into_iter().zip(wanted) {
@@ -134,8 +133,8 @@ fn packets_of_a_message_arrive_in_their_order() {
     }
 }
 
-/// Lengths in bytes by position of a packet, at a path MTU of 256 bytes (IBA 9.7.4.1.6): FIRST and MIDDLE have the path
-/// MTU, LAST 1 byte to the path MTU, ONLY 0 bytes to the path MTU.
+/// Rows: position (0 FIRST, 1 MIDDLE, 2 LAST, 3 ONLY), and outcome by length in bytes, at a path MTU of 256 bytes (IBA
+/// 9.7.4.1.6): FIRST and MIDDLE must have 256 bytes, LAST 1 to 256, ONLY 0 to 256.
 const LENGTHS: &[(usize, &[(u32, Outcome)])] = &[
     (0, &[(0, INVALID), (16, INVALID), (255, INVALID), (256, OK), (257, INVALID)]),
     (1, &[(0, INVALID), (16, INVALID), (255, INVALID), (256, OK), (257, INVALID)]),
@@ -173,15 +172,15 @@ struct Row {
     recovery: RecoveryScheme,
     /// Access rights of the queue pair.
     access: Access,
-    /// Region and length in bytes of the receive that is posted.
+    /// Memory region and length in bytes of the receive that is posted.
     receive: Option<(RKey, u32)>,
     /// Packets before the request, all of them executed.
     before: &'static [Pkt],
-    /// Region that is deregistered after them.
+    /// Memory region that is deregistered after the packets of `before`.
     deregistered: Option<RKey>,
     request: Pkt,
     outcome: Outcome,
-    /// Status of the receive's completion, if it completes.
+    /// Status of the completion of the receive; `None` if the receive does not complete.
     completes: Option<WcStatus>,
 }
 
@@ -200,7 +199,7 @@ const fn at(at: i32, packet: Pkt) -> Pkt {
     Pkt { at, ..packet }
 }
 
-/// Defaults of the rows: a queue pair with all rights, a receive with room for any message, nothing before.
+/// Defaults of the rows: a queue pair with all rights, a receive of the length of the region, no packets before.
 const ROW: Row = Row {
     name: "",
     rule: "",
@@ -382,7 +381,7 @@ fn requests_are_authorized() {
     }
 }
 
-/// READs up to and beyond `max_dest_rd_atomic` (IBA 9.7.5.1.2): the limit, READs not answered yet, the outcome.
+/// Rows: `max_dest_rd_atomic` (IBA 9.7.5.1.2), number of READs not answered yet, outcome of one more READ.
 const READ_LIMIT: &[(u8, usize, Outcome)] =
     &[(0, 0, INVALID), (1, 0, OK), (1, 1, INVALID), (2, 1, OK), (2, 2, INVALID)];
 
@@ -400,8 +399,8 @@ fn reads_are_limited_by_the_responder_resources() {
     }
 }
 
-/// A READ for which the queue has no place, because duplicates fill it, is dropped as if lost: the peer may have as
-/// many outstanding as it does.
+/// While duplicates fill the queue of READs, a new READ is dropped as if lost. It is not refused, because the peer
+/// keeps to the responder resources.
 #[test]
 fn a_read_is_dropped_while_duplicates_fill_the_queue() {
     let mut bench = Bench::new(GBN, Placement::InOrder, 1);
@@ -417,7 +416,7 @@ fn a_read_is_dropped_while_duplicates_fill_the_queue() {
 
 type PlacedRow = (&'static str, &'static [Pkt], &'static [(usize, u8)]);
 
-/// Bytes of memory after a request, by byte offset; 0: unchanged.
+/// Rows: name, packets, and bytes of memory after them: offset and value, 0 if unchanged.
 #[rustfmt::skip]
 const PLACED: &[PlacedRow] = &[
     ("SEND ONLY", &[SEND], &[(0, 0xA5), (15, 0xA5), (16, 0)]),
@@ -444,7 +443,7 @@ fn payload_is_placed_or_memory_unchanged() {
     }
 }
 
-/// Completions of receives: packets, then opcode, length in bytes and immediate data of each completion.
+/// Completion of a receive: opcode, length in bytes, immediate data.
 type Completed = (WcOpcode, u32, Option<u32>);
 
 #[rustfmt::skip]
@@ -475,7 +474,8 @@ fn receives_complete_with_their_message() {
     }
 }
 
-/// MSN of the response to the last packet, counted from that before the first request (IBA 9.7.7.1).
+/// Rows: name, packets, and MSNs in the responses to the last packet, counted from the MSN before the first request
+/// (IBA 9.7.7.1).
 #[rustfmt::skip]
 const MSNS: &[(&str, &[Pkt], &[u32])] = &[
     ("FIRST", &[Pkt { ack_req: true, ..write_first(258) }], &[0]),

@@ -1,54 +1,54 @@
-//! Segmentation: the bytes of a message that each packet carries (IBA 9.7.2). Pure arithmetic on the work request,
-//! so that a retransmission needs no stored packet.
+//! Segmentation: computes the opcode, the headers and the payload range of each packet of a message (IBA 9.7.2) from
+//! the work request alone, so that a retransmission needs no stored packet.
 //!
 //! ```text
 //!   packet   0          1                n-1
 //!          | FIRST    | MIDDLE ...     | LAST        n > 1
-//!          | ONLY (a READ request: one packet that takes n PSNs)
+//!          | ONLY                                    n = 1; a READ request is one packet, too, but takes n PSNs
 //!   bytes  0          mtu              (n-1)*mtu .. len
 //! ```
 
 use crate::queue::SendOp;
 use crate::wire::{Opcode, Reth};
 
-/// Returns the PSNs of a message of `len_bytes`, at least 1 (IBA 9.7.2).
+/// Returns the number of PSNs of a message of `len_bytes`: at least 1 (IBA 9.7.2).
 #[inline]
 pub(crate) fn packets_in(len_bytes: u32, mtu_bytes: u32) -> u32 {
     len_bytes.div_ceil(mtu_bytes).max(1)
 }
 
-/// A packet of a request.
+/// A packet of a request message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Opcode.
+    /// Opcode of the BTH.
     pub opcode: Opcode,
     /// Offset of the payload in the message, in bytes.
     pub offset: u32,
     /// Payload bytes, 0 to the path MTU.
     pub payload_len: u32,
-    /// PSNs taken: 1, or the number of responses of a READ request.
+    /// Number of PSNs that the packet takes: 1, or for a READ request the number of its responses.
     pub psn_span: u32,
-    /// RETH of a READ request, and of FIRST and ONLY of a WRITE.
+    /// RETH; `None` unless the packet is a READ request, or FIRST or ONLY of a WRITE.
     pub reth: Option<Reth>,
-    /// Immediate data of LAST and ONLY with immediate.
+    /// Immediate data; `None` unless the packet is LAST or ONLY with immediate.
     pub imm: Option<u32>,
-    /// Whether the packet ends the message; true of a READ request.
+    /// True if the packet ends the message, and for a READ request.
     pub is_last: bool,
 }
 
 impl Segment {
-    /// Limits a READ request to `psn_span` responses. Other packets are unchanged.
+    /// Limits a READ request to its first `psn_span` responses. Leaves other packets unchanged.
     #[inline]
     pub(crate) fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
-            // All but the last response are full.
+            // Only the last response of a READ may be shorter than the path MTU, and the limit leaves it out.
             reth.len_bytes = psn_span * mtu_bytes;
             self.psn_span = psn_span;
         }
     }
 }
 
-/// Opcodes of an operation by position; those of LAST and ONLY may carry an immediate.
+/// Opcodes of an operation by position of the packet in the message; only LAST and ONLY may have immediate data.
 struct Opcodes {
     first: Opcode,
     middle: Opcode,
@@ -104,8 +104,8 @@ const READ_RESPONSE: Opcodes = Opcodes {
     only: Opcode::RC_RDMA_READ_RESPONSE_ONLY,
 };
 
-/// Returns packet `index` (below `packets_in`) of a message of `len_bytes`; for a READ, the request for responses
-/// `index` and following. `is_numbered`: SENDs carry a RecvETH.
+/// Returns packet `index` of a message of `len_bytes`; for a READ, the request for its responses from `index` on.
+/// `index` must be below `packets_in`. If `is_numbered`, SENDs have a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
     let packets = packets_in(len_bytes, mtu_bytes);
@@ -145,8 +145,7 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     }
 }
 
-/// Returns opcode and payload length of response `index` to a READ of `len_bytes`. `start` is the first response to
-/// the present request: FIRST or ONLY.
+/// Returns opcode and payload length of response `index` of a READ of `len_bytes`. Response `start` is FIRST or ONLY.
 #[inline]
 pub(crate) fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);

@@ -1,9 +1,10 @@
-//! The requester under selective repeat: passes the PSNs that a response acknowledges to the recovery scheme.
+//! The requester under selective repeat: marks the PSNs that a response acknowledges. The PSNs of a READ are
+//! acknowledged by its responses only.
 //!
 //! ```text
-//!   ACK, SACK         requests below `executed`; of a READ the request, not its responses
-//!   bitmap of a SACK  requests above `executed` that the responder buffers
-//!   READ response     its own PSN, and requests below the end of its READ
+//!   ACK             requests up to its PSN
+//!   SACK            requests below its PSN, and the requests in its bitmap, which the responder buffers
+//!   READ response   its own PSN, and requests before its READ
 //! ```
 
 use super::events::SelectiveEvent;
@@ -16,15 +17,15 @@ use crate::recovery::selective_repeat::WINDOW_PKTS_MAX;
 use crate::wire::SackEth;
 use crate::wire::sacketh::bitmap_words;
 
-/// Change of a requester's state by one [`SelectiveEvent`].
+/// Change of the requester's state by one response under selective repeat.
 pub(super) struct SelectiveResult {
-    /// Requests were executed, which restores the RNR retry count.
+    /// The response is a READ response, or shows that further requests were executed: restores the RNR retry count.
     pub is_executed: bool,
-    /// Packets newly marked lost.
+    /// Number of packets newly marked lost.
     pub lost_pkts: u32,
 }
 
-/// Processes a response: marks packets acknowledged and lost.
+/// Processes a response: marks PSNs acknowledged and lost.
 pub(super) fn on_event(
     scheme: &mut SelectiveRepeat,
     event: &SelectiveEvent<'_>,
@@ -36,7 +37,7 @@ pub(super) fn on_event(
     let is_executed = match *event {
         SelectiveEvent::Executed { next } => {
             let is_news = on_executed(scheme, next, outstanding);
-            // The responder sends READ responses before the ACK of a later request: those missing are late.
+            // The responder sends READ responses before a later ACK, so those missing below `next` may be lost.
             scheme.on_responses_sent(next);
             is_news
         }
@@ -63,7 +64,8 @@ pub(super) fn on_event(
     SelectiveResult { is_executed, lost_pkts: lost_responses + lost_requests }
 }
 
-/// Acknowledges all requests below `next`, of READs the request only. Returns whether `next` is an advance.
+/// Acknowledges the requests below `next`, except READs, which only their responses acknowledge. Returns false if an
+/// earlier response showed the execution of all of them.
 pub(super) fn on_executed(scheme: &mut SelectiveRepeat, next: Psn, outstanding: &mut Outstanding) -> bool {
     let from = scheme.executed();
     if !scheme.on_executed(next) {
@@ -74,7 +76,7 @@ pub(super) fn on_executed(scheme: &mut SelectiveRepeat, next: Psn, outstanding: 
     true
 }
 
-/// Processes a SACK, elicited by a probe or not. Returns the number of packets newly marked lost.
+/// Processes a SACK; `is_probe`: a probe triggered the SACK. Returns the number of packets newly marked lost.
 fn on_sack(
     scheme: &mut SelectiveRepeat,
     next: Psn,
@@ -90,7 +92,7 @@ fn on_sack(
         scheme.on_spurious();
     }
     if next != scheme.executed() {
-        return 0; // stale
+        return 0; // a stale SACK
     }
     if scheme.is_acked(next) {
         retransmit_discarded(scheme, next, bitmap, outstanding);
@@ -111,7 +113,7 @@ fn on_sack(
             if outstanding.find(psn).is_some_and(|place| !place.span.is_read) {
                 scheme.on_acked(PsnSpace::Request, psn, 1);
             } else {
-                // The bit of a READ acknowledges its request, not its responses.
+                // The bit of a READ shows that the responder buffers the READ request; it acknowledges no response.
                 scheme.on_read_sacked(psn);
             }
         }
@@ -127,7 +129,7 @@ fn on_read_response(scheme: &mut SelectiveRepeat, psn: Psn, executed: Psn, outst
     scheme.on_acked(PsnSpace::Response, psn, 1);
 }
 
-/// Marks READ responses lost by the reordering threshold. Returns the number newly marked.
+/// Marks READ responses lost by the reordering threshold. Returns the number of responses newly marked.
 fn detect_lost_responses(scheme: &mut SelectiveRepeat, outstanding: &mut Outstanding) -> u32 {
     let Some(from) = scheme.scan_from(PsnSpace::Response) else { return 0 };
     let lost = scheme.detect_losses(PsnSpace::Response, from, |psn| {
@@ -138,8 +140,8 @@ fn detect_lost_responses(scheme: &mut SelectiveRepeat, outstanding: &mut Outstan
     lost
 }
 
-/// Acknowledges all requests of `from..to` but READs, which only responses acknowledge. `reads`: `None` if there are
-/// no READs.
+/// Acknowledges the requests of `from..to`, except READs, which only their responses acknowledge. `reads`: the
+/// outstanding work requests; `None` if none of them is a READ.
 fn mark_requests_acked(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: Option<&mut Outstanding>) {
     let Some(outstanding) = reads else {
         return scheme.on_acked(PsnSpace::Request, from, to.distance_from(from));
@@ -154,16 +156,16 @@ fn mark_requests_acked(scheme: &mut SelectiveRepeat, from: Psn, to: Psn, reads: 
     }
 }
 
-/// Whether the bitmap of a SACK acknowledges `psn`.
+/// Returns whether `bitmap`, of a SACK with PSN `next`, acknowledges `psn`.
 fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
     let Some(index) = psn.minus(1).index_in(next, WINDOW_PKTS_MAX) else { return false };
     let word = bitmap_words(bitmap).nth(index as usize / 32);
     word.is_some_and(|word| word >> (index % 32) & 1 == 1)
 }
 
-/// Handles a SACK that names `next` as missing although it was acknowledged: the responder dropped it, for lack of
-/// room, for its age, or because a packet arrived in two versions (compare RFC 2018, section 8). Requests that were
-/// acknowledged and that the bitmap lacks are retransmitted.
+/// Handles reneging (compare RFC 2018, section 8): a SACK reports `next` missing, which an earlier SACK acknowledged.
+/// The responder dropped the buffered packet for lack of room, for its age, or after a conflict. Marks for
+/// retransmission all requests that were acknowledged and that `bitmap` lacks.
 #[cold]
 fn retransmit_discarded(
     scheme: &mut SelectiveRepeat,
@@ -179,8 +181,8 @@ fn retransmit_discarded(
     }
 }
 
-/// Marks requests lost by the reordering threshold, as `bitmap` acknowledges those above `next`. Returns the number
-/// newly marked. Without outstanding READs the scan continues where the last one ended.
+/// Marks requests lost by the reordering threshold, after a SACK with PSN `next` and `bitmap`. Returns the number newly
+/// marked. If no READ is outstanding, starts where the last scan ended, otherwise at `next`.
 fn detect_lost_requests(
     scheme: &mut SelectiveRepeat,
     next: Psn,
@@ -193,10 +195,10 @@ fn detect_lost_requests(
     };
     let lost = scheme.detect_losses(PsnSpace::Request, from, |psn| {
         if next.offset_from(psn).is_some_and(|offset| offset > 0) {
-            return Some((false, 1)); // executed: only a response is missing
+            return Some((false, 1)); // the request was executed; only a READ response is missing
         }
         let place = outstanding.find(psn)?;
-        // A READ request is one packet: lost, whole or from `next` on, or buffered by the responder.
+        // Of a READ one packet, its request, may be lost: the responder misses it at `next`, or as a 0 in the bitmap.
         let is_lost =
             !place.span.is_read || psn == next || (place.packet == 0 && !is_sacked(psn, next, bitmap));
         Some((is_lost, if place.span.is_read { place.rest_pkts() } else { 1 }))
@@ -222,7 +224,7 @@ mod tests {
     const MTU_BYTES: u32 = 1024;
     const READ_PKTS: u32 = 3;
 
-    /// A requester whose work requests, READs of [`READ_PKTS`] or SENDs, count as sent.
+    /// A requester whose READs, of [`READ_PKTS`] responses, and SENDs are recorded as sent without a port.
     struct Reader {
         requester: Requester,
         outstanding: Outstanding,
@@ -287,7 +289,7 @@ mod tests {
             self.event(SelectiveEvent::Response { psn: Self::psn(index), executed });
         }
 
-        /// Lets the timer expire at its deadline; returns whether a packet is to be retransmitted.
+        /// Advances the time to the deadline of the timer. Returns whether a packet is then to be retransmitted.
         fn expire(&mut self) -> bool {
             self.now = self.requester.deadline().expect("it runs");
             let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);
@@ -303,7 +305,7 @@ mod tests {
         reader.response(1);
         assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
         reader.requester.recovery.on_sent(1);
-        // Of two more READ requests the first is lost.
+        // Two more READs are requested; the SACK reports the first of the two missing.
         (0..2).for_each(|_| reader.read());
         let trigger = Reader::psn(2 * READ_PKTS);
         let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
@@ -328,7 +330,7 @@ mod tests {
         assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
         reader.requester.recovery.on_sent(1);
         assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
-        // Packet 0 is executed; of the others the responder still buffers 3 and 5 only.
+        // Packet 0 is executed. Of packets 1 to 5 the responder still buffers 3 and 5 only.
         reader.event(SelectiveEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
         let mut again = Vec::new();
         while reader.requester.recovery.is_retransmission() {
