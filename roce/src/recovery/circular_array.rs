@@ -1,35 +1,35 @@
-//! Values indexed modulo a power of two.
+//! An array that is indexed modulo its length, a power of two.
 
-/// A fixed number of values, a power of two. Every index is valid and counts modulo that number, which divides the
-/// number of PSNs and 2^32: PSNs, and positions in a queue, keep their value when they wrap.
+/// An array whose length is a power of two. Any index is valid, and is taken modulo the length. Because the length
+/// divides 2^24 and 2^32, consecutive PSNs, or counters of 32 bits, have adjacent values also where they wrap.
 #[derive(Clone, Debug)]
 pub(crate) struct CircularArray<T> {
     values: Box<[T]>,
 }
 
 impl<T: Clone> CircularArray<T> {
-    /// Creates an array of `value`, `len` times, rounded up to a power of two.
+    /// Creates an array of `len` copies of `value`; `len` is rounded up to a power of two.
     pub(crate) fn new(len: u32, value: T) -> Self {
         CircularArray { values: vec![value; len.next_power_of_two() as usize].into_boxed_slice() }
     }
 }
 
 impl<T> CircularArray<T> {
-    /// Returns the number of values.
+    /// Returns the number of values, a power of two.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "`new` takes the length as a `u32`")]
     pub(crate) fn len(&self) -> u32 {
         self.values.len() as u32
     }
 
-    /// Returns the value of `index` modulo the number of values.
+    /// Returns the value at `index` modulo the number of values.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
     pub(crate) fn at(&self, index: u32) -> &T {
         &self.values[index as usize & (self.values.len() - 1)]
     }
 
-    /// Returns the value of `index` modulo the number of values, to change it.
+    /// Returns the value at `index` modulo the number of values, to change it.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut T {

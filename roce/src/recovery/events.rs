@@ -1,19 +1,19 @@
-//! Events that requester and responder report to go-back-N, and their results.
+//! Events of loss recovery: a response at a requester under go-back-N, and a request at a responder.
 
 use crate::psn::Psn;
 
-/// A response under go-back-N, as the completer reports it to the requester.
+/// Effect of a received response under go-back-N, as the completer reports it to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckEvent {
-    /// Acknowledges all PSNs before `next`.
+    /// The response acknowledges all PSNs below `next`.
     Cumulative {
         /// The new una.
         next: Psn,
     },
-    /// As `Cumulative`, and `next` was lost: a NAK (PSN sequence error), or an implied NAK (a READ
-    /// response is missing).
+    /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: a NAK (PSN sequence error), or
+    /// an implied NAK (a READ response is missing).
     Lost {
-        /// The PSN to retransmit from.
+        /// The first PSN to retransmit, and new una.
         next: Psn,
     },
 }
@@ -23,20 +23,21 @@ pub(crate) enum AckEvent {
 pub(crate) struct AckResult {
     /// Number of PSNs by which una advanced.
     pub newly_acked_pkts: u32,
-    /// The next PSN to send was moved back to una: retransmission begins there.
+    /// Whether the PSN to send next was moved back to una, so that all packets from una on are retransmitted.
     pub lost: bool,
 }
 
-/// Position of an arriving request relative to the expected PSN (IBA 9.7.4.1.2).
+/// PSN of a received request compared with the expected PSN (IBA 9.7.4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Its PSN is the expected one.
+    /// The PSN of the request is the expected one.
     InOrder,
-    /// Its PSN is below the expected one.
+    /// The PSN of the request is below the expected one.
     Duplicate,
-    /// Out of order: its PSN is above the expected one.
+    /// The PSN of the request is above the expected one.
     OutOfOrder {
-        /// The first out-of-order packet behind this gap: a NAK (PSN sequence error) is due.
+        /// Whether no out-of-order request was received and no RNR NAK was due since the expected PSN last advanced.
+        /// Under go-back-N, a NAK (PSN sequence error) is then due.
         first: bool,
     },
 }

@@ -10,19 +10,19 @@
 use super::events::{AckEvent, AckResult, Verdict};
 use crate::psn::Psn;
 
-/// Requester half of go-back-N.
+/// State of a requester under go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
-    /// A loss moved `next` back to `una`; since then `una` has not advanced and no timeout occurred. Further reports
-    /// of a loss are ignored, because after a lost READ response each later response is an implied NAK.
+    /// Whether a NAK or implied NAK moved `next` back to `una`, and neither a timeout nor an advance of `una` followed.
+    /// If so, further NAKs have no effect, because after a lost READ response each later response is an implied NAK.
     has_gone_back: bool,
 }
 
 impl GoBackN {
-    /// Creates the state before the first send; `first` is the first PSN of the connection.
+    /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
     pub(crate) fn new(first: Psn) -> Self {
         GoBackN { una: first, next: first, max_sent: first, has_gone_back: false }
     }
@@ -33,7 +33,7 @@ impl GoBackN {
         self.next
     }
 
-    /// Returns whether sending [`GoBackN::next_psn`] is a retransmission.
+    /// Returns whether [`GoBackN::next_psn`] was sent before, so that sending it is a retransmission.
     #[inline]
     pub(crate) fn is_retransmission(&self) -> bool {
         self.next != self.max_sent
@@ -44,20 +44,20 @@ impl GoBackN {
         self.una
     }
 
-    /// Returns the PSNs sent and not acknowledged, from una to `max_sent`: a response to any other is stale.
+    /// Returns the number of PSNs sent and not acknowledged, from `una` to below `max_sent`.
     #[inline]
     pub(crate) fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
-    /// Returns the number of PSNs in flight, from `una` to `next`.
+    /// Returns the number of PSNs in flight, from `una` to below `next`.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)
     }
 
-    /// Records that the packet at [`GoBackN::next_psn`] was sent. `span`: its PSNs, for a READ request
-    /// those of all responses.
+    /// Records that the packet of [`GoBackN::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
+    /// for a READ request is the number of responses.
     #[inline]
     pub(crate) fn on_sent(&mut self, span: u32) {
         let retransmitted_pkts = self.sent() - self.unacked();
@@ -67,7 +67,8 @@ impl GoBackN {
         }
     }
 
-    /// Applies feedback, which is ignored unless its `next` lies in `una..=max_sent`.
+    /// Advances `una` to the `next` of a response; after a loss, moves `next` back to `una`. Ignores a response whose
+    /// `next` is not in `una..=max_sent`.
     pub(crate) fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
         let (AckEvent::Cumulative { next } | AckEvent::Lost { next }) = event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
@@ -88,39 +89,38 @@ impl GoBackN {
         AckResult { newly_acked_pkts, lost }
     }
 
-    /// Moves `next` forward to `max_sent`, because the packets of a timeout were not lost: no further
-    /// packet is retransmitted.
+    /// Moves `next` forward to `max_sent`, because an ACK showed that the packets in flight at a timeout were not lost.
     pub(crate) fn undo_timeout(&mut self) {
         self.next = self.max_sent;
     }
 
-    /// Moves `next` back to `una` after a timeout. The next report of a loss takes effect again.
+    /// Moves `next` back to `una` after a timeout. The next NAK or implied NAK may move it back, too.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.has_gone_back = false;
     }
 }
 
-/// Loss window of a go-back-N requester: packets in flight at most. Each loss costs the retransmission of a window,
-/// so the window shrinks with losses and grows without. Unbounded before the first loss.
+/// Loss window of improved go-back-N: the largest number of packets in flight. A loss causes the retransmission of all
+/// packets in flight, so losses reduce the window. Before the first loss, the number is not limited.
 ///
 /// ```text
-///   first loss:            a third of the packets acknowledged before it, at most 3/4 of those sent
-///   later loss:            window * 3/4
+///   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of those sent from una on
+///   later loss:    window * 3/4
 ///   a window acknowledged without a loss:    window * 9/8
-///   equilibrium where 29 % of the windows have a loss:    34 packets at 1 % loss
+///   stable if 29 % of the windows have a loss; at a loss of 1 % of the packets, that is a window of 34 packets
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossWindow {
     window_pkts: u32,
-    /// Packets acknowledged since the window last changed.
+    /// Number of packets acknowledged since the window last changed.
     acked_pkts: u32,
 }
 
 /// The smallest loss window, in packets.
 const LOSS_WINDOW_PKTS_MIN: u32 = 16;
 
-/// The largest bounded loss window, in packets: a window that grows beyond it is unbounded again.
+/// The largest limited loss window, in packets. A window that grows beyond this number becomes unlimited.
 const LOSS_WINDOW_PKTS_MAX: u32 = 1024;
 
 impl Default for LossWindow {
@@ -130,13 +130,13 @@ impl Default for LossWindow {
 }
 
 impl LossWindow {
-    /// Returns the packets in flight at most; `u32::MAX`: unbounded.
+    /// Returns the largest number of packets in flight; `u32::MAX`: no limit.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.window_pkts
     }
 
-    /// Records `acked_pkts` newly acknowledged packets and, if `lost`, a loss among the `sent_pkts` from una on.
+    /// Records `acked_pkts` newly acknowledged packets. If `lost`, a packet among the `sent_pkts` from una on was lost.
     #[inline]
     pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
@@ -155,16 +155,16 @@ impl LossWindow {
     }
 }
 
-/// Responder half of go-back-N: accepts packets in PSN order, and demands one NAK for each gap.
+/// The expected PSN of a responder, and whether a NAK for it is due or was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedPsn {
     expected: Psn,
-    /// A NAK or RNR NAK is due or was sent for `expected`: no further NAK until that packet is accepted.
+    /// Whether a NAK or RNR NAK for `expected` is due or was sent, so that further out-of-order packets cause no NAK.
     nak_sent: bool,
 }
 
 impl ExpectedPsn {
-    /// Creates the state of a responder that expects the first PSN of the connection.
+    /// Creates the state of a responder that has received no request; `first` is the PSN of the first request.
     pub(crate) fn new(first: Psn) -> Self {
         ExpectedPsn { expected: first, nak_sent: false }
     }
@@ -174,8 +174,8 @@ impl ExpectedPsn {
         self.expected
     }
 
-    /// Classifies an arriving request (IBA 9.7.5.1). At a distance of exactly 2^23 a PSN counts as out of
-    /// order.
+    /// Compares the PSN of a received request with the expected PSN (IBA 9.7.5.1). A PSN at a distance of exactly 2^23
+    /// counts as out of order.
     #[inline]
     pub(crate) fn on_packet(&mut self, psn: Psn) -> Verdict {
         match psn.offset_from(self.expected) {
@@ -185,14 +185,14 @@ impl ExpectedPsn {
         }
     }
 
-    /// Advances the expected PSN by `span`, the PSNs of the packet accepted.
+    /// Advances the expected PSN over an accepted packet, which takes `span` PSNs.
     #[inline]
     pub(crate) fn accept(&mut self, span: u32) {
         self.expected = self.expected.plus(span);
         self.nak_sent = false;
     }
 
-    /// Records an RNR NAK for the expected packet: out-of-order packets behind it demand no NAK.
+    /// Records an RNR NAK for the expected packet: out-of-order packets after it cause no NAK (PSN sequence error).
     pub(crate) fn refuse(&mut self) {
         self.nak_sent = true;
     }

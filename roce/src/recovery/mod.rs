@@ -1,8 +1,8 @@
 //! Loss recovery: selects the PSN to send next.
 //!
-//! A scheme has no access to packets or work requests, only to PSNs. Its requester half processes the PSNs of
-//! responses and returns `next_psn`; its responder half classifies the PSN of a received request as a `Verdict`.
-//! Congestion control decides separately whether the packet with `next_psn` may be sent now.
+//! A recovery scheme handles PSNs, not packets. Its requester half processes the PSNs of responses, and returns the PSN
+//! to send next. Its responder half compares the PSN of a received request with the expected PSN (`Verdict`).
+//! Congestion control decides separately whether a packet may be sent now.
 
 // No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
 // (docs/ARCHITECTURE.md, decision 7).
@@ -37,28 +37,28 @@ use crate::psn::Psn;
 use std::fmt;
 use std::str::FromStr;
 
-/// Recovery scheme of a queue pair, agreed with the peer before the transition to RTR.
+/// Loss recovery of a queue pair. Takes effect if set no later than the transition to RTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryScheme {
     /// Go-back-N of the IBA: interoperates with any peer.
     #[default]
     GoBackN,
-    /// Go-back-N on the wire, with what either end can do alone: the responder buffers out-of-order
-    /// packets, the requester's probes and RTO follow the round trip. Interoperates with any peer.
+    /// Improved go-back-N: the packets are those of go-back-N, but the responder buffers out-of-order packets, and the
+    /// requester has probe timeouts and a loss window. Interoperates with any peer.
     ImprovedGoBackN,
-    /// Selective repeat with SACKs: both peers must have agreed on it.
+    /// Selective repeat with SACKs. Both peers must use it, with the same window.
     SelectiveRepeat {
-        /// Window in packets, in flight at the requester and buffered at the responder: a power of two
-        /// from 64 to 4096, equal at both peers.
+        /// Window in packets: the PSNs that the requester may send from una on, and those that the responder may
+        /// buffer. A power of two from 64 to 4096.
         window_pkts: u32,
     },
 }
 
-/// Window of `selective-repeat` without a number, in packets: well above a bandwidth-delay product,
-/// because otherwise a packet lost twice would stall the requester.
+/// Window of `selective-repeat` written without a number, in packets. Larger than a bandwidth-delay product, so that
+/// the requester can go on sending while a packet that was lost twice is missing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
-/// Reorder window of improved go-back-N, in packets: a peer is expected to have fewer in flight.
+/// Window of the responder under improved go-back-N, in packets.
 const IMPROVED_WINDOW_PKTS: u32 = 256;
 
 impl fmt::Display for RecoveryScheme {
@@ -71,7 +71,7 @@ impl fmt::Display for RecoveryScheme {
     }
 }
 
-/// Error of parsing a [`RecoveryScheme`]: unknown name, or window out of range.
+/// Error of parsing a [`RecoveryScheme`]: an unknown name, or a window that is no power of two from 64 to 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "needed go-back-n, improved-go-back-n, selective-repeat or selective-repeat:WINDOW, a power of two from \
@@ -99,7 +99,7 @@ impl FromStr for RecoveryScheme {
 }
 
 impl RecoveryScheme {
-    /// Returns whether the window, if any, is a power of two from 64 to 4096 packets.
+    /// Returns whether the window, under selective repeat, is a power of two from 64 to 4096 packets.
     pub fn is_valid(self) -> bool {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => true,
@@ -109,7 +109,7 @@ impl RecoveryScheme {
         }
     }
 
-    /// Returns the responder's reorder window in packets, a power of two; `None` if it buffers nothing.
+    /// Returns the responder's window in packets, a power of two; `None` under go-back-N, which buffers no packet.
     pub fn buffered_pkts_max(self) -> Option<u32> {
         match self {
             RecoveryScheme::GoBackN => None,
@@ -118,23 +118,22 @@ impl RecoveryScheme {
         }
     }
 
-    /// Returns whether the requester sends tail loss probes and has an RTO that follows the round trip,
-    /// both well before the local ACK timeout.
+    /// Returns whether PTO and RTO, computed from round trips, are used besides the local ACK timeout.
     pub(crate) fn is_adaptive(self) -> bool {
         self != RecoveryScheme::GoBackN
     }
 }
 
-/// Requester half of a scheme.
+/// State of loss recovery at a requester, by scheme.
 #[derive(Clone, Debug)]
 pub(crate) enum Recovery {
-    /// Under [`RecoveryScheme::GoBackN`] and [`RecoveryScheme::ImprovedGoBackN`].
+    /// State under go-back-N and improved go-back-N.
     GoBackN(GoBackN),
-    /// Under [`RecoveryScheme::SelectiveRepeat`].
+    /// State under selective repeat.
     SelectiveRepeat(Box<SelectiveRepeat>),
 }
 
-/// Evaluates one expression on the state of either scheme.
+/// Evaluates `$value` with `$scheme` bound to the state in `$self`.
 macro_rules! either {
     ($self:ident, $scheme:ident => $value:expr) => {
         match $self {
@@ -145,7 +144,7 @@ macro_rules! either {
 }
 
 impl Recovery {
-    /// Creates the state before the first send; `first` is the first PSN of the connection.
+    /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
     pub(crate) fn new(scheme: RecoveryScheme, first: Psn) -> Self {
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
@@ -162,7 +161,7 @@ impl Recovery {
         either!(self, scheme => scheme.next_psn())
     }
 
-    /// Returns whether sending [`Recovery::next_psn`] is a retransmission.
+    /// Returns whether [`Recovery::next_psn`] was sent before, so that sending it is a retransmission.
     #[inline]
     pub(crate) fn is_retransmission(&self) -> bool {
         either!(self, scheme => scheme.is_retransmission())
@@ -174,39 +173,39 @@ impl Recovery {
         either!(self, scheme => scheme.una())
     }
 
-    /// Returns the PSNs sent from una on, in flight or not.
+    /// Returns the number of PSNs from una to the highest PSN sent, in any state.
     #[inline]
     pub(crate) fn sent(&self) -> u32 {
         either!(self, scheme => scheme.sent())
     }
 
-    /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
+    /// Returns the number of PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         either!(self, scheme => scheme.unacked())
     }
 
-    /// Records that the packet at [`Recovery::next_psn`] was sent. `span`: its PSNs, for a READ request
-    /// those of all responses.
+    /// Records that the packet of [`Recovery::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
+    /// for a READ request is the number of responses.
     #[inline]
     pub(crate) fn on_sent(&mut self, span: u32) {
         either!(self, scheme => scheme.on_sent(span))
     }
 
-    /// Under go-back-N, moves the next PSN to send back to una, after a local ACK timeout or an RNR NAK.
+    /// Moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK; not under selective repeat.
     pub(crate) fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();
         }
     }
 
-    /// Returns the most PSNs, from [`Recovery::next_psn`] on, that one READ request may cover;
-    /// `u32::MAX`: no limit.
+    /// Returns the largest number of responses that a READ request with [`Recovery::next_psn`] may request; `u32::MAX`:
+    /// no limit.
     #[inline]
     pub(crate) fn read_span_max(&self) -> u32 {
         match self {
-            // Only READs that the peer has executed are retransmitted in part, because otherwise it would
-            // execute the part as a READ of its own.
+            // A part of a READ may be requested only if the peer has executed the READ, because otherwise the peer
+            // would execute the request for the part as a new READ.
             Recovery::SelectiveRepeat(scheme) => {
                 let psn = scheme.next_psn();
                 if scheme.is_executed(psn) { scheme.lost_run(psn) } else { u32::MAX }
@@ -233,7 +232,7 @@ mod tests {
         recovery.on_sent(64);
         let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
         scheme.on_lost(first, 64);
-        // una advances by the packet before the READ, so the last PSN of the READ enters the window.
+        // The ACK of the packet before the READ advances una, so that the last PSN of the READ enters the window.
         scheme.on_executed(first.plus(1));
         scheme.on_acked(crate::psn::PsnSpace::Request, first, 1);
         assert_eq!((recovery.next_psn(), recovery.read_span_max()), (first.plus(1), u32::MAX));

@@ -1,11 +1,11 @@
-//! Tables of [`OutOfOrderSet`]: the PSNs that may be buffered, those that are, and the bitmap of a SACK.
+//! Tests of [`OutOfOrderSet`] by tables: which PSNs may be buffered, which are buffered, and the bitmap of a SACK.
 
 use super::selective_repeat::OutOfOrderSet;
 use crate::psn::Psn;
 
 const WINDOW_PKTS: u32 = 64;
 
-/// Expected PSN of the tables: PSNs wrap inside the window.
+/// Expected PSN in the tables, 20 below 2^24, so that PSNs wrap inside the window.
 const EXPECTED: Psn = Psn::new(Psn::COUNT - 20);
 
 fn psn(index: i32) -> Psn {
@@ -18,25 +18,25 @@ fn set(buffered: &[i32]) -> OutOfOrderSet {
     set
 }
 
-/// Indices of `range` that `is_in` accepts.
+/// Returns the indices in `range` whose PSN `is_in` accepts.
 fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32> {
     range.filter(|index| is_in(psn(*index))).collect()
 }
 
-/// With 1, 5 and 63 buffered: a PSN by its distance from the expected one, whether it may be buffered, and whether it
-/// is.
+/// PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered. Columns: PSN; whether it may be buffered;
+/// whether it is buffered.
 const PSNS: &[(i32, bool, bool)] = &[
     (-1, false, false),
-    (-63, false, false), // shares the bit of 1
-    (-59, false, false), // shares the bit of 5
+    (-63, false, false), // has the same bit in the set as 1
+    (-59, false, false), // has the same bit in the set as 5
     (0, false, false),
     (1, false, true),
     (2, true, false),
     (5, false, true),
     (62, true, false),
     (63, false, true),
-    (64, false, false), // shares the bit of the expected PSN
-    (65, false, false), // shares the bit of 1
+    (64, false, false), // has the same bit in the set as the expected PSN
+    (65, false, false), // has the same bit in the set as 1
     (1 << 23, false, false),
 ];
 
@@ -49,19 +49,19 @@ fn the_window_lies_above_the_expected_psn() {
     }
 }
 
-/// A change of a set.
+/// Change of a set. PSNs are distances from `EXPECTED`.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Insert(i32),
-    /// `remove` at the expected PSN of the second index.
+    /// `OutOfOrderSet::remove` of the first PSN while the second is expected.
     Remove(i32, i32),
-    /// `advance` by so many PSNs from the first index on.
+    /// `OutOfOrderSet::advance`: the expected PSN, and the number of PSNs passed.
     Advance(i32, u32),
     Clear,
 }
 use Change::{Advance, Clear, Insert, Remove};
 
-/// Buffered PSNs, a change, buffered PSNs after it.
+/// Columns: PSNs buffered; change; PSNs buffered after the change.
 #[rustfmt::skip]
 const CHANGES: &[(&[i32], Change, &[i32])] = &[
     (&[],             Insert(1),        &[1]),
@@ -70,7 +70,7 @@ const CHANGES: &[(&[i32], Change, &[i32])] = &[
     (&[1, 2],         Remove(3, 0),     &[1, 2]),
     (&[1, 2],         Remove(65, 0),    &[1, 2]), // one window above 1
     (&[1, 2],         Remove(-63, 0),   &[1, 2]), // one window below 1
-    (&[1, 2],         Remove(1, 1),     &[1, 2]), // no longer out of order
+    (&[1, 2],         Remove(1, 1),     &[1, 2]), // 1 is the expected PSN
     (&[1, 2, 3],      Advance(0, 1),    &[1, 2, 3]),
     (&[1, 2, 3],      Advance(0, 0),    &[1, 2, 3]),
     (&[1, 2, 3],      Advance(1, 1),    &[2, 3]),
@@ -98,7 +98,7 @@ fn changes_leave_the_others() {
     }
 }
 
-/// Buffered PSNs, and the words of the bitmap: bit 0 of the first is the PSN above the expected one.
+/// Columns: PSNs buffered; words of the SACK bitmap. Bit 0 of the first word is the PSN after the expected one.
 #[rustfmt::skip]
 const BITMAPS: &[(&[i32], &[u32])] = &[
     (&[],               &[]),
@@ -109,7 +109,7 @@ const BITMAPS: &[(&[i32], &[u32])] = &[
     (&[33],             &[0, 1]),
     (&[63],             &[0, 0x4000_0000]),
     (&[1, 32, 33, 63],  &[0x8000_0001, 0x4000_0001]),
-    (&[19, 20, 21],     &[0b111 << 18]), // around the wrap of PSNs
+    (&[19, 20, 21],     &[0b111 << 18]), // PSNs before and after the wrap
 ];
 
 #[test]

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   PSN      .. | base | base+1 | ...            | base+capacity-1 | ..
-//!   bit          psn modulo capacity: 2^24 is a multiple of every capacity, so the bit of a PSN is
-//!                the same after PSNs wrap
+//!   bit          psn modulo capacity: each PSN of the window has a bit of its own, also where PSNs wrap,
+//!                because every capacity divides 2^24
 //! ```
-//! The owner of the set removes the PSNs below the base when it advances the base.
+//! When the owner of the set advances the base, it must remove the PSNs below, because their bits then stand for other
+//! PSNs.
 
 use super::circular_array::CircularArray;
 use crate::psn::Psn;
 
-/// Bits of a word.
 const WORD_BITS: u32 = 64;
 
-/// A set of PSNs, any two of which are less than `capacity` apart.
+/// A set of PSNs, any two of which are less than `capacity` PSNs apart.
 #[derive(Clone, Debug)]
 pub(crate) struct PsnSet {
     words: CircularArray<u64>,
@@ -27,37 +27,38 @@ impl PsnSet {
         PsnSet { words: CircularArray::new(capacity / WORD_BITS, 0), len: 0 }
     }
 
-    /// Returns the size of the window, in PSNs.
+    /// Returns the number of PSNs of the window.
     pub(crate) fn capacity(&self) -> u32 {
         self.words.len() * WORD_BITS
     }
 
-    /// Returns the number of PSNs in the set, which is counted, not searched.
+    /// Returns the number of PSNs in the set, in constant time.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Returns whether no PSN is in the set, without a search.
+    /// Returns whether no PSN is in the set, in constant time.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the word of `psn`, modulo the number of words, and its bit.
+    /// Returns the index of the word of `psn` (to be taken modulo the number of words), and the mask of its bit.
     #[inline]
     fn place(psn: Psn) -> (u32, u64) {
         (psn.value() / WORD_BITS, 1 << (psn.value() % WORD_BITS))
     }
 
-    /// Returns whether `psn` is in the set. A PSN outside of the window shares the bit of one inside.
+    /// Returns whether `psn`, which must lie in the window, is in the set; a PSN outside shares its bit with one
+    /// inside.
     #[inline]
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         self.words.at(word) & bit != 0
     }
 
-    /// Inserts `psn`; false if it was in the set. Always inlined, because behind a gap each packet calls it.
+    /// Inserts `psn`; false if it was in the set. Always inlined, because each packet received above a gap needs it.
     #[inline(always)]
     pub(crate) fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
@@ -79,7 +80,7 @@ impl PsnSet {
         was_in
     }
 
-    /// Removes the `count` PSNs from `first` on, by whole words where possible.
+    /// Removes the `count` PSNs from `first` on, up to 64 at a time.
     #[inline]
     pub(crate) fn remove_range(&mut self, first: Psn, count: u32) {
         match (self.len, count) {
@@ -104,12 +105,12 @@ impl PsnSet {
         }
     }
 
-    /// Returns the first of the `count` PSNs from `first` on that is in the set.
+    /// Returns the first PSN in the set among the `count` PSNs from `first` on.
     pub(crate) fn first_in(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 { None } else { self.first_where(first, count, |word| word) }
     }
 
-    /// Returns the last of the `count` PSNs from `first` on that is in the set.
+    /// Returns the last PSN in the set among the `count` PSNs from `first` on.
     pub(crate) fn last_in(&self, first: Psn, count: u32) -> Option<Psn> {
         let mut left = if self.len == 0 { 0 } else { count.min(self.capacity()) };
         while left > 0 {
@@ -125,7 +126,7 @@ impl PsnSet {
         None
     }
 
-    /// Returns the first of the `count` PSNs from `first` on that is not in the set.
+    /// Returns the first PSN not in the set among the `count` PSNs from `first` on.
     pub(crate) fn first_missing(&self, first: Psn, count: u32) -> Option<Psn> {
         if self.len == 0 {
             (count > 0).then_some(first)
@@ -151,7 +152,7 @@ impl PsnSet {
         None
     }
 
-    /// Returns the 64 PSNs from `first` on as a bitmap: bit `i` is set if `first + i` is in the set.
+    /// Returns a bitmap of the 64 PSNs from `first` on: bit `i` is set if `first + i` is in the set.
     #[inline]
     pub(crate) fn bits(&self, first: Psn) -> u64 {
         let [(word, low), (next, high)] = Self::words_of(first);
@@ -159,14 +160,14 @@ impl PsnSet {
             | (self.words.at(next) & high).rotate_right(first.value() % WORD_BITS)
     }
 
-    /// Returns the 32 PSNs from `first` on as a bitmap, as [`PsnSet::bits`].
+    /// Returns a bitmap of the 32 PSNs from `first` on: bit `i` is set if `first + i` is in the set.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "of 64 PSNs, the low 32")]
     pub(crate) fn bits32(&self, first: Psn) -> u32 {
         self.bits(first) as u32
     }
 
-    /// Inserts `first + i` for each set bit `i`.
+    /// Inserts `first + i` for each set bit `i` of `bits`.
     #[inline]
     pub(crate) fn insert_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
@@ -178,7 +179,7 @@ impl PsnSet {
         }
     }
 
-    /// Removes `first + i` for each set bit `i`.
+    /// Removes `first + i` for each set bit `i` of `bits`.
     #[inline]
     pub(crate) fn remove_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);
@@ -190,8 +191,8 @@ impl PsnSet {
         }
     }
 
-    /// Returns the word of `first` and the next one, each with the mask of its bits among the 64 PSNs from
-    /// `first` on.
+    /// Returns the two words that have the bits of the 64 PSNs from `first` on: index (to be taken modulo the number of
+    /// words), and mask of these bits.
     #[inline]
     fn words_of(first: Psn) -> [(u32, u64); 2] {
         let ((word, _), low) = (Self::place(first), u64::MAX << (first.value() % WORD_BITS));
@@ -214,7 +215,7 @@ mod tests {
         RemoveBits(u32, u64),
     }
 
-    /// Yields `first + i`, if below `capacity`, for each set bit `i`.
+    /// Returns `first + i`, if below `capacity`, for each set bit `i` of `bits`.
     fn numbers(first: u32, bits: u64, capacity: u32) -> impl Iterator<Item = u32> {
         (0..64).filter(move |i| bits >> i & 1 == 1).map(move |i| first + i).filter(move |n| *n < capacity)
     }
@@ -267,7 +268,7 @@ mod tests {
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
             let bits = (0..64).filter(|i| from + i < 128 && model.contains(&(from + i)));
             let wanted = bits.fold(0u64, |bits, i| bits | 1 << i);
-            // Beyond the window, bits are those of its beginning.
+            // Bits beyond the window are ignored, because they are those of PSNs at its beginning.
             let known = u64::MAX >> 64u32.saturating_sub(128 - from).min(63);
             prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
         }

@@ -1,32 +1,32 @@
-//! Retransmissions in flight, in the order in which they were sent.
+//! Retransmissions in flight: a circular list in the order in which they were sent.
 //!
 //! ```text
-//!   links     ends <-> oldest <-> .. <-> newest <-> ends
+//!   links     ends <-> oldest <-> .. <-> newest <-> ends      `ends` is the head of the list
 //!   slot      0        1 + psn modulo window_pkts
 //! ```
 
 use super::circular_array::CircularArray;
 use crate::psn::Psn;
 
-/// Slot of the list's head, which links the oldest and the newest entry.
+/// Slot of the head of the list, whose links are the oldest and the newest entry.
 const ENDS: u16 = 0;
 
-/// Slots of the neighbours of an entry; `ENDS` and `ENDS` if the entry is unlinked, or is the only one.
+/// Links of an entry, each 1 + PSN modulo window; both are `ENDS` if the entry is not in the list, or alone in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Link {
-    /// The entry retransmitted next; of the head, the oldest.
+    /// Slot of the entry retransmitted next after this entry; of the head: the oldest entry.
     next: u16,
-    /// The entry retransmitted before; of the head, the newest.
+    /// Slot of the entry retransmitted last before this entry; of the head: the newest entry.
     before: u16,
 }
 
-/// Retransmitted packets of a window, each with max_sent at the time of its retransmission.
+/// The retransmitted packets of a window that are in flight, each with max_sent at the time of its retransmission.
 #[derive(Clone, Debug)]
 pub(crate) struct Retransmissions {
     ends: Link,
-    /// By PSN.
+    /// Links of each packet, at its PSN modulo the window.
     links: CircularArray<Link>,
-    /// By PSN, max_sent when the packet was retransmitted.
+    /// max_sent when each packet was retransmitted, at its PSN modulo the window.
     sent_at: CircularArray<Psn>,
 }
 
@@ -47,7 +47,7 @@ impl Retransmissions {
         1 + (psn.value() & (self.links.len() - 1)) as u16
     }
 
-    /// Returns the PSN of a slot in the window that begins with `una`; `None` for the head.
+    /// Returns the PSN of a slot, in the window that begins at `una`; `None` for the slot of the head.
     fn psn_of(&self, slot: u16, una: Psn) -> Option<Psn> {
         let index = u32::from(slot).checked_sub(1)?.wrapping_sub(una.value()) & (self.links.len() - 1);
         Some(una.plus(index))
@@ -66,7 +66,7 @@ impl Retransmissions {
         *self.links.at(psn.value()) != Link::default() || self.ends.next == self.slot(psn)
     }
 
-    /// Records a retransmission of `psn`. `sent_at` is max_sent; it never decreases between calls.
+    /// Appends a retransmission of `psn`. `sent_at` is max_sent; it never decreases between calls.
     pub(crate) fn push(&mut self, psn: Psn, sent_at: Psn) {
         self.remove(psn);
         let (slot, newest) = (self.slot(psn), self.ends.before);
@@ -76,7 +76,7 @@ impl Retransmissions {
         *self.sent_at.at_mut(psn.value()) = sent_at;
     }
 
-    /// Removes `psn`, if present: it was acknowledged, or marked lost once more.
+    /// Removes `psn`, if in the list, because it was acknowledged or marked lost.
     #[inline]
     pub(crate) fn remove(&mut self, psn: Psn) {
         if self.contains(psn) {
@@ -86,22 +86,22 @@ impl Retransmissions {
         }
     }
 
-    /// Returns whether `sent_at` of the oldest entry is below `end`. Where `end` is largest acked minus the reordering
-    /// threshold, a packet sent after that retransmission was acknowledged, so the retransmission is lost.
+    /// Returns whether the oldest retransmission was sent while max_sent was below `end`. If `end` is largest acked
+    /// minus the reordering threshold, that retransmission is lost, because a packet sent later was acknowledged.
     #[inline]
     pub(crate) fn is_below_threshold(&self, end: Psn) -> bool {
         let oldest = self.ends.next.checked_sub(1);
         oldest.is_some_and(|index| self.is_before(u32::from(index), end))
     }
 
-    /// Returns whether `sent_at` of the entry at `index`, a PSN modulo the window, is below `end`.
+    /// Returns whether the packet with PSN `index` modulo window was retransmitted while max_sent was below `end`.
     #[inline]
     fn is_before(&self, index: u32, end: Psn) -> bool {
         end.offset_from(*self.sent_at.at(index)).is_some_and(|offset| offset > 0)
     }
 
-    /// Returns the entry after `psn` (`None`: the oldest), if its `sent_at` is below `end`. `psn` must be in the list;
-    /// all entries lie in the window from `una` on.
+    /// Returns the entry after `psn` in the list (after `None`: the oldest), if it was retransmitted while max_sent was
+    /// below `end`. `psn` must be in the list, and all entries in the window that begins at `una`.
     pub(crate) fn next_below_threshold(&self, psn: Option<Psn>, end: Psn, una: Psn) -> Option<Psn> {
         let link = psn.map_or(&self.ends, |psn| self.links.at(psn.value()));
         self.psn_of(link.next, una).filter(|next| self.is_before(next.value(), end))

@@ -1,4 +1,4 @@
-//! Retransmission timers: the local ACK timeout (IBA 9.7.6.1.3), and the PTO and RTO that follow the round trip.
+//! Retransmission timers: the local ACK timeout (IBA 9.7.6.1.3), and PTO and RTO, computed from measured round trips.
 
 use crate::psn::Psn;
 use crate::time::Instant;
@@ -6,32 +6,32 @@ use crate::time::Instant;
 /// 4.096 us, the unit of the local ACK timeout (IBA 9.7.6.1.3), in nanoseconds.
 const TIMEOUT_UNIT_NANOS: u64 = 4096;
 
-/// Timer of a requester, armed while packets are unacknowledged and rearmed by progress.
+/// Retransmission timer of a requester: armed while packets are unacknowledged, and rearmed at progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
-    /// The local ACK timeout; `None`: disabled.
+    /// The local ACK timeout in nanoseconds; `None` if disabled.
     rto_nanos: Option<u64>,
     deadline: Option<Instant>,
 }
 
 impl RetransmitTimer {
-    /// Creates a disarmed timer of 4.096 us * 2^`timeout`. `timeout` has 5 bits; 0 disables it.
+    /// Creates a disarmed timer with the local ACK timeout 4.096 us * 2^`timeout`; `timeout`: 5 bits, 0: none.
     pub(crate) fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
 
-    /// Changes the timeout from the next arming on; a deadline that is set stays.
+    /// Changes the local ACK timeout; a deadline that is already set does not change.
     pub(crate) fn set_timeout(&mut self, timeout: u8) {
         self.rto_nanos = rto_nanos(timeout);
     }
 
-    /// Returns the deadline; `None` while disarmed.
+    /// Returns the time at which the timer expires; `None` while disarmed.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Arms the timer with the local ACK timeout, unless it is armed.
+    /// If the timer is disarmed, arms it with the local ACK timeout.
     #[inline]
     pub(crate) fn start(&mut self, now: Instant) {
         if self.deadline.is_none() {
@@ -39,31 +39,31 @@ impl RetransmitTimer {
         }
     }
 
-    /// Arms the timer for `wait_nanos`, but not beyond the local ACK timeout counted from `since`.
+    /// Arms the timer for `wait_nanos`, or until the end of the local ACK timeout that began at `since` if that is
+    /// earlier.
     pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
         let passed = now.nanos_since(since);
         let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
         self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
-    /// Returns whether the local ACK timeout has passed since `since`; false if it is disabled.
+    /// Returns whether the local ACK timeout has passed since `since`; false if the timeout is disabled.
     pub(crate) fn has_passed(&self, since: Instant, now: Instant) -> bool {
         self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
     }
 
-    /// Rearms the timer with the local ACK timeout; disarms it if that is disabled.
+    /// Rearms the timer with the local ACK timeout; disarms the timer if the timeout is disabled.
     #[inline]
     pub(crate) fn restart(&mut self, now: Instant) {
         self.deadline = self.rto_nanos.map(|rto_nanos| now.plus_nanos(rto_nanos));
     }
 
-    /// Disarms the timer.
     #[inline]
     pub(crate) fn stop(&mut self) {
         self.deadline = None;
     }
 
-    /// Returns whether the deadline has passed, and disarms the timer if so.
+    /// If the deadline has passed, disarms the timer and returns true.
     pub(crate) fn take_expired(&mut self, now: Instant) -> bool {
         let expired = self.deadline.is_some_and(|deadline| deadline <= now);
         if expired {
@@ -73,28 +73,29 @@ impl RetransmitTimer {
     }
 }
 
-/// The packet whose round trip is measured, and when it was sent.
+/// The packet whose round trip is being measured, and the time at which it was sent.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     psn: Psn,
     at: Instant,
 }
 
-/// RTO from the measured round trip (RFC 6298) with IRN's two floors (SIGCOMM'18, section 3.1), and tail loss probes
-/// (RFC 8985, section 7) whose PTO doubles with each (RFC 9002, section 6.2).
+/// PTO and RTO of a requester, computed from measured round trips (RFC 6298, section 2), with two lower bounds of IRN
+/// (SIGCOMM'18, section 3.1). Each probe (RFC 8985, section 7) doubles the PTO (RFC 9002, section 6.2).
 ///
 /// ```text
-///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..      PTO = 2 min rtt + 4 rttvar
-///   from the second on, the expiry of a wait of RTO or more counts as an RTO: RTO = srtt + 4 rttvar, at
-///   least RTO_LOW_NANOS or RTO_HIGH_NANOS
-///   before the first round-trip sample: PTO = RTO_LOW_NANOS or RTO_HIGH_NANOS, RTO = 1 ms
+///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
+///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
+///   PTO   = 2 min rtt + 4 rttvar;                before the first round-trip sample: bound
+///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
+///   from the second probe on, a probe after a wait of RTO or more counts as congestion
 /// ```
-/// An `AdaptiveRto` decides when to retransmit; only the local ACK timeout uses up retries.
+/// Probes and RTOs use up no retry of the retry count; only local ACK timeouts do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
     rttvar_nanos: u64,
-    /// The shortest round trip, taken as that without queueing; 0 before the first sample.
+    /// The shortest round trip measured, in nanoseconds, taken as that with empty queues; 0 before the first sample.
     min_nanos: u64,
     timed: Option<Timed>,
     expiries: u32,
@@ -102,19 +103,19 @@ pub(crate) struct AdaptiveRto {
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the network may be slow.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// The shortest PTO, in nanoseconds: timers are no finer.
+/// Lower bound of the PTO, in nanoseconds, because timers do not expire more precisely.
 const PROBE_MIN_NANOS: u64 = 10_000;
-/// IRN's RTO_low, the floor with at most [`RTO_LOW_PKTS`] in flight, in nanoseconds.
+/// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
-/// IRN's RTO_high, the floor otherwise, in nanoseconds.
+/// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_HIGH_NANOS: u64 = 320_000;
-/// Packets in flight up to which [`RTO_LOW_NANOS`] applies.
+/// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
-/// Doublings of the PTO at most.
+/// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u32 = 16;
 
 impl AdaptiveRto {
-    /// Starts a round-trip measurement with the first transmission of `psn`, unless one is running.
+    /// Records the first transmission of `psn`: starts to measure its round trip, unless another is being measured.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
         if self.timed.is_none() {
@@ -122,14 +123,14 @@ impl AdaptiveRto {
         }
     }
 
-    /// Returns the PSN whose round trip is being measured.
+    /// Returns the PSN whose round trip is being measured, if any.
     #[inline]
     pub(crate) fn timed(&self) -> Option<Psn> {
         self.timed.map(|timed| timed.psn)
     }
 
-    /// Ends the measurement, because the timed packet was acknowledged, and updates srtt and rttvar (RFC 6298,
-    /// section 2). Returns the round trip in nanoseconds.
+    /// Records the ACK of the packet whose round trip is being measured, and updates srtt and rttvar (RFC 6298, section
+    /// 2). Returns the round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
         let rtt = now.nanos_since(timed.at);
@@ -144,37 +145,37 @@ impl AdaptiveRto {
         Some(rtt)
     }
 
-    /// Returns the shortest round trip in nanoseconds; 0 before the first sample.
+    /// Returns the shortest round trip measured, in nanoseconds; 0 before the first sample.
     #[inline]
     pub(crate) fn min_nanos(&self) -> u64 {
         self.min_nanos
     }
 
-    /// Abandons the measurement, because a response may be to a retransmission (RFC 6298, section 3).
+    /// Abandons the round-trip measurement, because the next ACK may be of a retransmission (RFC 6298, section 3).
     pub(crate) fn cancel(&mut self) {
         self.timed = None;
     }
 
-    /// Ends the backoff: the next expiry is the first again.
+    /// Ends the backoff, because packets were acknowledged: the next wait is a PTO without doubling.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
     }
 
-    /// Returns the wait for the next expiry in nanoseconds: the PTO, doubled with each expiry since progress.
-    /// `in_flight_pkts` selects the floor that stands for the PTO before the first round-trip sample.
+    /// Returns the time to wait before the next probe, in nanoseconds: the PTO, doubled for each probe since a packet
+    /// was acknowledged. `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // The shortest round trip, not srtt: while queues drain, packets are acknowledged all the time, and each
-            // rearms the timer.
+            // Uses the shortest round trip, not srtt, because the PTO need not include queueing: while a queue drains,
+            // each ACK rearms the timer.
             (2 * self.min_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.expiries.min(BACKOFF_MAX)
     }
 
-    /// Records an expiry of [`AdaptiveRto::wait_nanos`], with `in_flight_pkts` in flight. Returns its kind.
+    /// Records an expiry of [`AdaptiveRto::wait_nanos`] with `in_flight_pkts` packets in flight. Returns its kind.
     pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
         let rto_nanos = match self.srtt_nanos {
@@ -190,14 +191,15 @@ impl AdaptiveRto {
     }
 }
 
-/// Kind of an expiry of the wait for progress.
+/// Kind of an expired wait for the acknowledgement of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// The first since progress, after the PTO: a tail loss probe (RFC 8985, section 7).
+    /// The first expiry since a packet was acknowledged, after one PTO: a tail loss probe (RFC 8985, section 7).
     TailLossProbe,
-    /// A later expiry since progress, after a wait shorter than the RTO: one more probe (RFC 9002, section 6.2).
+    /// The second or a later expiry without an ACK, after a wait shorter than the RTO: one more probe (RFC 9002,
+    /// section 6.2).
     Pto,
-    /// A later expiry since progress, after a wait of at least the RTO: counts as congestion (RFC 6298).
+    /// The second or a later expiry without an ACK, after a wait of at least the RTO: counts as congestion (RFC 6298).
     Rto,
 }
 
@@ -256,7 +258,7 @@ mod tests {
             assert_eq!(rto.on_acked(Instant::from_nanos(rtt_nanos)), Some(rtt_nanos));
             rto
         };
-        let mut near = measured(5_000); // rttvar: 2,500
+        let mut near = measured(5_000); // rttvar: 2,500 ns
         let waits = expire_all(&mut near, 4);
         assert_eq!(waits[4..6], [(320_000, timeout), (640_000, timeout)]);
         near.on_progress();
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
         let mut far = measured(500_000);
         assert_eq!(expire_all(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
-        // Long queues: round trips of 1.75 ms and 2.25 ms in turn, the shortest 100 us.
+        // A path with long queues: round trips alternate between 1.75 ms and 2.25 ms; the shortest was 100 us.
         let mut full = measured(100_000);
         for n in 0..200 {
             full.on_sent(Psn::new(0), Instant::ZERO);

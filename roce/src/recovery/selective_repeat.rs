@@ -8,61 +8,61 @@
 //!
 //!   in flight --later packet acknowledged, timeout--> lost --retransmitted--> in flight --> acknowledged
 //! ```
-//! A packet is marked lost when a packet sent after it, by the reordering threshold or more, was
-//! acknowledged (IRN, SIGCOMM'18, section 3.1; RFC 9002, section 6.1.1). A retransmission records
-//! max_sent, so that the loss of the retransmission is detected in the same way, without a timeout. A spurious
-//! retransmission raises the threshold, which is 0 at first, because it shows that the network reorders packets.
+//! A packet is lost if a packet of its PSN space was acknowledged that was sent later, by the reordering threshold or
+//! more (IRN, SIGCOMM'18, section 3.1; RFC 9002, section 6.1.1). max_sent is recorded at each retransmission, so that
+//! the same rule detects its loss, without a timeout. The threshold is 0 at first; a spurious retransmission raises it,
+//! because it shows that the network reorders packets.
 
 use super::psn_window::PsnSet;
 use super::retransmissions::Retransmissions;
 use crate::psn::{PerSpace, Psn, PsnSpace};
 
-/// The smallest window, in packets: one word of a `PsnSet`.
+/// The smallest window of selective repeat, in packets: the PSNs in one word of a `PsnSet`.
 pub const WINDOW_PKTS_MIN: u32 = 64;
 
-/// The largest window, in packets: the longest bitmap of a SACK.
+/// The largest window of selective repeat, in packets: the number of bits of the longest bitmap of a SACK.
 pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 
-/// Marks are renewed when this bit of `max_sent`, or a higher one, changes: every quarter of the PSN circle.
+/// When `max_sent` passes a multiple of this number, `renew_marks` raises recorded PSNs that are below una to una.
 const RENEW_BIT: u32 = Psn::COUNT / 4;
 
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
-/// Requester half of selective repeat.
+/// State of a requester under selective repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct SelectiveRepeat {
     una: Psn,
     max_sent: Psn,
     acked: PsnSet,
     lost: PsnSet,
-    /// PSNs of the window that were retransmitted ..
+    /// PSNs of the window that were retransmitted, in flight or not.
     retransmitted: PsnSet,
-    /// .. and those of them whose retransmission is in flight.
+    /// PSNs of the window whose retransmission is in flight.
     retransmissions: Retransmissions,
-    /// The peer executed all requests before this PSN: the largest cumulative ACK.
+    /// The peer has executed all requests below this PSN, as its responses show.
     executed: Psn,
-    /// Largest acked of each PSN space: requests, READ responses.
+    /// Largest acked of each PSN space.
     largest_acked: PerSpace<Psn>,
-    /// Per PSN space, the PSN up to which losses were detected.
+    /// Per PSN space, the PSN up to which packets sent once were checked for loss.
     scanned_to: PerSpace<Psn>,
     /// Reordering threshold, in packets.
     reordering_threshold_pkts: u32,
-    /// The reordering threshold is not raised again before una is at this PSN.
+    /// max_sent when the reordering threshold was last raised; while una is below, the threshold is not raised.
     raised_at: Psn,
 }
 
-/// Position of a READ response whose PSN follows the highest one received.
+/// Position of a READ response whose PSN is one above the highest PSN of the READ responses received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Following {
-    /// At una, with nothing acknowledged above it: una has advanced.
+    /// The PSN was una, and no PSN above was acknowledged: una has advanced by 1.
     Next,
-    /// Above a gap.
+    /// The PSN is above a gap.
     OutOfOrder,
 }
 
 impl SelectiveRepeat {
-    /// Creates the state before the first send; `first` is the first PSN of the connection, `window_pkts`
+    /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet, `window_pkts`
     /// a power of two from [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
     pub(crate) fn new(first: Psn, window_pkts: u32) -> Self {
         let set = PsnSet::new(window_pkts);
@@ -81,20 +81,20 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Returns the PSN to send next: the lowest lost one, or else `max_sent`.
+    /// Returns the PSN to send next: the lowest PSN marked lost, or else `max_sent`.
     #[inline]
     pub(crate) fn next_psn(&self) -> Psn {
         self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.max_sent)
     }
 
-    /// Returns whether sending [`SelectiveRepeat::next_psn`] is a retransmission.
+    /// Returns whether [`SelectiveRepeat::next_psn`] was sent before, so that sending it is a retransmission.
     #[inline]
     pub(crate) fn is_retransmission(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Returns the length of the run of lost PSNs from `psn` on, which one READ request may cover;
-    /// `u32::MAX` if it extends to the end of the window, because PSNs beyond are not tracked.
+    /// Returns the number of consecutive lost PSNs from `psn` on, which one READ request may cover; `u32::MAX` if all
+    /// PSNs up to the end of the window are lost, because the PSNs beyond have no state.
     pub(crate) fn lost_run(&self, psn: Psn) -> u32 {
         let Some(index) = psn.index_in(self.una, self.window_pkts()) else { return u32::MAX };
         let rest = self.window_pkts() - index;
@@ -106,32 +106,32 @@ impl SelectiveRepeat {
         self.una
     }
 
-    /// Returns the PSNs sent from una on, in any state.
+    /// Returns the number of PSNs from una to the highest PSN sent, in any state.
     #[inline]
     pub(crate) fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
-    /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
+    /// Returns the number of PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.sent() - self.acked.len() - self.lost.len()
     }
 
-    /// Returns the window in packets: no request starts beyond it. A READ may extend beyond.
+    /// Returns the window in packets: a request starts less than this number above una, but a READ may end beyond.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.acked.capacity()
     }
 
-    /// Returns whether the PSN to send next lies in the window.
+    /// Returns whether the window permits to send the next PSN.
     #[inline]
     pub(crate) fn permit(&self) -> bool {
         self.is_retransmission() || self.sent() < self.window_pkts()
     }
 
-    /// Records that the packet at [`SelectiveRepeat::next_psn`] was sent. `span`: its PSNs, for a READ
-    /// request those of all responses.
+    /// Records that the packet of [`SelectiveRepeat::next_psn`] was sent. `span`: number of PSNs that the packet takes,
+    /// which for a READ request is the number of responses.
     #[inline]
     pub(crate) fn on_sent(&mut self, span: u32) {
         if !self.is_retransmission() {
@@ -151,8 +151,9 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Moves marks below una up to it, where they mean the same. Otherwise a mark that does not move (that of READ
-    /// responses, while only WRITEs are sent) would compare as above una after half the PSN circle.
+    /// Sets recorded PSNs that are below una (largest acked, end of scan, `raised_at`) to una, which has the same
+    /// effect. Otherwise such a PSN, if not updated, would compare as above una once una is half the PSN circle above
+    /// it.
     #[cold]
     fn renew_marks(&mut self) {
         let marks = self.largest_acked.both_mut().into_iter().chain(self.scanned_to.both_mut());
@@ -162,13 +163,13 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Returns the distance of `psn` from una, if `psn` was sent and lies in the window.
+    /// Returns the distance of `psn` from una; `None` if `psn` was not sent or is outside of the window.
     #[inline]
     fn tracked(&self, psn: Psn) -> Option<u32> {
         psn.index_in(self.una, self.sent().min(self.window_pkts()))
     }
 
-    /// Returns the PSN before which the peer executed all requests.
+    /// Returns the PSN below which the peer has executed all requests.
     #[inline]
     pub(crate) fn executed(&self) -> Psn {
         self.executed
@@ -179,12 +180,12 @@ impl SelectiveRepeat {
         self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// Records that the peer executed all requests before `next`; false if that was known. If true, the
-    /// caller passes the requests from the previous [`SelectiveRepeat::executed`] to `next` to
-    /// [`SelectiveRepeat::on_acked`], except READs, whose responses acknowledge them.
+    /// Records that the peer has executed all requests below `next`. Returns false if that was known. If true, the
+    /// caller must pass the requests from the previous [`SelectiveRepeat::executed`] to `next` to
+    /// [`SelectiveRepeat::on_acked`], except READs, which their responses acknowledge.
     #[inline]
     pub(crate) fn on_executed(&mut self, next: Psn) -> bool {
-        // As distances from una, because after a READ of half the PSN circle the PSNs do not compare.
+        // Compares distances from una, because a READ may span half the PSN circle, whose ends have no order.
         let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
         let is_news = from_una(next) > from_una(self.executed);
         if is_news {
@@ -194,15 +195,15 @@ impl SelectiveRepeat {
         is_news
     }
 
-    /// Records that the peer buffered the READ request at `psn`, as a SACK shows: raises largest acked of
-    /// the requests, but acknowledges no response.
+    /// Records that the peer buffers the READ request of `psn`, as a SACK shows: raises largest acked of requests, but
+    /// acknowledges no READ response.
     pub(crate) fn on_read_sacked(&mut self, psn: Psn) {
         if self.tracked(psn).is_some() {
             self.raise_largest_acked(PsnSpace::Request, psn.plus(1));
         }
     }
 
-    /// Records that the peer has sent all READ responses before `next`: raises their largest acked.
+    /// Records that the peer has sent all READ responses below `next`: raises largest acked of responses.
     pub(crate) fn on_responses_sent(&mut self, next: Psn) {
         self.raise_largest_acked(PsnSpace::Response, next);
     }
@@ -213,7 +214,7 @@ impl SelectiveRepeat {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
-    /// Returns whether `psn` is acknowledged and una not above it: it lies above a gap, or was not executed.
+    /// Returns whether `psn` is acknowledged and not below una: there is a gap below, or `psn` was not executed yet.
     pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
@@ -223,7 +224,7 @@ impl SelectiveRepeat {
         self.tracked(psn).is_some() && (self.lost.contains(psn) || self.retransmitted.contains(psn))
     }
 
-    /// Returns whether `psn` is acknowledged and was retransmitted: a duplicate of it shows that the
+    /// Returns whether `psn` was retransmitted and is acknowledged: a duplicate response of `psn` then shows that the
     /// retransmission was spurious.
     pub(crate) fn is_spurious(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn) && self.retransmitted.contains(psn)
@@ -237,13 +238,13 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Returns whether every PSN sent from una on is in flight for the first time.
+    /// Returns whether every PSN sent from una on was sent once and is in flight.
     #[inline]
     fn has_no_gap(&self) -> bool {
         self.acked.is_empty() && self.lost.is_empty() && self.retransmitted.is_empty()
     }
 
-    /// Records that the PSNs from `first` to before `first + count` are acknowledged.
+    /// Marks the `count` PSNs from `first` on acknowledged, and advances una.
     #[inline]
     pub(crate) fn on_acked(&mut self, space: PsnSpace, first: Psn, count: u32) {
         if first == self.una && self.has_no_gap() {
@@ -278,10 +279,10 @@ impl SelectiveRepeat {
         self.advance();
     }
 
-    /// Fast path for a READ response `psn` that is awaited and shows that all requests before `executed` were executed.
-    /// Acknowledges `psn` and returns its position, if it follows the highest response received, was sent once, and
-    /// shows neither a newly executed request nor a loss, and if the reordering threshold is 0. Otherwise changes
-    /// nothing and returns `None`.
+    /// Fast path for an unacknowledged READ response `psn` of a READ whose PSNs end before `executed`. If the response
+    /// follows the highest one received, was sent once, and shows neither a newly executed request nor a loss, and if
+    /// the reordering threshold is 0, acknowledges `psn` and returns its position. Otherwise changes nothing and
+    /// returns `None`.
     #[inline]
     pub(crate) fn on_next_response(&mut self, psn: Psn, executed: Psn) -> Option<Following> {
         let (space, next) = (PsnSpace::Response, psn.plus(1));
@@ -309,13 +310,14 @@ impl SelectiveRepeat {
         Some(following)
     }
 
-    /// Records that `first + i` is acknowledged for each set bit `i`.
+    /// Marks `first + i` acknowledged for each set bit `i`, and advances una.
     pub(crate) fn on_sacked(&mut self, space: PsnSpace, first: Psn, bits: u32) {
         self.mark_acked_bits(space, first, u64::from(bits));
         self.advance();
     }
 
-    /// As [`SelectiveRepeat::on_sacked`], but leaves una where it is. PSNs outside of the window are ignored.
+    /// Marks `first + i` acknowledged for each set bit `i`, but does not advance una. Ignores PSNs outside of the
+    /// window.
     #[inline]
     fn mark_acked_bits(&mut self, space: PsnSpace, first: Psn, bits: u64) {
         let Some(offset) = first.offset_from(self.una) else { return };
@@ -346,8 +348,8 @@ impl SelectiveRepeat {
         self.acked.bits32(first)
     }
 
-    /// Advances una over PSNs that are acknowledged and executed. A request that the peer buffers is not passed,
-    /// because it may still be refused with an RNR NAK.
+    /// Advances una over PSNs that are acknowledged and executed, but not over a request that the peer only buffers,
+    /// because the peer may still refuse it with an RNR NAK.
     fn advance(&mut self) {
         if self.tracked(self.una).is_none() || !self.acked.contains(self.una) {
             return;
@@ -362,14 +364,14 @@ impl SelectiveRepeat {
         self.una = end;
     }
 
-    /// Returns largest acked minus the reordering threshold: unacknowledged PSNs of the space below it are lost.
+    /// Returns largest acked minus the reordering threshold: packets sent once, below it and unacknowledged, are lost.
     #[inline]
     fn loss_threshold(&self, space: PsnSpace) -> Psn {
         self.largest_acked[space].minus(self.reordering_threshold_pkts)
     }
 
-    /// Returns where [`SelectiveRepeat::detect_losses`] must start, which is where losses were last detected in the PSN
-    /// space; `None` if no packet can be newly lost, as after an acknowledgement in order.
+    /// Returns the PSN at which [`SelectiveRepeat::detect_losses`] must start: the end of the last scan of the PSN
+    /// space, or una if higher; `None` if no packet can be newly lost, as after an ACK in order.
     #[inline]
     pub(crate) fn scan_from(&mut self, space: PsnSpace) -> Option<Psn> {
         let (scanned_to, loss_threshold) = (self.scanned_to[space], self.loss_threshold(space));
@@ -388,9 +390,10 @@ impl SelectiveRepeat {
         Some(if is_behind { self.una } else { scanned_to })
     }
 
-    /// Applies the reordering threshold of the PSN space to packets in flight, from `from` on if sent once, to all if
-    /// retransmitted. For each packet below it, `judge` returns whether the packet is lost and for how many PSNs from
-    /// there on that holds; `None` ends the scan. Returns how many packets are newly marked lost.
+    /// Scans packets in flight that were sent earlier than a packet acknowledged in `space`, by the reordering
+    /// threshold or more: those sent once, from `from` on, and all retransmitted ones. `judge` returns whether to mark
+    /// such a packet lost, and for how many PSNs from it on; `None` ends the scan. Returns the number of packets newly
+    /// marked lost.
     pub(crate) fn detect_losses(
         &mut self,
         space: PsnSpace,
@@ -413,14 +416,15 @@ impl SelectiveRepeat {
         while let Some(psn) = self.retransmissions.next_below_threshold(before, loss_threshold, self.una)
             && let Some((is_lost, _)) = settle(self, psn)
         {
-            // `before` leaves the list if it was marked lost together with `psn`.
+            // If `before` was marked lost together with `psn`, `before` has left the list: the scan restarts at the
+            // oldest.
             before =
                 if is_lost { before.filter(|psn| self.retransmissions.contains(*psn)) } else { Some(psn) };
         }
         newly
     }
 
-    /// Records that [`SelectiveRepeat::detect_losses`] has marked all lost packets of the PSN space.
+    /// Records that [`SelectiveRepeat::detect_losses`] has scanned `space`: the next scan starts where this one ended.
     #[inline]
     pub(crate) fn on_scanned(&mut self, space: PsnSpace) {
         let tracked_end = self.una.plus(self.sent().min(self.window_pkts()));
@@ -429,7 +433,7 @@ impl SelectiveRepeat {
         self.scanned_to[space] = if is_tracked { loss_threshold } else { tracked_end };
     }
 
-    /// Returns the first PSN from `from` to before `loss_threshold` that was sent once, and is in flight.
+    /// Returns the first PSN from `from` on that is below `loss_threshold`, was sent once and is in flight.
     fn next_unacked_below(&self, loss_threshold: Psn, from: Psn) -> Option<Psn> {
         let tracked_pkts = self.sent().min(self.window_pkts()) - self.tracked(from)?;
         let mut left = u32::try_from(loss_threshold.offset_from(from)?).ok()?.min(tracked_pkts);
@@ -447,8 +451,7 @@ impl SelectiveRepeat {
         None
     }
 
-    /// Marks the unacknowledged PSNs from `first` to before `first + count` lost. Returns how many were not
-    /// marked.
+    /// Marks the unacknowledged PSNs among the `count` PSNs from `first` on lost. Returns the number newly marked.
     pub(crate) fn on_lost(&mut self, first: Psn, count: u32) -> u32 {
         let mut newly = 0;
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
@@ -460,8 +463,8 @@ impl SelectiveRepeat {
         newly
     }
 
-    /// Marks the PSNs from `first` to before `first + count` lost, even if acknowledged: the peer dropped them from its
-    /// reorder buffer or sent an RNR NAK, or a timeout expired.
+    /// Marks the `count` PSNs from `first` on lost, even if acknowledged, because the peer dropped them from its
+    /// reorder buffer or sent an RNR NAK, or because a timeout expired.
     pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {
@@ -472,8 +475,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Records a spurious retransmission: doubles the reordering threshold, from 16 packets to half
-    /// the window, and not again until all PSNs sent so far are acknowledged.
+    /// Records a spurious retransmission: doubles the reordering threshold, to at least 16 packets and at most half the
+    /// window. No effect while a packet sent before the last doubling is unacknowledged.
     pub(crate) fn on_spurious(&mut self) {
         if self.raised_at.offset_from(self.una).is_none_or(|offset| offset <= 0) {
             self.reordering_threshold_pkts = (self.reordering_threshold_pkts * 2)
@@ -487,20 +490,19 @@ impl SelectiveRepeat {
         self.reordering_threshold_pkts
     }
 
-    /// Sets the reordering threshold, which other queue pairs of the device raised or lowered; at most half the
-    /// window.
+    /// Sets the reordering threshold to that learned by other queue pairs of the device; at most half the window.
     #[inline]
     pub(crate) fn adopt_reordering_threshold(&mut self, reordering_threshold_pkts: u32) {
         self.reordering_threshold_pkts = reordering_threshold_pkts.min(self.window_pkts() / 2);
     }
 
-    /// Returns what to retransmit after a timeout, first PSN and count: one packet if possible, because its response
-    /// acknowledges all others, and because the peer may have paused without a loss. The first rule that applies:
+    /// Returns the packets to retransmit as a probe, first PSN and count. One packet if possible, because its ACK shows
+    /// which other packets arrived, and because the peer may have paused without a loss. The first rule that applies:
     ///
-    /// - If una was retransmitted and is in flight: una and the run of retransmissions in flight after it, because
-    ///   there may be no later packet whose acknowledgement would show their loss.
-    /// - If `is_first`: the last packet sent, if in flight. If that lies beyond the window: the last but one of the
-    ///   window, because a retransmission of the last would request a READ to its end (`lost_run`).
+    /// - If una was retransmitted and is in flight: una and the run of retransmissions in flight after it, because no
+    ///   ACK of a later packet may show their loss.
+    /// - If `is_first`: the last packet sent, if in flight. If its PSN is beyond the window: the last PSN but one of
+    ///   the window, because the retransmission of the last one would request its READ to the end (`lost_run`).
     /// - Otherwise una.
     pub(crate) fn probe(&mut self, is_first: bool) -> (Psn, u32) {
         let (una, sent) = (self.una, self.sent());
@@ -517,32 +519,32 @@ impl SelectiveRepeat {
             return (last, 1);
         }
         if is_in_flight(una) && !self.acked.is_empty() {
-            // una is in flight below acknowledged packets, because the threshold is too high to mark it lost.
+            // Packets above una are acknowledged, but the reordering threshold is too high to mark una lost.
             self.reordering_threshold_pkts /= 2;
         }
         (una, 1)
     }
 }
 
-/// Responder half of selective repeat and improved go-back-N: the PSNs of buffered or placed out-of-order packets.
+/// PSNs of the out-of-order packets that a responder has buffered or placed.
 #[derive(Clone, Debug)]
 pub(crate) struct OutOfOrderSet {
     buffered: PsnSet,
 }
 
 impl OutOfOrderSet {
-    /// Creates an empty set for a window of `window_pkts`, a power of two from [`WINDOW_PKTS_MIN`].
+    /// Creates an empty set for a window of `window_pkts`, a power of two of at least [`WINDOW_PKTS_MIN`].
     pub(crate) fn new(window_pkts: u32) -> Self {
         OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
     }
 
-    /// Returns whether `psn` may be buffered: out of order, in the window from `expected` on, and not buffered yet.
+    /// Returns whether `psn` may be buffered: above `expected`, in the window that begins there, and not buffered yet.
     pub(crate) fn is_new(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
             && !self.buffered.contains(psn)
     }
 
-    /// Returns whether `psn` is out of order, in the window from `expected` on, and buffered.
+    /// Returns whether `psn` is buffered: above `expected`, in the window that begins there, and in the set.
     pub(crate) fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
     }
@@ -557,7 +559,7 @@ impl OutOfOrderSet {
         self.buffered.insert(psn);
     }
 
-    /// Records that `psn` was dropped from the reorder buffer; ignored if it was not buffered.
+    /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if it was not buffered.
     pub(crate) fn remove(&mut self, expected: Psn, psn: Psn) {
         if self.is_buffered(expected, psn) {
             self.buffered.remove(psn);
@@ -573,19 +575,20 @@ impl OutOfOrderSet {
         self.buffered.is_empty()
     }
 
-    /// Removes `expected` and the `span - 1` PSNs after it, which were executed or dropped.
+    /// Removes the `span` PSNs from `expected` on, whose packets were executed or dropped.
     pub(crate) fn advance(&mut self, expected: Psn, span: u32) {
         self.buffered.remove_range(expected, span);
     }
 
-    /// Words of the longest bitmap of [`OutOfOrderSet::words`].
+    /// Returns the number of 32-bit words of the longest bitmap of a SACK.
     fn words_max(&self) -> u32 {
         self.buffered.capacity() / 32
     }
 
-    /// Returns the bitmap of a SACK without its empty last words: bit `i` of word `w` is PSN `expected + 1 + 32 w + i`.
+    /// Returns the bitmap of a SACK without zero words at its end: bit `i` of word `w` is PSN
+    /// `expected + 1 + 32 w + i`.
     pub(crate) fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
-        // The last bit of a full bitmap is one window above `expected` and shares its bit of the set.
+        // The last bit of a full bitmap is masked, because its PSN has the same bit in the set as `expected`.
         let last = self.words_max() - 1;
         let mask = move |w| if w == last { u32::MAX >> 1 } else { u32::MAX };
         let word = move |w: u32| self.buffered.bits32(expected.plus(1 + 32 * w)) & mask(w);
@@ -856,9 +859,9 @@ mod tests {
     enum Step {
         Send(u32),
         Retransmit(u32),
-        /// First packet, as a distance from una, and count.
+        /// ACK of packets: distance of the first from una, and count.
         Arrived(u32, u32),
-        /// As `Arrived`, packet by packet; `None`: from largest acked on.
+        /// READ responses received one by one: distance of the first from una (`None`: at largest acked), and count.
         OneByOne(Option<u32>, u32),
         Told(u32, u32),
         Spurious,
@@ -879,7 +882,7 @@ mod tests {
         prop::collection::vec(step, 1..60)
     }
 
-    /// Marks lost packets, from where the last scan ended.
+    /// Marks READ responses lost, from where the last scan ended.
     fn look_on(scheme: &mut SelectiveRepeat) {
         if let Some(from) = scheme.scan_from(PsnSpace::Response) {
             detect_losses(scheme, from);
@@ -891,7 +894,7 @@ mod tests {
         scheme.detect_losses(PsnSpace::Response, from, |_| Some((true, 1)));
     }
 
-    /// Plays the steps in which nothing is acknowledged.
+    /// Applies a step that acknowledges no packet; ignores other steps.
     fn send_or_wait(scheme: &mut SelectiveRepeat, step: &Step) {
         match *step {
             Step::Send(count) | Step::Retransmit(count) => {
@@ -911,7 +914,7 @@ mod tests {
         }
     }
 
-    /// Returns all state that both ways must agree on.
+    /// Returns the state that must be equal in both requesters of the test.
     fn state(scheme: &SelectiveRepeat) -> impl PartialEq + std::fmt::Debug + use<> {
         let window = scheme.window_pkts();
         let sets = [&scheme.acked, &scheme.lost, &scheme.retransmitted];
@@ -946,7 +949,7 @@ mod tests {
                 };
                 for scheme in [&mut at_once, &mut one_by_one] {
                     send_or_wait(scheme, &step);
-                    // As in a requester, no PSN is executed that was not sent.
+                    // Every PSN sent is executed, so that una may advance over all acknowledged PSNs.
                     scheme.executed = scheme.max_sent;
                 }
                 let sent_pkts = one_by_one.sent();

@@ -1,4 +1,4 @@
-//! Tests: selective repeat over half the PSN circle and more, because no simulation sends so many packets.
+//! Tests of selective repeat after half the PSN circle (2^23 packets) and more, which no simulation sends.
 
 use super::selective_repeat::SelectiveRepeat;
 use crate::psn::{Psn, PsnSpace};
@@ -6,7 +6,7 @@ use crate::psn::{Psn, PsnSpace};
 const FIRST: Psn = Psn::new(0xFF_FFFA);
 const WINDOW_PKTS: u32 = 64;
 
-/// Sends, executes and acknowledges WRITEs of `packets` packets, one window at a time.
+/// Records WRITEs of `packets` packets as sent, executed and acknowledged, one window at a time.
 fn write(scheme: &mut SelectiveRepeat, packets: u32) {
     for _ in 0..packets / WINDOW_PKTS {
         let psn = scheme.next_psn();
