@@ -1,10 +1,10 @@
-//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after these checks, so that a
-//! packet that is not from the peer costs no pass over its payload.
+//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after these checks, so that
+//! the payload of a packet that is not from the peer is not read.
 //!
 //! ```text
 //!   state, transport, VLAN, P_Key, addresses
 //!     -> source MAC, if the peer is on the link
-//!     -> UDP source port, if that of the direction (requests or responses) is bound
+//!     -> UDP source port: that of the first in-order packet, separately for requests and for responses
 //!     -> PSN of a response -> ICRC -> PSN of a request
 //! ```
 //! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] switches these two off.
@@ -22,9 +22,9 @@ pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
 
 /// Result of the header checks.
 pub(super) enum Admission {
-    /// The headers are right; the ICRC is checked next.
+    /// The headers passed all checks; the ICRC is checked next.
     Pass,
-    /// The packet is dropped: a response whose PSN is not in flight.
+    /// The packet is a response whose PSN is not in flight: dropped, and counted as stale.
     Stale,
     /// The packet is dropped, and counted in this counter.
     Drop(DropCounter),
@@ -53,8 +53,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if source.mac.is_some_and(|mac| mac != packet.src_mac) {
         return Admission::Drop(|drops| &mut drops.wrong_source_mac);
     }
-    // CNPs skip the checks below, because an RNIC sends CNPs from a UDP source port of their own (ConnectX-4 Lx: 0),
-    // and CNPs have no PSN.
+    // An RNIC may send CNPs from another UDP source port (ConnectX-4 Lx: 0), and CNPs have no PSN: skip these checks.
     if transport == Transport::Cnp {
         return Admission::Pass;
     }
@@ -65,7 +64,8 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
     }
     if !is_request {
-        // The PSN to be sent next is accepted too, because a SACK carries the first missing PSN, which may be that PSN.
+        // The PSN to be sent next is accepted too, because a SACK has the first missing PSN, which may be that PSN.
+        // With a CE mark, PSNs below una are accepted, because the mark counts.
         let (una, sent) = connection.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
@@ -91,7 +91,7 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     packet.bth.psn.index_in(una, sent).is_some()
 }
 
-/// If `packet`, whose ICRC is right, is in order, binds the UDP source port of its direction.
+/// If `packet` is in order, requires its UDP source port of all later requests or, if it is a response, responses.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     if !is_in_order(qp, packet) {
@@ -101,7 +101,8 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     connection.source.bind(packet.info.is_request, packet.udp_source_port);
 }
 
-/// Returns whether the CE mark of an admitted packet counts. Most forged requests with a random PSN fail this check.
+/// Returns whether the CE mark of an admitted packet counts: false for a request with a PSN far from the expected PSN,
+/// as most forged requests have.
 #[cold]
 pub(super) fn is_mark_plausible(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };

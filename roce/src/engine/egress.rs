@@ -1,5 +1,5 @@
-//! Transmission: scheduled queue pairs send in round-robin order; of each, first the responder, then the requester. If
-//! READ responses used up the quantum before requests, the requester is first in the next quantum.
+//! Transmission: scheduled queue pairs send in round-robin order, each at most a quantum of packets, first responses,
+//! then requests. If READ responses used up the quantum before requests, requests are first in the next quantum.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event, Outgoing};
@@ -8,8 +8,8 @@ use crate::qp::QpState;
 use crate::qp::rc::requester::{TxContext, TxOutcome};
 
 impl<P: Port> Engine<P> {
-    /// Transmits for scheduled queue pairs until the budget is used up or the port is full. Returns the number of
-    /// packets sent.
+    /// Transmits for scheduled queue pairs until the budget is used up or the port has no transmit buffer. Returns the
+    /// number of packets sent.
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
@@ -82,7 +82,7 @@ impl<P: Port> Engine<P> {
         {
             self.timers.no_later_than(slot, at);
         }
-        // After Done and Paced a post, a received packet or a timer schedules the queue pair again.
+        // After `Done` and `Paced`, a post, a received packet or a timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
         if connection.requester.local_fault(&qp.outstanding).is_some() {
@@ -94,7 +94,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // If the port is full, the frame is lost, as in a network; the sender of an ARP or ND request retransmits.
+            // If the port has no transmit buffer, the frame is dropped; the sender of an ARP or ND request retransmits.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

@@ -5,7 +5,7 @@ use crate::mem::RegisterError;
 /// Reason why an object was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The device already has its largest number of objects of this kind.
+    /// The device has its largest number of objects of this kind already.
     #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
     TooMany {
         /// Kind of object.
@@ -13,7 +13,7 @@ pub enum CreateError {
         /// Largest number of this kind.
         max: usize,
     },
-    /// A size is out of range.
+    /// The value of an attribute is out of range.
     #[error("{what} = {value} is out of range: this device takes 1 to {max}")]
     OutOfRange {
         /// Name of the attribute.
@@ -23,10 +23,10 @@ pub enum CreateError {
         /// Largest value possible.
         max: u64,
     },
-    /// The protection domain or completion queue does not exist.
+    /// The protection domain or completion queue to be used does not exist.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
-    /// The region cannot be registered.
+    /// The memory region cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }

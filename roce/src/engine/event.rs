@@ -10,8 +10,8 @@ pub enum Event {
     Completion(CqId),
     /// A completion queue overflowed; the queue pairs of this completion queue went into error.
     CqError(CqId),
-    /// A queue pair went into error: its completion queue overflowed, or the queue pair sent a NAK remote operational
-    /// error.
+    /// A queue pair went into error, because its completion queue overflowed, or because it sent a NAK remote
+    /// operational error.
     QpFatal(Qpn),
     /// A queue pair sent a NAK invalid request and went into error.
     QpRequestError(Qpn),
@@ -19,7 +19,7 @@ pub enum Event {
     QpAccessError(Qpn),
     /// A queue pair in RTR received its first request.
     CommunicationEstablished(Qpn),
-    /// The send queue of a queue pair in SQD has drained.
+    /// All work requests that a queue pair had started before SQD have completed.
     SendQueueDrained(Qpn),
     /// Local catastrophic error (IBA 11.6.3): every later call fails. The owner of the engine reports this event after
     /// a panic of a thread in the engine.

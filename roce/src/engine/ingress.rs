@@ -1,5 +1,5 @@
-//! Reception: frames are passed to the neighbour code, or through the header checks (`admit`) and the ICRC check (IBA
-//! 9.6) to the responder or the completer of their destination queue pair.
+//! Reception: ARP, neighbour discovery and ICMP frames are passed to the neighbour code; RoCE packets pass the header
+//! checks (`admit`) and the ICRC check (IBA 9.6) to the responder or the completer of their destination queue pair.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::RX_BURST_FRAMES;
@@ -47,18 +47,18 @@ impl<P: Port> Engine<P> {
         count
     }
 
-    /// Processes a frame. If the frame is to be buffered, returns the slot of the queue pair and the PSN. Always
-    /// inlined, with its callees on this path, because a function call per packet costs a tenth of the packet's
-    /// processing.
+    /// Processes a received frame. If it is to be buffered, returns the index (slot) of its queue pair, and its PSN.
+    /// Always inlined, with its callees on this path, because a function call takes a tenth of the processing time of a
+    /// packet.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
-        // The MAC is compared first, so that a frame to another MAC costs this comparison only.
+        // The destination MAC is compared first, so that most frames to another MAC are dropped without parsing.
         if frame.first_chunk() != Some(&self.mac.0) {
             self.on_foreign_frame(frame);
             return None;
         }
-        // Passes the packet by reference, because a move would load in one access several fields just stored, which
-        // stalls until the stores have completed.
+        // Passes the packet by reference, because a move would load several fields in one access just after they were
+        // stored one by one, which stalls until the stores have completed.
         match &Packet::parse(frame) {
             Ok(packet) => self.on_packet(packet, frame.len()),
             Err(reason) => {
@@ -130,7 +130,7 @@ impl<P: Port> Engine<P> {
             return None;
         }
         match self.on_request(slot, packet) {
-            // `Next::Buffer` follows `Responder::on_out_of_order` only, which `on_out_of_order` below calls.
+            // Only `on_out_of_order`, called below, returns `Next::Buffer` from the responder.
             Next::Nothing | Next::Buffer => None,
             Next::OutOfOrder { first } => self.on_out_of_order(slot, packet, frame_bytes, first),
             Next::Replay => {
@@ -145,8 +145,8 @@ impl<P: Port> Engine<P> {
         self.with_responder(slot, |responder, rx| responder.on_request(packet, rx))
     }
 
-    /// Calls `take` with the responder of the queue pair in `slot`. Then schedules the queue pair if an ACK, a NAK or a
-    /// READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`.
+    /// Calls `take` with the responder of the queue pair with index `slot`. Then schedules the queue pair if an ACK, a
+    /// NAK or a READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`.
     #[inline(always)]
     pub(super) fn with_responder(
         &mut self,
@@ -222,9 +222,9 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// Completes acknowledged work requests. If `failed` or a local fault has a status, fails the oldest work request
-    /// with that status and puts the queue pair into error. Otherwise arms the timer, reports a drained send queue, and
-    /// schedules the queue pair.
+    /// Completes acknowledged work requests. If `failed` is an error status, or if the oldest work request cannot be
+    /// sent (local fault), completes the oldest work request in error and puts the queue pair into error. Otherwise
+    /// arms the timer, reports a drained send queue, and schedules the queue pair.
     pub(super) fn after_requester(&mut self, slot: usize, failed: Option<WcStatus>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };

@@ -1,5 +1,5 @@
-//! Bounds of the engine, with their units. Relations between bounds are checked at compile time, also those with bounds
-//! of lower modules. Bounds of the neighbour code are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
+//! Bounds of the engine, with their units. Relations between bounds, also those of lower modules, are checked at
+//! compile time. Bounds of the neighbour code are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
 
 use crate::qp::rc::outstanding::MAX_OUTSTANDING_PSNS;
 use crate::qp::rc::responder::DUPLICATE_READS_MAX;
@@ -10,7 +10,7 @@ use crate::wire::SackEth;
 /// Largest number of frames received from the port in one poll.
 pub const RX_BURST_FRAMES: usize = 32;
 
-/// Largest number of packets sent in one poll, without CNPs and frames of the neighbour code.
+/// Largest number of packets sent in one poll; CNPs, ARP, neighbour discovery and ICMP frames are not counted.
 pub const TX_BUDGET_PKTS: u32 = 64;
 
 /// Largest number of packets that one queue pair sends before the next scheduled queue pair.
@@ -19,13 +19,13 @@ pub const TX_QUANTUM_PKTS: u32 = 32;
 /// Largest number of expired timer entries processed in one poll.
 pub(crate) const TIMERS_PER_POLL: usize = 16;
 
-/// Largest number of queue pairs in error visited for flushing in one poll.
+/// Largest number of queue pairs in error that one poll flushes.
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
-/// Largest number of work requests flushed from each of the two queues of a queue pair in one visit.
+/// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
 pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Largest number of frames of the neighbour code sent in one poll.
+/// Largest number of ARP, neighbour discovery and ICMP frames sent in one poll.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
@@ -36,33 +36,33 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// Largest distance of a PSN from the expected PSN (requests), or below una (responses), at which a CE mark counts: the
-/// largest window of selective repeat, so that CE marks on duplicates count too.
+/// A CE mark counts on a request within this number of PSNs of the expected PSN, and on a response at most this number
+/// below una: the largest window of selective repeat, so that CE marks on duplicates count too.
 pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
 pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Largest number of frames in a device's reorder buffer, over all queue pairs. A buffered frame is missing in the
-/// port's pool.
+/// Largest number of frames in a device's reorder buffer, over all queue pairs. The port's pool lacks the buffers of
+/// these frames.
 pub const REORDER_FRAMES_MAX: usize = 4096;
 
-/// Largest number of copies of short frames in a device's reorder buffer. The frames copied are back in the port's
-/// pool.
+/// Largest number of copies of short frames in a device's reorder buffer. The buffers of these frames are returned to
+/// the port's pool.
 pub const REORDER_COPIES_MAX: usize = 4096;
 
-/// Longest frame that the reorder buffer copies, in bytes: covers a SEND or WRITE of 128 bytes with any headers.
+/// Longest frame that the reorder buffer copies, in bytes: enough for a SEND or WRITE of 128 bytes with any headers.
 pub(crate) const REORDER_COPY_BYTES: usize = 256;
 
 /// Entries of the reorder buffer reserved for each queue pair, separately for frames and for copies. At most half of
-/// all entries is reserved; many queue pairs share that half equally.
+/// all entries is reserved, so the reservations of many queue pairs are smaller.
 pub(crate) const REORDER_RESERVED: usize = 16;
 
 /// Beyond its reservation, a queue pair buffers fewer packets than this multiple of the free unreserved entries.
 pub(crate) const REORDER_SHARE_OF_FREE: usize = 8;
 
-/// Longest time of a packet in the reorder buffer, in nanoseconds. In one second a peer retransmits the packets of the
-/// gap many times, or has failed.
+/// Longest time of a packet in the reorder buffer, in nanoseconds. In one second, a peer retransmits the packets of the
+/// gap many times unless the peer has failed.
 pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 /// Largest number of expired packets of the reorder buffer dropped in one poll.
@@ -108,14 +108,14 @@ impl Default for DeviceLimits {
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
 // Two queue pairs that lose packets at the same time can each buffer a default window.
 const _: () = assert!(REORDER_FRAMES_MAX >= 2 * DEFAULT_WINDOW_PKTS as usize);
-// The last packet of a window requests an ACK. An earlier packet must do so too, because otherwise sending stops for a
-// round trip.
+// A packet before the last one of a window must request an ACK, because otherwise the requester stops for a round trip
+// after each window.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
-// The largest window of selective repeat fits in one SACK, and one queue pair alone can buffer it.
+// The largest window of selective repeat fits in one SACK, and has no more packets than the reorder buffer has frames.
 const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
 const _: () = assert!(WINDOW_PKTS_MAX as usize <= REORDER_FRAMES_MAX);
 // The longest message has no more PSNs than may be outstanding, at the smallest path MTU of 256 bytes.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
-// The READ queue of a responder is bounded: under go-back-N new READs, and as many duplicates.
+// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);
 const _: () = assert!(MAX_RD_ATOMIC as usize <= DUPLICATE_READS_MAX);

@@ -76,30 +76,30 @@ use timers::Timers;
 /// Number of bits of a QPN, all random.
 const QPN_BITS: u32 = 24;
 
-/// Number of bits of a protection domain's number, which is never on the wire.
+/// Number of bits of the number of a protection domain, which is never on the wire.
 const PD_BITS: u32 = 32;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Seed of all keys, QPNs and PSNs; from the operating system on a live device.
+    /// Seed from which all keys, QPNs and first PSNs are drawn; on a live device from the operating system.
     pub seed: [u8; 32],
-    /// Largest number of each kind of object.
+    /// Largest numbers of queue pairs, completion queues, memory regions and protection domains.
     pub limits: DeviceLimits,
-    /// The port's addresses, and whether the engine answers ARP, neighbour discovery and echo for them.
+    /// The port's addresses, and whether the engine answers ARP, neighbour discovery and ICMP echo for them.
     pub neighbour: NeighbourConfig,
     /// Congestion control of queue pairs whose `QpAttr` sets no congestion control.
     pub congestion: CongestionScheme,
     /// Settings of the notification point: least time between CNPs, and DSCP of CNPs.
     pub notification: NotificationConfig,
-    /// Speed of the link in bits per second, which is the initial rate of congestion control.
+    /// Speed of the link in bits per second: the rate at which congestion control starts.
     pub link_bits_per_sec: u64,
-    /// Attributes of a packet's source that are checked besides its IP address.
+    /// Whether the source MAC and the UDP source port of received packets are checked besides the IP address.
     pub source_checks: SourceChecks,
 }
 
 impl EngineConfig {
-    /// Returns defaults for all but the seed and the addresses.
+    /// Returns a configuration with this seed and these addresses, and with defaults otherwise.
     pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
         EngineConfig {
             seed,
@@ -118,43 +118,45 @@ impl EngineConfig {
 pub struct Progress {
     /// Frames received, including dropped frames.
     pub rx_frames: usize,
-    /// RoCE packets sent, CNPs included; frames of the neighbour code are not counted.
+    /// RoCE packets sent, CNPs included; ARP, neighbour discovery and ICMP frames are not counted.
     pub tx_pkts: u32,
     /// Whether work is left because of the bounds of one poll; if so, the next poll is due at once.
     pub more: bool,
 }
 
 impl Progress {
-    /// Returns whether the poll had nothing to do.
+    /// Returns whether the poll received no frame, sent no packet, and left no work.
     pub fn is_idle(&self) -> bool {
         self.rx_frames == 0 && self.tx_pkts == 0 && !self.more
     }
 }
 
-/// Packets that queue pairs may send.
+/// Packets that queue pairs may send in one call of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outgoing {
-    /// ACKs, NAKs and READ responses, then requests.
+    /// Responses (ACKs, NAKs and READ responses) and requests.
     All,
-    /// Requests only; ACKs, NAKs and READ responses wait for the next poll.
+    /// Requests only; responses (ACKs, NAKs and READ responses) wait for the next poll.
     Requests,
 }
 
 /// A RoCEv2 device over a port.
 ///
-/// The engine acts in calls only. No call blocks, and a poll does a bounded amount of work ([`limits`]).
+/// The engine works only while one of its functions is called. No call blocks, and a poll does a bounded amount of work
+/// ([`limits`]).
 ///
 /// # Kinds of call
 /// * Configuration: [`EngineConfig`] at the start; [`Engine::neighbour_mut`], [`Engine::port_mut`] and
 ///   [`Engine::set_link_bits_per_sec`] at any time.
-/// * Objects: protection domain, memory region, completion queue, queue pair. An object is created after those that it
-///   names, and destroyed before them; otherwise the call returns `Unknown` or `Busy`. Exception: a memory region may be
-///   deregistered at any time; work requests that name it fail. [`Engine::modify_qp`] connects a queue pair. To RTR it
-///   needs the MAC of the next hop: while [`Engine::resolve`] returns `Pending`, poll and resolve again.
+/// * Objects: protection domain, memory region, completion queue, queue pair. An object must be created after the
+///   objects that it uses, and destroyed before them; otherwise the call returns `Unknown` or `Busy`. Exception: a
+///   memory region may be deregistered at any time; work requests that use it fail. [`Engine::modify_qp`] connects a
+///   queue pair. The transition to RTR needs the MAC of the next hop: while [`Engine::resolve`] returns `Pending`, call
+///   `poll` and `resolve` again.
 /// * Polling: [`Engine::poll`] receives, executes, retransmits and sends. [`Engine::push`] sends posted work requests
 ///   and does nothing else.
 /// * Events: [`Engine::poll_event`] until it returns `None`, after each call of the kinds above.
-/// * Time: [`Engine::next_deadline`], after all of these.
+/// * Time: [`Engine::next_deadline`], after all of the calls above.
 ///
 /// The application's ends of the queues are no part of the engine: other threads may use
 /// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster) and
@@ -167,12 +169,12 @@ enum Outgoing {
 /// # When to poll
 /// * If [`Progress::more`] is set: at once.
 /// * Otherwise: when the port has received a frame, a send was posted (`push` is enough) or a receive was posted to a
-///   queue pair in error, and no later than [`Engine::next_deadline`], which any call may change. `None` sets no limit.
-///   A late poll makes timers late, and is no error.
+///   queue pair in error, and no later than [`Engine::next_deadline`] (`None`: no limit), which any call may change. A
+///   late poll is no error, but makes timers late.
 ///
 /// # Frames
-/// A poll takes at most [`RX_BURST_FRAMES`] frames from the port and drops them before it returns. Exception: frames in
-/// the reorder buffer ([`Engine::kept_frames`]) stay until a later poll executes them, or drops them after
+/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and drops them before it returns. Exception: frames
+/// in the reorder buffer ([`Engine::kept_frames`]) stay until a later poll executes them, or drops them after
 /// [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is counted in
 /// [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent before
 /// `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
@@ -199,7 +201,7 @@ enum Outgoing {
 /// let caps = |host| PortCaps { mac: mac(host), mtu_bytes: 1500 };
 /// let (port_a, port_b) = Loopback::pair(caps(1), caps(2), 64);
 ///
-/// // Configuration: the neighbour is static, so `resolve` need not be polled.
+/// // Configuration: the peer's MAC is set, so `resolve` need not be called.
 /// let device = |host, peer, port| {
 ///     let (mode, gids) = (Mode::Dedicated, vec![(ip(host), 24)]);
 ///     let (gateway_v4, gateway_v6, vlan) = (None, None, None);
@@ -310,14 +312,14 @@ pub struct Engine<P: Port> {
     cqs: CqTable,
     qps: Table<Box<Qp>>,
     doorbells: Arc<Doorbells>,
-    /// Slots of queue pairs scheduled to transmit, in round-robin order.
+    /// Indices in `qps` of the queue pairs scheduled to transmit, in round-robin order.
     tx_ready: VecDeque<usize>,
-    /// Slots whose transmission is deferred to the next poll (a delayed ACK); empty between polls.
+    /// Indices in `qps` of queue pairs whose ACK is delayed to the next poll; empty between polls.
     tx_deferred: Vec<usize>,
-    /// Slots of queue pairs in error, in round-robin order of flushing.
+    /// Indices in `qps` of the queue pairs in error, in round-robin order of flushing.
     errors: VecDeque<usize>,
-    /// Number of consecutive queue pairs in `errors` without work requests to flush; flushing is idle if this is all of
-    /// `errors`.
+    /// Number of queue pairs flushed in a row without a work request left to flush. If it is the length of `errors`,
+    /// flushing is done.
     flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,
@@ -328,7 +330,7 @@ pub struct Engine<P: Port> {
     qp_errors: u64,
     frames: Vec<P::Frame>,
     reorder: ReorderBuffer<P::Frame>,
-    /// Reordering threshold in packets that queue pairs learned under selective repeat; shared by all queue pairs.
+    /// Reordering threshold of selective repeat in packets, which the queue pairs learn and share.
     reorder_pkts: u32,
     now: Instant,
 }
@@ -371,7 +373,7 @@ impl<P: Port> Engine<P> {
         })
     }
 
-    /// Performs a bounded amount of each kind of work that is due at `now`.
+    /// Receives frames and does all other work that is due at `now`, each kind up to a bound ([`limits`]).
     pub fn poll(&mut self, now: Instant) -> Progress {
         self.now = now;
         self.port.set_now(now);
@@ -391,7 +393,7 @@ impl<P: Port> Engine<P> {
         Progress { rx_frames, tx_pkts, more }
     }
 
-    /// Sends posted requests only, so that a post need not wait for the next poll.
+    /// Sends posted work requests, and does nothing else, so that a post need not wait for the next poll.
     pub fn push(&mut self, now: Instant) {
         self.now = now;
         self.port.set_now(now);
@@ -401,7 +403,7 @@ impl<P: Port> Engine<P> {
         self.collect_events();
     }
 
-    /// Schedules queue pairs with new posts.
+    /// Schedules the queue pairs to which work requests were posted since the last call.
     #[inline]
     fn answer_doorbells(&mut self) {
         let (qps, tx_ready, flushed) = (&mut self.qps, &mut self.tx_ready, &mut self.flushed_in_a_row);
@@ -453,25 +455,25 @@ impl<P: Port> Engine<P> {
         self.drops
     }
 
-    /// Returns the sums of the counters of all queue pairs, also destroyed ones.
+    /// Returns the sums of the counters of all queue pairs, destroyed ones included.
     pub fn counters(&self) -> QpCounters {
         let mut sum = self.past;
         self.qps.iter().for_each(|(_, qp)| sum.add(&qp.counters));
         sum
     }
 
-    /// Returns the number of queue pairs, to which the time that [`Engine::counters`] takes is proportional.
+    /// Returns the number of queue pairs. The time that [`Engine::counters`] takes is proportional to it.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
     }
 
-    /// Returns how often a queue pair went into error. While this number does not change, neither do the counters of
-    /// errors that put a queue pair into error.
+    /// Returns how often queue pairs went into error. The counters of errors that put a queue pair into error change
+    /// only when this number changes.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }
 
-    /// Returns the numbers of packets in the reorder buffer: frames, which are missing in the port's pool, and copies.
+    /// Returns two numbers of packets in the reorder buffer: those in buffers of the port's pool, and those copied.
     pub fn kept_frames(&self) -> (usize, usize) {
         self.reorder.len()
     }
@@ -486,7 +488,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Flushes up to FLUSHED_QPS_PER_POLL queue pairs in error. Returns whether work requests may be left to flush.
+    /// Flushes work requests of up to FLUSHED_QPS_PER_POLL queue pairs in error. Returns whether more may be left to
+    /// flush.
     fn flush_errors(&mut self) -> bool {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
             let Some(slot) = self.errors.pop_front() else { break };
@@ -514,7 +517,7 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Schedules the queue pair in `slot` to transmit, unless it is scheduled already.
+/// Schedules the queue pair with index `slot` to transmit, unless it is scheduled already.
 fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.scheduled, true)

@@ -1,5 +1,5 @@
-//! Modifies queue pairs: checks the change against the state table, then ranges, then the address vector; then applies
-//! the change.
+//! Modifies queue pairs (IBA 11.2.5.2): checks the transition, then the ranges of values, then resolves the address
+//! vector; then applies the change.
 
 use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
@@ -106,7 +106,7 @@ impl<P: Port> Engine<P> {
                 if let Some(connection) = &mut qp.connection {
                     connection.requester =
                         Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
-                    // The change to RTS may have set the congestion control, which decides on ECT.
+                    // The transition to RTS may set congestion control, which decides whether packets are ECT(0).
                     connection.builder.template.set_tclass(traffic_class(&qp.attributes));
                 }
             }
@@ -203,7 +203,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     }
 }
 
-/// Attributes of a connection that follow from its address vector, with the next hop resolved.
+/// Attributes of a connection that are derived from its address vector once the next hop is resolved.
 struct Route {
     path: PacketBuilder,
     peer_mac: Mac,
@@ -213,7 +213,7 @@ struct Route {
     vlan: Option<u16>,
 }
 
-/// MACs, VLAN and source GID of a header template.
+/// MACs, VLAN and source GID of the packets of a connection.
 struct Ends {
     src_mac: Mac,
     dst_mac: Mac,

@@ -1,13 +1,13 @@
-//! The notification point of a device and the CNPs due.
+//! The CNPs that a device has to send.
 
 use std::collections::VecDeque;
 
 use crate::congestion::notification::{NotificationConfig, NotificationPoint};
 
-/// Notification point of a device, and the CNPs due.
+/// Notification point of a device, and the queue pairs with a CNP due.
 pub(super) struct Notifier {
     pub point: NotificationPoint,
-    /// Slots of queue pairs with a CNP due, each at most once.
+    /// Indices of the queue pairs with a CNP due, each at most once.
     pub due: VecDeque<usize>,
 }
 

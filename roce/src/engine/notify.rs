@@ -7,9 +7,9 @@ use crate::port::Port;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Counts a CE mark on a packet that has passed the ICRC check and `is_mark_plausible`, and makes a CNP due if the
-    /// notification point permits a CNP. A packet without payload (ACK, READ request) elicits no CNP, because a CNP
-    /// slows data.
+    /// Counts a CE mark on a packet that has passed the ICRC check and `is_mark_plausible`. If the notification point
+    /// permits, makes a CNP due; not for a packet without payload (ACK, READ request), because a CNP makes the peer
+    /// send data slower.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -24,7 +24,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Passes a CNP to the congestion control of its queue pair; a CNP without the BECN bit is counted as ignored.
+    /// Passes a CNP with the BECN bit to the congestion control of its queue pair; counts other CNPs as ignored.
     #[cold]
     pub(super) fn on_cnp(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };

@@ -1,4 +1,4 @@
-//! Creation and destruction of protection domains, regions, completion queues and queue pairs.
+//! Creation and destruction of protection domains, memory regions, completion queues and queue pairs.
 
 use super::Engine;
 use super::error::{CreateError, DestroyError};
@@ -30,14 +30,14 @@ fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(),
 }
 
 impl<P: Port> Engine<P> {
-    /// Allocates a protection domain.
+    /// Allocates a protection domain; [`CreateError::TooMany`] at the limit of the device.
     pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
         let max = self.pds.max_len();
         let number = self.pds.insert_with(&mut self.random, |_| false, |_, _| ());
         number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
     }
 
-    /// Deallocates a protection domain; [`DestroyError::Busy`] while a region or queue pair uses it.
+    /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region or queue pair uses it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
         const WHAT: &str = "protection domain";
         if self.pds.get(pd.0).is_none() {
@@ -50,7 +50,8 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// Registers `memory`. `addr` is the address of its first byte in work requests and in requests of peers.
+    /// Registers `memory` as a memory region. In work requests and in requests of peers, its first byte has address
+    /// `addr`.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -62,7 +63,7 @@ impl<P: Port> Engine<P> {
         Ok(self.memory.register(&mut self.random, pd, memory, addr, access)?)
     }
 
-    /// Deregisters a region. The engine does not access its memory after this call.
+    /// Deregisters a memory region. The engine does not access its memory after this call.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
         self.memory.deregister(lkey).map(drop).ok_or(DestroyError::Unknown("memory region"))
     }
@@ -146,8 +147,8 @@ impl<P: Port> Engine<P> {
         self.qps.get(qpn.value()).map(|qp| qp.counters)
     }
 
-    /// Returns the congestion control of a connected queue pair, with window and rate as of the last packet sent or
-    /// response received.
+    /// Returns the congestion control of a connected queue pair; its window and rate are those of the last packet sent
+    /// or response received. `None` if the queue pair does not exist or is not connected.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
         Some(connection.requester.congestion())
@@ -158,12 +159,12 @@ impl<P: Port> Engine<P> {
         self.link_bits_per_sec = link_bits_per_sec;
     }
 
-    /// Returns a random first PSN.
+    /// Returns a random PSN, for the first request of a connection.
     pub fn random_psn(&mut self) -> Psn {
         start::psn(self.random.bits())
     }
 
-    /// Puts the queue pairs of an overflowed completion queue into error.
+    /// Puts the queue pairs that use completion queue `cq`, which has overflowed, into error.
     pub(super) fn fail_users_of(&mut self, cq: CqId) {
         let uses = |qp: &Qp| qp.init.send_cq == cq || qp.init.recv_cq == cq;
         let slots: Vec<usize> = self

@@ -12,7 +12,7 @@ use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
     /// Processes an out-of-order packet, whose frame has `frame_bytes` bytes. If the frame is to be buffered, returns
-    /// the slot of the queue pair and the PSN.
+    /// the index (slot) of the queue pair, and the PSN.
     #[cold]
     #[inline(never)]
     pub(super) fn on_out_of_order(
@@ -39,8 +39,8 @@ impl<P: Port> Engine<P> {
     }
 
     /// If the content of `packet` differs from that of the buffered or placed packet of the same PSN (conflict),
-    /// discards the earlier packet, because otherwise a forged packet with a guessed PSN that is received first would
-    /// win over the peer's packet. Under relaxed placement all out-of-order packets of the queue pair are discarded.
+    /// discards the earlier packet, because otherwise a forged packet that was received before the peer's packet would
+    /// be executed. Under relaxed placement, discards all out-of-order packets of the queue pair.
     fn discard_conflicting(&mut self, slot: usize, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         // Bytes of phantom payload are unspecified, so contents cannot be compared.
@@ -79,15 +79,14 @@ impl<P: Port> Engine<P> {
                 at + 1
             }
             Kind::Frame => {
-                // `remove` keeps the order of the later frames. This case is rare, and at most a burst of frames is
-                // moved.
+                // `remove` moves the later frames, to keep their order: at most a burst of frames, and rarely.
                 self.reorder.buffer_frame(slot, psn, frames.remove(at), self.now);
                 at
             }
         }
     }
 
-    /// Executes buffered and placed packets from the expected PSN up to the next gap, at most a window of them.
+    /// Executes buffered and placed packets from the expected PSN up to the next gap, at most one window of packets.
     #[inline(never)]
     pub(super) fn replay(&mut self, slot: usize) {
         let mut room = [0; REORDER_COPY_BYTES];
@@ -110,8 +109,8 @@ impl<P: Port> Engine<P> {
                 Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
             };
             if let Ok(packet) = &Packet::parse(frame) {
-                // The closure is not shared with `on_packet`, because the compiler would inline a shared closure in
-                // neither place.
+                // This closure equals that of `Engine::on_request`; the compiler would inline a shared one in neither
+                // place.
                 self.with_responder(slot, |responder, rx| responder.on_request(packet, rx));
             }
         }
@@ -128,7 +127,8 @@ impl<P: Port> Engine<P> {
         true
     }
 
-    /// Counts a buffered packet that was dropped, and removes its PSN from the responder's out-of-order set.
+    /// Counts in `counter` that the buffered packet `psn` was dropped, and removes `psn` from the responder's
+    /// out-of-order set.
     fn on_discarded(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         *counter(&mut qp.counters) += 1;

@@ -18,7 +18,7 @@ use crate::recovery::RecoveryScheme;
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Rights of the peer's requests; the memory region must grant them too.
+    /// Access rights of the peer's requests; the memory region must grant them too.
     pub access: Access,
     /// Address vector; `None` before RTR.
     pub path: Option<AddressVector>,
@@ -26,27 +26,27 @@ pub struct Attributes {
     pub path_mtu: PathMtu,
     /// The peer's QPN.
     pub dest_qpn: Qpn,
-    /// PSN of the first request expected.
+    /// PSN of the first request from the peer.
     pub rq_psn: Psn,
-    /// PSN of the first request sent.
+    /// PSN of the first request to the peer.
     pub sq_psn: Psn,
     /// Responder resources: READs served at once, 0 to 128.
     pub max_dest_rd_atomic: u8,
-    /// READs outstanding as requester at most, 0 to 128.
+    /// Largest number of outstanding READs as requester, 0 to 128.
     pub max_rd_atomic: u8,
-    /// RNR NAK timer field, 5 bits: shortest wait of a peer after an RNR NAK.
+    /// RNR NAK timer field, 5 bits: least time that the peer waits after an RNR NAK (IBA 9.7.5.2.8).
     pub min_rnr_timer: u8,
     /// Local ACK timeout, 5 bits: `4.096 us * 2^timeout`; 0: no timeout.
     pub timeout: u8,
-    /// Retry count, 0 to 7: timeouts and sequence errors without progress before a work request fails.
+    /// Retry count, 0 to 7: local ACK timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: u8,
-    /// RNR retry count, 0 to 6; 7: without limit.
+    /// RNR retry count, 0 to 6; 7: no limit.
     pub rnr_retry: u8,
-    /// Loss recovery, agreed with the peer. Extension to `ibv_qp_attr`.
+    /// Loss recovery. Extension to `ibv_qp_attr`.
     pub recovery: RecoveryScheme,
     /// Whether out-of-order payloads of the peer are placed on arrival. Extension to `ibv_qp_attr`.
     pub placement: Placement,
-    /// Congestion control of this sender. Extension to `ibv_qp_attr`.
+    /// Congestion control of the packets that this queue pair sends. Extension to `ibv_qp_attr`.
     pub congestion: CongestionScheme,
 }
 
@@ -86,25 +86,24 @@ pub struct QpHandles {
 pub(super) struct Connection {
     pub requester: Requester,
     pub responder: Responder,
-    /// Whether the requester is first in the next quantum, because READ responses used up the last quantum before
-    /// requests.
+    /// Whether requests are sent first in the next quantum, because READ responses used up the last one.
     pub requests_first: bool,
     /// Headers of all packets to the peer.
     pub builder: PacketBuilder,
     /// Destination MAC: that of the peer or of a gateway.
     pub peer_mac: Mac,
-    /// Required source of the peer's packets.
+    /// MAC, IP address and UDP source ports that the peer's packets must have.
     pub source: Source,
     pub peer: Gid,
     /// Source GID of packets to the peer.
     pub own: Gid,
-    /// VLAN of `own`, used in packets of both directions.
+    /// VLAN of the GID `own`, for packets of both directions; `None`: untagged.
     pub vlan: Option<u16>,
 }
 
 pub(super) struct Qp {
     pub qpn: Qpn,
-    /// The values given at creation.
+    /// The values given when the queue pair was created.
     pub init: QpInit,
     pub state: QpState,
     pub attributes: Attributes,
@@ -115,11 +114,11 @@ pub(super) struct Qp {
     /// State of the connection; `None` before RTR.
     pub connection: Option<Connection>,
     pub counters: QpCounters,
-    /// Whether a CNP to the peer is due; if so, the queue pair's slot is in the notifier's queue.
+    /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
     pub cnp_due: bool,
     /// Whether the queue pair is scheduled to transmit.
     pub scheduled: bool,
-    /// Whether the queue pair is in error, and on the list of queue pairs to flush.
+    /// Whether the queue pair is in error, and its index in `Engine::errors`.
     pub flushing: bool,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
@@ -128,7 +127,7 @@ pub(super) struct Qp {
 }
 
 impl Qp {
-    /// Returns the writer of send completions, with the attributes common to these completions.
+    /// Returns the writer of the CQEs of a send queue.
     pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
         init: &QpInit,
@@ -138,8 +137,8 @@ impl Qp {
         SendCompletions { cqs, cq: init.send_cq, qpn, counters }
     }
 
-    /// Sets the state, and opens or closes the queues to posts: the send queue is open in RTS, SQD, SQE and ERR, the
-    /// receive queue in all states but RESET.
+    /// Sets the state, which decides whether work requests may be posted: sends in RTS, SQD, SQE and ERR, receives in
+    /// all states but RESET.
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.outstanding.queue().set_open(state.takes_sends());
@@ -164,7 +163,7 @@ impl Qp {
         !self.rq.is_empty() || !self.outstanding.queue().is_empty()
     }
 
-    /// Discards all work requests without completions, and the connection (RESET).
+    /// Resets the queue pair: discards its work requests without completions, its connection and its attributes.
     pub(super) fn discard(&mut self) {
         while self.outstanding.pop().is_some() {}
         while self.rq.release_oldest().is_some() {}

@@ -1,4 +1,4 @@
-//! Required source of the packets of a queue pair's peer.
+//! The source that packets to a queue pair must have.
 
 use crate::id::Mac;
 use crate::wire::AddressPair;
@@ -6,11 +6,11 @@ use crate::wire::AddressPair;
 /// Attributes of a packet's source that are checked besides its IP address. Both checks are on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceChecks {
-    /// The source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent. Off for
-    /// a peer that sends over several interfaces (bonding by `balance-tlb`).
+    /// If set, the source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent.
+    /// Disable for a peer that sends over several interfaces (bonding by `balance-tlb`).
     pub mac: bool,
-    /// The UDP source port of requests must stay that of the first in-order request, and the UDP source port of
-    /// responses that of the first in-order response. Off for a peer that changes its port while connected
+    /// If set, the UDP source port of all requests must be that of the first in-order request, and the UDP source port
+    /// of all responses that of the first in-order response. Disable for a peer that changes its port while connected
     /// (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
     pub udp_port: bool,
 }
@@ -21,26 +21,26 @@ impl Default for SourceChecks {
     }
 }
 
-/// UDP source port that the peer must use in one direction of a connection: requests or responses.
+/// UDP source port that the peer's requests must have, or that its responses must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourcePort {
     /// Any port, because the check is off.
     Any,
-    /// Any port until the first in-order packet.
+    /// Any port until the first in-order packet, whose port then becomes `Bound`.
     Unbound,
     /// The port of the first in-order packet.
     Bound(u16),
 }
 
-/// Required source of the peer's packets.
+/// The source that packets to a queue pair must have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    /// The peer's MAC; `None` if MACs are not checked, or the peer is not on the link. A routed packet has the source
-    /// MAC of a gateway; packets to the peer may need another gateway (VRRP, asymmetric routes).
+    /// Source MAC; `None` if it is not checked, or if the peer is not on the link: packets from the peer then have the
+    /// MAC of a gateway, which may not be the gateway of packets to the peer (VRRP, asymmetric routes).
     pub mac: Option<Mac>,
-    /// The peer's IP address, and the IP address of the queue pair.
+    /// Source and destination IP address: those of the peer and of the queue pair.
     pub addresses: AddressPair,
-    /// UDP source ports of requests and of responses, which an RNIC may send as two flows.
+    /// UDP source ports of requests and of responses; an RNIC may use a different port for each.
     request_port: SourcePort,
     response_port: SourcePort,
 }
@@ -52,19 +52,19 @@ impl Source {
         Source { mac: mac.filter(|_| checks.mac), addresses, request_port: port, response_port: port }
     }
 
-    /// The source port of requests, or of responses.
+    /// Returns the UDP source port required of requests, or of responses.
     #[inline]
     pub(super) fn port(&self, is_request: bool) -> SourcePort {
         if is_request { self.request_port } else { self.response_port }
     }
 
-    /// Returns whether the next in-order packet binds the UDP source port of its direction.
+    /// Returns whether the next in-order request, or response, binds the UDP source port.
     #[inline]
     pub(super) fn is_unbound(&self, is_request: bool) -> bool {
         self.port(is_request) == SourcePort::Unbound
     }
 
-    /// Binds the source port of requests, or of responses.
+    /// Requires UDP source port `port` of all later requests, or responses.
     pub(super) fn bind(&mut self, is_request: bool, port: u16) {
         let bound = if is_request { &mut self.request_port } else { &mut self.response_port };
         *bound = SourcePort::Bound(port);

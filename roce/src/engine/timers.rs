@@ -1,8 +1,8 @@
-//! Deadlines of queue pairs: a heap with at most one entry per slot.
+//! Deadlines of queue pairs: a heap with at most one entry per queue pair.
 //!
-//! A deadline that moves later leaves the heap unchanged: when the earlier entry expires, the requester checks its own
-//! deadline, and the slot gets a new entry. Therefore an ACK, which rearms the timer of its queue pair, does not change
-//! the heap.
+//! If the deadline of a queue pair moves later, its entry stays: when the entry expires, the requester checks its own
+//! deadline, and the queue pair gets a new entry. Therefore an ACK, which rearms the timer of its queue pair, does not
+//! change the heap.
 
 use crate::time::Instant;
 
@@ -10,9 +10,9 @@ const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// Expiry and slot, earliest first: entry i is no later than its two children, entries 2i+1 and 2i+2.
+    /// Expiry and queue pair (as index, "slot"), earliest first: entry i is no later than its children 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
-    /// Index of each slot's entry in `heap`, or ABSENT.
+    /// Per queue pair, the index of its entry in `heap`, or ABSENT.
     places: Vec<u32>,
 }
 
@@ -22,13 +22,13 @@ impl Timers {
         Timers { heap: Vec::with_capacity(slots), places: vec![ABSENT; slots] }
     }
 
-    /// Returns the earliest time at which a queue pair may be due.
+    /// Returns the earliest time at which a queue pair may be due; `None` if no queue pair has an entry.
     #[inline]
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
     }
 
-    /// Arms the timer of `slot` to expire no later than `deadline`.
+    /// Sets the entry of the queue pair with index `slot` to `deadline`, unless its entry expires earlier.
     #[inline]
     pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant) {
         let Some(&place) = self.places.get(slot) else { return };
@@ -41,7 +41,7 @@ impl Timers {
         }
     }
 
-    /// Removes an entry that has expired at `now`, and returns its slot; `None` if no entry has expired.
+    /// Removes the earliest entry if it has expired at `now`, and returns the index of its queue pair.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<usize> {
         let (at, slot) = *self.heap.first()?;
         if at > now {
@@ -51,7 +51,7 @@ impl Timers {
         Some(slot as usize)
     }
 
-    /// Removes the entry of a destroyed queue pair.
+    /// Removes the entry of the queue pair with index `slot`, if any.
     pub(super) fn remove(&mut self, slot: usize) {
         if let Some(&place) = self.places.get(slot)
             && place != ABSENT

@@ -1,9 +1,9 @@
 //! The reorder buffer of a device: out-of-order packets of the queue pairs whose recovery scheme buffers packets.
 //!
 //! ```text
-//!   slot of the queue pair -> window: | . | psn 7 | . | psn 9 | .. |   by PSN modulo window
-//!                                           |           '-> an entry of the copies: bytes of a short frame
-//!                                           '-> an entry of the frames: the port's buffer
+//!   index of a queue pair -> window: | . | psn 7 | . | psn 9 | .. |   by PSN modulo window
+//!                                          |           '-> an entry of the copies: bytes of a short frame
+//!                                          '-> an entry of the frames: the port's buffer
 //! ```
 //! The responder has the set of buffered PSNs, this module has the packets. A short frame is copied, because otherwise
 //! the few bytes would occupy a whole buffer of the port, which can hold a packet of the largest path MTU.
@@ -42,7 +42,7 @@ impl Kind {
 pub(super) enum Room {
     /// The packet may be buffered.
     Free,
-    /// The packet may be buffered in exchange for this buffered packet of the same queue pair, whose PSN is higher.
+    /// The packet may be buffered if this buffered packet of the same queue pair, whose PSN is higher, is dropped.
     Instead(Psn),
     /// The packet may not be buffered.
     None,
@@ -58,7 +58,7 @@ pub(super) enum Taken<F> {
 
 /// Buffered packets of one queue pair.
 struct Window {
-    /// Entries of the packets, by PSN modulo window; an entry is valid if `frames` or `copies` contains the PSN.
+    /// Entry of each packet, at its PSN modulo window; valid if `frames` or `copies` contains the PSN.
     places: CircularArray<u32>,
     /// PSNs buffered as [`Kind::Frame`], and as [`Kind::Copy`]; a PSN is in at most one of the two sets.
     frames: PsnSet,
@@ -89,8 +89,8 @@ impl Window {
         self.psns_mut(kind).insert(psn);
     }
 
-    /// Returns kind and entry of the packet buffered at the index of `psn`; that packet's PSN may differ by a multiple
-    /// of the window.
+    /// Returns kind and entry of the packet buffered at `psn` modulo window; that packet's PSN may differ from `psn` by
+    /// a multiple of the window.
     fn find(&self, psn: Psn) -> Option<(Kind, u32)> {
         let kind = Kind::ALL.into_iter().find(|kind| self.psns(*kind).contains(psn))?;
         Some((kind, *self.places.at(psn.value())))
@@ -101,11 +101,11 @@ pub(super) struct ReorderBuffer<F> {
     windows: Vec<Option<Window>>,
     frames: Store<F>,
     copies: Store<usize>,
-    /// The bytes of the copies, by entry.
+    /// The bytes of all copies: REORDER_COPY_BYTES bytes for each entry of `copies`.
     bytes: Box<[u8]>,
 }
 
-/// Returns the range in `ReorderBuffer::bytes` of the copy of an entry.
+/// Returns the range of `ReorderBuffer::bytes` that belongs to entry `place` of the copies.
 fn copy_range(place: u32) -> std::ops::Range<usize> {
     let start = place as usize * REORDER_COPY_BYTES;
     start..start + REORDER_COPY_BYTES
@@ -122,7 +122,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Opens a window of `window_pkts`, a power of two, for the queue pair in `slot`.
+    /// Lets the queue pair with index `slot` buffer packets in a window of `window_pkts` PSNs, a power of two.
     pub(super) fn open(&mut self, slot: usize, window_pkts: u32) {
         if self.bytes.is_empty() {
             self.bytes = vec![0; REORDER_COPIES_MAX * REORDER_COPY_BYTES].into_boxed_slice();
@@ -138,7 +138,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.divide();
     }
 
-    /// Drops the buffered packets of the queue pair in `slot`, and releases its reservation.
+    /// Drops the buffered packets of the queue pair with index `slot`, closes its window, and releases its reservation.
     pub(super) fn close(&mut self, slot: usize) {
         self.clear(slot);
         if self.windows.get_mut(slot).and_then(Option::take).is_some() {
@@ -152,7 +152,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.copies.divide(windows.map(|window| window.buffered(Kind::Copy)));
     }
 
-    /// Drops the buffered packets of the queue pair in `slot`.
+    /// Drops the buffered packets of the queue pair with index `slot`.
     pub(super) fn clear(&mut self, slot: usize) {
         for kind in Kind::ALL {
             let mut from = Psn::new(0);
@@ -170,7 +170,8 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         (self.frames.len(), self.copies.len())
     }
 
-    /// Returns whether the queue pair in `slot`, whose expected PSN is `expected`, may buffer the out-of-order `psn`.
+    /// Returns whether the queue pair in `slot`, whose expected PSN is `expected`, may buffer the out-of-order packet
+    /// `psn`.
     pub(super) fn room(&self, slot: usize, kind: Kind, psn: Psn, expected: Psn) -> Room {
         let Some(window) = self.windows.get(slot).and_then(Option::as_ref) else { return Room::None };
         let has_room = match kind {
@@ -185,7 +186,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         farthest.filter(is_farther).map_or(Room::None, Room::Instead)
     }
 
-    /// Buffers a frame itself, in place of a packet at the same index of the window.
+    /// Buffers a frame itself, in place of a packet buffered at `psn` modulo window.
     pub(super) fn buffer_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -195,7 +196,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Buffers the bytes of a frame of [`Kind::Copy`], in place of a packet at the same index of the window.
+    /// Buffers a copy of a frame of [`Kind::Copy`], in place of a packet buffered at `psn` modulo window.
     pub(super) fn buffer_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -208,7 +209,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         window.insert(Kind::Copy, psn, place);
     }
 
-    /// Returns the packet of `psn`, if that packet is buffered.
+    /// Returns the frame of the packet `psn`; `None` if that packet is not buffered.
     pub(super) fn get(&self, slot: usize, psn: Psn) -> Option<&[u8]> {
         let (kind, place) = self.windows.get(slot)?.as_ref()?.find(psn)?;
         let (owner, bytes) = match kind {
@@ -221,8 +222,8 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         (owner.psn == psn).then_some(bytes)
     }
 
-    /// Removes and returns the packet of `psn`, if that packet is buffered; copies the bytes of a [`Kind::Copy`] into
-    /// `room`.
+    /// Removes and returns the packet `psn`; `None` if that packet is not buffered. The bytes of a [`Kind::Copy`] are
+    /// copied into `room`.
     pub(super) fn take(
         &mut self,
         slot: usize,
@@ -236,7 +237,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.release(slot, psn)
     }
 
-    /// Drops the packet buffered at the index of `psn`.
+    /// Drops the packet buffered at `psn` modulo window, if any.
     pub(super) fn discard(&mut self, slot: usize, psn: Psn) {
         self.release(slot, psn);
     }
@@ -260,13 +261,13 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         Some(buffered_at.plus_nanos(REORDER_NANOS_MAX))
     }
 
-    /// Drops one expired packet. Returns the slot of its queue pair and the packet's PSN.
+    /// Drops one expired packet, if any. Returns the index of its queue pair, and its PSN.
     #[inline]
     pub(super) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         if self.frames.len() + self.copies.len() == 0 { None } else { self.pop_oldest_expired(now) }
     }
 
-    /// Cold, because an idle poll would otherwise keep registers for it.
+    /// Not inlined (cold), because an idle poll would otherwise keep registers for this code.
     #[cold]
     fn pop_oldest_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         let is_expired =

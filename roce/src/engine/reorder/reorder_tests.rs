@@ -1,5 +1,5 @@
-//! Tables of the reorder buffer: the entry that a packet takes, the one that makes room for it, and the one that
-//! expires.
+//! Tests of the reorder buffer by tables: which packets are buffered, which one is dropped to make room, and which ones
+//! expire.
 
 use super::{Kind, ReorderBuffer, Room, Taken};
 use crate::engine::limits::{
@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 const WINDOW_PKTS: u32 = 64;
 
-/// Expected PSN of the tables: PSNs wrap inside the window.
+/// Expected PSN in the tables, 20 below 2^24, so that PSNs wrap inside the window.
 const EXPECTED: Psn = Psn::new(Psn::COUNT - 20);
 
 const FRAME: usize = REORDER_COPY_BYTES + 1;
@@ -25,7 +25,7 @@ fn at(nanos: u64) -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// Buffers a packet of `len_bytes`, each byte of which is its PSN's low byte.
+/// Buffers a packet of `len_bytes` bytes, all of them the low byte of its PSN.
 fn buffer(reorder: &mut ReorderBuffer<Vec<u8>>, slot: usize, index: u32, len_bytes: usize, now: u64) {
     let bytes = vec![psn(index).value() as u8; len_bytes];
     match Kind::of(len_bytes) {
@@ -34,7 +34,7 @@ fn buffer(reorder: &mut ReorderBuffer<Vec<u8>>, slot: usize, index: u32, len_byt
     }
 }
 
-/// Form of a packet by its length in bytes.
+/// Columns: length of a frame in bytes; form in which the frame is buffered.
 const KINDS: &[(usize, Kind)] =
     &[(0, Kind::Copy), (60, Kind::Copy), (COPY, Kind::Copy), (FRAME, Kind::Frame), (9000, Kind::Frame)];
 
@@ -59,14 +59,15 @@ fn short_packets_are_copied() {
     }
 }
 
-/// An event at a buffer with windows of 64 packets in the slots 0 and 1.
+/// An operation on a reorder buffer in which queue pairs 0 and 1 have windows of 64 packets. PSNs count from
+/// `EXPECTED`.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Slot, PSN and length in bytes of a packet to be buffered.
+    /// Buffers a packet: queue pair, PSN, length in bytes.
     Buffer(usize, u32, usize),
-    /// Slot and PSN of a packet that is executed, and whether it was buffered.
+    /// Executes a packet: queue pair, PSN, and whether the packet was buffered.
     Take(usize, u32, bool),
-    /// Slot and PSN of a packet that is dropped.
+    /// Drops a packet: queue pair, PSN.
     Discard(usize, u32),
     Clear(usize),
     Close(usize),
@@ -74,7 +75,7 @@ enum Step {
 }
 use Step::{Buffer, Clear, Close, Discard, Open, Take};
 
-/// Name, steps, the packets buffered after them (slot, PSN), numbers of frames and copies.
+/// Columns: name; operations; packets then buffered (queue pair, PSN); numbers of frames and of copies.
 type Row = (&'static str, &'static [Step], &'static [(usize, u32)], (usize, usize));
 
 #[rustfmt::skip]
@@ -123,24 +124,25 @@ fn packets_are_found_by_slot_and_psn() {
     }
 }
 
-/// Entries of one kind that a queue pair alone may take: its reservation, and then while it has beyond it fewer than
-/// `REORDER_SHARE_OF_FREE` times the free entries.
+/// Returns how many of `entries` a single queue pair can take: its reservation, and further entries while their number
+/// is below `REORDER_SHARE_OF_FREE` times the free entries.
 const fn alone(entries: usize) -> usize {
     let shared = entries - REORDER_RESERVED;
     REORDER_RESERVED + (REORDER_SHARE_OF_FREE * shared).div_ceil(REORDER_SHARE_OF_FREE + 1)
 }
 
-/// Room for a packet.
+/// Expected result of `ReorderBuffer::room`.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Free,
-    /// In exchange for the packet farthest from the expected PSN.
+    /// The packet may be buffered if the packet farthest from the expected PSN is dropped.
     Instead,
     None,
 }
 
-/// One queue pair has taken all entries of one kind that it may take, with packets of PSN 1000 and above. Columns: name;
-/// length of those packets; length and PSN of the next packet; the room that the buffer offers to that packet.
+/// One queue pair has taken all entries of one kind that it may take, with packets of PSN 1000 and above. Columns:
+/// name; length of those packets in bytes; length and PSN of the next packet; the room that the buffer offers to that
+/// packet.
 #[rustfmt::skip]
 const FULL: &[(&str, usize, usize, u32, Wanted)] = &[
     ("frames: below all", FRAME, FRAME, 999, Wanted::Instead),
@@ -176,8 +178,9 @@ fn the_farthest_packet_makes_room_for_a_nearer_one() {
     }
 }
 
-/// Packets in the order of their times in nanoseconds, the time of the test, and those that have expired, the oldest
-/// frame before the oldest copy.
+/// Columns: name; packets buffered (queue pair, PSN, length in bytes, time in nanoseconds); time of the test in
+/// nanoseconds; packets that expire then (queue pair, PSN), in the order in which they are dropped: frames before
+/// copies.
 type Expiry = (&'static str, &'static [(usize, u32, usize, u64)], u64, &'static [(usize, u32)]);
 
 const LATER: u64 = REORDER_NANOS_MAX;

@@ -1,11 +1,11 @@
-//! Entries of the reorder buffer for one kind of packet, linked by age, and the share of each queue pair.
+//! Entries of the reorder buffer for one kind of packet (frames or copies), and the share of each queue pair.
 //!
 //! ```text
 //!   entries:  | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
 //!   by age:   oldest <-> .. <-> newest, over all queue pairs
 //! ```
-//! Beyond its reservation, a queue pair may take up to a multiple of the free unreserved entries, so that no queue pair
-//! takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
+//! Beyond its reservation, a queue pair may take an entry only while it has fewer such entries than a multiple of the
+//! free unreserved ones, so that no queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
 
 use crate::engine::limits::{REORDER_RESERVED, REORDER_SHARE_OF_FREE};
 use crate::psn::Psn;
@@ -13,7 +13,7 @@ use crate::time::Instant;
 
 const NONE: u32 = u32::MAX;
 
-/// Queue pair and PSN of a buffered packet.
+/// Queue pair (as index in the table of the device) and PSN of a buffered packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub slot: u32,
@@ -27,7 +27,8 @@ impl Owner {
     }
 }
 
-/// An entry: taken and linked by age, or free and linked by `newer` to the next free entry.
+/// An entry of the reorder buffer: either taken, and linked by age, or free, and linked by `newer` to the next free
+/// entry.
 struct Place<T> {
     taken: Option<(Owner, T)>,
     buffered_at: Instant,
@@ -42,7 +43,7 @@ pub(super) struct Store<T> {
     oldest: u32,
     newest: u32,
     len: usize,
-    /// Number of queue pairs, each with a reservation of `reserved` entries.
+    /// Number of queue pairs that may buffer packets, each with a reservation of `reserved` entries.
     owners: usize,
     reserved: usize,
     /// Number of entries taken beyond reservations, over all queue pairs.
@@ -71,18 +72,18 @@ impl<T> Store<T> {
         self.len
     }
 
-    /// Divides the entries anew among the queue pairs that may buffer packets; `buffered` is the number that each has
-    /// buffered.
+    /// Divides the entries anew among the queue pairs that may buffer packets; `buffered` has the number of packets
+    /// that each of them has buffered.
     pub(super) fn divide(&mut self, buffered: impl Iterator<Item = usize> + Clone) {
-        // Allocates all entries at once, so that buffering a packet allocates no memory; a device without such queue
-        // pairs allocates no entries.
+        // Allocates all entries at the first call, so that buffering a packet allocates no memory. While no queue pair
+        // may buffer packets, no entries are allocated.
         self.places.reserve_exact(self.places_max - self.places.len());
         self.owners = buffered.clone().count();
         self.reserved = REORDER_RESERVED.min(self.places_max / 2 / self.owners.max(1));
         self.shared = buffered.map(|buffered| buffered.saturating_sub(self.reserved)).sum();
     }
 
-    /// Returns whether a queue pair with `buffered` packets buffered may buffer one more packet.
+    /// Returns whether a queue pair that has buffered `buffered` packets may buffer one more packet.
     pub(super) fn has_room(&self, buffered: usize) -> bool {
         let left = self.places_max - self.reserved * self.owners;
         let free = left.saturating_sub(self.shared);
@@ -90,8 +91,8 @@ impl<T> Store<T> {
         is_admitted && self.len < self.places_max
     }
 
-    /// Buffers `value` for a queue pair with `buffered` other packets buffered. Returns the entry; `None` if no entry
-    /// is free.
+    /// Buffers `value` for a queue pair that has buffered `buffered` packets before. Returns the index of the entry;
+    /// `None` if no entry is free.
     pub(super) fn insert(&mut self, owner: Owner, value: T, buffered: usize, now: Instant) -> Option<u32> {
         let taken = Place { taken: Some((owner, value)), buffered_at: now, older: self.newest, newer: NONE };
         let places = self.places.len();
@@ -117,13 +118,13 @@ impl<T> Store<T> {
         Some(at)
     }
 
-    /// Returns the packet buffered at an entry.
+    /// Returns the packet in the entry with index `at`; `None` if the entry is free.
     pub(super) fn get(&self, at: u32) -> Option<&(Owner, T)> {
         self.places.get(at as usize)?.taken.as_ref()
     }
 
-    /// Removes and returns the packet at an entry; its queue pair has `buffered` packets buffered, this packet
-    /// included.
+    /// Frees the entry with index `at` and returns its packet. The queue pair of this packet has `buffered` packets
+    /// buffered, this packet included.
     pub(super) fn remove(&mut self, at: u32, buffered: usize) -> Option<(Owner, T)> {
         let place = self.places.get_mut(at as usize)?;
         let taken = place.taken.take()?;
@@ -142,7 +143,7 @@ impl<T> Store<T> {
         Some(taken)
     }
 
-    /// Returns the packet buffered longest, and the time since which it is buffered.
+    /// Returns the owner of the packet buffered first, and the time at which that packet was buffered.
     #[inline]
     pub(super) fn oldest(&self) -> Option<(Owner, Instant)> {
         let place = self.places.get(self.oldest as usize)?;
@@ -201,7 +202,7 @@ mod tests {
         ) {
             let mut store = Store::new(PLACES);
             store.divide([0; 4].into_iter());
-            // Entry, owner and time, oldest first.
+            // Taken entries by age, oldest first: index, owner, and time in nanoseconds.
             let mut model: Vec<(u32, Owner, u64)> = Vec::new();
             for (time, (slot, pick, keep)) in steps.into_iter().enumerate() {
                 let time = time as u64;
