@@ -21,21 +21,21 @@ parameters! {
     /// DCQCN's parameters, with the names and defaults of NVIDIA's adapters. Rates are in Mbit/s, times in
     /// microseconds.
     DcqcnParameters of "dcqcn" {
-        /// Largest number of packets in flight, a limit in addition to the rate.
+        /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every CNP sets the target rate to the current rate.
+        /// 1: every CNP sets the target rate to the current rate; 0: see `clamp_tgt_rate_after_time_inc`.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// 1: a CNP sets the target rate to the current rate also if only the timer increased the rate before; 0: only
-        /// if bytes sent did.
+        /// 0: a CNP sets the target rate to the current rate only if bytes sent increased the rate since the last
+        /// decrease; 1: also if the timer did.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 300, in 1 to 131_071;
         /// Number of bytes sent between rate increases by bytes.
         rpg_byte_reset = 32_767, in 1 to 0x7FFF_FFFF;
-        /// Fast recovery ends after more increases than this by the timer, or by bytes; after more by each of the two,
-        /// hyper increase begins.
+        /// Number of increases by the timer, or by bytes, above which fast recovery ends and additive increase begins;
+        /// when both numbers are above it, hyper increase begins.
         rpg_threshold = 1, in 1 to 31;
-        /// Rate at which the limiter is removed, in Mbit/s; 0: the link's speed.
+        /// The maximum rate, at which the limiter is removed, in Mbit/s; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
         /// Step of the target rate in an additive increase, in Mbit/s.
         rpg_ai_rate = 5, in 1 to 10_000_000;
@@ -43,11 +43,11 @@ parameters! {
         rpg_hai_rate = 50, in 1 to 10_000_000;
         /// A decrease reduces the rate by the fraction `alpha / 2^rpg_gd`, with alpha in 1024ths.
         rpg_gd = 11, in 10 to 15;
-        /// Least share of the rate that a decrease leaves, in percent.
+        /// Least share of the rate that remains after a decrease, in percent.
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// Rate at a flow's first CNP, before the decrease, in Mbit/s; 0: the maximum rate.
+        /// Rate that a CNP sets at the maximum rate, before the decrease, in Mbit/s; 0: the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha in an update of alpha, in 1024ths.
         dce_tcp_g = 1019, in 0 to 1023;
@@ -55,36 +55,36 @@ parameters! {
         dce_tcp_rtt = 1, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 4, in 1 to 1_000_000;
-        /// Alpha at a flow's first CNP, in 1024ths.
+        /// Alpha that a CNP sets at the maximum rate, in 1024ths.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
 
-/// Fraction bits of alpha: ten more than in the adapters, so that alpha decays to 0.
+/// Number of fraction bits of alpha: ten more than in NVIDIA's adapters, so that alpha decays to 0.
 const ONE_SHIFT: u32 = 20;
-/// Fraction bits of parameters in 1024ths.
+/// Number of fraction bits of parameters in 1024ths.
 const FRACTION_SHIFT: u32 = 10;
 const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 
-/// Largest number of due rate changes applied in one call; after an idle time further increases by the timer are
-/// skipped.
+/// Largest number of rate changes applied in one call. If more increases by the timer are due after an idle time, they
+/// are skipped.
 const INCREASES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// Rate limiter of a flow, from its first CNP until the flow has the maximum rate again.
+/// Rate limiter of a queue pair, from a CNP at the maximum rate until the queue pair has the maximum rate again.
 #[derive(Clone, Debug)]
 struct Limiter {
     pacer: Pacer,
-    /// Rate that increases approach, in bits per second.
+    /// Target rate in bits per second: each increase halves the distance between it and the rate.
     target: u64,
-    /// Estimate of congestion from CNPs, from 0 to 1, fixed-point of [`ONE_SHIFT`] fraction bits.
+    /// Estimate of congestion from CNPs, from 0 to 1, as fixed-point number with [`ONE_SHIFT`] fraction bits.
     alpha: u64,
     /// Time up to which alpha was updated.
     alpha_at: Instant,
     /// Whether a CNP was received since `alpha_at`.
     notified: bool,
-    /// Time at which the decrease for a CNP is due; `None` if no decrease is due.
+    /// Time at which the decrease for a CNP is due; `None` if no CNP was received since the last decrease.
     decrease_at: Option<Instant>,
     /// Earliest time of the next decrease.
     no_decrease_before: Instant,
@@ -106,22 +106,22 @@ pub struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// Creates the state of a flow that has received no CNP, over a link of `link_bits_per_sec`.
+    /// Creates the state of a queue pair that has received no CNP, over a link of `link_bits_per_sec`.
     pub(crate) fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
         let configured = bits_per_sec(parameters.rpg_max_rate);
         let max_rate = if configured == 0 { link_bits_per_sec } else { configured };
-        // At least the minimum rate, because otherwise the clamp of a decrease would panic.
+        // The maximum rate is at least the minimum rate, because otherwise `clamp` would panic in a decrease.
         let max_rate = max_rate.clamp(bits_per_sec(parameters.rpg_min_rate), RATE_MAX_BITS_PER_SEC);
         Dcqcn { parameters: *parameters, max_rate, limiter: None }
     }
 
-    /// Returns the largest number of packets in flight, which CNPs do not change.
+    /// Returns the largest number of packets in flight, a constant.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
     }
 
-    /// Returns the rate of the limiter in bits per second; `None` without a limiter.
+    /// Returns the rate of the limiter in bits per second; `None` without a limiter, at the maximum rate.
     pub(crate) fn rate_bits_per_sec(&self) -> Option<u64> {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
@@ -133,13 +133,13 @@ impl Dcqcn {
         self.limiter.as_ref().is_none_or(|limiter| limiter.pacer.next_at() <= now)
     }
 
-    /// Returns the time of the next call to [`Dcqcn::may_send`]; `None` without a limiter.
+    /// Returns the time at which to call [`Dcqcn::may_send`] again; `None` without a limiter.
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
-        // The time of the next change of the rate counts too, because this change may shorten the wait.
+        // The rate change due next is included, because it may permit a packet earlier than the present rate does.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
-    /// Records that a packet of `bytes` was sent; every `rpg_byte_reset` bytes increase the rate.
+    /// Records that a packet of `bytes` was sent. Each time that `rpg_byte_reset` bytes were sent, increases the rate.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let Some(limiter) = &mut self.limiter else { return };
@@ -152,7 +152,7 @@ impl Dcqcn {
         }
     }
 
-    /// Records a CNP. The decrease for this CNP is due `rate_reduce_monitor_period` after the last decrease, or now if
+    /// Records a CNP. The decrease for the CNP is due `rate_reduce_monitor_period` after the last decrease, or now if
     /// that time has passed.
     pub(crate) fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
@@ -186,7 +186,7 @@ impl Dcqcn {
         }
     }
 
-    /// Increases the rate once; at the maximum rate removes the limiter, unless a decrease is due.
+    /// Increases the rate once. At the maximum rate, removes the limiter unless a decrease is due.
     fn increase(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.increase(&self.parameters, self.max_rate, now);
@@ -197,7 +197,7 @@ impl Dcqcn {
 }
 
 impl Limiter {
-    /// Creates the limiter at a flow's first CNP.
+    /// Creates the limiter for a CNP that is received at the maximum rate.
     fn new(parameters: &DcqcnParameters, max_rate: u64, now: Instant) -> Self {
         let first = bits_per_sec(parameters.rate_to_set_on_first_cnp);
         let rate = if first == 0 { max_rate } else { first.min(max_rate) };
@@ -220,8 +220,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Updates alpha for each period until `now`. Only the first of these periods can include a CNP, because each CNP
-    /// updates alpha before `notified` is set.
+    /// Updates alpha for each period until `now`. Only the first period can have had a CNP, because `on_cnp` calls this
+    /// function before it sets `notified`.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;
@@ -265,13 +265,13 @@ impl Limiter {
             0
         };
         self.target = (self.target + bits_per_sec(step)).min(max_rate);
-        // Rounded up, because otherwise the rate would stay below the target.
+        // Rounds up, because otherwise the rate would never be equal to the target.
         let rate = (self.target + self.pacer.bits_per_sec()).div_ceil(2);
         self.pacer.set_rate(now, rate.min(max_rate));
     }
 }
 
-/// Returns the product of two fixed-point numbers.
+/// Returns the product of two fixed-point numbers of [`ONE_SHIFT`] fraction bits.
 fn times(a: u64, b: u64) -> u64 {
     (a * b) >> ONE_SHIFT
 }
@@ -346,8 +346,8 @@ mod tests {
             ..DcqcnParameters::default()
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
-        // Increases by the timer, then by bytes: two in fast recovery, additive while one count is above the
-        // threshold, hyper while both counts are.
+        // Increases: whether by the timer, otherwise by bytes; step of the target in Mbit/s. Fast recovery (0), then
+        // additive (5) when one number of increases is above the threshold, then hyper (50) when both are.
         let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
         for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
         {
@@ -576,7 +576,7 @@ mod tests {
                     model.on_sent(bytes);
                 }
                 let Some(rate) = dcqcn.rate_bits_per_sec() else {
-                    // Without a limiter the rate is the maximum again.
+                    // Without a limiter the rate is the maximum, so the model must have the maximum rate, too.
                     prop_assert!(model.rate >= LINK as f64 * 0.999_999);
                     return Ok(());
                 };

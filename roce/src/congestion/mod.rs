@@ -9,7 +9,7 @@
 //!            yes --> on_sent --> .. on_ack, on_loss, on_cnp
 //!
 //!              | window  dcqcn  swift  timely   effect, in the schemes marked x
-//!   on_sent    |           x      x      x       the next packet waits for the pacer
+//!   on_sent    |           x      x      x       the next packet waits for its time
 //!   on_ack     |                  x      x       the round trip changes window or rate
 //!   on_cnp     |           x                     a CNP reduces the rate
 //!   on_loss    |                  x              a loss reduces the window
@@ -38,16 +38,16 @@ const RTT_NANOS_MAX: u64 = 1_000_000_000_000;
 /// Congestion control state of a queue pair.
 #[derive(Clone, Debug)]
 pub enum Congestion {
-    /// No congestion control, or a fixed window: more packets in flight than the bandwidth-delay product are of no use.
+    /// No congestion control, or a fixed window (IRN's BDP-FC).
     Window {
         /// Largest number of packets in flight; `WINDOW_PKTS_MAX` without congestion control.
         window_pkts: u32,
     },
     /// DCQCN's reaction point: CNPs reduce the rate.
     Dcqcn(Box<Dcqcn>),
-    /// Swift: the round trip sets the window.
+    /// Swift: round trips increase or reduce the window.
     Swift(Box<Swift>),
-    /// Timely: the gradient of the round trip sets the rate.
+    /// Timely: the gradient of round trips increases or reduces the rate.
     Timely(Box<Timely>),
 }
 
@@ -68,14 +68,15 @@ impl Congestion {
         }
     }
 
-    /// Returns whether the scheme is a window without a rate, which needs no [`Congestion::on_sent`].
+    /// Returns whether there is only a fixed window, or no congestion control: [`Congestion::on_sent`] then has no
+    /// effect.
     #[inline]
     pub(crate) fn is_window(&self) -> bool {
         matches!(self, Congestion::Window { .. })
     }
 
-    /// Returns whether one more packet may be sent while `in_flight_pkts` are in flight. Callers pass 0 for a selective
-    /// retransmission and for a READ response, which the window does not limit.
+    /// Returns whether one more packet may be sent while `in_flight_pkts` are in flight. For a retransmission of
+    /// selective repeat and for a READ response, which the window does not limit, callers pass 0.
     #[inline]
     pub(crate) fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
         match self {
@@ -84,7 +85,7 @@ impl Congestion {
         }
     }
 
-    /// Returns whether the pacer permits a packet. Not inlined, so that a window without a rate stays cheap.
+    /// Returns whether the pacer permits a packet. Not inlined, so that the check of a fixed window stays short.
     #[inline(never)]
     fn may_send(&mut self, now: Instant) -> bool {
         match self {
@@ -106,8 +107,8 @@ impl Congestion {
         }
     }
 
-    /// Returns the rate of the scheme in bits per second; `None` without a rate: a plain window, Swift, or DCQCN
-    /// without a limiter.
+    /// Returns the rate of the scheme in bits per second. `None`: the scheme has no rate (no congestion control, a
+    /// fixed window, Swift), or DCQCN has no limiter, because the rate is the maximum.
     pub fn rate_bits_per_sec(&self) -> Option<u64> {
         match self {
             Congestion::Window { .. } | Congestion::Swift(_) => None,
@@ -116,8 +117,7 @@ impl Congestion {
         }
     }
 
-    /// Returns the time at which to call [`Congestion::permit`] next, at the present rate; `None` if the scheme does
-    /// not pace.
+    /// Returns the time at which to call [`Congestion::permit`] again; `None` if packets do not wait for the pacer.
     #[inline]
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         match self {

@@ -9,7 +9,7 @@
 use crate::id::Gid;
 use crate::time::Instant;
 
-/// Scope of the least time between two CNPs. Adapters differ in this scope (Lumina, SIGCOMM'23).
+/// Scope of the least time between two CNPs, which differs between adapters (Lumina, SIGCOMM'23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CnpPacing {
     /// Per queue pair, as in DCQCN's paper.
@@ -21,8 +21,8 @@ pub enum CnpPacing {
     PerPort,
 }
 
-/// Notification point of a device; names and defaults as in NVIDIA's `/sys/class/net/*/ecn/roce_np`. There is
-/// no `cnp_802p_prio`: no priority is set in frames.
+/// Settings of a device's notification point, with names and defaults of NVIDIA's `/sys/class/net/*/ecn/roce_np`. Not
+/// implemented: `cnp_802p_prio`; frames have VLAN priority 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotificationConfig {
     /// Least time between two CNPs, in microseconds; 0: a CNP for every CE mark.
@@ -39,7 +39,7 @@ impl Default for NotificationConfig {
     }
 }
 
-/// Number of entries for destinations: GIDs with the same hash share an entry.
+/// Number of entries of [`CnpPacing::PerDestination`]; peers whose GIDs have the same hash share an entry.
 const DESTINATIONS: usize = 1024;
 
 const NANOS_PER_MICRO: u64 = 1000;
@@ -54,11 +54,11 @@ impl NotificationConfig {
     }
 }
 
-/// Notification point of a device, with the time of the next CNP per scope.
+/// Notification point of a device: decides for which CE marks a CNP is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct NotificationPoint {
     config: NotificationConfig,
-    /// Earliest time of the next CNP, per queue pair, destination or port.
+    /// Earliest time of the next CNP of each queue pair, destination or port, as `pacing` says.
     not_before: Box<[Instant]>,
 }
 
@@ -78,8 +78,8 @@ impl NotificationPoint {
         &self.config
     }
 
-    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair in `slot`. If
-    /// so, records the CNP as sent at `now`. Returns false if the slot does not exist.
+    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair with index
+    /// `slot`. If so, records the CNP as sent at `now`. Returns false if `slot` is out of range.
     pub(crate) fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,
@@ -110,8 +110,8 @@ mod tests {
         Gid::from(Ipv4Addr::new(10, 0, 0, last))
     }
 
-    /// Returns the numbers of CNPs of three queue pairs, two of one peer and one of another peer, which receive CE
-    /// marks at the same times.
+    /// Returns the number of CNPs of each of three queue pairs, two of which have the same peer; each queue pair
+    /// receives 400 CE marks, one every 100 ns.
     fn notified(pacing: CnpPacing, min_time_between_cnps: u32) -> [u32; 3] {
         let config = NotificationConfig { pacing, min_time_between_cnps, ..NotificationConfig::default() };
         let mut point = NotificationPoint::new(config, 8);

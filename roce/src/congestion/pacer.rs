@@ -11,8 +11,8 @@
 
 use crate::time::Instant;
 
-/// Longest time between polls over which the rate is held, in nanoseconds: a later burst may use up to this much unused
-/// time. A burst is at most the bytes of the rate in this time, plus one packet.
+/// Largest unused time that a later burst may use, in nanoseconds: if polls are farther apart, the rate is not reached.
+/// A burst has at most the bytes that the rate permits in this time, plus one packet.
 pub(crate) const BURST_NANOS: u64 = 10_000;
 
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
@@ -20,8 +20,8 @@ pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// A rate, and the time at which the next packet may be sent. The remainder of each division is carried over, because
-/// otherwise rounding errors would add up.
+/// Spaces packets to a rate. The remainder of each division is carried over, because otherwise rounding errors would
+/// add up.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     bits_per_sec: u64,
@@ -50,8 +50,8 @@ impl Pacer {
         self.next_at
     }
 
-    /// Records that a packet of `bytes` was sent at `now`, and delays the next packet by the time that `bytes`
-    /// take at the rate.
+    /// Records that a packet of `bytes` bytes was sent at `now`: the next one may be sent later by the time that these
+    /// bytes take at the rate.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
@@ -64,7 +64,8 @@ impl Pacer {
         self.remainder = owed % self.bits_per_sec;
     }
 
-    /// Changes the rate, clamped as by [`Pacer::new`]. The remaining wait for the next packet scales with 1 / rate.
+    /// Changes the rate, clamped as by [`Pacer::new`]. A remaining wait for the next packet is scaled by old / new
+    /// rate.
     pub(crate) fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         let wait_nanos = u128::from(self.next_at.nanos_since(now));
@@ -81,8 +82,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// At each time of `polls`, sends packets of `bytes` as long as the pacer permits; returns time and bytes of each
-    /// burst.
+    /// At each time of `polls`, in nanoseconds, sends packets of `bytes` as long as the pacer permits. Returns time and
+    /// bytes of each burst.
     fn send(pacer: &mut Pacer, polls: impl Iterator<Item = u64>, bytes: u32) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         for now in polls {
@@ -99,7 +100,7 @@ mod tests {
         sent
     }
 
-    /// Returns the bytes of the rate in `nanos`.
+    /// Returns the number of bytes that a rate permits in `nanos` nanoseconds.
     fn earned(bits_per_sec: u64, nanos: u64) -> u64 {
         (u128::from(bits_per_sec) * u128::from(nanos) / 8 / u128::from(NANOS_PER_SEC)) as u64
     }
@@ -118,7 +119,7 @@ mod tests {
         ) {
             let rate = mbps * 1_000_000;
             let mut pacer = Pacer::new(rate);
-            pacer.on_sent(Instant::from_nanos(START), 1); // no unused time from before
+            pacer.on_sent(Instant::from_nanos(START), 1); // uses up the time before START
             let gap_max = *gaps.iter().max().unwrap();
             let polls: Vec<u64> = gaps.iter().scan(START, |now, gap| { *now += gap; Some(*now) }).collect();
             let end = *polls.last().unwrap();
@@ -134,7 +135,7 @@ mod tests {
             }
         }
 
-        /// A burst is bounded, however long the time between polls.
+        /// The bytes of a burst are bounded, however long the time between polls.
         #[test]
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_change_of_rate_changes_the_wait() {
-        let mut pacer = Pacer::new(8_000_000); // a byte in a microsecond
+        let mut pacer = Pacer::new(8_000_000); // one byte per microsecond
         let now = Instant::from_nanos(START);
         pacer.on_sent(now, 1000);
         let after = |pacer: &Pacer| pacer.next_at().nanos_since(now.plus_nanos(500_000));

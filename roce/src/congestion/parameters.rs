@@ -3,11 +3,10 @@
 
 use std::fmt;
 
-/// Default window of a queue pair, in packets in flight.
+/// Default of the largest number of packets in flight of a queue pair.
 pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
-/// The largest window, in packets: a quarter of the PSN circle, so that PSNs in flight lie well within half
-/// of the circle.
+/// The largest window, in packets: a quarter of the PSN circle, because PSNs in flight must lie within half of it.
 pub(crate) const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
 /// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
@@ -16,7 +15,7 @@ pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
 /// Name and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Name of the parameter: that of its field, and in text.
+    /// Name of the parameter in text, equal to that of the field.
     pub name: &'static str,
     /// The smallest value allowed.
     pub min: u32,
@@ -41,7 +40,7 @@ pub(crate) trait Parameters: Copy + Default {
             .all(|(index, limits)| self.value(index).is_some_and(|v| (limits.min..=limits.max).contains(v)))
     }
 
-    /// Parses `name=value,..`; parameters not named have their defaults.
+    /// Parses `name=value,..`. Parameters that are not named get their defaults.
     ///
     /// # Errors
     /// `UnknownParameter`, or `BadValue` for a value that is not a number or out of range.
@@ -93,7 +92,7 @@ impl Limits {
 /// Error of parsing a [`CongestionScheme`](super::CongestionScheme).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCongestionScheme {
-    /// Unknown scheme, or parameters of a scheme that has no parameters.
+    /// Unknown scheme, or parameters given for a scheme without parameters.
     #[error(
         "there is no congestion control `{name}`: needed none, window, window:PKTS, dcqcn, swift or timely, the \
          last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"

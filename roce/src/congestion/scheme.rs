@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// Congestion control scheme of a sender; its peer may use another scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionScheme {
-    /// No congestion control: posted packets are sent at once.
+    /// No congestion control: packets are sent as soon as they are posted.
     None,
     /// A fixed window (BDP-FC of IRN, SIGCOMM'18, section 3.2).
     Window {
@@ -25,7 +25,7 @@ pub enum CongestionScheme {
     Timely(TimelyParameters),
 }
 
-/// Range of the parameter of `window:PKTS`.
+/// Range of PKTS in the text `window:PKTS`.
 const WINDOW: Limits = Limits { name: "window", min: 1, max: WINDOW_PKTS_MAX };
 
 impl Default for CongestionScheme {
@@ -57,7 +57,7 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns whether packets are sent with ECT (RFC 3168), because the scheme depends on CE marks.
+    /// Returns whether packets are sent with ECT(0) (RFC 3168), because the scheme needs CE marks.
     pub(crate) fn is_ecn_capable(&self) -> bool {
         matches!(self, CongestionScheme::Dcqcn(_))
     }

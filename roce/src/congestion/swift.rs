@@ -3,12 +3,12 @@
 //! windows only that of the fabric is implemented, because a polling engine cannot measure the delay of its own host.
 //!
 //! ```text
-//!   target = base_target + flow scaling: longer for small windows, because more flows share the queue
+//!   target = base_target + flow scaling (0 at a large window, up to fs_range at a small one)
 //!   rtt < target:  window += ai / window for each packet acknowledged
-//!   else:          window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
+//!   rtt >= target: window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
 //!   loss:          window *= 1 - max_mdf
 //! ```
-//! A window below one packet sets a rate: one packet per rtt / window.
+//! While the window is below one packet, one packet is sent per rtt / window.
 
 use super::parameters::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
 use crate::time::Instant;
@@ -37,7 +37,7 @@ parameters! {
     }
 }
 
-/// One packet as a fixed-point number.
+/// One packet as a fixed-point number with 16 fraction bits.
 const ONE: u64 = 1 << 16;
 /// Thousandths in 1.
 const MILLI: u64 = 1000;
@@ -57,7 +57,7 @@ pub struct Swift {
 }
 
 impl Swift {
-    /// Creates the state of a flow with the largest window.
+    /// Creates the state of a new connection, with the largest window.
     pub(crate) fn new(parameters: &SwiftParameters) -> Self {
         Swift {
             parameters: *parameters,
@@ -81,7 +81,7 @@ impl Swift {
         self.window * MILLI / ONE
     }
 
-    /// Returns whether a packet may be sent now: always with a window of at least one packet, otherwise at a rate.
+    /// Returns whether a packet may be sent now: false while a window below one packet makes the next packet wait.
     #[inline]
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now
@@ -93,7 +93,7 @@ impl Swift {
         (self.window < ONE).then_some(self.next_at)
     }
 
-    /// Records that a packet was sent, which starts the wait of a window below one packet.
+    /// Records that a packet was sent. If the window is below one packet, the next packet has to wait.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant) {
         if self.window < ONE {
@@ -103,13 +103,14 @@ impl Swift {
     }
 
     /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if one was
-    /// measured. Without a sample the window does not shrink, and grows if the last sample is below the target.
+    /// measured. If the last sample is below the target, the window grows; otherwise only a new sample shrinks the
+    /// window.
     pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
-            // The window grows by ai per window acknowledged, or per packet if the window is below one packet.
+            // The window grows by ai per window acknowledged; if it is below one packet, by ai per packet.
             let over = self.window.max(ONE);
             self.set_window(self.window + growth.saturating_mul(ONE) / over);
         } else if rtt_nanos.is_some() {
@@ -119,7 +120,7 @@ impl Swift {
         }
     }
 
-    /// Records a loss: decreases the window by `max_mdf_milli`.
+    /// Records a loss: reduces the window by `max_mdf_milli`, at most once per round trip.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         self.decrease(now, MILLI);
     }
@@ -150,7 +151,7 @@ impl Swift {
     }
 }
 
-/// Returns 1 / sqrt of a fixed-point number.
+/// Returns 1 / sqrt of a fixed-point number with 16 fraction bits.
 fn inverse_root(value: u64) -> u64 {
     const SHIFT: u32 = ONE.trailing_zeros();
     (ONE << SHIFT) / (value << SHIFT).isqrt().max(1)
@@ -166,7 +167,7 @@ mod tests {
         Instant::from_nanos(micros * MICRO)
     }
 
-    /// Parameters without flow scaling: the target is 25 us.
+    /// Returns parameters without flow scaling: the target is 25 us at every window.
     fn plain() -> SwiftParameters {
         SwiftParameters {
             fs_range_nanos: 0,

@@ -16,13 +16,13 @@ use crate::time::Instant;
 parameters! {
     /// Timely's parameters; the defaults are those of the paper. Fractions are in thousandths, rates in Mbit/s.
     TimelyParameters of "timely" {
-        /// Largest number of packets in flight, a limit in addition to the rate.
+        /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// Round trip below which the rate rises, in nanoseconds.
         t_low_nanos = 50_000, in 1 to 100_000_000;
         /// Round trip above which the rate falls, in nanoseconds.
         t_high_nanos = 500_000, in 1 to 100_000_000;
-        /// Divisor of a difference of round trips, which gives the gradient, in nanoseconds.
+        /// Round trip by which the smoothed difference of round trips is divided to get the gradient, in nanoseconds.
         min_rtt_nanos = 20_000, in 1 to 100_000_000;
         /// Additive increase per round-trip sample, in Mbit/s.
         add_step_mbps = 10, in 1 to 10_000_000;
@@ -37,7 +37,7 @@ parameters! {
     }
 }
 
-/// Number of additive increases per sample in hyperactive increase.
+/// Factor of the additive increase after `hai_threshold` gradients of at most 0 (hyperactive increase).
 const HAI_STEPS: u64 = 5;
 /// Thousandths in 1.
 const MILLI: i64 = 1000;
@@ -57,7 +57,7 @@ pub struct Timely {
 }
 
 impl Timely {
-    /// Creates the state of a flow at the rate of its link.
+    /// Creates the state of a new connection, at the rate of its link.
     pub(crate) fn new(parameters: &TimelyParameters, link_bits_per_sec: u64) -> Self {
         let max_rate = link_bits_per_sec.max(u64::from(parameters.min_rate_mbps) * BITS_PER_MBIT);
         let pacer = Pacer::new(max_rate); // clamps to RATE_MAX_BITS_PER_SEC
@@ -71,7 +71,7 @@ impl Timely {
         }
     }
 
-    /// Returns the largest number of packets in flight, which round trips do not change.
+    /// Returns the largest number of packets in flight, a constant.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
@@ -94,13 +94,14 @@ impl Timely {
         !self.is_paced() || self.pacer.next_at() <= now
     }
 
-    /// Returns the time at which the pacer permits the next packet; `None` at the rate of the link.
+    /// Returns the time at which the pacer permits the next packet; `None` at the rate of the link, which needs no
+    /// pacer.
     #[inline]
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         self.is_paced().then(|| self.pacer.next_at())
     }
 
-    /// Records that a packet of `bytes` was sent; no effect at the rate of the link.
+    /// Records that a packet of `bytes` was sent, which delays the next packet; no effect at the rate of the link.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.is_paced() {
@@ -171,8 +172,8 @@ mod tests {
     #[test]
     fn the_rate_falls_with_the_gradient_and_above_the_upper_threshold() {
         assert_eq!(after(&[60, 60]).1, LINK, "it does not rise");
-        // The gradient is half of min_rtt, weighted by 7/8, which is 437 thousandths; times a beta of 0.8, 349
-        // thousandths.
+        // The difference of 10 us is half of min_rtt; weighted by alpha (7/8), the gradient is 437 thousandths. Times a
+        // beta of 0.8, the decrease is 349 thousandths.
         assert_eq!(after(&[60, 70]).1, LINK * (1000 - 349) / 1000);
         assert_eq!(after(&[60, 400]).1, LINK * 200 / 1000, "no gradient counts for more than 1");
         assert_eq!(after(&[1000]).1, LINK * 600 / 1000);
