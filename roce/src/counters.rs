@@ -10,7 +10,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Returns names and values, in the order of the fields.
+            /// Iterates over the names and values of the counters, in the order of the fields.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
@@ -29,12 +29,12 @@ counters! {
     QpCounters {
         /// Packets sent: requests, READ responses, ACKs, NAKs, SACKs and CNPs, retransmissions included.
         sent_pkts,
-        /// Packets received that passed the header checks of the queue pair and the ICRC check. A stale response counts
-        /// too; its ICRC may be wrong.
+        /// Packets received that passed the header checks of the queue pair and the ICRC check, and stale responses,
+        /// whose ICRC is not always checked.
         rcvd_pkts,
         /// Payload bytes of requests and READ responses sent, retransmissions included.
         sent_bytes,
-        /// Payload bytes of requests executed and of READ responses placed; duplicates are not counted.
+        /// Payload bytes of requests executed and of READ responses placed, without duplicates.
         rcvd_bytes,
         /// SEND and RDMA WRITE work requests completed with success as requester, signaled or not.
         rdma_sends,
@@ -48,12 +48,12 @@ counters! {
         duplicate_request,
         /// Out-of-order request packets received: PSN above the expected PSN.
         out_of_seq_request,
-        /// Packets of `out_of_seq_request` that are SENDs or WRITEs with a payload placed on arrival (relaxed
-        /// placement).
+        /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
+        /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
         /// Out-of-order packets dropped because the reorder buffer of the device, or the queue pair's share of that
-        /// buffer, was full: the packet received or, to make room for the packet received, a buffered packet with a
-        /// higher PSN.
+        /// buffer, was full. The packet received is dropped or, to make room for it, a buffered packet with a higher
+        /// PSN.
         reorder_no_room,
         /// Buffered packets dropped because the gap below them was not closed within one second.
         reorder_expired,
@@ -61,10 +61,9 @@ counters! {
         /// same PSN. The packet received replaces the earlier packet. Either of the two was forged, or the peer changed
         /// its memory between two transmissions.
         reorder_conflicts,
-        /// Request packets that found no receive posted; an RNR NAK is due for each (IBA 9.7.5.2.8).
+        /// Request packets dropped because no receive was posted; an RNR NAK becomes due for each (IBA 9.7.5.2.8).
         out_of_buffer,
-        /// RNR NAKs received for a PSN in flight. NAKs that imply the loss of an earlier READ response are not
-        /// counted.
+        /// RNR NAKs received for a PSN in flight, except those that imply the loss of an earlier READ response.
         rcvd_rnr_err,
         /// PSN sequence error NAKs that became due; 0 under selective repeat, which sends SACKs instead.
         send_seq_err,
@@ -79,11 +78,11 @@ counters! {
         /// SACKs received (selective repeat), also SACKs that acknowledge no further PSN.
         sacks_received,
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
-        /// READ response; tail loss probes are not counted.
+        /// READ response; duplicates of tail loss probes are not counted.
         spurious_retransmits,
-        /// Probe timeouts (RFC 8985 section 7); each sends one tail loss probe.
+        /// Probe timeouts that `roce_adp_retrans_to` does not count; each retransmits a tail loss probe (RFC 8985).
         tail_probes,
-        /// Retransmission timeouts that follow the round trip (RFC 6298); each counts as congestion.
+        /// Probe timeouts after a wait of at least the RTO (RFC 6298), which count as congestion.
         roce_adp_retrans_to,
         /// Request packets retransmitted, tail loss probes included; retransmitted READ responses are not counted.
         retransmitted_pkts,
@@ -91,16 +90,16 @@ counters! {
         retry_exceeded_err,
         /// Work requests that failed because the RNR retry count was exceeded.
         retry_rnr_exceeded_err,
-        /// Stale responses: a PSN that is not in flight or was acknowledged already, or a READ response with the PSN of
-        /// a request other than a READ. Most are dropped before their ICRC is computed.
+        /// Stale responses: their PSN is not in flight or was acknowledged already, or a READ response has the PSN of a
+        /// request other than a READ. Most are dropped before their ICRC is computed.
         stale_responses,
-        /// READ responses whose length or position (FIRST, MIDDLE, LAST, ONLY) does not fit the index of their PSN
-        /// in the READ.
+        /// READ responses whose length or position (FIRST, MIDDLE, LAST, ONLY) contradicts the index of their PSN in
+        /// the READ.
         bad_resp_err,
         /// Requests answered by a NAK with the code invalid request.
         resp_invalid_request,
-        /// Requests answered by a NAK with the code remote access error, also READs whose memory region was
-        /// deregistered.
+        /// Requests answered by a NAK with the code remote access error, including READs whose memory region was
+        /// deregistered before all responses were sent.
         resp_remote_access_errors,
         /// Requests answered by a NAK with the code remote operational error.
         resp_remote_operation_errors,
@@ -110,20 +109,21 @@ counters! {
         req_remote_access_errors,
         /// NAKs received with the code remote operational error.
         req_remote_operation_errors,
-        /// Duplicate READs dropped because the responder resources remember no READ that contains them.
+        /// Duplicate READs dropped because no READ that the responder resources remember contains them.
         duplicate_read_dropped,
-        /// Duplicate READs dropped because too many responses of the same READ were retransmitted.
+        /// Duplicate READs dropped because too many responses of the READ were retransmitted (`RETRANSMITS_PER_READ`).
         duplicate_read_limited,
-        /// Responses dropped because of an opcode that a reliable connection does not use, or a reserved AETH syndrome
-        /// or NAK code.
+        /// Responses dropped because of an opcode that the queue pair does not use, an unknown SACK version, or a NAK
+        /// code or AETH syndrome that is reserved or only for reliable datagrams.
         bad_opcode_dropped,
-        /// READs dropped because the responder's queue of READs was full; the peer has to retransmit the READ.
+        /// READs dropped because the responder's queue of READs to serve was full; the peer has to retransmit the READ.
         read_deferred,
-        /// Packets received with a CE mark (RFC 3168) and a PSN near those in flight (`MARKED_PSNS`).
+        /// Packets received with a CE mark (RFC 3168): requests whose PSN is within `MARKED_PSNS` of the expected PSN,
+        /// and responses whose PSN is in flight or at most `MARKED_PSNS` below una.
         np_ecn_marked_roce_packets,
         /// CNPs sent (IBA A17.9).
         np_cnp_sent,
-        /// CNPs received that the congestion control processed.
+        /// CNPs received with the BECN bit, under a congestion control scheme that uses CNPs.
         rp_cnp_handled,
         /// CNPs received without the BECN bit, or under a congestion control scheme that does not use CNPs.
         rp_cnp_ignored,
@@ -137,19 +137,19 @@ counters! {
 counters! {
     /// Frames dropped before they reached a queue pair, by reason, and frames that are not RoCE.
     DropCounters {
-        /// Frames of protocols other than RoCEv2. Not drops: the neighbour code may process ARP, neighbour discovery
-        /// and echo.
+        /// Frames of protocols other than RoCEv2, which are not counted as dropped: the neighbour code may process ARP,
+        /// neighbour discovery and echo.
         not_roce,
         /// Frames to a unicast MAC that is not the port's, and RoCE or malformed packets to a multicast or broadcast
         /// MAC.
         wrong_mac,
-        /// VLAN other than that of the queue pair's source GID.
+        /// Packets whose VLAN is not that of the queue pair's source GID.
         wrong_vlan,
         /// Frames shorter than their headers, or than a length stated in their headers.
         truncated,
         /// Frames with more than one VLAN tag.
         stacked_vlan,
-        /// IP version other than that of the EtherType.
+        /// Packets whose IP version is not that of their EtherType.
         bad_ip_version,
         /// IPv4 packets with options.
         ipv4_options,
@@ -157,33 +157,33 @@ counters! {
         fragment,
         /// IPv4 packets with a wrong header checksum.
         bad_ip_checksum,
-        /// UDP length other than the length of the IP payload.
+        /// Packets whose UDP length is not the length of the IP payload.
         length_mismatch,
-        /// BTH transport header version (TVer) other than 0.
+        /// Packets whose BTH transport header version (TVer) is not 0.
         bad_tver,
-        /// BTH opcode unknown.
+        /// Packets with an unknown BTH opcode.
         unknown_opcode,
-        /// BTH pad count larger than the payload, or payload and pad not a multiple of 4 bytes.
+        /// Packets whose BTH pad count exceeds the payload, or whose payload and pad are not a multiple of 4 bytes.
         bad_pad,
-        /// Payload in a packet whose opcode has no payload.
+        /// Packets with a payload that their opcode does not permit.
         unexpected_payload,
-        /// Wrong ICRC in packets that passed all header checks; the ICRC is computed last.
+        /// Packets that passed all header checks but have a wrong ICRC; the ICRC is computed last.
         rx_icrc_errors,
-        /// Destination queue pair unknown.
+        /// Packets to a QPN that no queue pair has.
         unknown_qp,
-        /// Queue pair in a state other than RTR, RTS and SQD.
+        /// Packets to a queue pair in a state other than RTR, RTS and SQD.
         qp_state,
-        /// Opcode of a transport other than reliable connection; CNPs are not dropped.
+        /// Packets with an opcode of another transport than reliable connection, except CNPs.
         wrong_transport,
-        /// P_Key of another partition.
+        /// Packets whose P_Key is not of the default partition.
         wrong_pkey,
-        /// Source IP address other than the peer's.
+        /// Packets whose source IP address is not the peer's.
         wrong_source,
-        /// Source MAC other than the peer's; checked if the peer is on the link.
+        /// Packets whose source MAC is not the peer's; checked if the peer is on the link.
         wrong_source_mac,
-        /// UDP source port other than that of the first in-order packet of the same direction (requests, or responses).
+        /// Packets whose UDP source port is not that of the first in-order packet of their PSN space.
         wrong_source_port,
-        /// Destination IP address other than the queue pair's source GID.
+        /// Packets whose destination IP address is not the queue pair's source GID.
         wrong_destination,
     }
 }

@@ -17,7 +17,7 @@ impl Qpn {
         Qpn(value & MASK_24)
     }
 
-    /// Returns the number, below 2^24.
+    /// Returns the QPN as an integer, 0 to 2^24 - 1.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -29,7 +29,8 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// Message sequence number (MSN), 24 bits: requests completed by the responder, from 0 (IBA 9.7.7.1).
+/// Message sequence number (MSN), 24 bits: the number of requests that the responder has completed, modulo 2^24;
+/// initially 0 (IBA 9.7.7.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Msn(u32);
 
@@ -39,7 +40,7 @@ impl Msn {
         Msn(value & MASK_24)
     }
 
-    /// Returns the number, below 2^24.
+    /// Returns the MSN as an integer, 0 to 2^24 - 1.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -70,22 +71,22 @@ impl PKey {
     /// The default partition, full member: the only entry of a RoCE P_Key table.
     pub const DEFAULT: PKey = PKey(0xFFFF);
 
-    /// Returns whether a queue pair of this P_Key may receive a packet that carries `other`: both P_Keys are of the
-    /// same partition, and at least one of the two is a full member (IBA 10.9.3).
+    /// Returns whether a queue pair with this P_Key may receive a packet with the P_Key `other`: both are of the same
+    /// partition, and at least one of the two is of a full member (IBA 10.9.3).
     pub(crate) const fn accepts(self, other: PKey) -> bool {
         (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
     }
 }
 
-/// MAC address, in the byte order of the wire.
+/// Ethernet (MAC) address, in the byte order of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The broadcast address.
+    /// The Ethernet broadcast address.
     pub const BROADCAST: Mac = Mac([0xFF; 6]);
 
-    /// Returns whether the group bit is set (multicast or broadcast).
+    /// Returns whether this MAC is a group address (multicast or broadcast).
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -175,7 +176,7 @@ impl Gid {
         }
     }
 
-    /// Returns whether packets to this GID are IPv4.
+    /// Returns whether this GID is an IPv4 address, so that packets to this GID are IPv4 packets.
     pub const fn is_ipv4(self) -> bool {
         u128::from_be_bytes(self.0) >> 32 == 0xFFFF
     }

@@ -7,24 +7,24 @@
 //!   (a PSN at distance 2^23 is neither below nor above the base: None)
 //! ```
 //!
-//! PSNs have no total order, so the type has no `Ord`: a comparison is an offset from a base that the caller names
-//! (IBA 9.7.2).
+//! PSNs have no total order, so [`Psn`] does not implement `Ord`: a comparison is the sign of the offset from a base
+//! PSN that the caller gives (IBA 9.7.2).
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// PSN space of one end of a connection: requests, or READ responses. Packets of one space are not ordered against
+/// PSN space in which a queue pair sends a packet: requests, or responses. Packets of one space are not ordered against
 /// packets of the other space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PsnSpace {
     /// Requests, which ACKs and SACKs acknowledge.
     #[default]
     Request,
-    /// READ responses, each of which acknowledges its own PSN; ACKs and NAKs.
+    /// Responses: READ responses, each of which acknowledges its own PSN, and ACKs, NAKs and SACKs.
     Response,
 }
 
-/// A value for each PSN space.
+/// Two values of one kind, one for each PSN space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PerSpace<T> {
     requests: T,
@@ -32,12 +32,12 @@ pub(crate) struct PerSpace<T> {
 }
 
 impl<T: Copy> PerSpace<T> {
-    /// The same value for both.
+    /// Creates a pair with `value` for both PSN spaces.
     pub(crate) const fn new(value: T) -> Self {
         PerSpace { requests: value, responses: value }
     }
 
-    /// The values of both, to change them.
+    /// Returns the values of both PSN spaces, to change them.
     pub(crate) fn both_mut(&mut self) -> [&mut T; 2] {
         [&mut self.requests, &mut self.responses]
     }
@@ -65,7 +65,7 @@ impl<T> IndexMut<PsnSpace> for PerSpace<T> {
     }
 }
 
-/// A packet sequence number, below 2^24.
+/// A packet sequence number, 0 to 2^24 - 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -78,7 +78,7 @@ impl Psn {
         Psn(value & (Self::COUNT - 1))
     }
 
-    /// Returns the number, below 2^24.
+    /// Returns the PSN as an integer, 0 to 2^24 - 1.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -93,14 +93,14 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(n))
     }
 
-    /// Returns the distance of this PSN above `base`, negative if this PSN is below `base`; `None` at distance 2^23,
-    /// which is neither above nor below.
+    /// Returns the distance of this PSN above `base`, -2^23 + 1 to 2^23 - 1; negative if this PSN is below `base`.
+    /// `None` at distance 2^23, which is neither above nor below.
     pub const fn offset_from(self, base: Psn) -> Option<i32> {
         let ahead = self.distance_from(base);
         if ahead == Self::COUNT / 2 {
             None
         } else {
-            // Sign-extends the 24-bit difference; the cast reinterprets bits and loses none.
+            // Sign-extends the 24-bit difference; the cast from `u32` to `i32` loses no bit.
             Some(((ahead << 8) as i32) >> 8)
         }
     }
@@ -110,8 +110,8 @@ impl Psn {
         self.0.wrapping_sub(base.0) & (Self::COUNT - 1)
     }
 
-    /// Returns the index of this PSN in the window of `len` PSNs that starts at `base`; `None` outside of the window.
-    /// `len` is at most 2^23.
+    /// Returns the index of this PSN in the window of `len` PSNs that starts at `base`; `None` if this PSN is not in
+    /// the window. `len` is at most 2^23.
     pub const fn index_in(self, base: Psn, len: u32) -> Option<u32> {
         let ahead = self.distance_from(base);
         if ahead < len { Some(ahead) } else { None }

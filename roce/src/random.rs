@@ -1,9 +1,9 @@
-//! Random numbers: unpredictable without the seed, the same for the same seed.
+//! Random numbers: unpredictable without the seed, reproducible with the same seed.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A cryptographic generator. The seed is from the operating system on a live device, and a constant in a simulation.
+/// Cryptographic generator; the seed is from the operating system on a live device, a constant in a simulation.
 #[derive(Debug)]
 pub struct Random(ChaCha12Rng);
 
@@ -18,9 +18,9 @@ impl Random {
         self.0.next_u32()
     }
 
-    /// Returns a number below `bound`; 0 if `bound` is 0. Uniform to within `bound` / 2^32.
+    /// Returns a random number from 0 to `bound` - 1, 0 if `bound` is 0. All are equally likely to within 2^-32.
     pub fn below(&mut self, bound: u32) -> u32 {
         let scaled = (u64::from(self.bits()) * u64::from(bound)) >> 32;
-        scaled as u32 // below `bound`: fits
+        scaled as u32 // below `bound`, so the cast loses no bit
     }
 }

@@ -1,7 +1,7 @@
 //! Initial values of counters that wrap.
 //!
-//! With the feature `near-wrap`, for tests only, each counter begins a few steps before its wrap, so that the counter
-//! wraps in every test that uses the counter. Without the feature the initial values are constants.
+//! With the Cargo feature `near-wrap`, for tests only, each counter begins a few steps before its wrap, so that the
+//! counter wraps in every test that uses the counter. Without the feature the initial values are constants.
 //!
 //! | counter | bits | steps before the wrap, with the feature | initial value, without the feature |
 //! |---|---|---|---|
@@ -10,30 +10,31 @@
 //! | MSN | 24 | 5 | 0 |
 //! | first PSN, if chosen locally | 24 | 1 to 100 | the PSN chosen or drawn |
 //! | IPv4 identification | 16 | 1 to 100 | a random number |
-//! | clock of simulations and of tests, in ns | 64 | 50, before 2^32 s | 0 |
+//! | clock of simulations and of tests, in ns | 64 | 50 before 2^32 s | 0 |
 //!
-//! The steps differ, because otherwise two counters that wrap together would hide that code confuses the two.
+//! The numbers of steps differ, because otherwise two counters would wrap at once, and a test could not notice that
+//! code confuses the two.
 //!
 //! [`Instant`] does not wrap: it saturates after 584 years. Truncations of an instant wrap: 2^32 s is the first instant
-//! at which the nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the time modulo the 2^12 ns of a
-//! timing wheel, all wrap at once.
+//! at which the nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the slot of the simulator's timing
+//! wheel (2^12 slots of 1 ns), all wrap at once.
 
 use crate::id::Msn;
 use crate::psn::Psn;
 use crate::time::Instant;
 
-/// Whether counters begin near their wraps.
+/// True if counters begin near their wraps.
 const NEAR_WRAP: bool = cfg!(feature = "near-wrap");
 
-/// Largest number of steps before the wrap for a number that is drawn or chosen.
+/// Largest number of steps before the wrap at which the first PSN and the first IPv4 identification begin.
 const DRAWN_MAX: u32 = 100;
 
-/// Returns the 32-bit value `before_wrap` steps before the wrap; 0 without the feature.
+/// With `near-wrap` returns the 32-bit value `before_wrap` steps before the wrap to 0, otherwise 0.
 const fn first(before_wrap: u32) -> u32 {
     if NEAR_WRAP { before_wrap.wrapping_neg() } else { 0 }
 }
 
-/// Position of the first element of a ring.
+/// First position of the rings of work queues and completion queues.
 pub(crate) const RING_POSITION: u32 = first(3);
 
 /// Recv WQE sequence number of the first receive that a connection completes.
@@ -45,13 +46,13 @@ pub(crate) const MSN: Msn = Msn::new(first(5));
 /// First instant of simulations and of tests.
 pub const INSTANT: Instant = Instant::from_nanos(if NEAR_WRAP { (1_000_000_000 << 32) - 50 } else { 0 });
 
-/// Returns the first PSN of a connection: the low 24 bits of `chosen` or, with the feature, a PSN 1 to 100 below 2^24.
+/// Returns the first PSN of a connection: the low 24 bits of `chosen`; with `near-wrap`, 1 to 100 below 2^24.
 pub const fn psn(chosen: u32) -> Psn {
     if NEAR_WRAP { Psn::new(0).minus(1 + chosen % DRAWN_MAX) } else { Psn::new(chosen) }
 }
 
-/// Returns the first IPv4 identification of an address vector: the random number `drawn` or, with the feature, a number
-/// 1 to 100 below 2^16.
+/// Returns the first IPv4 identification of an address vector: the random number `drawn`; with `near-wrap`, a number 1
+/// to 100 below 2^16.
 pub(crate) const fn ip_id(drawn: u16) -> u16 {
     // `DRAWN_MAX` is below 2^16, so the cast loses no bit.
     if NEAR_WRAP { (1 + drawn % DRAWN_MAX as u16).wrapping_neg() } else { drawn }

@@ -1,5 +1,5 @@
-//! Types for state shared between threads: those of the standard library or, with `--cfg loom`, those of loom, which
-//! explores the orders in which threads may see each other's accesses (docs/TESTING.md).
+//! Types for state shared between threads, from the standard library. With `--cfg loom` they are types of the model
+//! checker loom, which tries the orders in which threads may see each other's accesses (docs/TESTING.md).
 
 #[cfg(loom)]
 pub use loom::{
@@ -9,7 +9,7 @@ pub use loom::{
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// [`std::cell::UnsafeCell`] with the interface of loom's `UnsafeCell`: a closure gets the pointer for one access.
+/// [`std::cell::UnsafeCell`] with the interface of loom's `UnsafeCell`: a closure receives the pointer to the value.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

@@ -1,4 +1,4 @@
-//! Tables of objects by unpredictable number: queue pairs, memory regions, protection domains, completion queues.
+//! Tables of objects with unpredictable numbers: queue pairs, memory regions, protection domains, completion queues.
 //!
 //! ```text
 //!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
@@ -6,40 +6,39 @@
 //!   slots, dense:  | (number, object) | free | (number, object) | ..
 //! ```
 //!
-//! All bits of a number are random, so that a guess finds one of n objects with probability n / 2^width, and the number
-//! reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of the number. At
-//! most a quarter of the index entries is used, so most lookups end at the first entry.
+//! All bits of a number are random, so that a guess finds one of n objects with probability n / 2^(bits of a number),
+//! and the number reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of
+//! the number. At most a quarter of the index entries is used, so most lookups end at the first entry.
 //!
 //! A freed number is in quarantine: the number stays in the index without an object until [`QUARANTINE_NUMBERS`] more
-//! were freed, because otherwise a delayed packet, or a key that a peer still uses, could reach the next object of that
-//! number.
+//! were freed. Otherwise a delayed packet, or a key that a peer still uses, could reach the next object of that number.
 
 use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// Numbers that must be freed after a number before that number can be allocated again.
+/// A freed QPN or key may be allocated again after this count of other numbers of its table was freed.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
-/// Least number of index entries per number, so that a search soon reaches an empty entry.
+/// Least ratio of index entries to numbers in the index, so that a search soon reaches an empty entry.
 const PLACES_PER_NUMBER: usize = 4;
 
 /// Number of index entries of an empty table, a power of two.
 const PLACES_MIN: usize = 64;
 
-/// Slot of a number in quarantine, which has no object: out of the range of slots.
+/// Value of `Entry::slot` for a number in quarantine, which has no object; no object is in this slot.
 const GONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// 0: the entry is empty. No object has the number 0.
+    /// A number with an object or in quarantine. 0 if the entry is empty, because no object has the number 0.
     number: u32,
     slot: u32,
 }
 
 const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
-/// Objects by the random numbers that the table allocates for them.
+/// Table of objects, each found by the random number that the table has allocated for it.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     number_mask: u32,
@@ -47,16 +46,16 @@ pub(crate) struct Table<T> {
     len: usize,
     slots: Vec<Option<(u32, T)>>,
     free: Vec<u32>,
-    /// Hash table; its length is a power of two. A number is in the entry at the index of its low bits, or in a later
-    /// entry with no empty entry between.
+    /// Hash table; its length is a power of two. The low bits of a number are the index of its entry. If another number
+    /// occupies that entry, the number is in the next entry that was free.
     index: Box<[Entry]>,
     /// Freed numbers that may not be allocated yet, oldest first.
     quarantine: VecDeque<u32>,
 }
 
 impl<T> Table<T> {
-    /// Creates an empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. `max_len` is
-    /// reduced to a quarter of all numbers, so that the numbers stay hard to guess.
+    /// Creates an empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. A `max_len`
+    /// above a quarter of all numbers is reduced to that quarter, so that numbers stay hard to guess.
     pub(crate) fn new(number_bits: u32, max_len: usize) -> Self {
         let number_mask = u32::MAX >> (u32::BITS - number_bits);
         let max_len = max_len.min(number_mask as usize / PLACES_PER_NUMBER);
@@ -75,7 +74,7 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Returns the largest number of objects of the table. Every slot is below this number.
+    /// Returns the largest number of objects of the table. The slot of each object is below this number.
     pub(crate) fn max_len(&self) -> usize {
         self.max_len
     }
@@ -93,7 +92,7 @@ impl<T> Table<T> {
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            self.slots.len() as u32 - 1 // `max_len` is below 2^32
+            self.slots.len() as u32 - 1 // at most `max_len`, which is below 2^32: the cast loses no bit
         });
         // Most numbers are free, so the loop ends after a few draws.
         let number = loop {
@@ -109,20 +108,20 @@ impl<T> Table<T> {
         Some(number)
     }
 
-    /// Returns the object of this number.
+    /// Returns the object with this number; `None` if no object has this number.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(self.find(number))?.as_ref().map(|(_, value)| value)
     }
 
-    /// Returns the object of this number, to change the object.
+    /// Returns the object with this number, to change the object; `None` if no object has this number.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let slot = self.find(number);
         self.at_mut(slot)
     }
 
-    /// Removes and returns the object of this number, and puts the number in quarantine.
+    /// Removes and returns the object with this number, and puts the number in quarantine.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let place = self.place_of(number)?;
         let slot = std::mem::replace(&mut self.index[place].slot, GONE);
@@ -138,14 +137,14 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Returns the slot of the object of this number: below [`Table::max_len`], and of no other object.
+    /// Returns the slot of the object with this number: an index below [`Table::max_len`] that no other object has.
     #[inline]
     pub(crate) fn slot_of(&self, number: u32) -> Option<usize> {
         let slot = self.find(number);
         (slot < self.slots.len()).then_some(slot)
     }
 
-    /// Returns the object in a slot.
+    /// Returns the object in slot `slot`; `None` if the slot is empty.
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
         self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
@@ -156,7 +155,7 @@ impl<T> Table<T> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
 
-    /// Returns the slot of a number; a slot out of range if the number has no object.
+    /// Returns the slot of the object with this number; if no object has it, an index out of the range of slots.
     #[inline]
     fn find(&self, number: u32) -> usize {
         let home = self.index[self.home(number)];
@@ -177,7 +176,7 @@ impl<T> Table<T> {
         (place + 1) & (self.index.len() - 1)
     }
 
-    /// Returns the index entry of a number, with an object or in quarantine.
+    /// Returns the position in `index` of a number that has an object or is in quarantine; `None` for other numbers.
     fn place_of(&self, number: u32) -> Option<usize> {
         let mut place = self.home(number);
         loop {
@@ -189,7 +188,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Doubles the index if more than a quarter of its entries would be used.
+    /// If the numbers with an object or in quarantine would use more than a quarter of the index entries, doubles the
+    /// index.
     fn reserve_place(&mut self) {
         let places = PLACES_PER_NUMBER * (self.len + self.quarantine.len());
         if places <= self.index.len() {
@@ -208,8 +208,8 @@ impl<T> Table<T> {
         self.index[place] = entry;
     }
 
-    /// Removes a number from the index. Later entries move towards the indices of their low bits, because otherwise a
-    /// search for them would end at the emptied entry.
+    /// Removes a number from the index, and moves later entries towards the indices of their low bits, because
+    /// otherwise a search for these entries would end at the emptied entry.
     fn forget(&mut self, number: u32) {
         let Some(mut hole) = self.place_of(number) else { return };
         let mut place = self.next(hole);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_number_in_quarantine_is_not_given_until_enough_others_were_freed() {
-        // Numbers of 8 bits, so that each number is soon drawn again. A quarter of these numbers is 63.
+        // Numbers have 8 bits, so that each is soon drawn again. The largest `max_len` for 8 bits is 63.
         let mut random = Random::new([5; 32]);
         let mut table = Table::new(8, 63);
         let mut given: Vec<u32> = Vec::new();
@@ -294,8 +294,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_behaves_as_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..64), 0..400)) {
-            // Many numbers with few home entries: runs of entries that collide, wrap around and have empty entries
-            // between.
+            // The numbers have few different low bits: runs of colliding entries wrap around the end of the index and
+            // have empty entries between them.
             let mut table = Table::<()>::new(32, 1000);
             let mut model = std::collections::BTreeMap::new();
             for (enters, key) in steps {

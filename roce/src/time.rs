@@ -5,7 +5,7 @@
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin: 0 ns.
+    /// The origin of time: 0 ns.
     pub const ZERO: Instant = Instant(0);
 
     /// Returns the instant `nanos` nanoseconds after the origin.
@@ -13,12 +13,12 @@ impl Instant {
         Instant(nanos)
     }
 
-    /// Returns the nanoseconds since the origin.
+    /// Returns the time from the origin to this instant, in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Adds `nanos` nanoseconds; saturates at 2^64 - 1 ns.
+    /// Returns the instant `nanos` nanoseconds after this instant; saturates at 2^64 - 1 ns after the origin.
     pub const fn plus_nanos(self, nanos: u64) -> Self {
         Instant(self.0.saturating_add(nanos))
     }
