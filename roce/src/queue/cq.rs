@@ -5,7 +5,7 @@ use super::ring::{Consumer, Producer, ring};
 use crate::random::Random;
 use crate::table::Table;
 
-/// Number of a completion queue in its engine.
+/// Number of a completion queue in its engine, random; never on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
@@ -15,20 +15,21 @@ pub type CqPoller = Consumer<Cqe>;
 /// Kind of completion that notifies the application (`ibv_req_notify_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The next solicited event, or the next completion in error.
+    /// Notify at the next solicited event or completion in error.
     Solicited,
-    /// The next completion.
+    /// Notify at the next completion, with or without an error.
     Any,
 }
 
-/// Result of writing a completion.
+/// Result of writing a completion to a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The completion was queued; no notification is due.
     Quietly,
-    /// The completion was queued, and the application is to be notified, which uses up its request for notification.
+    /// The completion was queued, and the application is to be notified. The request for notification is used up.
     Notify,
-    /// The completion was lost, because the queue was full or had overflowed before. Later completions are lost, too.
+    /// The completion was lost, because the queue was full or had overflowed before. All later completions are lost,
+    /// too.
     Overflow,
 }
 
@@ -40,25 +41,25 @@ pub(crate) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Creates a queue of at most `depth` completions. Returns the engine's end and the application's end.
+    /// Creates a completion queue of at most `depth` completions. Returns the engine's end and the application's end.
     pub(crate) fn new(depth: u32) -> (CompletionQueue, CqPoller) {
         let (entries, poller) = ring(depth);
         (CompletionQueue { entries, notify: None, overflowed: false }, poller)
     }
 
-    /// Requests one notification. A request for solicited events does not replace a request for any completion.
+    /// Requests one notification. A request for solicited events does not replace a pending request for any completion.
     pub(crate) fn request_notify(&mut self, notify: Notify) {
         if self.notify != Some(Notify::Any) {
             self.notify = Some(notify);
         }
     }
 
-    /// Returns whether completions were lost.
+    /// Returns whether a completion was lost because the queue was full.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// Writes a completion. `solicited`: the peer set the solicited event bit (IBA 9.2.3).
+    /// Writes a completion. `solicited` is true if the message received has the SE bit (IBA 9.2.3).
     #[inline]
     pub(crate) fn write(&mut self, cqe: Cqe, solicited: bool) -> Written {
         if self.overflowed || self.entries.push(cqe).is_err() {
@@ -78,25 +79,25 @@ impl CompletionQueue {
     }
 }
 
-/// Number of bits of a completion queue's number, which is never on the wire.
+/// Number of bits of a [`CqId`], all random.
 const CQ_BITS: u32 = 32;
 
-/// All completion queues of a device, with lists of those to be notified and those that overflowed.
+/// All completion queues of a device, with lists of the queues to be notified and of the queues that overflowed.
 pub(crate) struct CqTable {
     queues: Table<CompletionQueue>,
     /// Queues whose waiters are to be notified, each at most once.
     notified: Vec<CqId>,
-    /// Queues whose overflow was not reported yet, each at most once.
+    /// Queues whose overflow was not yet reported to the application, each at most once.
     overflowed: Vec<CqId>,
 }
 
 impl CqTable {
-    /// Creates an empty table of at most `max_cqs` queues.
+    /// Creates an empty table of at most `max_cqs` completion queues.
     pub(crate) fn new(max_cqs: usize) -> Self {
         CqTable { queues: Table::new(CQ_BITS, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
     }
 
-    /// Creates a queue of at most `depth` completions; `None` if the table is full.
+    /// Creates a completion queue of at most `depth` completions; `None` if the table is full.
     pub(crate) fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
@@ -111,7 +112,7 @@ impl CqTable {
         self.queues.get(cq.0).is_some()
     }
 
-    /// Returns the largest number of queues.
+    /// Returns the largest number of completion queues of the device.
     pub(crate) fn max_len(&self) -> usize {
         self.queues.max_len()
     }
@@ -123,12 +124,13 @@ impl CqTable {
         self.queues.remove(cq.0).is_some()
     }
 
-    /// Requests one notification. Returns false if completion queue `cq` does not exist.
+    /// Requests one notification of completion queue `cq`. Returns false if `cq` does not exist.
     pub(crate) fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
         self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
     }
 
-    /// Writes a completion to `cq`, if `cq` exists; see [`CompletionQueue::write`].
+    /// If completion queue `cq` exists, writes `cqe` to `cq`, and lists `cq` if a notification or the report of an
+    /// overflow is due.
     #[inline]
     pub(crate) fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
         let Some(queue) = self.queues.get_mut(cq.0) else { return };
@@ -142,12 +144,12 @@ impl CqTable {
         }
     }
 
-    /// Removes and returns a queue whose waiters are to be notified.
+    /// Returns a queue whose waiters are to be notified, and removes the queue from the list of these queues.
     pub(crate) fn take_notified(&mut self) -> Option<CqId> {
         self.notified.pop()
     }
 
-    /// Removes and returns a queue whose overflow was not reported yet.
+    /// Returns a queue whose overflow was not yet reported, and removes the queue from the list of these queues.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

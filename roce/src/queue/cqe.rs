@@ -6,30 +6,30 @@ use crate::id::Qpn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// Completed without error.
+    /// The work request completed without error.
     Success = 0,
     /// A received message was longer than the scatter list of its receive.
     LocLenErr = 1,
-    /// The local queue pair cannot execute the work request: a READ with `max_rd_atomic` 0.
+    /// The local queue pair cannot execute the work request, because it is a READ and `max_rd_atomic` is 0.
     LocQpOpErr = 2,
-    /// An L_Key does not permit the access: unknown, of another protection domain, out of bounds, or without the
-    /// right.
+    /// An L_Key does not permit the access: no region has the key, or the region is of another protection domain, does
+    /// not contain the range, or does not grant the right.
     LocProtErr = 4,
-    /// The queue pair was in error before the work request completed (flush).
+    /// The queue pair went into error before the work request completed (flush).
     WrFlushErr = 5,
     /// A READ response had a wrong length or position (FIRST, MIDDLE, LAST, ONLY).
     BadRespErr = 7,
     /// Local memory was not accessible while a receive was filled. This engine reports `LocProtErr` instead.
     LocAccessErr = 8,
-    /// The peer sent a NAK invalid request.
+    /// The peer refused the work request by a NAK with the code invalid request.
     RemInvReqErr = 9,
-    /// The peer sent a NAK remote access error.
+    /// The peer refused the work request by a NAK with the code remote access error.
     RemAccessErr = 10,
-    /// The peer sent a NAK remote operational error.
+    /// The peer refused the work request by a NAK with the code remote operational error.
     RemOpErr = 11,
-    /// The retry count was exceeded.
+    /// The retry count of the work request was exceeded.
     RetryExcErr = 12,
-    /// The RNR retry count was exceeded.
+    /// The RNR retry count of the work request was exceeded.
     RnrRetryExcErr = 13,
 }
 
@@ -56,11 +56,11 @@ impl WcStatus {
 /// Operation that completed: `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
-    /// A SEND as requester.
+    /// A SEND that the local queue pair sent.
     Send,
-    /// An RDMA WRITE as requester.
+    /// An RDMA WRITE that the local queue pair sent.
     RdmaWrite,
-    /// An RDMA READ as requester.
+    /// An RDMA READ that the local queue pair sent.
     RdmaRead,
     /// A receive completed by a SEND.
     Recv,
@@ -73,7 +73,7 @@ pub enum WcOpcode {
 pub struct Cqe {
     /// The application's number of the work request, as posted.
     pub wr_id: u64,
-    /// `Success`, or the error of the work request.
+    /// `Success`, or the error with which the work request failed.
     pub status: WcStatus,
     /// Operation that completed.
     pub opcode: WcOpcode,

@@ -4,8 +4,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// One bit per queue pair slot, and one summary bit per word of these bits, so that a poll of an idle device reads few
-/// words.
+/// One bit per queue pair, at the index of its slot in the table of queue pairs, and one summary bit per word of these
+/// bits, so that a poll of an idle device reads few words.
 #[derive(Debug)]
 pub struct Doorbells {
     words: Box<[AtomicU64]>,
@@ -21,7 +21,8 @@ impl Doorbells {
         Doorbells { words, summary }
     }
 
-    /// Sets the doorbell of `slot`. The thread that drains this doorbell sees all that the calling thread wrote before.
+    /// Sets the doorbell of the queue pair in slot `slot`. The thread that drains this doorbell sees all that the
+    /// calling thread wrote before.
     #[inline]
     pub fn ring(&self, slot: usize) {
         let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
@@ -39,7 +40,7 @@ impl Doorbells {
         self.summary.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
     }
 
-    /// Calls `rung` for each slot whose doorbell was set since the last call, and clears the doorbell.
+    /// Clears each doorbell that is set, and calls `rung` with its slot.
     #[inline]
     pub fn drain(&self, mut rung: impl FnMut(usize)) {
         for (index, summary) in self.summary.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Rings, queues and doorbells under loom: every order in which two or three threads may see each other's accesses,
-//! up to a number of preemptions (`scripts/check.sh loom`).
+//! Tests of rings, queues and doorbells with the model checker loom: every order in which two or three threads may see
+//! each other's accesses, with a bounded number of preemptions (`scripts/check.sh loom`).
 
 use std::sync::Arc;
 
@@ -138,8 +138,8 @@ fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
     });
 }
 
-/// Requests a notification, polls the queue empty, then sleeps, as an application does: the completion is polled or
-/// notified.
+/// Polls, requests a notification and polls once more, as an application does before it sleeps: the completion is
+/// polled or notified.
 #[test]
 fn a_completion_is_polled_or_notified() {
     loom::model(|| {

@@ -7,8 +7,8 @@
 //!             ^ get(0)          get(len-1) ^
 //! ```
 //!
-//! The consumer may read any published element in place and release elements in order: the ring of a send queue holds
-//! work requests until they are acknowledged.
+//! The consumer may read each published element in place, and releases elements in order, oldest first. So the ring of
+//! a send queue holds work requests until they are acknowledged.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -19,8 +19,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 
 use crate::start;
 
-/// Keeps the indices of the two ends on cache lines of their own; 128 bytes, because the prefetcher loads lines in
-/// pairs.
+/// A value on a cache line of its own, so that producer and consumer do not write to the same line. The alignment is
+/// 128 bytes, because the prefetcher loads 64-byte lines in pairs.
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
@@ -91,10 +91,10 @@ impl<T: Copy + Send> Producer<T> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
     }
 
-    /// Returns the position of the next element pushed; positions count up by one, modulo 2^32.
+    /// Returns the position that the next element pushed will have; positions count up by one, modulo 2^32.
     ///
-    /// `position % n` identifies a slot only if `n` is a power of two, because otherwise the remainder jumps at the
-    /// wrap.
+    /// `position % n` may be used as an index only if `n` is a power of two, because otherwise the remainder jumps
+    /// where positions wrap.
     pub(crate) fn position(&self) -> u32 {
         self.tail
     }
@@ -122,17 +122,17 @@ impl<T: Copy + Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Returns whether no element is published and not yet released.
+    /// Returns whether all published elements have been released.
     pub fn is_empty(&mut self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the position of `get(0)`, modulo 2^32.
+    /// Returns the position of the oldest element not released, modulo 2^32.
     pub fn position(&self) -> u32 {
         self.head
     }
 
-    /// Returns the element `index` after the oldest; `None` if that element is not published.
+    /// Returns the published element at `index`, counted from the oldest (0); `None` if fewer elements are published.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
@@ -145,7 +145,7 @@ impl<T: Copy + Send> Consumer<T> {
         Some(slot.with(|slot| unsafe { (*slot).assume_init_ref() }))
     }
 
-    /// Releases the `count` oldest elements, or all published elements if there are fewer than `count`.
+    /// Releases the `count` oldest elements; all published elements if fewer than `count` are published.
     #[inline]
     pub fn release(&mut self, count: u32) {
         let published = self.tail_seen.wrapping_sub(self.head);
@@ -159,7 +159,7 @@ impl<T: Copy + Send> Consumer<T> {
     pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let count = (self.len() as usize).min(max);
         out.reserve(count);
-        // `count` is below 2^32, because the length of the ring is.
+        // The ring has at most 2^30 elements, so the casts of `count` lose no bit.
         for index in 0..count as u32 {
             out.extend(self.get(index).copied());
         }

@@ -23,7 +23,7 @@ pub(crate) struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// Creates a receive queue of the given size, closed to posts.
+/// Creates a receive queue of the given size that refuses posts until [`RecvQueue::set_open`].
 pub(crate) fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
     (RecvPoster { work: poster }, RecvQueue { work: queue })
@@ -52,7 +52,7 @@ impl RecvPoster {
 }
 
 impl RecvQueue {
-    /// If `open`, accepts posts; otherwise refuses posts with [`PostError::WrongState`].
+    /// If `open` is true, accepts posts from now on; otherwise refuses posts with [`PostError::WrongState`].
     pub(crate) fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
@@ -69,7 +69,7 @@ impl RecvQueue {
         self.work.get(0)
     }
 
-    /// Returns the receive `index` after the oldest.
+    /// Returns the receive at `index`, counted from the oldest (0); `None` if fewer receives are posted.
     pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         self.work.get(index)
     }
@@ -80,7 +80,7 @@ impl RecvQueue {
         self.work.release_oldest()
     }
 
-    /// Returns access to the scatter lists of this queue, whose memory is of protection domain `pd`.
+    /// Returns access to the memory of this queue's scatter lists, in protection domain `pd`.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)

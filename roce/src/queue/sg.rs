@@ -1,11 +1,11 @@
-//! Copies between frames and scatter/gather lists. `scatter` checks the whole range before it copies, so that an
-//! error leaves memory unchanged.
+//! Copies between frames and the memory of scatter/gather lists. `scatter` checks the whole range before it copies, so
+//! that memory is unchanged after an error.
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
 use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
-/// Access to the memory of one queue's scatter/gather lists.
+/// Access to the memory of the scatter/gather lists of one send or receive queue.
 pub(crate) struct Lists<'a> {
     /// All memory regions of the device.
     pub memory: &'a MemoryTable,
@@ -16,8 +16,8 @@ pub(crate) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    /// Returns bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has more entries or
-    /// the range exceeds the list. Most lists have one entry, and need no iteration.
+    /// Returns the memory of bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has
+    /// more entries or does not contain the range. Most lists have one entry, and need no iteration.
     #[inline]
     pub(crate) fn open_one(
         &self,
@@ -30,7 +30,7 @@ impl<'a> Lists<'a> {
         Some(self.memory.open_local(self.pd, piece.lkey, piece.addr, piece.len_bytes, access))
     }
 
-    /// Checks that the region of every byte of `offset..offset+len_bytes` of `list` grants `access`.
+    /// Checks that the memory regions of all bytes `offset..offset+len_bytes` of `list` grant `access`.
     #[inline]
     pub(crate) fn check(
         &mut self,
@@ -45,7 +45,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// Copies from memory to `out`, starting at `offset` of `list`, until `out` is full.
+    /// Copies the bytes of `list` from byte `offset` on to `out`, until `out` is full.
     #[inline]
     pub(crate) fn gather(
         &mut self,
@@ -64,7 +64,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// Copies `bytes` to memory, starting at `offset` of `list`: all bytes, or no byte after an error.
+    /// Copies `bytes` to the memory of `list`, from byte `offset` of the list on. On an error no byte is copied.
     #[inline]
     pub(crate) fn scatter(
         &mut self,

@@ -23,7 +23,7 @@ pub(crate) struct SendQueueSize {
 pub struct SendPoster {
     work: WorkPoster<SendWqe>,
     inline: Memory,
-    /// Index in `inline` of the next inline work request, below the depth.
+    /// Index of the part of `inline` that the next inline work request uses, 0 to `depth` - 1.
     inline_place: u32,
     size: SendQueueSize,
     signal_all: bool,
@@ -37,8 +37,8 @@ pub(crate) struct SendQueue {
     inline: Memory,
 }
 
-/// Creates a send queue of the given size, closed to posts. A post sets the doorbell of `slot` in `doorbells`.
-/// `signal_all` makes every work request signaled (`sq_sig_all`).
+/// Creates a send queue of the given size that refuses posts until [`SendQueue::set_open`]. A post sets the doorbell of
+/// `slot`, the slot of the queue pair. `signal_all` makes every work request signaled (`sq_sig_all`).
 pub(crate) fn send_queue(
     size: SendQueueSize,
     signal_all: bool,
@@ -106,9 +106,9 @@ impl SendPoster {
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
         let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        // Bytes of inline work requests are stored round robin: `depth` inline posts later, this work request is
-        // released, because at most `depth` are outstanding and releases are in order. The remainder of a ring position
-        // would jump at its wrap.
+        // Inline work requests use the `depth` parts of `inline` in turn. The next use of this part is `depth` inline
+        // posts later; this work request is released by then, because at most `depth` are outstanding. A ring position
+        // modulo `depth` would not do, because the remainder jumps where positions wrap.
         self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
         Ok(list)
     }
@@ -120,7 +120,7 @@ impl SendPoster {
 }
 
 impl SendQueue {
-    /// If `open`, accepts posts; otherwise refuses posts with [`PostError::WrongState`].
+    /// If `open` is true, accepts posts from now on; otherwise refuses posts with [`PostError::WrongState`].
     pub(crate) fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
@@ -130,7 +130,7 @@ impl SendQueue {
         self.work.len() == 0
     }
 
-    /// Returns the work request `index` after the oldest.
+    /// Returns the work request at `index`, counted from the oldest (0); `None` if no work request is posted there.
     #[inline]
     pub(crate) fn get(&mut self, index: u32) -> Option<&SendWqe> {
         self.work.get(index)
@@ -142,7 +142,7 @@ impl SendQueue {
         self.work.release_oldest()
     }
 
-    /// Returns access to the gather and scatter lists of this queue, whose memory is of protection domain `pd`.
+    /// Returns access to the memory of this queue's gather and scatter lists, in protection domain `pd`.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
@@ -185,7 +185,7 @@ mod tests {
         wqe.inline.then(|| u64::from_be_bytes(bytes))
     }
 
-    /// 2^32 is no multiple of 48: the remainder of a position modulo 48 jumps from 15 to 0 where positions wrap.
+    /// Ring positions wrap at 2^32, which is no multiple of 48: a position modulo 48 jumps from 15 to 0 at the wrap.
     #[test]
     fn each_inline_request_keeps_its_own_bytes_where_positions_wrap() {
         const DEPTH: u32 = 48;

@@ -1,5 +1,5 @@
-//! Tests with the two ends of a queue on two threads, for many rounds: for ThreadSanitizer, and for faults that occur in
-//! few rounds. The tests in `models.rs` cover every interleaving with loom.
+//! Tests with the two ends of a queue on two threads, for many rounds: for ThreadSanitizer, and for faults that occur
+//! in few rounds. The tests in `models.rs` cover every interleaving with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use crate::random::Random;
 const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
 const DEPTH: u32 = 5;
 
-/// Posts work requests of one to three entries by turns, and retries each post until the queue accepts the work
-/// request. Panics if an empty queue refuses a post, because that post would be refused forever.
+/// Calls `post` for `ROUNDS` work requests, and retries each post until the queue accepts the work request. Panics if
+/// an empty queue refuses a post, because that post would be refused forever.
 fn post_all(released: &AtomicU64, mut post: impl FnMut(u64) -> bool) {
     for wr_id in 0..ROUNDS {
         loop {
@@ -119,7 +119,7 @@ fn two_threads_post_sends_and_answer_doorbells() {
 fn two_threads_ring_while_one_answers() {
     const SLOTS: usize = 130;
     let bells = Arc::new(Doorbells::new(SLOTS));
-    // Last round posted to each slot. Accesses are relaxed, because the doorbells order them.
+    // Last round posted to each slot. Accesses are relaxed, because setting and draining a doorbell orders them.
     let posted: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(0)).collect());
     let ringers: Vec<_> = (0..2)
         .map(|first| {

@@ -2,8 +2,8 @@
 //! the first of each list.
 //!
 //! ```text
-//!   poster   entries pushed   -> work request pushed      a visible work request has visible entries
-//!   engine   entries released -> work request released    a free work request slot has free entry slots
+//!   application   pushes entries, then the work request     the engine finds the entries of each work request
+//!   engine        releases entries, then the work request   room for a work request implies room for its entries
 //! ```
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::mem::{MemoryTable, PdId};
 use crate::start;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A work request in its queue.
+/// A work queue element: a work request in a send or receive queue.
 pub(super) trait Wqe: Copy + Send {
     /// Returns the scatter/gather list of the work request.
     fn list(&self) -> &SgList;
@@ -36,7 +36,8 @@ pub(super) struct WorkQueue<W> {
     open: Arc<AtomicBool>,
 }
 
-/// Creates a queue of at most `depth` work requests of at most `max_sges` entries each, closed to posts.
+/// Creates a queue of at most `depth` work requests with at most `max_sges` scatter/gather entries each. The queue
+/// refuses posts until [`WorkQueue::set_open`].
 pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
     work_queue_from(start::RING_POSITION, depth, max_sges)
 }
@@ -64,8 +65,8 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Builds the list of `sges` and pushes the entries after the first: all entries, or no entry after an error,
-    /// because entries without a work request are never released.
+    /// Builds the list of `sges`, and pushes all entries after the first to the ring of entries. On an error pushes no
+    /// entry, because an entry without a work request would never be released.
     #[inline]
     pub(super) fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
         if sges.len() > self.max_sges as usize {
@@ -83,7 +84,7 @@ impl<W: Wqe> WorkPoster<W> {
         Ok(list)
     }
 
-    /// Queues a work request after [`WorkPoster::admit`], with a list made by [`WorkPoster::list_of`].
+    /// Queues `wqe`, whose list [`WorkPoster::list_of`] has made, after [`WorkPoster::admit`] has found room.
     #[inline]
     pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
         self.wqes.push(wqe).map_err(|_| self.full())
@@ -99,7 +100,7 @@ impl<W: Wqe> WorkPoster<W> {
 }
 
 impl<W: Wqe> WorkQueue<W> {
-    /// If `open`, accepts posts; otherwise refuses posts.
+    /// If `open` is true, accepts posts from now on; otherwise refuses posts.
     pub(super) fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::Relaxed);
     }
@@ -110,19 +111,20 @@ impl<W: Wqe> WorkQueue<W> {
         self.wqes.len()
     }
 
-    /// Returns the work request `index` after the oldest.
+    /// Returns the work request at `index`, counted from the oldest (0); `None` if no work request is posted there.
     #[inline]
     pub(super) fn get(&mut self, index: u32) -> Option<&W> {
         self.wqes.get(index)
     }
 
-    /// Removes and returns the oldest work request, and releases its entries. Entries are released first, because a
-    /// poster on another thread that finds room for a work request expects room for its entries.
+    /// Removes and returns the oldest work request, and releases its entries. The entries are released before the work
+    /// request, because an application thread that finds room for a work request expects room for its entries.
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
         let rest = wqe.list().rest_count();
-        // Most lists have no further entries and skip the release, which writes to a cache line that both ends share.
+        // Most lists have one entry and skip this release, which writes to a cache line that application and engine
+        // share.
         if rest > 0 {
             self.sges.release(rest);
         }
@@ -147,7 +149,8 @@ mod tests {
         poster.push(RecvWqe { wr_id, list })
     }
 
-    /// Reproduces the state between the two steps of a release in the wrong order: work request first, entries second.
+    /// Releases a work request before its entries, which is the wrong order: a post then finds room for a work request,
+    /// but not for its entries.
     #[test]
     fn a_refused_post_leaves_no_entries_behind() {
         let (mut poster, mut queue) = work_queue(2, 3);

@@ -11,7 +11,7 @@ pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 pub struct Sge {
     /// Address of the first byte; the first byte of a region has the address given at registration.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length of the entry in bytes.
     pub len_bytes: u32,
     /// L_Key of the region that contains the bytes.
     pub lkey: LKey,
@@ -24,7 +24,7 @@ pub enum SendOp {
     Send,
     /// SEND with a 32-bit immediate; byte order is up to the application.
     SendWithImm {
-        /// Immediate data.
+        /// Immediate data, which the peer receives with the completion of its receive.
         imm: u32,
     },
     /// RDMA WRITE of the gather list.
@@ -40,7 +40,7 @@ pub enum SendOp {
         remote_addr: u64,
         /// R_Key of the peer's region.
         rkey: RKey,
-        /// Immediate data.
+        /// Immediate data, which the peer receives with the completion of its receive.
         imm: u32,
     },
     /// RDMA READ into the local scatter list.
@@ -55,7 +55,7 @@ pub enum SendOp {
 /// Flags of a send work request (`enum ibv_send_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
-    /// Whether success writes a completion; an error always writes a completion.
+    /// Whether a completion is written on success; on an error a completion is always written.
     pub signaled: bool,
     /// Whether the completion of the receive at the peer is a solicited event (IBA 9.2.3).
     pub solicited: bool,
@@ -66,11 +66,11 @@ pub struct SendFlags {
 /// A send work request, as posted.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// The application's number, returned in the completion.
+    /// The application's number of the work request, returned in its completion.
     pub wr_id: u64,
     /// Operation, with remote address and immediate.
     pub op: SendOp,
-    /// Signaled, solicited event, fence.
+    /// Flags of the work request: signaled, solicited event, fence.
     pub flags: SendFlags,
     /// Payload to send, or scatter list of a READ.
     pub data: SendData<'a>,
@@ -79,16 +79,16 @@ pub struct SendRequest<'a> {
 /// Location of the bytes of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
-    /// Registered memory.
+    /// Scatter/gather entries of registered memory.
     Sges(&'a [Sge]),
-    /// Bytes copied by the post, which need no registration. Not for READ.
+    /// Bytes that the post copies, so that their memory need not be registered. Not for READ.
     Inline(&'a [u8]),
 }
 
 /// A receive work request, as posted.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// The application's number, returned in the completion.
+    /// The application's number of the receive, returned in its completion.
     pub wr_id: u64,
     /// Scatter list, filled in order by the message.
     pub sges: &'a [Sge],
@@ -102,7 +102,7 @@ pub enum PostError {
         "the queue pair's state does not allow this post: sends need RTS (or SQD, ERR), receives at least INIT"
     )]
     WrongState,
-    /// The queue has `depth` work requests outstanding.
+    /// The work queue is full: `depth` work requests are outstanding.
     #[error(
         "the work queue is full ({depth} outstanding): poll completions first, or create the queue pair with a larger queue"
     )]
@@ -110,41 +110,41 @@ pub enum PostError {
         /// Largest number of outstanding work requests.
         depth: u32,
     },
-    /// More scatter/gather entries than the queue pair was created for.
+    /// The work request has more scatter/gather entries than the queue pair was created for.
     #[error("{count} scatter/gather entries, but the queue pair was created for at most {max}")]
     TooManySges {
-        /// Number of entries given.
+        /// Number of scatter/gather entries of the work request.
         count: usize,
-        /// Largest number of entries.
+        /// Largest number of scatter/gather entries of a work request.
         max: u32,
     },
-    /// More inline bytes than the queue pair was created for.
+    /// The work request has more inline bytes than the queue pair was created for.
     #[error("{len_bytes} inline bytes, but the queue pair was created for at most {max_bytes}")]
     InlineTooLong {
-        /// Number of bytes given.
+        /// Number of inline bytes of the work request.
         len_bytes: usize,
-        /// Largest number of bytes.
+        /// Largest number of inline bytes of a work request.
         max_bytes: u32,
     },
-    /// A READ with inline data.
+    /// The work request is a READ with inline data.
     #[error("an RDMA READ fills memory, so it cannot be posted with inline data: give a scatter list")]
     InlineRead,
     /// The message is longer than [`MAX_MESSAGE_BYTES`].
     #[error("a message of {len_bytes} bytes is longer than the 2 GiB that a message may be")]
     TooLong {
-        /// Bytes of all entries together.
+        /// Length of all scatter/gather entries together, in bytes.
         len_bytes: u64,
     },
 }
 
-/// A scatter/gather list in a queue: the first entry is stored in the list itself, the others in the queue's ring of
-/// entries, because most lists have one entry.
+/// Scatter/gather list of a queued work request. The list itself stores the first entry, because most lists have one
+/// entry; further entries are in the queue's ring of entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SgList {
     first: Sge,
     rest_position: u32,
     count: u32,
-    /// Bytes of all entries together.
+    /// Length of all entries together, in bytes.
     pub len_bytes: u32,
 }
 
@@ -164,8 +164,8 @@ impl SgList {
         self.count <= 1
     }
 
-    /// Returns the memory of bytes `offset..offset+len_bytes`; `None` if the list has more than one entry or does not
-    /// contain the range.
+    /// Returns the memory of bytes `offset..offset+len_bytes` of the list; `None` if the list has more than one entry
+    /// or does not contain the range.
     #[inline]
     pub(super) fn one_piece(&self, offset: u32, len_bytes: u32) -> Option<Sge> {
         let fits = self.is_one_entry() && len_bytes <= self.len_bytes.checked_sub(offset)?;
@@ -177,7 +177,7 @@ impl SgList {
         self.first.addr
     }
 
-    /// Returns the number of entries in the queue's ring of entries.
+    /// Returns the number of entries of this list in the queue's ring of entries: all but the first.
     pub(super) fn rest_count(&self) -> u32 {
         self.count.saturating_sub(1)
     }
@@ -223,7 +223,8 @@ pub(crate) struct SendWqe {
     pub op: SendOp,
     /// Flags of the work request; `signaled` is also set if the queue signals all work requests (`sq_sig_all`).
     pub flags: SendFlags,
-    /// Whether the bytes are in the queue's inline memory, at the address of the first entry of `list`.
+    /// Whether the payload is in the inline memory of the send queue; the first entry of `list` then has an offset in
+    /// that memory as its address.
     pub inline: bool,
     /// Payload to send, or scatter list of a READ.
     pub list: SgList,
