@@ -5,24 +5,24 @@ use crate::id::{LKey, RKey};
 use crate::random::Random;
 use crate::table::Table;
 
-/// Number of a protection domain in its engine; never on the wire.
+/// Number of a protection domain in its engine; not on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
-/// Access rights of a memory region or a queue pair (`enum ibv_access_flags`, same bits).
+/// Set of access rights of a memory region or a queue pair (`enum ibv_access_flags`, same bits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(pub u32);
 
 impl Access {
-    /// Local work requests may read, as in every region; no further right.
+    /// Local work requests may read the region, which every region permits; no further right.
     pub const NONE: Access = Access(0);
-    /// Local work requests may write (receives, RDMA READ).
+    /// Local work requests may write to the region (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
-    /// A peer's RDMA WRITE may write.
+    /// A peer's RDMA WRITE may write to the region.
     pub const REMOTE_WRITE: Access = Access(1 << 1);
-    /// A peer's RDMA READ may read.
+    /// A peer's RDMA READ may read the region.
     pub const REMOTE_READ: Access = Access(1 << 2);
-    /// A peer's atomic operations may read and write.
+    /// A peer's atomic operations may read and write the region.
     pub(crate) const REMOTE_ATOMIC: Access = Access(1 << 3);
     /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
@@ -44,36 +44,36 @@ impl std::ops::BitOr for Access {
 /// Reason why an access to memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryError {
-    /// No region has this key.
+    /// No memory region has the key of the access.
     UnknownKey,
-    /// The region belongs to another protection domain.
+    /// The memory region belongs to another protection domain than the queue pair.
     WrongPd,
-    /// The range is not inside the region.
+    /// The range of the access is not inside the memory region.
     OutOfBounds,
-    /// The region does not grant the right for the access.
+    /// The memory region does not grant the right that the access needs.
     NoAccess,
 }
 
 /// Reason why a region was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// Remote write or remote atomic right without local write (IBA 10.6.3.1).
+    /// The access rights have remote write or remote atomic, but not local write (IBA 10.6.3.1).
     #[error("remote write and remote atomic rights need local write too: add Access::LOCAL_WRITE")]
     NeedsLocalWrite,
-    /// Access bits that this engine does not support.
+    /// The access rights have bits that this engine does not support.
     #[error(
         "access bits {0:#x} are not supported (known: local write, remote write, remote read, remote atomic)"
     )]
     UnknownAccess(u32),
-    /// The region exceeds the 64-bit address space.
+    /// The memory region would exceed the 64-bit address space.
     #[error("a region of {len_bytes} bytes at {addr:#x} runs past the end of the address space")]
     Wraps {
-        /// Address of the first byte.
+        /// Address of the first byte of the region.
         addr: u64,
-        /// Length in bytes.
+        /// Length of the region in bytes.
         len_bytes: usize,
     },
-    /// The device has its largest number of regions.
+    /// The device already has its largest number of memory regions.
     #[error("all {0} memory regions of the device are in use: deregister one, or raise max_mr")]
     TooMany(usize),
 }
@@ -144,7 +144,8 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Removes and returns a region. The engine does not access its memory after this call.
+    /// Removes and returns the region with key `lkey`; `None` if no region has that key. The engine does not access the
+    /// memory of the region after this call.
     pub(crate) fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
         self.regions.remove(lkey.0)
     }
@@ -154,8 +155,9 @@ impl MemoryTable {
         self.regions.iter().filter(|(_, region)| region.pd == pd).count()
     }
 
-    /// Returns the memory of a local work request of `pd`, if its region grants `access`: [`Access::LOCAL_WRITE`] to
-    /// write, [`Access::NONE`] to read. If `len_bytes` is 0, nothing is checked.
+    /// Returns `len_bytes` bytes at `addr` of the region with key `lkey`, for a local work request. The region must be
+    /// of `pd` and grant `access`: [`Access::LOCAL_WRITE`] to write, [`Access::NONE`] to read. If `len_bytes` is 0,
+    /// nothing is checked.
     #[inline]
     pub(crate) fn open_local(
         &self,
@@ -171,8 +173,8 @@ impl MemoryTable {
         self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
     }
 
-    /// Returns the memory of a peer's request, if its region grants `access`. If `len_bytes` is 0, nothing is checked
-    /// (IBA C9-88).
+    /// Returns `len_bytes` bytes at `addr` of the region with key `rkey`, for a peer's request. The region must be of
+    /// `pd` and grant `access`. If `len_bytes` is 0, nothing is checked (IBA C9-88).
     #[inline]
     pub(crate) fn open_remote(
         &self,
