@@ -15,7 +15,7 @@ pub enum NakCode {
     RemoteOperationalError,
     /// Invalid RD request: only for reliable datagrams.
     InvalidRdRequest,
-    /// A reserved code, 5 to 31.
+    /// A reserved NAK code, 5 to 31.
     Reserved(u8),
 }
 
@@ -53,19 +53,19 @@ const NAK: u8 = 0x60;
 /// AETH syndrome (IBA table 44). Each byte value decodes to one variant, which encodes to the same byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// ACK.
+    /// ACK, with a credit code.
     Ack {
         /// End-to-end flow control credit code, 5 bits; [`Syndrome::CREDITS_UNLIMITED`] (31): no flow control.
         credits: u8,
     },
-    /// RNR NAK: no receive was posted. The requester retransmits after `rnr_timer_nanos(timer)`.
+    /// RNR NAK: no receive was posted. The requester retransmits after `rnr_timer_nanos(timer)` nanoseconds.
     RnrNak {
         /// RNR timer code, 5 bits.
         timer: u8,
     },
     /// NAK, with its NAK code.
     Nak(NakCode),
-    /// A reserved byte, 0x40 to 0x5F or 0x80 to 0xFF.
+    /// A reserved value of the syndrome byte, 0x40 to 0x5F or 0x80 to 0xFF.
     Reserved(u8),
 }
 
@@ -107,7 +107,7 @@ pub struct Aeth {
 }
 
 impl Aeth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
     /// Decodes the header; every bit pattern is valid.
@@ -126,7 +126,7 @@ impl Aeth {
 /// Returns the minimum RNR wait for the RNR timer code `code`, in nanoseconds (IBA table 45): 10 us for code 1,
 /// up to 491.52 ms for code 31; 655.36 ms for code 0. Only the low five bits of `code` are used.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
-    // In units of 10 us: an even code from 2 on means 2^(code / 2), the next odd code 3/2 of this number.
+    // In units of 10 us: 2^(code / 2) for an even code from 2 on, and 3/2 of that number for the odd code after it.
     let units: u64 = match code & VALUE {
         0 => 65_536,
         even if even % 2 == 0 => 1 << (even / 2),

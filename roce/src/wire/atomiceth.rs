@@ -16,7 +16,7 @@ pub struct AtomicEth {
 }
 
 impl AtomicEth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 28;
 
     /// Decodes the header; every bit pattern is valid.
@@ -46,7 +46,7 @@ pub struct AtomicAckEth {
 }
 
 impl AtomicAckEth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
     /// Decodes the header; every bit pattern is valid.

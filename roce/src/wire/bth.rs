@@ -38,7 +38,7 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 12;
 
     /// Decodes the header; every bit pattern is valid. Always inlined, because a header returned through memory is

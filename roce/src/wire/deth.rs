@@ -12,7 +12,7 @@ pub struct Deth {
 }
 
 impl Deth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
     /// Decodes the header; every bit pattern is valid.

@@ -26,7 +26,7 @@ pub struct EthHeader {
 }
 
 impl EthHeader {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 14;
 
     /// Decodes the header; every bit pattern is valid.
@@ -57,7 +57,7 @@ pub(crate) struct VlanTag {
 }
 
 impl VlanTag {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes, without the EtherType of the tag.
     pub(crate) const LEN: usize = 4;
 
     /// Decodes the tag; every bit pattern is valid.

@@ -10,7 +10,7 @@ pub struct Feth {
 }
 
 impl Feth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
     /// Decodes the header; the reserved bits are ignored.

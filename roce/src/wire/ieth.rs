@@ -10,7 +10,7 @@ pub struct Ieth {
 }
 
 impl Ieth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
     /// Decodes the header; every bit pattern is valid.

@@ -11,7 +11,7 @@ pub(crate) struct ImmDt {
 }
 
 impl ImmDt {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub(crate) const LEN: usize = 4;
 
     /// Decodes the header; every bit pattern is valid.

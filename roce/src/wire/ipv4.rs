@@ -6,7 +6,7 @@ pub const PROTOCOL_UDP: u8 = 17;
 pub(crate) const VERSION_IHL: u8 = 0x45;
 /// The "don't fragment" bit of `flags_fragment`.
 pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
-/// The bits of `flags_fragment` that are 0 in an unfragmented datagram: "more fragments" and the offset.
+/// The bits of `flags_fragment` that are 0 in an unfragmented datagram: "more fragments" and the fragment offset.
 pub(crate) const FRAGMENT_BITS: u16 = 0x3FFF;
 
 /// IPv4 header, 20 bytes.
@@ -28,14 +28,14 @@ pub struct Ipv4Header {
     pub protocol: u8,
     /// Header checksum (RFC 1071).
     pub checksum: u16,
-    /// Source address.
+    /// Source IPv4 address.
     pub src: [u8; 4],
-    /// Destination address.
+    /// Destination IPv4 address.
     pub dst: [u8; 4],
 }
 
 impl Ipv4Header {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 20;
 
     /// Decodes the header; every bit pattern is valid.

@@ -18,14 +18,14 @@ pub struct Ipv6Header {
     pub next_header: u8,
     /// Hop limit; routers decrement it, so the ICRC does not cover it.
     pub hop_limit: u8,
-    /// Source address.
+    /// Source IPv6 address.
     pub src: [u8; 16],
-    /// Destination address.
+    /// Destination IPv6 address.
     pub dst: [u8; 16],
 }
 
 impl Ipv6Header {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 40;
 
     /// Decodes the header; every bit pattern is valid.

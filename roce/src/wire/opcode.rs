@@ -20,7 +20,7 @@ pub enum Transport {
     Cnp,
 }
 
-/// The operation that a packet requests, or to which it is a response.
+/// Operation that a packet requests, or to which the packet is a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// SEND; consumes a receive at the responder.
@@ -54,11 +54,11 @@ pub enum Operation {
 /// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
-    /// First of several packets.
+    /// First packet of a message of several packets.
     First,
-    /// Neither the first nor the last packet.
+    /// Packet between the first and the last packet of a message.
     Middle,
-    /// Last of several packets.
+    /// Last packet of a message of several packets.
     Last,
     /// The only packet of its message.
     Only,
@@ -68,29 +68,29 @@ pub enum Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExtHeader {
-    /// RDMA: virtual address, R_Key, DMA length.
+    /// RDMA extended transport header: virtual address, R_Key, DMA length.
     Reth,
-    /// Acknowledge: syndrome, message sequence number.
+    /// Acknowledge extended transport header: syndrome, message sequence number.
     Aeth,
-    /// Atomic: virtual address, R_Key, operands.
+    /// Atomic extended transport header: virtual address, R_Key, operands.
     AtomicEth,
-    /// Atomic acknowledge: the value before the operation.
+    /// Atomic acknowledge extended transport header: the value before the operation.
     AtomicAckEth,
-    /// Immediate data.
+    /// Immediate data, 4 bytes.
     ImmDt,
-    /// Invalidate: R_Key.
+    /// Invalidate extended transport header: R_Key.
     Ieth,
-    /// Datagram: Q_Key, source queue pair.
+    /// Datagram extended transport header: Q_Key, source queue pair.
     Deth,
-    /// Reliable datagram: end-to-end context.
+    /// Reliable datagram extended transport header: end-to-end context.
     Rdeth,
-    /// Extended reliable connection: number of the shared receive queue.
+    /// XRC extended transport header: number of the shared receive queue.
     XrcEth,
-    /// Flush: placement type, selectivity level.
+    /// Flush extended transport header: placement type, selectivity level.
     Feth,
-    /// Selective acknowledge: version, flags, PSN of the packet that triggered the SACK.
+    /// Selective acknowledge extended transport header: version, flags, PSN of the packet that triggered the SACK.
     SackEth,
-    /// Receive: recv WQE sequence number, packet index in the message.
+    /// Receive extended transport header: recv WQE sequence number, packet index in the message.
     RecvEth,
     /// The 16 reserved bytes of a congestion notification packet.
     CnpReserved,
@@ -99,7 +99,7 @@ pub enum ExtHeader {
 impl ExtHeader {
     const COUNT: usize = 13;
 
-    /// Returns the length on the wire in bytes, a multiple of 4.
+    /// Returns the length of the header on the wire in bytes, a multiple of 4.
     pub const fn len_bytes(self) -> usize {
         match self {
             ExtHeader::Reth => super::reth::Reth::LEN,
@@ -119,7 +119,8 @@ impl ExtHeader {
     }
 }
 
-/// Column `payload` of the opcode table: packets may carry no payload, or data.
+/// Column `payload` of the opcode table: `None` if packets of the opcode have no payload, `Data` if they may have a
+/// payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Payload {
     None,
@@ -129,13 +130,13 @@ enum Payload {
 /// Properties of the packets with a given opcode: a row of the opcode table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
-    /// Opcode of the packets.
+    /// Opcode of the packets that this row describes.
     pub opcode: Opcode,
     /// Transport service and name as in IBA: "RC SEND ONLY".
     pub name: &'static str,
-    /// Transport service.
+    /// Transport service of the packets.
     pub transport: Transport,
-    /// Operation that the packet requests, or to which it is a response.
+    /// Operation that the packet requests, or to which the packet is a response.
     pub operation: Operation,
     /// Position of the packet in its message.
     pub position: Position,
@@ -143,15 +144,16 @@ pub struct OpcodeInfo {
     pub headers: &'static [ExtHeader],
     /// Length of all extension headers in bytes.
     pub ext_len_bytes: usize,
-    /// True if the packet may carry payload.
+    /// True if the packet may have a payload.
     pub has_payload: bool,
-    /// True if the packet carries immediate data.
+    /// True if the packet has immediate data.
     pub has_immediate: bool,
     /// True if a requester sends the packet to a responder; false for a CNP.
     pub is_request: bool,
     /// True if a responder sends the packet to a requester; false for a CNP.
     pub is_response: bool,
-    /// Offset in bytes from the end of the base transport header, or `ABSENT`, indexed by [`ExtHeader`].
+    /// Offset of each extension header in bytes from the end of the base transport header, indexed by [`ExtHeader`];
+    /// `ABSENT` for a header that the packet does not have.
     offsets: [u8; ExtHeader::COUNT],
 }
 
@@ -232,7 +234,7 @@ impl Opcode {
         Opcode(value)
     }
 
-    /// Returns the value on the wire.
+    /// Returns the value of the opcode on the wire.
     pub const fn value(self) -> u8 {
         self.0
     }
@@ -397,7 +399,8 @@ opcodes! {
     0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
     0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
 
-    // IBA 9.2.1 leaves 0xC0 to 0xFF to manufacturers. Sent only to a peer that has agreed to selective repeat.
+    // IBA 9.2.1 leaves 0xC0 to 0xFF to manufacturers. Packets with the opcodes below are sent only to a peer that has
+    // agreed to selective repeat.
     0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE"               Rc  SelectiveAcknowledge Only [Aeth SackEth]      Data
     0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST"                 Rc  Send              First   [RecvEth]           Data
     0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE"                Rc  Send              Middle  [RecvEth]           Data

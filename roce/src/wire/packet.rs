@@ -24,7 +24,7 @@ pub enum ParseError {
     /// The frame is shorter than its headers, or than the length in its IP header.
     #[error("truncated")]
     Truncated,
-    /// More than one VLAN tag, or an 802.1ad tag.
+    /// The frame has more than one VLAN tag, or an 802.1ad tag.
     #[error("stacked VLAN tags")]
     StackedVlan,
     /// The IP version does not match the EtherType.
@@ -33,7 +33,7 @@ pub enum ParseError {
     /// The IPv4 header has options.
     #[error("IPv4 options")]
     Ipv4Options,
-    /// A fragment of an IP datagram.
+    /// The frame is a fragment of an IP datagram.
     #[error("IP fragment")]
     Fragment,
     /// The IPv4 header checksum is wrong.
@@ -57,7 +57,7 @@ pub enum ParseError {
 }
 
 impl ParseError {
-    /// All variants, in the order of [`ParseError::index`].
+    /// All variants of [`ParseError`], in the order of [`ParseError::index`].
     pub const ALL: [ParseError; 12] = [
         ParseError::NotRoce,
         ParseError::Truncated,
@@ -73,10 +73,10 @@ impl ParseError {
         ParseError::UnexpectedPayload,
     ];
 
-    /// Number of variants.
+    /// Number of variants of [`ParseError`].
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Returns a number below [`ParseError::COUNT`], the index of this reason in an array of counters.
+    /// Returns the index of this reason in an array of [`ParseError::COUNT`] counters.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -118,7 +118,7 @@ pub struct Packet<'a> {
     pub udp_source_port: u16,
     /// Base transport header.
     pub bth: Bth,
-    /// Properties of the opcode.
+    /// Properties of the packet's opcode: its row of the opcode table.
     pub info: &'static OpcodeInfo,
     /// Payload without pad.
     pub payload: &'a [u8],
@@ -126,7 +126,7 @@ pub struct Packet<'a> {
     ext: &'a [u8],
     /// The packet from its IP header to its pad bytes, from which the ICRC is computed.
     l3: &'a [u8],
-    /// The received ICRC.
+    /// The ICRC in the packet, whether right or wrong.
     icrc: u32,
 }
 
@@ -211,19 +211,21 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Returns whether the packet is of `vlan` (`None`: untagged). VLAN identifier 0 means untagged (IEEE 802.1Q 9.6).
+    /// Returns whether the packet is of VLAN `vlan` (`None`: untagged). VLAN identifier 0 means untagged (IEEE 802.1Q
+    /// 9.6).
     #[inline]
     pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
         self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
     }
 
-    /// Returns the received ICRC, even if it is wrong.
+    /// Returns the ICRC in the packet, whether right or wrong.
     pub const fn icrc(&self) -> u32 {
         self.icrc
     }
 
     /// Returns whether opcode, solicited event, extension headers and payload equal those of `other`. The caller
-    /// compares addresses and PSN. IP identification, ECN and AckReq are ignored: a retransmission may change them.
+    /// compares addresses and PSN. IP identification, ECN and AckReq are ignored, because a retransmission may change
+    /// these fields.
     pub(crate) fn has_content_of(&self, other: &Packet<'_>) -> bool {
         let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
         content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
@@ -234,8 +236,8 @@ impl<'a> Packet<'a> {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// Returns whether this packet has, by its ICRC, the content of the packet with the fingerprint `other`. A CRC is
-    /// no protection against an attacker who knows the other packet bit for bit.
+    /// Returns whether the ICRC shows that this packet has the content of the packet whose fingerprint is `other`. An
+    /// attacker who knows that packet bit for bit can forge a packet with the same ICRC.
     pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
@@ -279,8 +281,8 @@ impl<'a> Packet<'a> {
         self.has_address(gid, 16, 24)
     }
 
-    /// Returns whether the address at `v4_at` (IPv4) or `v6_at` (IPv6) is `gid`. Compares the bytes in the packet,
-    /// because a GID stored in parts and loaded whole causes a store-forwarding stall.
+    /// Returns whether the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header is `gid`. Compares the
+    /// bytes in the packet, because a GID stored in parts and loaded whole causes a store-forwarding stall.
     #[inline]
     fn has_address(&self, gid: &Gid, v4_at: usize, v6_at: usize) -> bool {
         if self.ip.is_ipv6 {
@@ -291,7 +293,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Returns the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header. `parse` has checked its length.
+    /// Returns the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header, whose length `parse` has
+    /// checked.
     fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
         if self.ip.is_ipv6 {
             self.l3.get(v6_at..).and_then(|b| b.first_chunk()).map_or(Gid::ZERO, |ip| Gid(*ip))
@@ -326,7 +329,7 @@ impl<'a> Packet<'a> {
         self.ext(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
     }
 
-    /// Returns the immediate data, read as big-endian; `None` if the opcode carries no immediate data.
+    /// Returns the immediate data, read as big-endian; `None` if the opcode has no immediate data.
     pub fn immdt(&self) -> Option<u32> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
     }
@@ -368,8 +371,8 @@ fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// Fields of an IP header. No field is a `bool`, because `Result` would keep its discriminant in the `bool`, store the
-/// fields one by one and load them together, which causes a store-forwarding stall.
+/// Fields of an IP header. No field is a `bool`, because the compiler would store the discriminant of `Result` in the
+/// `bool`, then store the fields one by one and load them together, which causes a store-forwarding stall.
 struct IpParts<'a> {
     tclass: u8,
     ttl: u8,
@@ -379,8 +382,8 @@ struct IpParts<'a> {
     payload: &'a [u8],
 }
 
-/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to another port than [`ROCE_PORT`]. Called
-/// before checksum and lengths are checked, because errors in packets of other protocols must not be counted.
+/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to another port than [`ROCE_PORT`]. This check
+/// precedes those of checksum and lengths, because errors in packets of other protocols must not be counted.
 fn is_other_udp(rest: &[u8]) -> bool {
     matches!(rest, [_, _, d0, d1, ..] if u16::from_be_bytes([*d0, *d1]) != ROCE_PORT)
 }
@@ -436,7 +439,8 @@ struct Transport<'a> {
     icrc: u32,
 }
 
-/// Parses the UDP payload of a RoCE v2 packet. Always inlined, for the reason that [`Bth::parse`] states.
+/// Parses the UDP payload of a RoCE v2 packet. Always inlined, because a result returned through memory causes a
+/// store-forwarding stall.
 #[inline(always)]
 fn parse_transport(bytes: &[u8]) -> Result<Transport<'_>, ParseError> {
     let (header, rest) = take::<{ Bth::LEN }>(bytes)?;

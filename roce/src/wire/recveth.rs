@@ -10,15 +10,15 @@
 /// Receive extended transport header, 8 bytes, of a numbered SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvEth {
-    /// Recv WQE sequence number: SENDs and WRITEs with immediate that the connection has sent before this SEND,
-    /// modulo 2^32.
+    /// Recv WQE sequence number: the number of SENDs and WRITEs with immediate that the requester has sent on the
+    /// connection before this SEND, modulo 2^32.
     pub recv_seq: u32,
     /// Index of the packet in its message: 0 in the first packet.
     pub packet: u32,
 }
 
 impl RecvEth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
     /// Decodes the header; every bit pattern is valid.

@@ -5,7 +5,7 @@ use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Offsets of headers in frames without VLAN tag, in bytes.
+/// Offsets in bytes of IP header, base transport header (IPv4) and UDP header (IPv6) in frames without VLAN tag.
 const IP: usize = EthHeader::LEN;
 const BTH_V4: usize = IP + Ipv4Header::LEN + UdpHeader::LEN;
 const UDP_V6: usize = IP + Ipv6Header::LEN;
@@ -107,7 +107,7 @@ fn lengths_must_agree() {
             mend_checksum(f);
         }
     };
-    // The valid packet has 52 bytes: 20 IP, 8 UDP, 12 BTH, 5 payload, 3 pad, 4 ICRC.
+    // The IP packet of a valid frame has 52 bytes: 20 IP, 8 UDP, 12 BTH, 5 payload, 3 pad, 4 ICRC.
     assert_eq!(after(false, set_ip_len(52 + 1)), Truncated);
     assert_eq!(after(false, set_ip_len(52 - 1)), LengthMismatch);
     assert_eq!(after(false, set_ip_len(19)), LengthMismatch, "shorter than its own header");

@@ -14,7 +14,7 @@ pub struct Reth {
 }
 
 impl Reth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 16;
 
     /// Decodes the header; every bit pattern is valid.

@@ -27,13 +27,13 @@ pub struct SackEth {
 }
 
 impl SackEth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
-    /// The only version defined.
+    /// Version of the SACK format; 1 is the only version.
     pub const VERSION: u8 = 1;
 
-    /// Words of the longest bitmap: 4,096 PSNs, 512 bytes.
+    /// Number of 32-bit words of the longest bitmap: 4,096 PSNs, 512 bytes.
     pub(crate) const BITMAP_WORDS_MAX: usize = 128;
 
     /// Decodes the header; every bit pattern is valid, and unknown flags are ignored.
@@ -50,7 +50,7 @@ impl SackEth {
     }
 }
 
-/// Iterates over the words of the bitmap in `payload`. Ignores bytes after the last whole word, or after
+/// Iterates over the 32-bit words of the bitmap in `payload`. Ignores bytes after the last whole word, and bytes after
 /// `SackEth::BITMAP_WORDS_MAX` words.
 pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
     let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);

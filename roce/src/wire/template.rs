@@ -15,10 +15,10 @@ use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of the IP header (IPv4, IPv6), UDP header and base transport header.
+/// Length in bytes of IP header (IPv4, IPv6), UDP header and base transport header.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
-/// Bytes of the Ethernet header, without and with a VLAN tag.
+/// Length in bytes of the Ethernet header, without and with a VLAN tag.
 const ETH_LEN: usize = EthHeader::LEN;
 const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 
@@ -31,9 +31,9 @@ pub struct HeaderSpec {
     pub dst_mac: Mac,
     /// Tag control information of the VLAN tag; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// Source address.
+    /// Source IP address.
     pub src: Gid,
-    /// Destination address, of the same IP family as `src`.
+    /// Destination IP address, of the same IP family as `src`.
     pub dst: Gid,
     /// Traffic class (IPv4: type of service): DSCP (6 bits) and ECN (2 bits).
     pub tclass: u8,
@@ -87,9 +87,9 @@ impl HeaderSpec {
     "source GID {src} and destination GID {dst} are of two IP families; choose a source GID of the destination's family"
 )]
 pub struct MixedFamilies {
-    /// Source address.
+    /// Source IP address.
     pub src: Gid,
-    /// Destination address.
+    /// Destination IP address.
     pub dst: Gid,
 }
 
@@ -110,7 +110,7 @@ pub struct PacketSpec {
     pub psn: Psn,
     /// IPv4 identification; ignored for IPv6.
     pub ip_id: u16,
-    /// Payload bytes without pad.
+    /// Length of the payload in bytes, without pad.
     pub payload_len: usize,
 }
 
@@ -142,7 +142,7 @@ impl FrameParts<'_> {
         self.ext(ExtHeader::Aeth).map(|bytes| aeth.write(bytes))
     }
 
-    /// Writes the immediate data; `None` if the opcode carries no immediate data.
+    /// Writes the immediate data; `None` if the opcode has no immediate data.
     #[must_use]
     pub fn set_immdt(&mut self, imm: u32) -> Option<()> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt { imm }.write(bytes))
@@ -201,12 +201,13 @@ impl FrameParts<'_> {
 /// "Don't fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 until [`HeaderTemplate::set_mig_req`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
-    /// The headers: the first `header_len()` bytes.
+    /// The headers in the first `header_len()` bytes; the bytes after the headers are unused.
     bytes: [u8; VLAN_LEN + V6_LEN],
     is_ipv6: bool,
     has_vlan: bool,
     mig_req: bool,
-    /// Sum of the 16-bit words of the IPv4 header, with length, identification and checksum 0; 0 for IPv6.
+    /// Sum of the 16-bit words of the IPv4 header, in which length, identification and checksum are 0. For IPv6 the sum
+    /// is 0.
     ipv4_sum: u32,
     /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
     header_crc: u32,
@@ -357,7 +358,7 @@ impl HeaderTemplate {
         Some(())
     }
 
-    /// Returns the sum of the 16-bit words of the IPv4 header in `bytes`, for `ipv4_sum`.
+    /// Returns the sum of the 16-bit words of the IPv4 header in `bytes`; the caller stores this sum in `ipv4_sum`.
     fn sum_ipv4(&self) -> u32 {
         self.bytes.get(self.l3_offset()..).and_then(|b| b.first_chunk()).map_or(0, ipv4::word_sum)
     }
@@ -367,8 +368,8 @@ impl HeaderTemplate {
         if self.has_vlan { VLAN_LEN } else { ETH_LEN }
     }
 
-    /// Writes the headers of an IPv4 frame, `LEN` bytes with the IP header at offset `L3`, and returns the bytes
-    /// after the headers. `None` if the IP packet exceeds 65,535 bytes.
+    /// Writes the headers of an IPv4 frame, which have `LEN` bytes with the IP header at offset `L3`, and returns the
+    /// bytes after the headers. `None` if the IP packet would exceed 65,535 bytes.
     fn fill_v4<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -388,7 +389,8 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// Writes the headers of an IPv6 frame, as `fill_v4` does for IPv4. `None` if the IP payload exceeds 65,535 bytes.
+    /// Writes the headers of an IPv6 frame, which have `LEN` bytes with the IP header at offset `L3`, and returns the
+    /// bytes after the headers. `None` if the IP payload would exceed 65,535 bytes.
     fn fill_v6<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],

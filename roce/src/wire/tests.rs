@@ -1,5 +1,5 @@
-//! Properties of whole frames: [`Packet::parse`] and etherparse read back the fields that [`HeaderTemplate`] wrote; no
-//! received frame causes a panic; the ICRC covers all bits except the masked bits.
+//! Tests of whole frames: [`Packet::parse`] and the crate etherparse read back the fields that [`HeaderTemplate`]
+//! wrote; no received frame causes a panic; the ICRC covers all bits except the masked bits.
 
 use super::*;
 use crate::id::{Gid, Mac, Msn, PKey, QKey, Qpn, RKey};
@@ -88,7 +88,8 @@ fn any_header() -> impl Strategy<Value = HeaderSpec> {
     )
 }
 
-/// Generates payload lengths: 3 of 4 near a path MTU or a block size of the ICRC computation, the rest in 0..=4096.
+/// Generates payload lengths in bytes: three of four are near a path MTU or a block size of the ICRC computation, one
+/// of four is any length from 0 to 4096.
 fn any_payload_len() -> impl Strategy<Value = usize> {
     let near = prop::sample::select(vec![0usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4092]);
     prop_oneof![3 => (near, 0..=4usize).prop_map(|(a, b)| a + b), 1 => 0..=4096usize]
@@ -303,7 +304,8 @@ proptest! {
     }
 }
 
-/// Parses a frame. If `frame` is valid, calls every accessor and asserts that etherparse finds the same length.
+/// Parses a frame. If `frame` is a valid RoCE packet, calls every accessor and asserts that etherparse finds the same
+/// length of the UDP payload.
 fn look_at_everything(frame: &[u8]) {
     let Ok(packet) = Packet::parse(frame) else { return };
     let ext = [

@@ -1,4 +1,4 @@
-//! UDP header, and the source port by which equal-cost multipath spreads flows.
+//! UDP header, and the choice of the UDP source port, by which equal-cost multipath spreads flows.
 
 use crate::id::Qpn;
 
@@ -19,7 +19,7 @@ pub struct UdpHeader {
 }
 
 impl UdpHeader {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
     /// Decodes the header; every bit pattern is valid.
@@ -50,11 +50,11 @@ pub const fn udp_source_port(flow_label: u32) -> u16 {
     0xC000 | ((label ^ (label >> 14)) & 0x3FFF) as u16
 }
 
-/// Returns the flow label (20 bits) of a connection whose address vector has flow label 0. Because the function is
-/// symmetric, both directions of a connection use the same UDP source port.
+/// Returns the flow label (20 bits) of a connection whose address vector has flow label 0. Both directions of a
+/// connection use the same UDP source port, because the result does not depend on the order of the QPNs.
 pub const fn flow_label_from_qpns(local: Qpn, remote: Qpn) -> u32 {
     let product = local.value() as u64 * remote.value() as u64;
-    // XORs the 48 bits of the product into 20 bits, so that every bit has an effect.
+    // XORs the 48 bits of the product into 20 bits, so that every bit of the product has an effect.
     ((product ^ (product >> 20) ^ (product >> 40)) & 0xF_FFFF) as u32
 }
 

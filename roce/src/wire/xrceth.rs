@@ -8,7 +8,7 @@ pub struct XrcEth {
 }
 
 impl XrcEth {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
     /// Decodes the header; every bit pattern is valid.
