@@ -3,12 +3,12 @@
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Replies to one source in a burst: the size of its token bucket.
+/// Largest number of replies to one source MAC in a burst: the size of its token bucket.
 pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
-/// Time between two replies to one source after the burst: 1 ms, so a thousand per second.
+/// Time between two replies to one source MAC after the burst: 1 ms, so 1000 replies per second.
 pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
-/// Token buckets at most. A further source replaces the bucket filled longest ago, so memory is bounded for any number
-/// of sources. [`super::ANSWERS_WAITING_MAX`] bounds the replies to all sources together.
+/// Largest number of token buckets. A further source replaces the bucket filled longest ago, so memory is bounded for
+/// any number of sources. [`super::ANSWERS_WAITING_MAX`] bounds the replies to all sources together.
 pub(crate) const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Credits `source` with the tokens earned up to `now`, then takes a token. Returns false if `source` has no token.
+    /// Credits the bucket of `source` with the tokens due up to `now`, then takes a token. Returns false if the bucket
+    /// has no token.
     pub(super) fn charge(&mut self, source: Mac, now: Instant) -> bool {
         let Some(bucket) = self.bucket_of(source, now) else { return false };
         let elapsed_nanos = now.nanos_since(bucket.filled_at);

@@ -3,16 +3,16 @@
 //! ```text
 //!              lookup                    reply
 //!   (none) ----------> Incomplete ------------------> Known <------------- reply --------------+
-//!       ^                  |  no reply within           |  lookup of a stale entry, or a claim |
+//!       ^                  |  no reply within           |  lookup after FRESH_NANOS or a claim |
 //!       | evicted          v  ASK_WAIT_NANOS            v  of another Ethernet address         |
 //!       +------------- Failed <---- no reply ----- Probing: unicast queries, then broadcast ---+
 //!                          |  lookup after FAILED_HOLD_NANOS, or a claim
 //!                          +-------> Incomplete
 //! ```
 //!
-//! A received frame never creates an entry, so received frames cannot fill the cache. Of received frames, only a reply
-//! to an outstanding query changes an Ethernet address; an address in use is replaced only after it has not replied to
-//! the unicast queries of a verification ([`PROBE_WAIT_NANOS`]). A claim starts a verification, at most once per
+//! A received frame never creates an entry, so received frames cannot fill the cache. Only a reply to an outstanding
+//! query changes the Ethernet address of an entry. An address in use is replaced only after it has not replied to the
+//! unicast queries of a verification ([`PROBE_WAIT_NANOS`]). A claim starts a verification, at most once per
 //! [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,20 +21,21 @@ use std::net::IpAddr;
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Cache entries at most; a subnet of a cluster commonly has fewer hosts.
+/// Largest number of cache entries; a subnet of a cluster commonly has fewer hosts.
 pub(crate) const NEIGHBOURS_MAX: usize = 1024;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
 
-/// Wait for the reply to each broadcast or multicast query. The first waits are short, so that a lost query does
-/// not delay a connection for long.
+/// Wait times for the reply to the first, second, third and fourth broadcast or multicast query. The first times are
+/// short, so that a lost query does not delay a connection for long.
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
-/// Wait for the reply to each unicast query to the Ethernet address in use, before queries are broadcast.
+/// Wait times for the reply to the first, second and third unicast query to the Ethernet address in use; broadcast or
+/// multicast queries follow.
 pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
-/// Minimum time from a reply to the next verification started by a claim: 1 s. So the first query after the claim of a
-/// neighbour that has moved is delayed by at most 1 s.
+/// Minimum time from a reply to the next verification that a claim starts: 1 s. So, if a neighbour has moved and claims
+/// its address, the first query follows within 1 s.
 pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 /// Time after a reply until a lookup verifies the Ethernet address (RFC 4861, REACHABLE_TIME): 30 s.
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
@@ -43,23 +44,25 @@ const FAILED_HOLD_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Result of a lookup.
+/// Result of looking up the Ethernet address for an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// The Ethernet address for frames to this destination.
+    /// The Ethernet address for frames to the IP address: that of the neighbour, or of the gateway.
     Known(Mac),
-    /// A query is due or outstanding; resolve again when [`super::Neighbour::generation`] has changed.
+    /// The Ethernet address is not known yet: a query is due or outstanding. The caller resolves the address again when
+    /// [`super::Neighbour::generation`] has changed.
     Pending,
     /// No neighbour replied, the cache is full, or the address is neither on the link nor behind a gateway.
     Unreachable,
 }
 
-/// Source of the Ethernet address of an entry.
+/// Source of the Ethernet address of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// Replies, or the kernel. A reply may change the entry, and a new entry may evict this entry.
+    /// The address is from a reply, or from the kernel. A reply may change the entry, and a new entry may evict the
+    /// entry.
     Asked,
-    /// The configuration. The entry is neither evicted nor changed by received frames.
+    /// The address is from the configuration. The entry is neither evicted nor changed by received frames.
     Configured,
 }
 
@@ -70,15 +73,16 @@ enum State {
         asks: usize,
         due: Instant,
     },
-    /// `mac` is in use. A verification starts with a lookup at or after `fresh_until`, or at `settled_until` at the
-    /// earliest because of a claim of another Ethernet address.
+    /// `mac` is in use. A verification starts with a lookup at `fresh_until` or later. A claim of another Ethernet
+    /// address starts a verification too, but not before `settled_until`.
     Known {
         mac: Mac,
         fresh_until: Instant,
         settled_until: Instant,
     },
-    /// `mac` is in use and is being verified: by unicast queries first, then by broadcast. `asks` and `due` as in
-    /// `Incomplete`. `claimed` is true if a claim started the verification.
+    /// `mac` is in use and is being verified. `asks` queries have been sent, unicast first, then broadcast or
+    /// multicast; at `due` the next query is sent, or the entry fails. `claimed` is true if a claim started the
+    /// verification.
     Probing {
         mac: Mac,
         asks: usize,
@@ -111,7 +115,8 @@ impl State {
         }
     }
 
-    /// Returns the destination of the outstanding query, `Some(None)` for broadcast; `None` if no query is outstanding.
+    /// Returns the destination of the outstanding query: `Some(None)` for broadcast or multicast, `None` if no query is
+    /// outstanding.
     fn asked(self) -> Option<Option<Mac>> {
         match self {
             State::Incomplete { asks, .. } if asks > 0 => Some(None),
@@ -130,7 +135,8 @@ struct Entry {
     used: Instant,
 }
 
-/// A query for `ip` to send: unicast to `probe`, the Ethernet address to verify, or broadcast if `probe` is `None`.
+/// A query for `ip` to send: unicast to `probe`, the Ethernet address to verify; broadcast or multicast if `probe` is
+/// `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) ip: IpAddr,
@@ -173,12 +179,12 @@ impl Cache {
         self.entries.get(&ip)?.state.mac()
     }
 
-    /// Returns whether `ip` has an entry, in any state.
+    /// Returns whether the cache has an entry for `ip`, in any state.
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         self.entries.contains_key(&ip)
     }
 
-    /// Returns the number of entries, in any state.
+    /// Returns the number of cache entries, in any state.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -188,8 +194,8 @@ impl Cache {
         self.timers.iter().map(|&(_, ip)| ip)
     }
 
-    /// Looks up the neighbour `ip`. Schedules a query if `ip` has no entry, a stale entry, or an entry that failed
-    /// `FAILED_HOLD_NANOS` ago or earlier.
+    /// Looks up the neighbour `ip`. Schedules a query if `ip` has no entry, or an entry that is due for verification,
+    /// or an entry that failed `FAILED_HOLD_NANOS` ago or earlier.
     pub(super) fn lookup(&mut self, ip: IpAddr, now: Instant) -> Resolution {
         let Some(entry) = self.entries.get_mut(&ip) else {
             return self.ask_first(ip, now);
@@ -221,8 +227,8 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Returns the next query that is due at `now`, and rearms its timer. Sets entries that have used up all queries to
-    /// `Failed`.
+    /// Returns the next query that is due at `now`, and rearms the timer of its entry. Sets entries to `Failed` for
+    /// which all queries have been sent without a reply.
     pub(super) fn next_ask(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(due, ip)) = self.timers.first() {
             if due > now {
@@ -249,7 +255,8 @@ impl Cache {
     }
 
     /// Processes a reply that gives `mac` for `ip`. If no query for `ip` is outstanding, or the outstanding query was
-    /// sent to another Ethernet address, the reply counts as a claim. Returns false under the conditions of `on_claim`.
+    /// sent to another Ethernet address, processes the reply as a claim. Returns false if `ip` has no entry, or if the
+    /// reply contradicts an entry of the configuration.
     pub(super) fn on_answer(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> bool {
         let Some(state) = self.entries.get(&ip).map(|entry| entry.state) else { return false };
         if state.asked().is_none_or(|asked| asked.is_some_and(|asked| asked != mac)) {
@@ -286,8 +293,8 @@ impl Cache {
         true
     }
 
-    /// Sets the Ethernet address of `ip` until the next call for `ip` or `forget`. Returns false if the cache is full
-    /// and no entry may be evicted.
+    /// Sets the Ethernet address of `ip`, which is not verified later. Returns false if the cache is full and no entry
+    /// may be evicted.
     pub(super) fn set(&mut self, ip: IpAddr, mac: Mac, origin: Origin) -> bool {
         let state = State::Known { mac, fresh_until: FOREVER, settled_until: FOREVER };
         if self.mac_of(ip) != Some(mac) {
@@ -319,8 +326,8 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// If the cache is full, evicts the least recently looked up entry of origin `Asked` without a due or outstanding
-    /// query. Returns false if no entry may be evicted.
+    /// If the cache is full, evicts, of the entries of origin `Asked` without a due or outstanding query, the entry
+    /// whose last lookup was longest ago. Returns false if no entry may be evicted.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;
@@ -336,7 +343,7 @@ impl Cache {
     }
 }
 
-/// Returns the state that follows `state` when a query is sent at `now`; `None` if all queries have been sent.
+/// Returns the state after a query is sent at `now`; `None` if all queries have been sent.
 fn next_question(state: State, now: Instant) -> Option<State> {
     match state {
         State::Incomplete { asks, .. } => {
@@ -367,7 +374,7 @@ mod tests {
         Instant::from_nanos(millis * MILLISECOND_NANOS)
     }
 
-    /// Returns time in milliseconds and destination of each query, until no timer of the cache runs.
+    /// Returns the time in milliseconds and the destination of each query, until no timer of the cache runs.
     fn ask_times(cache: &mut Cache) -> Vec<(u64, Option<Mac>)> {
         let mut times = Vec::new();
         while let Some(due) = cache.next_due() {

@@ -28,7 +28,7 @@ fn advertisement(from: Mac, to: &str, solicited: bool, mac: Mac) -> Vec<u8> {
     icmpv6(from, "2001:db8::2", to, 255, Icmpv6Type::NeighborAdvertisement(flags), &payload)
 }
 
-/// Returns frames that claim the addresses of B for `mac`.
+/// Returns frames of all kinds in which the station `STRANGER` gives `mac` as the MAC of an address of B.
 fn claims(mac: Mac) -> Vec<Vec<u8>> {
     let own = (A_MAC, "10.0.0.1");
     let claimed = (mac, "10.0.0.2");

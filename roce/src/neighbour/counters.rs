@@ -25,29 +25,30 @@ counters! {
         echo_requests_rx,
         /// ICMP and ICMPv6 echo replies sent.
         echo_replies_tx,
-        /// Frames dropped because of another protocol or station, or without effect; on a shared port all frames.
+        /// Frames dropped because they are of another protocol, for another station, or without effect. On a shared
+        /// port, all frames that are not RoCE.
         ignored,
         /// Frames dropped because they violate their protocol, or because of a wrong checksum.
         malformed,
-        /// Frames dropped because of their VLAN: it is not the VLAN of the address to which the frame refers.
+        /// Frames dropped because their VLAN is not the VLAN of the address to which they refer.
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,
-        /// Frames that claim, for a neighbour, another Ethernet address than the address in use.
+        /// Frames that claim an Ethernet address for a neighbour other than the address in use.
         moves_claimed,
-        /// Verifications started by a claim (`moves_claimed`) that the address in use answered.
+        /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the address in use.
         moves_refuted,
-        /// Neighbours whose Ethernet address was replaced, because another address replied and the old address did not.
+        /// Replacements of a neighbour's Ethernet address, because another address replied and the old address did not.
         moves_followed,
         /// Queries and echo requests dropped by the rate limit of their source, or because the reply queue was full.
         rate_limited,
         /// Queries and announcements dropped because their queue was full, or because no frame could be built.
         tx_dropped,
-        /// Cache entries evicted to make room for a new entry.
+        /// Entries of the neighbour cache evicted to make room for a new entry.
         evicted,
-        /// Cache entries that failed: no neighbour replied, or the kernel found no neighbour.
+        /// Entries of the neighbour cache that failed, because no neighbour replied or the kernel found no neighbour.
         unanswered,
-        /// Lookups that failed because the cache was full and no entry could be evicted.
+        /// Lookups that failed because the neighbour cache was full and no entry could be evicted.
         cache_full,
     }
 }

@@ -26,8 +26,8 @@ pub(super) struct Link {
     pub(super) vlan: Option<u16>,
 }
 
-/// Starts a frame, up to the IP or ARP header. Each arm adds that header, because before it the type of the builder
-/// depends on the VLAN tag.
+/// Starts a frame: Ethernet header, VLAN tag if any, and IP or ARP header. Both arms add the IP or ARP header, because
+/// the type of the builder before this header depends on the VLAN tag.
 macro_rules! start {
     ($link:expr, $next:ident ( $($argument:expr),* )) => {{
         let link = $link;
@@ -91,12 +91,13 @@ pub(super) fn advertisement(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
 }
 
-/// Returns the target address and a link-layer address option: 16 + 8 bytes.
+/// Returns the payload of a neighbour solicitation or advertisement: 16 bytes target address, 8 bytes option with the
+/// link-layer address `mac`.
 fn discovery_payload(target: Ipv6Addr, option: NdpOptionType, mac: Mac) -> Vec<u8> {
     [&target.octets()[..], &[option.0, 1], &mac.0].concat()
 }
 
-/// Builds the reply to an ICMP echo request (RFC 792).
+/// Builds the reply to the ICMP echo request `echo` with `payload` (RFC 792).
 pub(super) fn echo_reply_v4(
     link: Link,
     source: Ipv4Addr,
@@ -109,7 +110,7 @@ pub(super) fn echo_reply_v4(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
 }
 
-/// Builds the reply to an ICMPv6 echo request (RFC 4443, 4.2).
+/// Builds the reply to the ICMPv6 echo request `echo` with `payload` (RFC 4443, 4.2).
 pub(super) fn echo_reply_v6(
     link: Link,
     source: Ipv6Addr,

@@ -5,14 +5,14 @@
 //!   index 1 ...  IPv4 (as ::ffff:a.b.c.d) and IPv6 addresses, in the order added
 //! ```
 //!
-//! The index of an address does not change until the address is removed, because queue pairs refer to an address by
-//! its index. The next address added gets the lowest index of a removed entry.
+//! The index of an address does not change until the address is removed, because queue pairs refer to an address by its
+//! index. The next address added gets the lowest index that a removed address has left empty.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::id::{Gid, Mac};
 
-/// Entries of a GID table at most; verbs has 8 bits for the source GID index (`sgid_index`).
+/// Largest number of entries of a GID table; verbs has 8 bits for the source GID index (`sgid_index`).
 pub const GIDS_MAX: usize = 128;
 
 /// Index of the link-local GID, which is derived from the Ethernet address.
@@ -30,7 +30,7 @@ pub struct GidEntry {
     pub prefix_bits: u8,
     /// VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// True if `take_unannounced` has returned the address.
+    /// True if `take_unannounced` has returned the address to be announced to neighbours.
     pub(super) announced: bool,
 }
 
@@ -57,37 +57,37 @@ impl GidEntry {
 /// Reason why an address cannot be added to, or removed from, the GID table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GidError {
-    /// The address is not a unicast address.
+    /// The address to be added is not a unicast address.
     #[error("{0} is not an address of one interface; give a unicast address such as 10.0.0.1/24")]
     NotUnicast(IpAddr),
-    /// The prefix is longer than the address.
+    /// The prefix of the address to be added is longer than the address.
     #[error("{ip}/{prefix_bits}: the prefix of this address has at most {max_bits} bits")]
     Prefix {
-        /// The address.
+        /// The address to be added.
         ip: IpAddr,
         /// The prefix length given, in bits.
         prefix_bits: u8,
         /// The longest prefix of the address's IP family, in bits: 32 or 128.
         max_bits: u8,
     },
-    /// The VLAN identifier is not in 1 to 4094.
+    /// The VLAN identifier given is not in 1 to 4094.
     #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
     Vlan(u16),
-    /// The address is in the table, with another prefix or VLAN.
+    /// The table has the address already, with another prefix or VLAN.
     #[error("{ip} is GID {index} already, with another prefix or VLAN; remove it first")]
     Present {
-        /// The address.
+        /// The address to be added.
         ip: IpAddr,
         /// GID index of the address.
         index: usize,
     },
-    /// All [`GIDS_MAX`] entries are used.
+    /// All [`GIDS_MAX`] entries of the table are used.
     #[error("no room for {0}: the GID table holds {GIDS_MAX} addresses; remove one first")]
     Full(IpAddr),
-    /// The link-local GID cannot be removed.
+    /// The address to be removed is the link-local GID, which is always present.
     #[error("GID 0 is made from the Ethernet address and cannot be removed")]
     LinkLocal,
-    /// The address is not in the table.
+    /// The address to be removed is not in the table.
     #[error("{0} is not an address of this port")]
     Absent(IpAddr),
 }
@@ -107,7 +107,7 @@ impl GidTable {
         GidTable { entries: vec![Some(link_local)], generation: 0 }
     }
 
-    /// Creates the table as [`GidTable::new`] does, but with the link-local GID on `vlan`.
+    /// Creates the table of a port with Ethernet address `mac`. The only entry is the link-local GID, on `vlan`.
     pub(super) fn on_vlan(mac: Mac, vlan: Option<u16>) -> Result<Self, GidError> {
         let mut table = GidTable::new(mac);
         check_vlan(vlan)?;
@@ -115,8 +115,8 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Adds `ip` with a prefix of `prefix_bits` bits, and returns its index. If the table has an equal entry already,
-    /// returns the index of that entry.
+    /// Adds the address `ip` with a prefix of `prefix_bits` bits, and returns its index. If the table has an equal
+    /// entry already, returns the index of that entry.
     pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
         let gid = Gid::from(ip);
         let ip = gid.ip();
@@ -143,7 +143,7 @@ impl GidTable {
         Ok(index)
     }
 
-    /// Removes `ip`. Its index stays empty until `add` reuses the index.
+    /// Removes the address `ip`. Its index stays empty until `add` reuses the index.
     pub fn remove(&mut self, ip: IpAddr) -> Result<(), GidError> {
         let (index, _) = self.find(ip).ok_or(GidError::Absent(ip))?;
         if index == LINK_LOCAL_INDEX {
@@ -156,7 +156,7 @@ impl GidTable {
         Ok(())
     }
 
-    /// Returns the entry at `index`; `None` if `index` is empty or past the end.
+    /// Returns the entry at GID index `index`; `None` if the index is empty or past the end of the table.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
         self.entries.get(index)?.as_ref()
     }
@@ -176,7 +176,7 @@ impl GidTable {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
     }
 
-    /// Returns one more than the highest index ever used. Indices below this number may be empty.
+    /// Returns one more than the highest GID index ever used. Lower indices may be empty.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -199,7 +199,8 @@ impl GidTable {
             if own == destination {
                 return Some(u16::MAX);
             }
-            // The scope of a multicast destination selects the scope of the source address.
+            // An IPv6 multicast destination of at most link-local scope needs the link-local source, a wider scope a
+            // source that is not link-local. An IPv4 multicast destination accepts every IPv4 source.
             let local = is_link_scope(destination);
             if destination.is_multicast() {
                 return (entry.gid.is_link_local() == local || own.is_ipv4()).then_some(1);

@@ -1,10 +1,9 @@
 //! Neighbours on the link: the IP addresses of the port, and the MACs of neighbours.
 //!
-//! On a dedicated port ([`Mode::Dedicated`]) the engine answers ARP, IPv6 neighbour discovery and ICMP echo, because
-//! no kernel uses the port. On a shared port ([`Mode::Shared`]) the kernel answers: the device looks up the addresses
-//! of [`Neighbour::wanted`] in the kernel and calls [`Neighbour::set_neighbour`].
-//! A query is an ARP request or a neighbour solicitation; a reply is an ARP reply, a neighbour advertisement or
-//! an echo reply.
+//! On a dedicated port ([`Mode::Dedicated`]) the engine answers ARP, IPv6 neighbour discovery and ICMP echo, because no
+//! kernel uses the port. On a shared port ([`Mode::Shared`]) the kernel answers: the caller of the engine looks up the
+//! addresses of [`Neighbour::wanted`] in the kernel and passes their MACs to [`Neighbour::set_neighbour`]. A query is
+//! an ARP request or a neighbour solicitation; a reply is an ARP reply, a neighbour advertisement or an echo reply.
 //!
 //! ```text
 //!   resolve(dst) --> next hop: dst if on the link, else gateway --> cache --> Known | Pending | Unreachable
@@ -51,18 +50,18 @@ pub use cache::Resolution;
 pub use counters::NeighbourCounters;
 pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable};
 
-/// Queries and announcements queued at most: the announcements of a full GID table, and as many queries. Further
-/// frames are dropped and counted (`tx_dropped`).
+/// Largest number of queued queries and announcements: the announcements of a full GID table, and as many queries.
+/// Further frames are dropped and counted (`tx_dropped`).
 const TX_QUEUE_FRAMES_MAX: usize = 2 * GIDS_MAX;
-/// Replies queued at most. While the queue is full, received queries and echo requests are dropped (`rate_limited`), so
-/// that replies are built no faster than polls send them.
+/// Largest number of queued replies. While the queue is full, received queries and echo requests are dropped
+/// (`rate_limited`), so that replies are built no faster than polls send them.
 const ANSWERS_WAITING_MAX: usize = 32;
 /// Minimum time between two address conflicts that [`Neighbour::take_conflict`] returns: 1 s.
 const CONFLICT_INTERVAL_NANOS: u64 = 1_000_000_000;
-/// Queries that a call of `poll_transmit` builds at most.
+/// Largest number of queries that one call of `poll_transmit` builds.
 const ASKS_PER_CALL: usize = 16;
 
-/// Kind of the port, which decides whether stack or kernel answers ARP, neighbour discovery and ICMP echo.
+/// Kind of the port, which decides whether the stack or the kernel answers ARP, neighbour discovery and ICMP echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Dedicated port: the stack sends queries and replies.
@@ -76,13 +75,13 @@ pub enum Mode {
 pub struct NeighbourConfig {
     /// The port's Ethernet address.
     pub mac: Mac,
-    /// Dedicated or shared port.
+    /// Kind of the port: dedicated or shared.
     pub mode: Mode,
-    /// IP addresses of the port and their prefix lengths in bits; they become GID 1, GID 2 and so on.
+    /// IP addresses of the port and their prefix lengths in bits, in the order of their GID indices: 1, 2 and so on.
     pub gids: Vec<(IpAddr, u8)>,
-    /// Next hop to IPv4 addresses off the link; if `None`, such addresses are unreachable. Unused on a shared port.
+    /// Next hop to IPv4 addresses off the link; if `None`, these addresses are unreachable. Unused on a shared port.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// Next hop to IPv6 addresses off the link; if `None`, such addresses are unreachable. Unused on a shared port.
+    /// Next hop to IPv6 addresses off the link; if `None`, these addresses are unreachable. Unused on a shared port.
     pub gateway_v6: Option<Ipv6Addr>,
     /// VLAN of the addresses in `gids`, of GID 0 and of the gateways: 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
@@ -93,7 +92,8 @@ pub struct NeighbourConfig {
 pub struct Conflict {
     /// The IP address that the frame of the other station claims.
     pub ip: IpAddr,
-    /// The Ethernet address that the frame gives for `ip`; this port's own if the Ethernet address is in conflict.
+    /// The Ethernet address that the frame gives for `ip`. If this is the port's own Ethernet address, the conflict is
+    /// about the Ethernet address.
     pub mac: Mac,
 }
 
@@ -105,18 +105,18 @@ pub struct Neighbour {
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
     gids: GidTable,
-    /// Generation of `gids` at the last announcement; `None` before the first announcement.
+    /// Value of [`GidTable::generation`] at the last announcement; `None` before the first announcement.
     announced: Option<u64>,
     cache: Cache,
     budget: Budget,
-    /// Queries and announcements to send.
+    /// Queries and announcements to send, oldest first.
     questions: VecDeque<Vec<u8>>,
-    /// Replies to send.
+    /// Replies to send, oldest first.
     answers: VecDeque<Vec<u8>>,
     conflict: Option<Conflict>,
-    /// Conflicts before this time are counted, but not stored in `conflict`.
+    /// Address conflicts before this time are counted, but not stored in `conflict`.
     conflict_due: Instant,
-    /// The frame that `poll_transmit` returned last.
+    /// The frame that the last call of `poll_transmit` returned.
     sending: Vec<u8>,
     counters: NeighbourCounters,
 }
@@ -175,8 +175,8 @@ impl Neighbour {
         }
     }
 
-    /// Returns `dst` if `dst` is on the link, else the gateway of its IP family. On a shared port returns any unicast
-    /// `dst`, because the kernel applies its own routes.
+    /// Returns `dst` if `dst` is on the link, else the gateway for the IP family of `dst`. On a shared port returns
+    /// every unicast `dst`, because the kernel applies its own routes.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;
@@ -190,33 +190,34 @@ impl Neighbour {
         }
     }
 
-    /// Returns whether `ip` is in the subnet of an address of this port. The source MAC of frames from `ip` is then the
-    /// MAC of the host of `ip`, not of a gateway.
+    /// Returns whether `ip` is in the subnet of an address of this port. If so, the source MAC of frames from `ip` is
+    /// the MAC of the host of `ip`, not of a gateway.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|(_, entry)| entry.is_on_link(ip))
     }
 
-    /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed. A caller with a pending
-    /// address calls `resolve` after such a change only.
+    /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed. A caller that received
+    /// [`Resolution::Pending`] calls `resolve` again only after a change of this number.
     pub fn generation(&self) -> u64 {
         self.cache.generation().wrapping_add(self.gids.generation())
     }
 
-    /// Sets the Ethernet address of `ip`, until the next call for `ip`. Received frames do not change
-    /// the entry. Returns false if the cache is full and no entry may be evicted.
+    /// Sets the Ethernet address of the neighbour `ip`; received frames do not change this address. Returns false if
+    /// the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
-        // Because the kernel can be queried again, entries from the kernel may be evicted; configured entries may not.
+        // Entries from the kernel may be evicted, because the kernel can be queried again; configured entries may not
+        // be evicted.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
 
     /// Marks `ip` unreachable, because the kernel found no neighbour: [`Neighbour::resolve`] returns `Unreachable` for
-    /// 1 s. Does not change entries of the configuration.
+    /// 1 s. Does not change entries that the configuration has set.
     pub fn set_unreachable(&mut self, ip: IpAddr, now: Instant) {
         self.cache.give_up(Gid::from(ip).ip(), now);
     }
 
-    /// Returns whether the cache has an entry for `ip`, resolved or not.
+    /// Returns whether the neighbour cache has an entry for `ip`, resolved or not.
     pub fn is_followed(&self, ip: IpAddr) -> bool {
         self.cache.contains(Gid::from(ip).ip())
     }
@@ -226,7 +227,8 @@ impl Neighbour {
         self.cache.len()
     }
 
-    /// Takes the address conflict that no earlier call has returned; at most one conflict per second.
+    /// Returns an address conflict that no earlier call has returned, if there was one. At most one conflict per second
+    /// is stored; further conflicts are only counted.
     pub fn take_conflict(&mut self) -> Option<Conflict> {
         self.conflict.take()
     }
@@ -243,16 +245,17 @@ impl Neighbour {
                 }))
     }
 
-    /// Iterates over the neighbours that are being resolved or verified. On a shared port the caller looks up these
-    /// addresses in the kernel. An address stays in the list until it is resolved or unreachable.
+    /// Iterates over the neighbours that are being resolved or verified. On a shared port the caller looks up their
+    /// MACs in the kernel. An address stays in the list until it is resolved or unreachable.
     pub fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.cache.wanted()
     }
 
-    /// Returns the next frame to send, or `None` if no frame is due at `now`. Each poll of the engine calls this.
+    /// Returns the next frame to send, or `None` if no frame is due at `now`. Each poll of the engine calls this
+    /// function.
     #[inline]
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
-        // Inlined, because in nearly every poll no frame is due.
+        // This check is inlined, because in nearly every poll no frame is due.
         if self.next_deadline().is_none_or(|due| due > now) { None } else { self.next_frame(now) }
     }
 
@@ -292,7 +295,7 @@ impl Neighbour {
     }
 
     /// Announces new addresses of this port by ARP announcement (RFC 5227 section 2.3) or unsolicited neighbour
-    /// advertisement, so that neighbours replace another Ethernet address in their caches.
+    /// advertisement, so that neighbours replace an old Ethernet address of these IP addresses in their caches.
     fn announce(&mut self) {
         if self.mode == Mode::Shared || self.announced == Some(self.gids.generation()) {
             return;
@@ -327,7 +330,7 @@ impl Neighbour {
 
     fn send_ask(&mut self, Ask { ip, probe }: Ask) {
         let source = self.gids.select_for(ip).and_then(|index| self.gids.get(index)).copied();
-        // The port's address in the neighbour's subnet may have been removed since the lookup; then no query is sent.
+        // The port's address in the subnet of `ip` may have been removed since the lookup. Then no query is sent.
         let Some(source) = source else { return };
         match (source.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(target)) => {

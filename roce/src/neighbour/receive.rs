@@ -15,8 +15,8 @@ use super::{ANSWERS_WAITING_MAX, CONFLICT_INTERVAL_NANOS, Conflict, Mode, Neighb
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Longest neighbour discovery message accepted, in bytes: fixed part, a link-layer address, other options. Longer
-/// messages are dropped before their checksum is computed, because otherwise a frame would cost too much time.
+/// Longest neighbour discovery message accepted, in bytes. Longer messages are dropped before their checksum is
+/// computed, because otherwise one frame would cost too much time.
 const ND_BYTES_MAX: usize = 512;
 
 /// Reason to drop a frame.
@@ -34,7 +34,7 @@ enum Refusal {
 
 use Refusal::{Ignored, Malformed, RateLimited, WrongVlan};
 
-/// Ethernet header fields and time of a received frame.
+/// Ethernet header fields of a received frame, and the time of its receipt.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     source: Mac,
@@ -220,7 +220,8 @@ impl Neighbour {
             (frames::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
         } else {
             if link_address.is_some() {
-                // The result is ignored, because the solicitation is answered even if the claim has no effect.
+                // The result of the claim is ignored, because the solicitation is answered even if the claim has no
+                // effect.
                 let _ = self.on_claim(peer.into(), mac, false, arrival);
             }
             (mac, peer)
@@ -243,7 +244,8 @@ impl Neighbour {
     ) -> Result<(), Refusal> {
         let target = IpAddr::V6(target);
         let known = self.cache.mac_of(target);
-        // Without the link-layer address option, an advertisement only confirms a known address that is its source MAC.
+        // An advertisement without the link-layer address option only confirms the Ethernet address in use, if that is
+        // its source MAC.
         let mac = link_address.or(known.filter(|&known| known == arrival.source)).ok_or(Ignored)?;
         self.check_conflict(target, mac, arrival)?;
         if !flags.r#override && known.is_some_and(|known| known != mac) {
@@ -252,8 +254,8 @@ impl Neighbour {
         self.on_claim(target, mac, is_answer, arrival)
     }
 
-    /// Checks an echo request from `peer` to `own` and returns the Ethernet header of the reply. The rate limit is
-    /// charged before the caller computes the checksum, because the checksum costs most.
+    /// Checks an echo request from `peer` to `own` and returns the Ethernet header of the reply. Charges the rate limit
+    /// before the caller computes the checksum, because the checksum takes the most time.
     fn echo_link(&mut self, arrival: Arrival, peer: IpAddr, own: IpAddr) -> Result<Link, Refusal> {
         if !arrival.is_unicast || !self.owns(own, arrival.vlan) {
             return Err(Ignored);
@@ -266,7 +268,8 @@ impl Neighbour {
         Ok(self.link(arrival.source, arrival.vlan))
     }
 
-    /// Charges a reply to the rate limit of the source MAC. Refuses the reply if the limit or the queue is exhausted.
+    /// Charges a reply to the rate limit of the source MAC. Refuses the reply if the limit is reached or the queue of
+    /// replies is full.
     fn charge(&mut self, arrival: Arrival) -> Result<(), Refusal> {
         let may = self.answers.len() < ANSWERS_WAITING_MAX && self.budget.charge(arrival.source, arrival.now);
         if may { Ok(()) } else { Err(RateLimited) }
@@ -290,7 +293,8 @@ impl Neighbour {
         if !is_own_ip && mac != self.mac {
             return Ok(());
         }
-        // If both addresses are of this port, this port sent the frame and the network looped it back: no conflict.
+        // If both the IP and the Ethernet address are of this port, this port sent the frame and the network looped it
+        // back: no conflict.
         if is_own_ip != (mac == self.mac) {
             self.counters.address_conflicts += 1;
             if arrival.now >= self.conflict_due {
@@ -301,8 +305,8 @@ impl Neighbour {
         Err(Ignored)
     }
 
-    /// Passes a reply (`is_answer`) or claim of `mac` for the neighbour `ip` to the cache. Refuses a frame whose VLAN
-    /// is not the neighbour's.
+    /// Passes a reply (`is_answer` is true) or a claim of `mac` for the neighbour `ip` to the cache. Refuses a frame
+    /// whose VLAN is not the VLAN of the neighbour.
     fn on_claim(&mut self, ip: IpAddr, mac: Mac, is_answer: bool, arrival: Arrival) -> Result<(), Refusal> {
         if !self.cache.contains(ip) {
             return Err(Ignored);

@@ -56,7 +56,7 @@ pub(super) fn node_a() -> Neighbour {
     node
 }
 
-/// Passes frames in both directions until neither node sends any.
+/// Passes frames between `a` and `b` in both directions until neither sends a frame.
 pub(super) fn settle(a: &mut Neighbour, b: &mut Neighbour, now: Instant) {
     loop {
         let (from_a, from_b) = (sent(a, now), sent(b, now));
@@ -580,14 +580,14 @@ fn a_shared_port_is_silent_and_hears_from_the_kernel_alone() {
     settle(&mut a, &mut b, START);
     a.handle_frame(&arp(B_MAC, A_MAC, ArpOperation::REPLY, (B_MAC, "10.0.0.2"), (A_MAC, "10.0.0.1")), START);
     assert_eq!(a.counters().ignored, 2);
-    // The kernel also resolves addresses behind a gateway.
+    // The address behind a gateway is wanted, too, because the kernel also resolves such addresses.
     assert_eq!(a.wanted().collect::<Vec<_>>(), [ip("8.8.8.8"), ip("10.0.0.2")]);
 
     let generation = a.generation();
     assert!(a.set_neighbour(ip("10.0.0.2"), B_MAC));
     assert_ne!(a.generation(), generation);
     assert_eq!(a.wanted().collect::<Vec<_>>(), [ip("8.8.8.8")]);
-    // The MAC that `set_neighbour` set stays. The other neighbour becomes unreachable, because the kernel sets no MAC.
+    // The MAC that `set_neighbour` set stays. The neighbour 8.8.8.8 becomes unreachable, because no MAC was set for it.
     let mut sends = 0;
     while let Some(due) = a.next_deadline() {
         sends += sent(&mut a, due).len();
