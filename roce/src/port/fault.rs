@@ -21,16 +21,17 @@ use crate::time::Instant;
 
 /// Largest number of frames that overtake a held frame.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// Polls after which a held frame is passed on in any case, because otherwise the last frame of a burst would be lost.
+/// Polls after which a held frame is passed on in any case, because otherwise the last frame of a burst would stay
+/// held.
 const REORDER_POLLS_MAX: u32 = 64;
 /// Largest number of frames held at once, per direction.
 const HELD_FRAMES_MAX: usize = 64;
 
-/// A probability, stored as the number of draws, of 2^32 equally likely ones, for which the impairment occurs.
+/// Probability of an impairment, stored in units of 2^-32; the largest value, 2^32 - 1, means 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probability(u32);
 
-/// Error of a probability: not a number from 0 to 1.
+/// Error: the probability given is not a number from 0 to 1.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("a chance of `{0}` cannot be; give a number from 0 (never) to 1 (always), as in 0.05 for 5 %")]
 pub struct ChanceError(String);
@@ -70,12 +71,12 @@ impl std::str::FromStr for Probability {
 /// Direction of the frames that a [`Fault`] port impairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultDirection {
-    /// Received frames.
+    /// Impairs received frames.
     Rx,
-    /// Sent frames.
+    /// Impairs sent frames.
     #[default]
     Tx,
-    /// Received and sent frames, each with a random stream of its own.
+    /// Impairs received and sent frames, each with a random stream of its own.
     Both,
 }
 
@@ -123,9 +124,9 @@ pub struct FaultTally {
 /// Counters of the impairments of a [`Fault`] port, per direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
-    /// Received frames.
+    /// Counters of received frames.
     pub rx: FaultTally,
-    /// Sent frames.
+    /// Counters of sent frames.
     pub tx: FaultTally,
 }
 
@@ -293,8 +294,8 @@ impl<P: Port> Fault<P> {
             });
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
-        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate
-        // one.
+        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate a
+        // buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 
@@ -405,7 +406,8 @@ mod tests {
         (receive(&mut b), a.counters().tx)
     }
 
-    /// As `run_tx`, with the impairments at the receiver.
+    /// Sends 1000 frames one by one to a port with impairments of received frames, and polls until no frame is held.
+    /// Returns the frames received.
     fn run_rx(config: FaultConfig) -> (Vec<u32>, FaultTally) {
         let (mut a, b) = Loopback::pair(CAPS, CAPS, 4096);
         let mut b = Fault::new(b, FaultConfig { direction: FaultDirection::Rx, ..config });

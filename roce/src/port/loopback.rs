@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` tests. Receivers drop frames nearly in order, so the first buffer is
-/// free unless the receiver still holds its frame.
+/// Largest number of buffers that `tx_reserve` tests. Receivers drop frames nearly in the order sent, so the first
+/// buffer is free unless the receiver still holds its frame.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -34,7 +34,7 @@ impl AsRef<[u8]> for LoopbackFrame {
     }
 }
 
-/// Frames sent and not received yet, in one direction.
+/// Frames sent and not received yet, in one direction of a pair of ports.
 struct Wire(Mutex<VecDeque<LoopbackFrame>>);
 
 impl Wire {
@@ -43,7 +43,8 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // A panic of another thread cannot leave the queue inconsistent, as no operation on the queue panics midway.
+        // A poisoned lock is used, because no operation on the queue panics midway, so the queue is consistent even
+        // after a panic of another thread.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -66,7 +67,7 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this sender that are not reserved, in the order in which they were sent.
+    /// The buffers of this port that are not reserved, in the order in which they were last sent.
     buffers: VecDeque<Arc<Buffer>>,
     reserved: Vec<Arc<Buffer>>,
     outgoing: Arc<Wire>,
@@ -86,8 +87,8 @@ impl LoopbackPort {
         }
     }
 
-    /// Rotates a free buffer to the front of `buffers`; returns false if none of the first `SEARCH_MAX` buffers is
-    /// free.
+    /// Rotates `buffers` until a free buffer is at the front; returns false if none of the first `SEARCH_MAX` buffers
+    /// is free.
     fn find_free(&mut self) -> bool {
         for _ in 0..self.buffers.len().min(SEARCH_MAX) {
             match self.buffers.front() {
@@ -178,7 +179,7 @@ mod tests {
         let mut held = Vec::new();
         b.rx_burst(&mut held, 8);
         assert!(!send(&mut a, b"3"), "received, but not yet dropped");
-        // The second frame is dropped first: the search skips the buffer of the first.
+        // The second frame is dropped first: the search skips the buffer of the first frame.
         let at = held.pop().unwrap().as_ref().as_ptr();
         assert_eq!(a.tx_reserve(1).unwrap().as_ptr(), at);
         a.tx_flush();

@@ -1,4 +1,5 @@
-//! The Ethernet port under the engine ([`Port`]), a port without hardware, and decorators, each of which wraps a port.
+//! [`Port`], the interface of an Ethernet port to the engine; ports in memory without hardware (`loopback`); and
+//! decorators, each of which wraps a port.
 
 use crate::id::Mac;
 use crate::time::Instant;
@@ -9,7 +10,7 @@ pub mod loopback;
 pub mod pcap;
 mod staging;
 
-/// Bytes of a frame besides its IP packet: Ethernet header with one VLAN tag, no FCS.
+/// Bytes of a frame besides its IP packet: Ethernet header with one VLAN tag; no FCS.
 const ETHERNET_OVERHEAD_BYTES: usize = 14 + 4;
 
 /// Properties of a port that are constant while it is open.
@@ -28,13 +29,13 @@ impl PortCaps {
     }
 }
 
-/// Whether a port transmits the payload of packets.
+/// States whether a port transmits the payload of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Payload is transmitted, and the ICRC computed and checked.
+    /// Payload is transmitted. The sender computes the ICRC, and the receiver checks it.
     Carried,
     /// A simulation transmits headers and lengths only. Payload bytes are unspecified at the receiver, whose memory
-    /// should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is [`PHANTOM_ICRC`], and any other value if the
+    /// should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is [`PHANTOM_ICRC`], or another value if the
     /// frame was corrupted. The bitmaps of SACKs, which the protocol itself reads, are transmitted.
     Phantom,
 }
@@ -45,20 +46,20 @@ pub const PHANTOM_ICRC: u32 = 0;
 /// An Ethernet port: receives and sends bursts of whole frames, without FCS.
 ///
 /// Contract:
-/// * One thread at a time calls methods. No method blocks.
-/// * A received frame is one contiguous run of bytes and belongs to the caller until dropped.
-/// * The next `tx_flush` sends every buffer that `tx_reserve` returned, in order. A reservation cannot be
-///   cancelled, so a caller reserves only a buffer that it then fills completely. The initial contents of a
-///   buffer are unspecified.
+/// * One thread at a time calls methods of the port. No method blocks.
+/// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
+/// * The next `tx_flush` sends every buffer that `tx_reserve` has returned, in order. A reservation cannot be
+///   cancelled, so a caller reserves only a buffer that it then fills completely. The initial contents of a buffer are
+///   unspecified.
 /// * A port may lose frames. Only a decorator with impairments changes or duplicates frames.
 pub trait Port {
     /// A received frame, from the destination address to the last byte before the FCS.
     type Frame: AsRef<[u8]>;
 
-    /// Returns the port's address and MTU.
+    /// Returns the MAC and the MTU of the port.
     fn caps(&self) -> PortCaps;
 
-    /// Appends received frames to `frames`, at most `max`, and returns their number.
+    /// Appends at most `max` received frames to `frames`, and returns the number of frames appended.
     fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize;
 
     /// Drops all of `frames`. A port with a buffer pool returns the buffers to the pool in one operation.
@@ -66,8 +67,8 @@ pub trait Port {
         frames.clear();
     }
 
-    /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if the port is full; the caller retries in
-    /// a later poll, after a flush.
+    /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if the port has no room; the caller retries in a
+    /// later poll, after a flush.
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
 
     /// Sends all buffers reserved since the last flush.
@@ -80,7 +81,7 @@ pub trait Port {
         Payload::Carried
     }
 
-    /// Sets the port's time; called once per poll, before the other methods. Ports that stamp or delay frames use
+    /// Sets the port's time. Called once per poll, before the other methods. Ports that timestamp or delay frames use
     /// `now`; a decorator also passes `now` to its inner port.
     fn set_now(&mut self, _now: Instant) {}
 }

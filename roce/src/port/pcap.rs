@@ -70,7 +70,7 @@ impl<W: io::Write> Recorder<W> {
 /// A port that records the frames of both directions, in order: a received frame when `rx_burst` returns the frame, a
 /// sent frame when the inner port accepts the frame.
 ///
-/// After the first error, frames are no longer recorded but still passed on: see [`Pcap::error`].
+/// After the first error frames are still passed on, but no longer recorded: see [`Pcap::error`].
 pub struct Pcap<P: Port, W: io::Write> {
     port: P,
     recorder: Recorder<W>,
@@ -78,8 +78,8 @@ pub struct Pcap<P: Port, W: io::Write> {
 }
 
 impl<P: Port, W: io::Write> Pcap<P, W> {
-    /// Writes the pcap header to `writer`; the frames of `port` are then recorded to `writer`, which should be
-    /// buffered, because each frame is two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in
+    /// Writes the pcap header to `writer`, which then records the frames of `port`. `writer` should be buffered,
+    /// because each frame is two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in
     /// nanoseconds.
     pub fn new(port: P, writer: W, origin_nanos: u64) -> Result<Self, CaptureError> {
         let header = PcapHeader {
@@ -127,7 +127,7 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
     /// Ends the recording and returns the inner port and the writer, flushed.
     ///
     /// # Errors
-    /// The error that ended the recording before, or the error of the flush.
+    /// The error that had ended the recording, or the error of the flush.
     pub fn finish(self) -> Result<(P, W), CaptureError> {
         if let Some(error) = self.recorder.error {
             return Err(error);
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(a.recorded(), 2);
     }
 
-    /// A writer that accepts this number of bytes, then fails.
+    /// A writer that accepts the given number of bytes, then fails.
     struct SmallDisk(usize);
 
     impl io::Write for SmallDisk {

@@ -8,12 +8,12 @@ use super::Port;
 /// Largest number of frames in the queue; if the queue is full, `reserve` returns `None`, as a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
-/// Frames in the order in which they were reserved, in reused buffers.
+/// Queue of frames in the order of their reservation. Buffers of removed frames are reused.
 #[derive(Default)]
 pub(super) struct Staging {
     frames: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    /// Whether the inner port was full at the last drain.
+    /// True if the last `drain_into` left frames in the queue, because the inner port was full.
     blocked: bool,
 }
 
@@ -22,7 +22,8 @@ impl Staging {
         self.frames.is_empty()
     }
 
-    /// Appends a buffer of `len_bytes` to the queue; `None` if the queue or the inner port is full.
+    /// Appends a buffer of `len_bytes` bytes to the queue and returns the buffer; `None` if the queue or the inner port
+    /// is full.
     pub(super) fn reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         if self.blocked || self.frames.len() >= STAGED_FRAMES_MAX {
             return None;
@@ -48,13 +49,13 @@ impl Staging {
         }
     }
 
-    /// Moves all unused buffers to `other`.
+    /// Moves all unused buffers to the unused buffers of `other`.
     pub(super) fn return_spares(&mut self, other: &mut Staging) {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Moves the frames to `port` and calls `sent` for each; the caller flushes `port`. If `port` is full even after a
-    /// flush, the remaining frames stay queued, in order, for the next call.
+    /// Moves the frames to `port` and calls `sent` for each; the caller then flushes `port`. If `port` is full even
+    /// after a flush, the frames that are left stay queued, in order, for the next call.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

@@ -67,7 +67,8 @@ pub struct EventOutcome {
 /// An event and its state.
 struct Watch {
     event: PacketEvent,
-    /// Entry of `Streams` for the event's connection and PSN space; `None` until the port sends a packet there.
+    /// Entry of `Streams` for the event's connection and PSN space; `None` until the port sends a packet of that
+    /// connection and PSN space.
     space: Option<StreamId>,
     /// Offset of the event's PSN in `space`, or `None` for any PSN; after the action, the offset of the packet acted
     /// on.
@@ -367,8 +368,8 @@ impl<P: Port> Port for Events<P> {
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
         self.port.tx_flush();
-        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate
-        // one.
+        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate a
+        // buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 

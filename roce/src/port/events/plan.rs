@@ -34,7 +34,7 @@ pub enum EventPsn {
 }
 
 impl EventPsn {
-    /// Returns the offset from `first`, the first PSN of the PSN space; `None` for any PSN.
+    /// Returns the offset of this PSN from `first`, the first PSN of the PSN space; `None` for any PSN.
     pub(super) fn offset_from(self, first: Psn) -> Option<u64> {
         match self {
             EventPsn::Relative(number) => Some(u64::from(number.saturating_sub(1))),
@@ -78,14 +78,16 @@ pub struct PacketEvent {
     pub psn: EventPsn,
     /// Opcode of the packet; `None` for any. A SEND also matches the numbered SEND.
     pub opcode: Option<Opcode>,
-    /// The number of the matching packet, from 1: 1 is the first transmission, 2 the first retransmission.
+    /// Number of the packet among the matching packets, from 1. If `psn` names one PSN, 1 is the first transmission, 2
+    /// the first retransmission.
     pub pass: u32,
-    /// The impairment of the packet with that number.
+    /// The impairment that the event applies to the packet.
     pub action: EventAction,
 }
 
 impl PacketEvent {
-    /// Returns whether the event matches `space` of the connection `number`, whose requests go to `dest_qpn`.
+    /// Returns whether the event matches packets of PSN space `space` on the connection `number`, whose destination QPN
+    /// is `dest_qpn`.
     pub(super) fn names(&self, number: u32, dest_qpn: Qpn, space: PsnSpace) -> bool {
         let is_of_qp = match self.qp {
             EventQp::Number(wanted) => wanted == number,
@@ -117,13 +119,13 @@ impl PacketEvent {
 /// Reason to refuse a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// More than 256 events.
+    /// The plan has more than 256 events.
     #[error("{count} events are too many: a port takes {EVENTS_MAX} at most")]
     TooMany {
         /// Number of events in the plan.
         count: usize,
     },
-    /// An event with a number out of its range.
+    /// A number in an event is out of its range.
     #[error("event {number}: {reason}")]
     Event {
         /// Position of the event in the plan, from 1.

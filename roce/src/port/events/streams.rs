@@ -35,7 +35,8 @@ pub(super) struct Position {
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: HashMap<(Gid, Qpn), u32>,
-    /// Two PSN spaces per connection: requests, responses. `None` before the first packet.
+    /// State of the two PSN spaces of each connection, requests first, then responses; `None` before the first packet
+    /// of a space.
     sent: Vec<Option<Sent>>,
 }
 

@@ -1,4 +1,4 @@
-//! Events in virtual time, over a loopback.
+//! Tests of packet events in virtual time, between two loopback ports.
 
 use proptest::prelude::*;
 
@@ -329,7 +329,7 @@ proptest! {
         let action = |drops| if drops { EventAction::Drop } else { EventAction::Duplicate };
         let events: Vec<_> =
             wanted.iter().map(|&(psn, pass, drops)| event(psn, pass, action(drops))).collect();
-        // PSNs are counted from that of the first packet.
+        // The first packet has PSN `first`, because events count PSNs from that of the first packet.
         let psns: Vec<u32> = std::iter::once(0).chain(psns).collect();
         let mut expected = Vec::new();
         let mut counts = [0; 6];
