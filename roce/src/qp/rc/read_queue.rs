@@ -90,6 +90,11 @@ impl Waiting {
     pub(crate) fn next_psn(&self) -> Psn {
         self.request.first.plus(self.sent)
     }
+
+    /// Returns the PSN after that of the last response.
+    fn end(&self) -> Psn {
+        self.request.first.plus(self.request.packets)
+    }
 }
 
 /// Reason for not queueing a READ.
@@ -131,12 +136,26 @@ struct Allowance {
 impl Allowance {
     /// Takes the tokens accrued, at most `wanted`. Returns the number taken.
     fn take(&mut self, now: Instant, wanted: u32) -> u32 {
-        let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
-        self.since = self.since.max(full);
-        let grown = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_PKT;
-        let taken = u32::try_from(grown).map_or(wanted, |grown| grown.min(wanted));
+        let taken = u32::try_from(self.accrued(now)).map_or(wanted, |accrued| accrued.min(wanted));
         self.since = self.since.plus_nanos(u64::from(taken) * NANOS_PER_PKT);
         taken
+    }
+
+    /// Takes `wanted` tokens if so many have accrued, or [`RETRANSMIT_BURST_PKTS`]: those lacking are taken from the
+    /// tokens that accrue next. Otherwise takes none, and returns false.
+    fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
+        let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
+        if is_granted {
+            self.since = self.since.plus_nanos(u64::from(wanted) * NANOS_PER_PKT);
+        }
+        is_granted
+    }
+
+    /// Returns the tokens accrued, at most [`RETRANSMIT_BURST_PKTS`].
+    fn accrued(&mut self, now: Instant) -> u64 {
+        let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
+        self.since = self.since.max(full);
+        now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_PKT
     }
 }
 
@@ -212,7 +231,7 @@ impl ReadQueue {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
         // `at`: index in the queue for the duplicate. `rest`: next PSN of the READ itself, if the READ is still queued.
-        let (mut at, mut rest) = (None, None);
+        let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
             if !waiting.is_duplicate
@@ -223,7 +242,14 @@ impl ReadQueue {
                 break;
             }
             if index.is_some_and(|index| index >= waiting.sent) {
-                return Ok(());
+                let is_longer = again.end().offset_from(waiting.end()).is_some_and(|offset| offset > 0);
+                if !waiting.is_duplicate || !is_longer {
+                    return Ok(());
+                }
+                // A shorter duplicate waits: this one continues it.
+                again.sent = waiting.end().distance_from(again.request.first);
+                (at, continues) = (Some(place + 1), true);
+                continue;
             }
             if at.is_none() && next.offset_from(psn).is_some_and(|offset| offset > 0) {
                 at = Some(place);
@@ -232,7 +258,8 @@ impl ReadQueue {
                 rest = Some(next);
             }
         }
-        if !self.retransmits_parts
+        if !continues
+            && !self.retransmits_parts
             && let Some((place, index)) =
                 self.queue.iter().enumerate().find_map(|(place, w)| Some((place, covers(w)?)))
         {
@@ -248,6 +275,9 @@ impl ReadQueue {
             again.request.packets = again.request.packets.min(sent_pkts);
         }
         let wanted = again.request.packets.saturating_sub(again.sent);
+        if continues && wanted == 0 {
+            return Ok(());
+        }
         match self.charge(read, wanted, now) {
             0 => return Err(NotQueued::TooOften),
             granted => again.request.packets = again.sent + granted,
@@ -272,13 +302,15 @@ impl ReadQueue {
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
-        let granted = self.charge(read, wanted, now);
-        if granted < wanted {
-            // A rewind by only `granted` responses would not retransmit response `index`.
+        let Some(read) = self.resources.get_mut(read) else { return Ok(()) };
+        // All or none, because a rewind by fewer responses would not retransmit response `index`.
+        let beyond_limit = wanted.saturating_sub(read.retransmits_left);
+        if beyond_limit > 0 && !self.allowance.take_all(now, beyond_limit) {
             return Err(NotQueued::TooOften);
         }
+        read.retransmits_left -= wanted - beyond_limit;
         if let Some(waiting) = self.queue.get_mut(place) {
-            waiting.sent -= granted;
+            waiting.sent -= wanted;
         }
         Ok(())
     }
