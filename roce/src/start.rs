@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | ring positions | 32 | 3 | 0 |
 //! | recv WQE sequence number of a connection | 32 | 2 | 0 |
+//! | transmission number of a log of sent packets | 32 | 4 | 0 |
 //! | MSN | 24 | 5 | 0 |
 //! | first PSN, if chosen locally | 24 | 1 to 100 | the PSN chosen or drawn |
 //! | IPv4 identification | 16 | 1 to 100 | a random number |
@@ -40,6 +41,9 @@ pub(crate) const RING_POSITION: u32 = first(3);
 /// Recv WQE sequence number of the first receive that a connection completes.
 pub const RECEIVE: u32 = first(2);
 
+/// Number of the first transmission in a log of sent packets.
+pub(crate) const TRANSMISSION: u32 = first(4);
+
 /// MSN before any request was executed (IBA 9.7.7.1: 0).
 pub(crate) const MSN: Msn = Msn::new(first(5));
 
@@ -68,6 +72,7 @@ mod tests {
         let before_wraps = [
             steps_before(1 << 32, RING_POSITION.into()),
             steps_before(1 << 32, RECEIVE.into()),
+            steps_before(1 << 32, TRANSMISSION.into()),
             steps_before(1 << 24, MSN.value().into()),
             steps_before(1 << 24, psn(0).value().into()),
             steps_before(1 << 16, ip_id(0).into()),

@@ -23,7 +23,7 @@ parameters! {
     DcqcnParameters of "dcqcn" {
         /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every CNP sets the target rate to the current rate; 0: see `clamp_tgt_rate_after_time_inc`.
+        /// 1: every CNP sets the target rate to the current rate; 0: a CNP does so as the next parameter says.
         clamp_tgt_rate = 0, in 0 to 1;
         /// 0: a CNP sets the target rate to the current rate only if bytes sent increased the rate since the last
         /// decrease; 1: also if the timer did.

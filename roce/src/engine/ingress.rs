@@ -11,9 +11,10 @@ use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::qp::QpState;
 use crate::qp::rc::completer::Completer;
-use crate::qp::rc::events::{ResponseEvent, SelectiveEvent};
+use crate::qp::rc::events::ResponseEvent;
 use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
 use crate::queue::WcStatus;
+use crate::recovery::SelectiveEvent;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
 /// Action of the engine after the responder has processed a request.

@@ -102,10 +102,10 @@ impl<P: Port> Engine<P> {
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
-                qp.outstanding.set_first_psn(qp.attributes.sq_psn);
+                let config = requester_config(&qp.attributes, link_bits_per_sec);
+                qp.outstanding.start(qp.attributes.sq_psn, config.read_pkts_max());
                 if let Some(connection) = &mut qp.connection {
-                    connection.requester =
-                        Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
+                    connection.requester = Requester::new(config);
                     // The transition to RTS may set congestion control, which decides whether packets are ECT(0).
                     connection.builder.template.set_tclass(traffic_class(&qp.attributes));
                 }

@@ -1,6 +1,7 @@
-//! Events of loss recovery: a response at a requester under go-back-N, and a request at a responder.
+//! Events that requester and responder report to a recovery scheme, and their results.
 
 use crate::psn::Psn;
+use crate::wire::SackEth;
 
 /// Effect of a received response under go-back-N, as the completer reports it to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,5 +40,47 @@ pub(crate) enum Verdict {
         /// Whether no out-of-order request was received and no RNR NAK was due since the expected PSN last advanced.
         /// Under go-back-N, a NAK (PSN sequence error) is then due.
         first: bool,
+    },
+}
+
+/// PSNs of a work request, or of a READ request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PsnSpan {
+    /// First PSN.
+    pub first: Psn,
+    /// Number of PSNs of the work request, 1 to 2^23.
+    pub packets: u32,
+    /// The work request is a READ: responses complete it, not ACKs.
+    pub is_read: bool,
+}
+
+impl PsnSpan {
+    /// Returns the PSN after the last PSN.
+    pub(crate) const fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+}
+
+/// A response under selective repeat, as the completer reports it to the requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SelectiveEvent<'p> {
+    /// ACK or NAK: all requests below `next` are executed.
+    Executed {
+        /// PSN of a NAK; the PSN after that of an ACK.
+        next: Psn,
+    },
+    /// SACK: all requests below `next` are executed, and the out-of-order PSNs in `bitmap` are received.
+    Sack {
+        /// PSN of the SACK: the expected PSN of the responder, which is missing.
+        next: Psn,
+        /// SackETH: PSN of the request that triggered the SACK, and whether that request was a duplicate.
+        header: SackEth,
+        /// Bitmap of out-of-order PSNs, from `next + 1` on.
+        bitmap: &'p [u8],
+    },
+    /// A READ response with a PSN that is acknowledged, or beyond the window.
+    Duplicate {
+        /// PSN of the response.
+        psn: Psn,
     },
 }

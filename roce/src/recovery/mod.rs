@@ -19,21 +19,24 @@
 pub(crate) mod circular_array;
 mod events;
 pub(crate) mod go_back_n;
-pub(crate) mod psn_window;
-pub(crate) mod retransmissions;
+pub(crate) mod out_of_order_set;
+pub(crate) mod psn_set;
 pub(crate) mod rto;
 pub(crate) mod selective_repeat;
+pub(crate) mod sent_log;
 
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
-pub(crate) use events::{AckEvent, AckResult, Verdict};
+pub(crate) use events::{AckEvent, AckResult, PsnSpan, SelectiveEvent, Verdict};
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
 pub(crate) use rto::{AdaptiveRto, Expiry, RetransmitTimer};
-pub(crate) use selective_repeat::SelectiveRepeat;
+pub(crate) use selective_repeat::{Requests, SelectiveRepeat};
+pub(crate) use sent_log::AckTime;
 
 use selective_repeat::WINDOW_PKTS_MAX;
 
 use crate::psn::Psn;
+use crate::time::Instant;
 use std::fmt;
 use std::str::FromStr;
 
@@ -57,6 +60,10 @@ pub enum RecoveryScheme {
 /// Window of `selective-repeat` written without a number, in packets. Larger than a bandwidth-delay product, so that
 /// the requester can go on sending while a packet that was lost twice is missing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
+
+/// The smallest value of [`RecoveryScheme::read_pkts_max`]: a smaller window is exceeded by the responses of one READ
+/// request.
+const READ_PKTS_MIN: u32 = 16;
 
 /// Window of the responder under improved go-back-N, in packets.
 const IMPROVED_WINDOW_PKTS: u32 = 256;
@@ -118,6 +125,19 @@ impl RecoveryScheme {
         }
     }
 
+    /// Returns the maximum number of responses of one READ request: a longer READ is requested by several READ requests.
+    /// Under selective repeat this is half the window of recovery or of congestion control (`window_pkts`), because
+    /// responses to a second request then show the loss of those to the first; with `max_rd_atomic` of 1 a whole window.
+    pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
+        match self {
+            RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
+            RecoveryScheme::SelectiveRepeat { window_pkts: recovery_window_pkts } => {
+                let window_pkts = window_pkts.min(recovery_window_pkts);
+                (if max_rd_atomic > 1 { window_pkts / 2 } else { window_pkts }).max(READ_PKTS_MIN)
+            }
+        }
+    }
+
     /// Returns whether PTO and RTO, computed from round trips, are used besides the local ACK timeout.
     pub(crate) fn is_adaptive(self) -> bool {
         self != RecoveryScheme::GoBackN
@@ -133,12 +153,15 @@ pub(crate) enum Recovery {
     SelectiveRepeat(Box<SelectiveRepeat>),
 }
 
-/// Evaluates `$value` with `$scheme` bound to the state in `$self`.
+/// Evaluates one expression on the state of go-back-N, or on the log of selective repeat.
 macro_rules! either {
     ($self:ident, $scheme:ident => $value:expr) => {
         match $self {
             Recovery::GoBackN($scheme) => $value,
-            Recovery::SelectiveRepeat($scheme) => $value,
+            Recovery::SelectiveRepeat(scheme) => {
+                let $scheme = scheme.log();
+                $value
+            }
         }
     };
 }
@@ -164,7 +187,10 @@ impl Recovery {
     /// Returns whether [`Recovery::next_psn`] was sent before, so that sending it is a retransmission.
     #[inline]
     pub(crate) fn is_retransmission(&self) -> bool {
-        either!(self, scheme => scheme.is_retransmission())
+        match self {
+            Recovery::GoBackN(scheme) => scheme.is_retransmission(),
+            Recovery::SelectiveRepeat(scheme) => scheme.log().has_lost(),
+        }
     }
 
     /// Returns una, the oldest unacknowledged PSN (RFC 9293: SND.UNA).
@@ -188,8 +214,11 @@ impl Recovery {
     /// Records that the packet of [`Recovery::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
     /// for a READ request is the number of responses.
     #[inline]
-    pub(crate) fn on_sent(&mut self, span: u32) {
-        either!(self, scheme => scheme.on_sent(span))
+    pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
+        match self {
+            Recovery::GoBackN(scheme) => scheme.on_sent(span),
+            Recovery::SelectiveRepeat(scheme) => scheme.on_sent(span, now),
+        }
     }
 
     /// Moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK; not under selective repeat.
@@ -198,48 +227,14 @@ impl Recovery {
             scheme.on_timeout();
         }
     }
-
-    /// Returns the largest number of responses that a READ request with [`Recovery::next_psn`] may request; `u32::MAX`:
-    /// no limit.
-    #[inline]
-    pub(crate) fn read_span_max(&self) -> u32 {
-        match self {
-            // A part of a READ may be requested only if the peer has executed the READ, because otherwise the peer
-            // would execute the request for the part as a new READ.
-            Recovery::SelectiveRepeat(scheme) => {
-                let psn = scheme.next_psn();
-                if scheme.is_executed(psn) { scheme.lost_run(psn) } else { u32::MAX }
-            }
-            Recovery::GoBackN(_) => u32::MAX,
-        }
-    }
 }
 
 #[cfg(test)]
 mod out_of_order_set_tests;
-#[cfg(test)]
-mod wraps;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_are_asked_only_of_a_read_that_the_peer_has() {
-        let first = Psn::new(5);
-        let mut recovery = Recovery::new(RecoveryScheme::SelectiveRepeat { window_pkts: 64 }, first);
-        recovery.on_sent(1);
-        recovery.on_sent(64);
-        let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
-        scheme.on_lost(first, 64);
-        // The ACK of the packet before the READ advances una, so that the last PSN of the READ enters the window.
-        scheme.on_executed(first.plus(1));
-        scheme.on_acked(crate::psn::PsnSpace::Request, first, 1);
-        assert_eq!((recovery.next_psn(), recovery.read_span_max()), (first.plus(1), u32::MAX));
-        let Recovery::SelectiveRepeat(scheme) = &mut recovery else { unreachable!("it was asked for") };
-        scheme.on_executed(first.plus(65));
-        assert_eq!(recovery.read_span_max(), 63);
-    }
 
     #[test]
     fn schemes_are_named() {

@@ -1,6 +1,6 @@
 //! Tests of [`OutOfOrderSet`] by tables: which PSNs may be buffered, which are buffered, and the bitmap of a SACK.
 
-use super::selective_repeat::OutOfOrderSet;
+use super::out_of_order_set::OutOfOrderSet;
 use crate::psn::Psn;
 
 const WINDOW_PKTS: u32 = 64;

@@ -273,7 +273,14 @@ impl Run {
 
     /// Each message was executed once, and nothing was repeated without a reason.
     fn check_counters(&self, scenario: &Scenario, tally: &Tally, tampered: u64) -> Verdict {
-        let (counters, expected) = (&tally.counters, self.apps.expected_counters());
+        let read_requests = |end: usize, len: usize| {
+            let conn = &scenario.conns[end / 2];
+            let max_rd_atomic = conn.ends[end % 2].max_rd_atomic;
+            let window_pkts = scenario.congestion.window_pkts();
+            let pkts_max = conn.recovery[end % 2].read_pkts_max(window_pkts, max_rd_atomic);
+            (len as u64).div_ceil(u64::from(scenario.mtu_bytes)).max(1).div_ceil(u64::from(pkts_max))
+        };
+        let (counters, expected) = (&tally.counters, self.apps.expected_counters(read_requests));
         let executed = [
             ("SENDs and WRITEs completed", counters.rdma_sends, expected.rdma_sends),
             ("receives completed", counters.rdma_recvs, expected.rdma_recvs),

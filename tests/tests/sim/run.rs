@@ -380,16 +380,18 @@ impl Apps {
         Ok(None)
     }
 
-    /// What the engines' counters must say of messages, over all hosts.
-    pub(crate) fn expected_counters(&self) -> QpCounters {
+    /// What the engines' counters must say of messages, over all hosts; `read_requests` is the number of requests by
+    /// which an end requests a READ of so many bytes.
+    pub(crate) fn expected_counters(&self, read_requests: impl Fn(usize, usize) -> u64) -> QpCounters {
         let mut expected = QpCounters::default();
-        for op in self.plan.ends.iter().flat_map(|end| &end.ops) {
+        let ops = self.plan.ends.iter().enumerate();
+        for (end, op) in ops.flat_map(|(number, end)| end.ops.iter().map(move |op| (number, op))) {
             let kind = op.plan.kind;
             let is_read = kind == Kind::Read;
             expected.rdma_sends += u64::from(!is_read);
             expected.rdma_recvs += u64::from(kind.consumes_receive());
             expected.rx_write_requests += u64::from(matches!(kind, Kind::Write | Kind::WriteWithImm));
-            expected.rx_read_requests += u64::from(is_read);
+            expected.rx_read_requests += if is_read { read_requests(end, op.len) } else { 0 };
             expected.rcvd_bytes += op.len as u64;
         }
         expected

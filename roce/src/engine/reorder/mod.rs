@@ -15,7 +15,7 @@ mod store;
 use super::limits::{REORDER_COPIES_MAX, REORDER_COPY_BYTES, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
 use crate::psn::Psn;
 use crate::recovery::circular_array::CircularArray;
-use crate::recovery::psn_window::PsnSet;
+use crate::recovery::psn_set::PsnSet;
 use crate::time::Instant;
 use store::{Owner, Store};
 

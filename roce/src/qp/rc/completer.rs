@@ -7,14 +7,15 @@
 //!   dropped      | n, but only READ responses complete a READ   | dropped
 //! ```
 
-use super::events::{ResponseEvent, SelectiveEvent};
+use super::events::ResponseEvent;
 use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
-use crate::recovery::{AckEvent, SelectiveRepeat};
+use crate::recovery::sent_log::SentLog;
+use crate::recovery::{AckEvent, SelectiveEvent};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
 /// State of queue pair and device that the completer needs to process a response.
@@ -26,7 +27,7 @@ pub(crate) struct Completer<'a> {
     /// Number of PSNs sent from `una` on.
     pub sent: u32,
     /// State of each packet in the window under selective repeat; `None` under go-back-N.
-    pub selective: Option<&'a SelectiveRepeat>,
+    pub selective: Option<&'a SentLog>,
     /// Path MTU, in bytes.
     pub mtu_bytes: u32,
     /// Memory regions of the device.
@@ -47,6 +48,10 @@ impl Completer<'_> {
                 return self.on_sack(packet);
             }
             self.counters.stale_responses += 1;
+            let is_read_response = packet.info.operation == Operation::ReadResponse;
+            if is_read_response && self.selective.is_some_and(|log| log.is_retransmitted(psn)) {
+                return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
+            }
             return ResponseEvent::Ignored;
         }
         match (packet.info.operation, packet.aeth()) {
@@ -131,8 +136,8 @@ impl Completer<'_> {
             self.counters.stale_responses += 1;
             return ResponseEvent::Ignored;
         };
-        if let Some(scheme) = self.selective {
-            if !scheme.is_unacked(psn) {
+        if let Some(log) = self.selective {
+            if !log.is_response_missing(psn) {
                 self.counters.stale_responses += 1;
                 return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
             }
@@ -156,7 +161,8 @@ impl Completer<'_> {
         }
         self.counters.rcvd_bytes += u64::from(wanted_bytes);
         if self.selective.is_some() {
-            return ResponseEvent::Selective(SelectiveEvent::Response { psn, executed: place.span.end() });
+            let executed = self.outstanding.request_of(&place).end();
+            return ResponseEvent::ReadResponse { psn, executed };
         }
         ResponseEvent::Ack(AckEvent::Cumulative { next: psn.plus(1) })
     }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::completer::Completer;
-use super::events::{ResponseEvent, SelectiveEvent};
+use super::events::ResponseEvent;
 use super::harness::{FIRST_PSN, MTU_BYTES, Pkt, counted, psn};
 use super::outstanding::{Kind, Outstanding};
 use crate::counters::QpCounters;
@@ -17,7 +17,9 @@ use crate::queue::{
     Doorbells, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
 };
 use crate::random::Random;
-use crate::recovery::{AckEvent, SelectiveRepeat};
+use crate::recovery::sent_log::SentLog;
+use crate::recovery::{AckEvent, AckTime, SelectiveEvent};
+use crate::time::Instant;
 use crate::wire::{NakCode, Opcode, Packet, SackEth, Syndrome};
 use std::sync::Arc;
 
@@ -73,9 +75,13 @@ impl Bench {
     /// `row.acked` are acknowledged, too.
     fn event(&mut self, row: &Row, is_selective: bool) -> Event {
         let sent = (SENT_PKTS as i32 - row.una) as u32;
-        let mut scheme = SelectiveRepeat::new(psn(row.una), 64);
-        scheme.on_sent(sent);
-        row.acked.iter().for_each(|index| scheme.on_acked(crate::psn::PsnSpace::Response, psn(*index), 1));
+        let mut log = SentLog::new(psn(row.una), 64);
+        log.on_sent(psn(row.una), sent, Instant::ZERO);
+        let time = AckTime { now: Instant::ZERO, rtt_min_nanos: 0 };
+        if sent > 0 {
+            log.on_read_executed(psn(row.una), sent, time);
+        }
+        row.acked.iter().for_each(|index| log.on_response(psn(*index), time));
         // As the engine does, completes all work requests below una.
         while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(row.una)) <= Some(0)) {
             self.outstanding.pop();
@@ -86,7 +92,7 @@ impl Bench {
             outstanding: &mut self.outstanding,
             una: psn(row.una),
             sent,
-            selective: is_selective.then_some(&scheme),
+            selective: is_selective.then_some(&log),
             mtu_bytes: MTU_BYTES,
             memory: &self.memory,
             pd: PD,
@@ -132,7 +138,7 @@ impl Event {
             ResponseEvent::Ack(AckEvent::Lost { next }) => Event::Lost(index_of(next)),
             ResponseEvent::Selective(SelectiveEvent::Executed { next }) => Event::Executed(index_of(next)),
             ResponseEvent::Selective(SelectiveEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
-            ResponseEvent::Selective(SelectiveEvent::Response { psn, executed }) => {
+            ResponseEvent::ReadResponse { psn, executed } => {
                 Event::Response(index_of(psn), index_of(executed))
             }
             ResponseEvent::Selective(SelectiveEvent::Duplicate { psn }) => Event::Duplicate(index_of(psn)),

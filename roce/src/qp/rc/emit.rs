@@ -59,7 +59,7 @@ impl PacketBuilder {
 
     /// Reserves a transmit buffer of `port`, writes the headers, calls `fill` to write extension headers and payload,
     /// and appends the ICRC.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn emit<P: Port>(
         &mut self,
         port: &mut P,

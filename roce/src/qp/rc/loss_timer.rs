@@ -12,7 +12,8 @@
 
 use super::outstanding::Outstanding;
 use crate::psn::Psn;
-use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, RetransmitTimer, SelectiveRepeat};
+use crate::recovery::sent_log::SentLog;
+use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, RetransmitTimer};
 use crate::time::Instant;
 
 /// Timer for probes, RTO and local ACK timeout of a requester, and the loss window of improved go-back-N.
@@ -32,8 +33,6 @@ pub(super) struct LossTimer {
     last_ack_req_at: Instant,
     /// Under improved go-back-N: a probe is in flight.
     is_probing: bool,
-    /// Under selective repeat: first PSN and number of PSNs of the last tail loss probe, and of the last later probe.
-    probes: [(Psn, u32); 2],
 }
 
 impl LossTimer {
@@ -48,7 +47,6 @@ impl LossTimer {
             last_rx_at: None,
             last_ack_req_at: Instant::ZERO,
             is_probing: false,
-            probes: [(Psn::new(0), 0); 2],
         }
     }
 
@@ -56,11 +54,6 @@ impl LossTimer {
     pub(super) fn abandon(&mut self) {
         self.rto.cancel();
         self.end_probe();
-    }
-
-    /// Returns whether `psn` was retransmitted as a probe. A duplicate of a probe is no sign of reordering.
-    pub(super) fn was_probe(&self, psn: Psn) -> bool {
-        self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some())
     }
 
     /// Ends the probe of improved go-back-N: the loss window applies again. Returns whether a probe was in flight.
@@ -179,17 +172,13 @@ impl LossTimer {
     }
 
     /// Under selective repeat, returns the round trip of the timed packet in nanoseconds, once that packet is
-    /// acknowledged. If the packet is at una or above, and lost or retransmitted, cancels the measurement (Karn's
-    /// algorithm, RFC 6298 section 3).
-    pub(super) fn take_rtt_sample_selective(
-        &mut self,
-        scheme: &SelectiveRepeat,
-        now: Instant,
-    ) -> Option<u64> {
+    /// acknowledged. If the packet was lost or retransmitted, cancels the measurement (Karn's algorithm, RFC 6298
+    /// section 3).
+    pub(super) fn take_rtt_sample_selective(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
         let psn = self.rto.timed()?;
-        if scheme.is_retransmitted(psn) {
+        if log.is_retransmitted(psn) || log.is_lost(psn) {
             self.rto.cancel();
-        } else if !scheme.is_unacked(psn) {
+        } else if !log.is_unacked(psn) {
             return self.rto.on_acked(now);
         }
         None
@@ -228,26 +217,11 @@ impl LossTimer {
                 self.in_flight_pkts_max = 1;
             }
             Recovery::SelectiveRepeat(scheme) => {
-                let probe = scheme.probe(expiry == Expiry::TailLossProbe);
-                let (first, count) = probe_of_read(scheme, outstanding, probe.0).unwrap_or(probe);
-                scheme.retransmit(first, count);
-                let [tail_loss, later] = &mut self.probes;
-                *(if expiry == Expiry::TailLossProbe { tail_loss } else { later }) = (first, count);
+                scheme.probe(expiry == Expiry::TailLossProbe, outstanding);
+                // The answer may be to the probe: its wait is no round trip (Karn's algorithm, RFC 6298 section 3).
+                self.rto.cancel();
             }
         }
         expiry
-    }
-}
-
-/// If `psn` belongs to a READ not known to be executed, returns first PSN and count of the probe to send instead,
-/// because only an executed READ can be requested in part: the last response of the executed READs, if missing,
-/// otherwise the whole READ of `psn`.
-fn probe_of_read(scheme: &SelectiveRepeat, outstanding: &mut Outstanding, psn: Psn) -> Option<(Psn, u32)> {
-    let place = outstanding.find(psn).filter(|place| place.span.is_read)?;
-    let last_due = scheme.executed().minus(1);
-    match (scheme.is_executed(psn), scheme.is_unacked(last_due)) {
-        (true, _) => None,
-        (_, true) => Some((last_due, 1)),
-        _ => Some((place.span.first, place.span.packets)),
     }
 }

@@ -10,7 +10,6 @@ pub(crate) mod read_queue;
 pub(crate) mod requester;
 pub(crate) mod responder;
 pub(crate) mod segment;
-mod selective;
 
 #[cfg(test)]
 mod completer_tests;
@@ -26,3 +25,5 @@ mod read_queue_tests;
 mod responder_ack_tests;
 #[cfg(test)]
 mod responder_tests;
+#[cfg(test)]
+mod selective_tests;

@@ -13,29 +13,12 @@ use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::queue::{SendQueue, SendWqe};
 use crate::recovery::circular_array::CircularArray;
+use crate::recovery::{PsnSpan, Requests};
 use crate::start;
 
 /// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2), which is also the longest
 /// message at the smallest path MTU.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
-
-/// PSNs of a work request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PsnSpan {
-    /// First PSN of the work request.
-    pub first: Psn,
-    /// Number of PSNs of the work request, 1 to [`MAX_OUTSTANDING_PSNS`].
-    pub packets: u32,
-    /// The work request is a READ: responses complete it, not ACKs.
-    pub is_read: bool,
-}
-
-impl PsnSpan {
-    /// Returns the PSN after the last PSN of the work request.
-    pub(crate) const fn end(&self) -> Psn {
-        self.first.plus(self.packets)
-    }
-}
 
 /// Properties of a work request that is assigned PSNs.
 #[derive(Clone, Copy, Debug)]
@@ -57,13 +40,6 @@ pub(crate) struct Place {
     pub span: PsnSpan,
 }
 
-impl Place {
-    /// Returns the number of PSNs of the work request from that of the packet on, at least 1.
-    pub(crate) fn rest_pkts(&self) -> u32 {
-        self.span.packets - self.packet
-    }
-}
-
 /// Send work requests not yet completed: first those with PSNs, then those that are posted and have no PSNs yet.
 pub(crate) struct Outstanding {
     queue: SendQueue,
@@ -80,6 +56,10 @@ pub(crate) struct Outstanding {
     receives: u32,
     /// Position of the work request found last: `find` starts there, because PSNs are mostly looked up in order.
     cursor: u32,
+    /// Responses of one READ request at most: a longer READ is requested by several.
+    read_pkts_max: u32,
+    /// READ requests sent, of the assigned work requests.
+    read_requests: u32,
 }
 
 impl Outstanding {
@@ -96,14 +76,47 @@ impl Outstanding {
             end: first,
             receives: start::RECEIVE,
             cursor: start::RING_POSITION,
+            read_pkts_max: u32::MAX,
+            read_requests: 0,
         }
     }
 
-    /// Sets the PSN of the first request. No work request may have PSNs yet.
-    pub(crate) fn set_first_psn(&mut self, first: Psn) {
+    /// Sets the first PSN, and the responses of one READ request at most. No work request may have PSNs yet.
+    pub(crate) fn start(&mut self, first: Psn, read_pkts_max: u32) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
         self.receives = start::RECEIVE;
+        self.read_pkts_max = read_pkts_max;
+        self.read_requests = 0;
+    }
+
+    /// Returns the PSNs of the message at `place`, or of the READ request there.
+    #[inline]
+    pub(crate) fn request_of(&self, place: &Place) -> PsnSpan {
+        let span = place.span;
+        if !span.is_read || span.packets <= self.read_pkts_max {
+            return span;
+        }
+        let from = place.packet / self.read_pkts_max * self.read_pkts_max;
+        let packets = (span.packets - from).min(self.read_pkts_max);
+        PsnSpan { first: span.first.plus(from), packets, is_read: true }
+    }
+
+    /// Records the first transmission of a READ request.
+    #[inline]
+    pub(crate) fn on_read_sent(&mut self) {
+        self.read_requests += 1;
+    }
+
+    /// Returns the number of READ requests in flight: sent, and not all responses before `una`.
+    #[inline]
+    pub(crate) fn read_requests_in_flight(&self, una: Psn) -> u32 {
+        if self.read_pkts_max == u32::MAX {
+            return self.assigned_reads;
+        }
+        let oldest = self.oldest().filter(|span| span.is_read);
+        let acked_pkts = oldest.and_then(|span| una.index_in(span.first, span.packets)).unwrap_or(0);
+        self.read_requests - acked_pkts / self.read_pkts_max
     }
 
     /// Returns the send queue: to permit or refuse posts, to access payloads, and to flush work requests.
@@ -262,7 +275,25 @@ impl Outstanding {
         if let Some(span) = span {
             self.assigned -= 1;
             self.assigned_reads -= u32::from(span.is_read);
+            if span.is_read {
+                // Fewer were sent if the queue pair is in error.
+                let requests = span.packets.div_ceil(self.read_pkts_max);
+                self.read_requests = self.read_requests.saturating_sub(requests);
+            }
         }
         Some(wqe)
+    }
+}
+
+impl Requests for Outstanding {
+    #[inline]
+    fn request_at(&mut self, psn: Psn) -> Option<PsnSpan> {
+        let place = self.find(psn)?;
+        Some(self.request_of(&place))
+    }
+
+    #[inline]
+    fn has_reads(&self) -> bool {
+        self.assigned_reads > 0
     }
 }

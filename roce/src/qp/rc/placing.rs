@@ -20,7 +20,7 @@
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::recovery::circular_array::CircularArray;
-use crate::recovery::psn_window::PsnSet;
+use crate::recovery::psn_set::PsnSet;
 use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 /// A request to be executed: a packet, or the record of one whose payload is placed.

@@ -1,21 +1,20 @@
 //! The requester: segments work requests into request packets, and retransmits them (IBA 9.7.2 to 9.7.6).
 
 use super::emit::{PacketBuilder, PortFull};
-use super::events::{ResponseEvent, SelectiveEvent};
+use super::events::ResponseEvent;
 use super::loss_timer::LossTimer;
 use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::segment::{Segment, segment};
-use super::selective;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::selective_repeat::Following;
-use crate::recovery::{AckEvent, AckResult, Expiry, Recovery, RecoveryScheme, SelectiveRepeat};
+use crate::recovery::sent_log::SentLog;
+use crate::recovery::{AckEvent, AckResult, AckTime, Expiry, Recovery, RecoveryScheme, SelectiveEvent};
 use crate::time::Instant;
-use crate::wire::{FrameParts, RecvEth};
+use crate::wire::{FrameParts, Opcode, RecvEth};
 
 /// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
@@ -44,6 +43,13 @@ pub(crate) struct RequesterConfig {
     pub link_bits_per_sec: u64,
     /// Recovery scheme.
     pub recovery: RecoveryScheme,
+}
+
+impl RequesterConfig {
+    /// Returns the maximum number of responses of one READ request.
+    pub(crate) fn read_pkts_max(&self) -> u32 {
+        self.recovery.read_pkts_max(self.congestion.window_pkts(), self.max_rd_atomic)
+    }
 }
 
 /// A work request that cannot be sent: its memory cannot be read, or it is a READ and `max_rd_atomic` is 0.
@@ -144,11 +150,17 @@ impl Requester {
 
     /// Returns the state of selective repeat; `None` under go-back-N.
     #[inline]
-    pub(crate) fn selective(&self) -> Option<&SelectiveRepeat> {
+    pub(crate) fn selective(&self) -> Option<&SentLog> {
         match &self.recovery {
             Recovery::GoBackN(_) => None,
-            Recovery::SelectiveRepeat(scheme) => Some(scheme),
+            Recovery::SelectiveRepeat(scheme) => Some(scheme.log()),
         }
+    }
+
+    /// Returns the time by which an acknowledgement at `now` is judged.
+    #[inline]
+    fn ack_time(&self, now: Instant) -> AckTime {
+        AckTime { now, rtt_min_nanos: self.loss_timer.rto.min_nanos() }
     }
 
     /// Returns the congestion control, whose pacer also delays the READ responses of this queue pair.
@@ -216,8 +228,10 @@ impl Requester {
             let is_numbered = self.selective().is_some();
             let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
             let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_numbered);
-            if part.psn_span > 1 {
-                part.limit_read(self.recovery.read_span_max(), mtu_bytes);
+            let is_part = is_numbered && part.opcode == Opcode::RC_RDMA_READ_REQUEST;
+            if is_part {
+                let Some(span) = self.read_span(outstanding, psn, place) else { return TxOutcome::Done };
+                part.limit_read(span, mtu_bytes);
             }
             match self.send_one(outstanding, &wqe, &part, (psn, place), tx) {
                 Ok(()) => {}
@@ -227,7 +241,33 @@ impl Requester {
                     return TxOutcome::Done;
                 }
             }
+            if is_part && !self.recovery.is_retransmission() {
+                outstanding.on_read_sent();
+            }
             self.account_for(psn, &part, tx);
+        }
+    }
+
+    /// Whether as many READ requests are in flight as the peer has responder resources.
+    #[inline]
+    fn is_at_max_reads(&self, outstanding: &Outstanding) -> bool {
+        outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.config.max_rd_atomic)
+    }
+
+    /// Returns the PSNs of the READ request to be sent for `psn`; `None` if no READ request may be sent now.
+    #[inline(never)]
+    fn read_span(&self, outstanding: &Outstanding, psn: Psn, place: Place) -> Option<u32> {
+        let request = outstanding.request_of(&place);
+        let span = request.end().distance_from(psn);
+        match &self.recovery {
+            Recovery::GoBackN(_) => Some(span),
+            Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => {
+                Some(scheme.read_part(psn, request))
+            }
+            Recovery::SelectiveRepeat(scheme) => {
+                let has_room = scheme.log().sent() + span <= scheme.log().window_pkts();
+                (has_room && !self.is_at_max_reads(outstanding)).then_some(span)
+            }
         }
     }
 
@@ -239,10 +279,12 @@ impl Requester {
                 return false;
             }
             Recovery::GoBackN(scheme) => scheme.unacked(),
-            Recovery::SelectiveRepeat(scheme) if !scheme.permit() => return false,
-            // The window does not limit retransmissions, because a READ longer than the window would block them.
-            Recovery::SelectiveRepeat(scheme) if scheme.is_retransmission() => 0,
-            Recovery::SelectiveRepeat(scheme) => scheme.unacked(),
+            // Because READ responses in flight would block them, retransmissions are not counted.
+            Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => 0,
+            Recovery::SelectiveRepeat(scheme) if scheme.log().sent() >= scheme.log().window_pkts() => {
+                return false;
+            }
+            Recovery::SelectiveRepeat(scheme) => scheme.log().unacked(),
         };
         self.congestion.permit(now, joins_pkts)
     }
@@ -258,7 +300,6 @@ impl Requester {
         let kind = Kind { is_read, takes_receive: takes_receive(&wqe.op) };
         let is_fenced = wqe.flags.fence;
         let len_bytes = wqe.list.len_bytes;
-        let reads = outstanding.assigned_reads();
         let max_reads = u32::from(self.config.max_rd_atomic);
         if is_read && max_reads == 0 {
             // `max_rd_atomic` of 0 permits no READ, so the READ fails; otherwise it would wait for ever.
@@ -266,13 +307,14 @@ impl Requester {
             self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
             return None;
         }
-        if (is_read && reads >= max_reads) || (is_fenced && reads > 0) {
+        if (is_read && self.is_at_max_reads(outstanding)) || (is_fenced && outstanding.assigned_reads() > 0) {
             return None;
         }
         outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
     }
 
-    #[inline]
+    // Always inlined, because otherwise `part` and `wqe` are passed in memory: 60 instructions a packet.
+    #[inline(always)]
     fn send_one<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
@@ -342,7 +384,7 @@ impl Requester {
         if !self.congestion.is_window() {
             self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
         }
-        self.recovery.on_sent(part.psn_span);
+        self.recovery.on_sent(part.psn_span, tx.now);
         if self.config.recovery.is_adaptive() {
             self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
         } else {
@@ -364,9 +406,8 @@ impl Requester {
         match outcome {
             ResponseEvent::Ignored => None,
             ResponseEvent::Ack(event) => self.on_ack_event(now, event, counters),
-            ResponseEvent::Selective(SelectiveEvent::Response { psn, executed })
-                if self.on_next_response(now, psn, executed) =>
-            {
+            ResponseEvent::ReadResponse { psn, executed } => {
+                self.on_read_response(now, psn, executed, outstanding, counters);
                 None
             }
             ResponseEvent::Selective(event) => {
@@ -374,11 +415,11 @@ impl Requester {
                 None
             }
             ResponseEvent::RnrNak { next, wait_nanos } => {
-                let progress = self.on_everything_before(next, outstanding);
+                let progress = self.on_everything_before(now, next, outstanding);
                 self.on_rnr_nak(now, next, wait_nanos, progress, counters)
             }
             ResponseEvent::Failed { next, status } => {
-                self.on_everything_before(next, outstanding);
+                self.on_everything_before(now, next, outstanding);
                 self.loss_timer.timer.stop();
                 Some(status)
             }
@@ -418,27 +459,6 @@ impl Requester {
         self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
     }
 
-    /// Fast path for most READ responses: those that acknowledge only their own PSN, show no loss and end no round-trip
-    /// measurement. For any other READ response, changes nothing and returns false.
-    #[inline]
-    fn on_next_response(&mut self, now: Instant, psn: Psn, executed: Psn) -> bool {
-        if self.loss_timer.rto.timed() == Some(psn) {
-            return false;
-        }
-        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return false };
-        match scheme.on_next_response(psn, executed) {
-            None => return false,
-            Some(Following::OutOfOrder) => {}
-            Some(Following::Next) => {
-                self.congestion.on_ack(now, 1, None);
-                self.on_progress(now);
-            }
-        }
-        self.rnr_retries_left = self.config.rnr_retry;
-        self.loss_timer.rearm_lazily(self.recovery.sent(), now);
-        true
-    }
-
     /// Processes a response under selective repeat, and updates congestion control and timer.
     fn on_selective_event(
         &mut self,
@@ -447,37 +467,71 @@ impl Requester {
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) {
+        let time = self.ack_time(now);
         let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
-        let (unacked_before, una_before) = (scheme.unacked(), scheme.una());
-        let result = selective::on_event(scheme, event, &self.loss_timer, outstanding, counters);
-        let rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme, now);
-        let acked_pkts = scheme.una().index_in(una_before, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
-        let moved = acked_pkts > 0;
+        let result = scheme.on_event(event, outstanding, time);
+        let rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
+        counters.sacks_received += u64::from(matches!(event, SelectiveEvent::Sack { .. }));
+        counters.spurious_retransmits += u64::from(result.is_spurious);
+        counters.implied_nak_seq_err += u64::from(result.lost_responses > 0);
         if result.is_executed {
             self.rnr_retries_left = self.config.rnr_retry;
         }
-        if moved || rtt_nanos.is_some() {
-            self.congestion.on_ack(now, acked_pkts, rtt_nanos);
+        if result.acked_pkts > 0 || rtt_nanos.is_some() {
+            self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
         }
-        if result.lost_pkts > 0 {
+        if result.lost_requests + result.lost_responses > 0 {
             self.congestion.on_loss(now);
         }
-        if moved {
+        if result.acked_pkts > 0 {
             self.on_progress(now);
         }
-        if moved || self.recovery.unacked() != unacked_before {
+        // The end of an RNR wait arms the timer, because nothing is sent before.
+        if result.changed && self.rnr_until.is_none() {
             self.loss_timer.rearm(&self.recovery, now);
         }
     }
 
+    /// Processes a READ response under selective repeat.
+    fn on_read_response(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        executed: Psn,
+        outstanding: &mut Outstanding,
+        counters: &mut QpCounters,
+    ) {
+        let time = self.ack_time(now);
+        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
+        let (acked_pkts, lost_pkts) = scheme.on_read_response(psn, executed, outstanding, time);
+        let rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
+        if acked_pkts > 0 || rtt_nanos.is_some() {
+            self.congestion.on_ack(now, acked_pkts, rtt_nanos);
+        }
+        if lost_pkts > 0 {
+            counters.implied_nak_seq_err += 1;
+            self.congestion.on_loss(now);
+        }
+        if acked_pkts > 0 {
+            self.on_progress(now);
+        }
+        self.rnr_retries_left = self.config.rnr_retry;
+        match rtt_nanos {
+            _ if self.rnr_until.is_some() => {}
+            Some(_) => self.loss_timer.rearm(&self.recovery, now),
+            None => self.loss_timer.rearm_lazily(self.recovery.sent(), now),
+        }
+    }
+
     /// Acknowledges all packets below `next`. Returns false if earlier responses acknowledged them all.
-    fn on_everything_before(&mut self, next: Psn, outstanding: &mut Outstanding) -> bool {
+    fn on_everything_before(&mut self, now: Instant, next: Psn, outstanding: &mut Outstanding) -> bool {
+        let time = self.ack_time(now);
         match &mut self.recovery {
             Recovery::GoBackN(scheme) => {
                 scheme.on_ack_event(AckEvent::Cumulative { next }).newly_acked_pkts > 0
             }
             Recovery::SelectiveRepeat(scheme) => {
-                let is_news = selective::on_executed(scheme, next, outstanding);
+                let is_news = scheme.on_executed(next, outstanding, time);
                 if is_news {
                     self.rnr_retries_left = self.config.rnr_retry;
                 }
@@ -543,9 +597,8 @@ impl Requester {
         let in_flight = match &mut self.recovery {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             Recovery::SelectiveRepeat(scheme) => {
-                // Only `next` is retransmitted, because the responder buffers the packets above it.
-                scheme.retransmit(next, 1);
-                scheme.sent()
+                scheme.on_rnr_nak(next);
+                scheme.log().sent()
             }
         };
         if self.rnr_until.is_some() || in_flight == 0 {
@@ -693,7 +746,7 @@ mod tests {
         let mut counters = QpCounters::default();
         let lost = ResponseEvent::Ack(AckEvent::Lost { next: first_psn });
         let mut now = Instant::from_nanos(0);
-        requester.recovery.on_sent(10);
+        requester.recovery.on_sent(10, now);
         for _ in 0..10 {
             let refused = ResponseEvent::RnrNak { next: first_psn, wait_nanos: WAIT_NANOS };
             assert_eq!(requester.on_response_event(now, refused, outstanding, &mut counters), None);
@@ -704,13 +757,13 @@ mod tests {
             );
             now = now.plus_nanos(WAIT_NANOS);
             assert_eq!(requester.on_time(now, outstanding, &mut counters), None);
-            requester.recovery.on_sent(10);
+            requester.recovery.on_sent(10, now);
             assert_eq!(requester.on_response_event(now, lost, outstanding, &mut counters), None);
-            requester.recovery.on_sent(10);
+            requester.recovery.on_sent(10, now);
         }
         // Without RNR NAKs the PSN sequence errors use up the retry count.
         requester.recovery.go_back();
-        requester.recovery.on_sent(10);
+        requester.recovery.on_sent(10, now);
         assert_eq!(
             requester.on_response_event(now, lost, outstanding, &mut counters),
             Some(WcStatus::RetryExcErr)

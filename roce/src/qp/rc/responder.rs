@@ -24,7 +24,7 @@ use crate::psn::Psn;
 use crate::qp::Placement;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
-use crate::recovery::selective_repeat::OutOfOrderSet;
+use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
 use crate::start;
 use crate::time::Instant;
@@ -177,7 +177,7 @@ pub(crate) struct Responder {
     placing: Option<Box<Placing>>,
     /// Under selective repeat: SACKs may be sent.
     selective: bool,
-    /// PSN of the last out-of-order packet; `None` before the first, and after an RNR NAK.
+    /// Under go-back-N: PSN of the last out-of-order packet; `None` before the first, and after an RNR NAK.
     last_out_of_order_psn: Option<Psn>,
     /// Expected PSN when the last ACK or NAK was sent.
     last_acked_psn: Psn,
@@ -363,12 +363,8 @@ impl Responder {
             ResponderAction::Answer
         };
         if self.selective {
-            // A packet right above the last out-of-order one is taken to open and close no gap: no SACK without AckReq.
-            let follows = self
-                .last_out_of_order_psn
-                .replace(psn)
-                .is_some_and(|last_out_of_order_psn| last_out_of_order_psn.plus(1) == psn);
-            if follows
+            // A packet that neither opens nor closes a gap elicits no SACK without AckReq.
+            if self.extends_run(psn)
                 && !packet.bth.ack_req
                 && matches!(disposition, Disposition::Buffered | Disposition::Placed)
             {
@@ -396,6 +392,15 @@ impl Responder {
             return ResponderAction::Nothing;
         }
         action
+    }
+
+    /// Whether the packet below `psn` is buffered or placed, and the one above is not.
+    fn extends_run(&self, psn: Psn) -> bool {
+        let expected = self.recovery.expected();
+        self.out_of_order.as_ref().is_some_and(|out_of_order| {
+            out_of_order.is_buffered(expected, psn.minus(1))
+                && !out_of_order.is_buffered(expected, psn.plus(1))
+        })
     }
 
     fn buffer(&mut self, packet: &Packet<'_>, has_room: bool, rx: &mut RxContext<'_>) -> Disposition {

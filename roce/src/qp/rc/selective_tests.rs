@@ -1,0 +1,152 @@
+//! Tests of a requester under selective repeat: READs, and packets that the peer dropped.
+
+use super::events::ResponseEvent;
+use super::outstanding::{Kind, Outstanding};
+use super::requester::{Requester, RequesterConfig};
+use crate::congestion::CongestionScheme;
+use crate::counters::QpCounters;
+use crate::psn::Psn;
+use crate::queue::{Doorbells, SendQueueSize, send_queue};
+use crate::recovery::{RecoveryScheme, SelectiveEvent};
+use crate::time::Instant;
+use crate::wire::SackEth;
+use std::sync::Arc;
+
+const MTU_BYTES: u32 = 1024;
+const READ_PKTS: u32 = 3;
+
+/// A requester whose READs, of [`READ_PKTS`] responses, and SENDs are recorded as sent without a port.
+struct Reader {
+    requester: Requester,
+    outstanding: Outstanding,
+    counters: QpCounters,
+    now: Instant,
+}
+
+impl Reader {
+    const FIRST_PSN: Psn = Psn::new(7);
+
+    fn new() -> Self {
+        let requester = Requester::new(RequesterConfig {
+            first_psn: Self::FIRST_PSN,
+            mtu_bytes: MTU_BYTES,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            congestion: CongestionScheme::Window { window_pkts: 64 },
+            link_bits_per_sec: 100_000_000_000,
+            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
+        });
+        let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
+        let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
+        let outstanding = Outstanding::new(queue, 8, Self::FIRST_PSN);
+        Reader { requester, outstanding, counters: QpCounters::default(), now: Instant::ZERO }
+    }
+
+    fn psn(index: u32) -> Psn {
+        Self::FIRST_PSN.plus(index)
+    }
+
+    fn read(&mut self) {
+        let kind = Kind { is_read: true, takes_receive: false };
+        let (sent, bytes) = (self.requester.recovery.sent(), READ_PKTS * MTU_BYTES);
+        let place = self.outstanding.assign(bytes, kind, sent, MTU_BYTES).expect("there is room");
+        self.requester.recovery.on_sent(READ_PKTS, self.now);
+        self.requester.on_packet_sent(place.span.first, false, false, self.now);
+    }
+
+    fn send(&mut self) {
+        let kind = Kind { is_read: false, takes_receive: true };
+        let sent = self.requester.recovery.sent();
+        let place = self.outstanding.assign(1, kind, sent, MTU_BYTES).expect("there is room");
+        self.requester.recovery.on_sent(1, self.now);
+        self.requester.on_packet_sent(place.span.first, false, false, self.now);
+    }
+
+    fn event(&mut self, event: SelectiveEvent<'_>) {
+        self.respond(ResponseEvent::Selective(event));
+    }
+
+    fn respond(&mut self, outcome: ResponseEvent<'_>) {
+        let failed =
+            self.requester.on_response_event(self.now, outcome, &mut self.outstanding, &mut self.counters);
+        assert_eq!(failed, None);
+    }
+
+    fn response(&mut self, index: u32) {
+        let executed = Self::psn(index / READ_PKTS * READ_PKTS + READ_PKTS);
+        self.respond(ResponseEvent::ReadResponse { psn: Self::psn(index), executed });
+    }
+
+    /// Advances the time to the deadline of the timer. Returns whether a packet is then to be retransmitted.
+    fn expire(&mut self) -> bool {
+        self.now = self.requester.deadline().expect("it runs");
+        let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);
+        assert_eq!(failed, None);
+        self.requester.recovery.is_retransmission()
+    }
+}
+
+#[test]
+fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
+    let mut reader = Reader::new();
+    reader.read();
+    reader.response(1);
+    assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
+    reader.requester.recovery.on_sent(1, reader.now);
+    // Two more READs are requested; the SACK reports the first of the two missing.
+    (0..2).for_each(|_| reader.read());
+    let trigger = Reader::psn(2 * READ_PKTS);
+    let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
+    let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
+    reader.event(SelectiveEvent::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
+    let recovery = &mut reader.requester.recovery;
+    assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
+    recovery.on_sent(READ_PKTS, reader.now);
+    assert!(!recovery.is_retransmission(), "what was lost of the first READ is under way");
+}
+
+#[test]
+fn what_the_peer_reneged_on_is_retransmitted() {
+    let mut reader = Reader::new();
+    (0..6).for_each(|_| reader.send());
+    let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: Reader::psn(5) };
+    reader.event(SelectiveEvent::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
+    assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
+    reader.requester.recovery.on_sent(1, reader.now);
+    assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
+    // Packet 0 is executed. Of packets 1 to 5 the responder still buffers 3 and 5 only.
+    reader.event(SelectiveEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
+    let mut again = Vec::new();
+    while reader.requester.recovery.is_retransmission() {
+        again.push(reader.requester.recovery.next_psn());
+        reader.requester.recovery.on_sent(1, reader.now);
+    }
+    assert_eq!(again, [1, 2, 4].map(Reader::psn));
+    reader.event(SelectiveEvent::Executed { next: Reader::psn(6) });
+    assert_eq!(reader.requester.recovery.unacked(), 0);
+}
+
+#[test]
+fn a_timer_learns_when_it_expires_of_what_came_and_stops_where_nothing_is_waited_for() {
+    let mut reader = Reader::new();
+    reader.read();
+    let wait_nanos = reader.requester.deadline().expect("it runs").nanos_since(reader.now);
+    reader.response(0);
+    for index in 1..READ_PKTS {
+        reader.now = reader.now.plus_nanos(wait_nanos / 2);
+        let deadline = reader.requester.deadline();
+        reader.response(index);
+        let is_last = index + 1 == READ_PKTS;
+        assert_eq!(reader.requester.deadline(), deadline.filter(|_| !is_last), "response {index}");
+    }
+    reader.read();
+    reader.response(READ_PKTS);
+    reader.now = reader.now.plus_nanos(wait_nanos / 2);
+    reader.response(READ_PKTS + 1);
+    let last_rx_at = reader.now;
+    assert!(!reader.expire(), "it was put off");
+    assert_eq!(reader.requester.deadline(), Some(last_rx_at.plus_nanos(wait_nanos)));
+    assert!(reader.expire(), "nothing came since");
+}

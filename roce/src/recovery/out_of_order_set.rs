@@ -1,0 +1,105 @@
+//! Out-of-order packets at a responder: the PSNs that it buffers or has placed, and the bitmap of a SACK.
+
+use super::psn_set::PsnSet;
+use crate::psn::Psn;
+
+/// PSNs of the out-of-order packets that a responder has buffered or placed.
+#[derive(Clone, Debug)]
+pub(crate) struct OutOfOrderSet {
+    buffered: PsnSet,
+}
+
+impl OutOfOrderSet {
+    /// Creates an empty set for a window of `window_pkts`, a power of two of at least 64.
+    pub(crate) fn new(window_pkts: u32) -> Self {
+        OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
+    }
+
+    /// Returns whether `psn` may be buffered: above `expected`, in the window that begins there, and not buffered yet.
+    pub(crate) fn is_new(&self, expected: Psn, psn: Psn) -> bool {
+        psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
+            && !self.buffered.contains(psn)
+    }
+
+    /// Returns whether `psn` is buffered: above `expected`, in the window that begins there, and in the set.
+    pub(crate) fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
+        psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
+    }
+
+    /// Returns whether `psn`, which must lie in the window from the expected PSN on, is buffered.
+    pub(crate) fn contains(&self, psn: Psn) -> bool {
+        self.buffered.contains(psn)
+    }
+
+    /// Records that `psn`, which must lie in the window, was buffered or placed.
+    pub(crate) fn insert(&mut self, psn: Psn) {
+        self.buffered.insert(psn);
+    }
+
+    /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if it was not buffered.
+    pub(crate) fn remove(&mut self, expected: Psn, psn: Psn) {
+        if self.is_buffered(expected, psn) {
+            self.buffered.remove(psn);
+        }
+    }
+
+    /// Records that all buffered packets were dropped.
+    pub(crate) fn clear(&mut self) {
+        self.buffered.remove_range(Psn::new(0), self.buffered.capacity());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffered.is_empty()
+    }
+
+    /// Removes the `span` PSNs from `expected` on, whose packets were executed or dropped.
+    pub(crate) fn advance(&mut self, expected: Psn, span: u32) {
+        self.buffered.remove_range(expected, span);
+    }
+
+    /// Returns the number of 32-bit words of the longest bitmap of a SACK.
+    fn words_max(&self) -> u32 {
+        self.buffered.capacity() / 32
+    }
+
+    /// Returns the bitmap of a SACK without zero words at its end: bit `i` of word `w` is PSN
+    /// `expected + 1 + 32 w + i`.
+    pub(crate) fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
+        // The last bit of a full bitmap is masked, because its PSN has the same bit in the set as `expected`.
+        let last = self.words_max() - 1;
+        let mask = move |w| if w == last { u32::MAX >> 1 } else { u32::MAX };
+        let word = move |w: u32| self.buffered.bits32(expected.plus(1 + 32 * w)) & mask(w);
+        let mut len = 0;
+        if !self.buffered.is_empty() {
+            len = (0..self.words_max()).rev().find(|w| word(*w) != 0).map_or(0, |last| last + 1);
+        }
+        (0..len).map(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Psn = Psn::new(0xFF_FFFA);
+
+    #[test]
+    fn the_bitmap_tells_of_what_is_kept() {
+        let mut buffered = OutOfOrderSet::new(64);
+        let words = |buffered: &OutOfOrderSet| buffered.words(FIRST).collect::<Vec<_>>();
+        assert!(words(&buffered).is_empty());
+        for i in [1, 32, 33, 63] {
+            assert!(buffered.is_new(FIRST, FIRST.plus(i)));
+            buffered.insert(FIRST.plus(i));
+            assert!(buffered.is_buffered(FIRST, FIRST.plus(i)) && !buffered.is_new(FIRST, FIRST.plus(i)));
+        }
+        assert!(!buffered.is_new(FIRST, FIRST) && !buffered.is_new(FIRST, FIRST.plus(64)));
+        assert_eq!(words(&buffered), [0x8000_0001, 0x4000_0001]);
+        buffered.advance(FIRST, 33);
+        assert_eq!(
+            buffered.words(FIRST.plus(33)).collect::<Vec<_>>(),
+            [1 << 29],
+            "33 itself is expected now"
+        );
+    }
+}

@@ -1,0 +1,587 @@
+//! The sent-packet log of a selective-repeat requester: one entry for each PSN of the window, written when the packet
+//! is sent, and one rule by which packets are lost.
+//!
+//! ```text
+//!   PSN           una        executed                     max_sent
+//!                  | responses  | requests                   |  never sent
+//!   state          | x . L x .  | x x . L .                  |     acked x, lost L, in flight .
+//!   transmission   | 1 7 2 3 8  | 4 5 6 0 9                  |     number, counted over both spaces
+//!
+//!   in flight --lost--> lost --retransmitted, with a new number--> in flight --> acked
+//! ```
+//! A packet in flight is lost once a packet of its PSN space was acknowledged whose transmission number is higher by at
+//! least the reordering threshold (RFC 9002 section 6.1.1, RFC 8985 section 6.2). First transmissions and
+//! retransmissions are one case, because each transmission has a number of its own.
+//!
+//! Below `executed` only READ responses are in flight, above it only requests, so the PSN tells the space. All PSNs of a
+//! READ request have consecutive numbers and share the state of the request until the peer has executed it.
+
+use super::circular_array::CircularArray;
+use super::psn_set::PsnSet;
+use crate::psn::{PerSpace, Psn, PsnSpace};
+use crate::start;
+use crate::time::Instant;
+
+/// Distance in transmission numbers after which the marks of both spaces are brought up, so that comparisons modulo
+/// 2^32 stay valid.
+const RENEW_TRANSMISSIONS: u32 = 1 << 30;
+
+/// The latest transmission of a PSN.
+#[derive(Clone, Copy, Debug, Default)]
+struct Transmission {
+    /// Transmission number, modulo 2^32.
+    number: u32,
+    /// Time of the transmission in nanoseconds, modulo 2^32.
+    sent_nanos: u32,
+}
+
+/// Time of an acknowledgement, and the shortest round trip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckTime {
+    /// Time at which the acknowledgement was received.
+    pub now: Instant,
+    /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
+    pub rtt_min_nanos: u64,
+}
+
+/// Log of the packets sent; see the module.
+#[derive(Clone, Debug)]
+pub(crate) struct SentLog {
+    una: Psn,
+    max_sent: Psn,
+    /// The peer executed all requests before this PSN.
+    executed: Psn,
+    transmissions: CircularArray<Transmission>,
+    acked: PsnSet,
+    lost: PsnSet,
+    /// PSNs of the last window sent whose latest transmission was a retransmission; also below una.
+    retransmitted: PsnSet,
+    /// One past the highest PSN that was retransmitted since una was there.
+    retransmitted_end: Psn,
+    /// Number of the next transmission.
+    next_number: u32,
+    /// Per PSN space: one past the highest transmission number acknowledged.
+    largest_acked: PerSpace<u32>,
+    /// The highest PSN acknowledged with that number, of READ responses, which may share a number.
+    largest_acked_psn: Psn,
+    /// Number and PSN of the latest retransmitted READ response acknowledged since losses were detected.
+    retransmission_acked: Option<(u32, Psn)>,
+    /// Highest transmission number of the requests executed, when they were executed.
+    executed_number: u32,
+    /// One past the last PSN of a READ whose responses share a number.
+    shared_end: Psn,
+    /// Per PSN space: no packet in flight has a lower transmission number.
+    oldest: PerSpace<u32>,
+}
+
+/// Whether transmission number `a` is lower than `b`, both less than 2^31 apart.
+#[inline]
+fn is_before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) > u32::MAX / 2
+}
+
+/// The nanoseconds of an instant, modulo 2^32.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32 is meant")]
+fn low_nanos(at: Instant) -> u32 {
+    at.as_nanos() as u32
+}
+
+impl SentLog {
+    /// Creates an empty log; `first` is the first PSN of the connection, `window_pkts` a power of two from 64 to 4096.
+    pub(crate) fn new(first: Psn, window_pkts: u32) -> Self {
+        let set = PsnSet::new(window_pkts);
+        SentLog {
+            una: first,
+            max_sent: first,
+            executed: first,
+            transmissions: CircularArray::new(window_pkts, Transmission::default()),
+            acked: set.clone(),
+            lost: set.clone(),
+            retransmitted: set,
+            retransmitted_end: first,
+            next_number: start::TRANSMISSION,
+            largest_acked: PerSpace::new(start::TRANSMISSION),
+            largest_acked_psn: first,
+            retransmission_acked: None,
+            executed_number: start::TRANSMISSION.wrapping_sub(1),
+            shared_end: first,
+            oldest: PerSpace::new(start::TRANSMISSION),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn una(&self) -> Psn {
+        self.una
+    }
+
+    /// Returns the PSN before which the peer executed all requests.
+    #[inline]
+    pub(crate) fn executed(&self) -> Psn {
+        self.executed
+    }
+
+    /// Returns the PSNs sent from una on, in any state; at most the window.
+    #[inline]
+    pub(crate) fn sent(&self) -> u32 {
+        self.max_sent.distance_from(self.una)
+    }
+
+    /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
+    #[inline]
+    pub(crate) fn unacked(&self) -> u32 {
+        self.sent() - self.acked.len() - self.lost.len()
+    }
+
+    /// Returns the window in packets.
+    #[inline]
+    pub(crate) fn window_pkts(&self) -> u32 {
+        self.transmissions.len()
+    }
+
+    /// Returns the PSN to send next: the lowest lost one, or else `max_sent`.
+    #[inline]
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.max_sent)
+    }
+
+    /// Returns whether a packet is marked lost: the packet sent next is a retransmission.
+    #[inline]
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// Returns the number of PSNs, from `psn` on, that are marked lost without a gap; at most `count`.
+    pub(crate) fn lost_run(&self, psn: Psn, count: u32) -> u32 {
+        self.lost.first_missing(psn, count).map_or(count, |end| end.distance_from(psn))
+    }
+
+    /// Returns the distance of `psn` from una if `psn` was sent and una is not above it.
+    #[inline]
+    fn tracked(&self, psn: Psn) -> Option<u32> {
+        psn.index_in(self.una, self.sent())
+    }
+
+    /// Returns whether the peer executed the request of `psn`.
+    #[inline]
+    pub(crate) fn is_executed(&self, psn: Psn) -> bool {
+        self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
+    }
+
+    /// Returns whether `psn` was sent and is not acknowledged.
+    #[inline]
+    pub(crate) fn is_unacked(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && !self.acked.contains(psn)
+    }
+
+    /// Returns whether the READ response `psn` was not received. Until the READ request is executed, the acknowledgement of
+    /// `psn` is that of the request.
+    #[inline]
+    pub(crate) fn is_response_missing(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
+    }
+
+    /// Returns whether `psn` is acknowledged and una not above it: it lies above a gap, or was not executed.
+    pub(crate) fn is_acked(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && self.acked.contains(psn)
+    }
+
+    /// Returns whether `psn`, one of the last window sent, was retransmitted.
+    pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
+        let window_pkts = self.window_pkts();
+        psn.index_in(self.max_sent.minus(window_pkts), window_pkts).is_some()
+            && self.retransmitted.contains(psn)
+    }
+
+    /// Returns whether `psn` is marked lost.
+    pub(crate) fn is_lost(&self, psn: Psn) -> bool {
+        self.tracked(psn).is_some() && self.lost.contains(psn)
+    }
+
+    /// Returns whether a packet above una is acknowledged.
+    pub(crate) fn has_acked(&self) -> bool {
+        !self.acked.is_empty()
+    }
+
+    /// Returns the last PSN in flight.
+    pub(crate) fn last_in_flight(&self) -> Option<Psn> {
+        let mut left = self.sent();
+        while left > 0 {
+            let step = left.min(u64::BITS);
+            let first = self.una.plus(left - step);
+            let in_flight = self.in_flight_bits(first, step);
+            if in_flight != 0 {
+                return Some(first.plus(u64::BITS - 1 - in_flight.leading_zeros()));
+            }
+            left -= step;
+        }
+        None
+    }
+
+    /// Returns which of the `count` PSNs from `first` on, at most 64 that were all sent, are in flight.
+    #[inline]
+    fn in_flight_bits(&self, first: Psn, count: u32) -> u64 {
+        !(self.acked.bits(first) | self.lost.bits(first)) & (u64::MAX >> (u64::BITS - count))
+    }
+
+    /// Records that `span` PSNs from `psn` on were sent at `sent_at`: the next new ones, or some that were sent before.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, psn: Psn, span: u32, sent_at: Instant) {
+        let (number, sent_nanos) = (self.take_numbers(span), low_nanos(sent_at));
+        for i in 0..span {
+            *self.transmissions.at_mut(psn.value().wrapping_add(i)) =
+                Transmission { number: number.wrapping_add(i), sent_nanos };
+        }
+        let end = psn.plus(span);
+        if psn == self.max_sent {
+            self.max_sent = end;
+            self.retransmitted.remove_range(psn, span);
+        } else {
+            for psn in (0..span).map(|i| psn.plus(i)) {
+                self.lost.remove(psn);
+                self.retransmitted.insert(psn);
+            }
+            if end.offset_from(self.retransmitted_end).is_some_and(|offset| offset > 0) {
+                self.retransmitted_end = end;
+            }
+        }
+    }
+
+    /// Leaves out `count` transmission numbers: the next transmission is that much later than the one before.
+    pub(crate) fn skip_numbers(&mut self, count: u32) {
+        self.take_numbers(count);
+    }
+
+    /// Returns the number of the next transmission, and makes the one after it `count` higher.
+    #[inline]
+    fn take_numbers(&mut self, count: u32) -> u32 {
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(count);
+        if (number ^ self.next_number) >= RENEW_TRANSMISSIONS {
+            self.renew_marks();
+        }
+        number
+    }
+
+    /// Brings up marks that have not moved for 2^30 transmissions, which would compare as higher after 2^31.
+    #[cold]
+    fn renew_marks(&mut self) {
+        let low = self.next_number.wrapping_sub(RENEW_TRANSMISSIONS);
+        let marks = self.largest_acked.both_mut().into_iter().chain(self.oldest.both_mut());
+        for mark in marks.chain([&mut self.executed_number]).filter(|mark| is_before(**mark, low)) {
+            *mark = low;
+        }
+    }
+
+    /// Takes the transmission of `psn` as received, for the losses of `space`. An acknowledgement of a retransmission
+    /// within the shortest round trip is one of an earlier transmission (RFC 8985 section 6.2 step 2), of which nothing
+    /// is known but that it was sent.
+    #[inline]
+    fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
+        let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
+        if self.retransmitted.contains(psn) {
+            if u64::from(low_nanos(time.now).wrapping_sub(sent_nanos)) < time.rtt_min_nanos {
+                return;
+            }
+            if space == PsnSpace::Response {
+                if self.retransmission_acked.is_none_or(|(highest, _)| is_before(highest, number)) {
+                    self.retransmission_acked = Some((number, psn));
+                }
+                return;
+            }
+        }
+        let end = number.wrapping_add(1);
+        if !is_before(end, self.largest_acked[space]) {
+            let is_same = end == self.largest_acked[space];
+            self.largest_acked[space] = end;
+            if space == PsnSpace::Response
+                && (!is_same || psn.offset_from(self.largest_acked_psn).is_some_and(|offset| offset > 0))
+            {
+                self.largest_acked_psn = psn;
+            }
+        }
+    }
+
+    /// Returns whether `next` is above [`SentLog::executed`]. If so, the caller passes the requests between the two, in
+    /// order, to [`SentLog::on_executed`] or [`SentLog::on_read_executed`].
+    #[inline]
+    pub(crate) fn advances_executed(&self, next: Psn) -> bool {
+        let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
+        from_una(next) > from_una(self.executed)
+    }
+
+    /// Records that the peer executed the READ request of `count` PSNs from `first` on: its responses are in flight.
+    pub(crate) fn on_read_executed(&mut self, first: Psn, count: u32, time: AckTime) {
+        self.executed = first.plus(count);
+        self.raise_largest_acked(PsnSpace::Request, first, time);
+        self.acked.remove_range(first, count);
+        self.lost.remove_range(first, count);
+        let number = self.transmissions.at(first.value()).number;
+        let number = if is_before(number, self.executed_number) {
+            // The request waited at the peer for the retransmission of one before it, which was sent later: so were the
+            // responses.
+            for psn in (0..count).map(|i| first.plus(i)) {
+                self.transmissions.at_mut(psn.value()).number = self.executed_number;
+            }
+            self.shared_end = self.executed;
+            self.executed_number
+        } else {
+            self.executed_number = number.wrapping_add(count - 1);
+            number
+        };
+        if is_before(number, self.oldest[PsnSpace::Response]) {
+            self.oldest[PsnSpace::Response] = number;
+        }
+    }
+
+    /// Records that the peer buffers the READ request of `count` PSNs from `first` on, as a SACK shows: it is not lost.
+    pub(crate) fn on_read_sacked(&mut self, first: Psn, count: u32, time: AckTime) {
+        if self.tracked(first).is_none() {
+            return;
+        }
+        self.raise_largest_acked(PsnSpace::Request, first, time);
+        for psn in (0..count.min(self.sent())).map(|i| first.plus(i)) {
+            self.lost.remove(psn);
+            self.acked.insert(psn);
+        }
+    }
+
+    /// Records that the peer has sent all READ responses that were requested before the request of `psn`.
+    pub(crate) fn on_responses_sent(&mut self, psn: Psn, time: AckTime) {
+        if self.tracked(psn).is_some() {
+            self.raise_largest_acked(PsnSpace::Response, psn, time);
+        }
+    }
+
+    /// Returns whether every PSN from una on is in flight for the first time.
+    #[inline]
+    fn has_no_gap(&self) -> bool {
+        self.acked.is_empty()
+            && self.lost.is_empty()
+            && self.retransmitted_end.offset_from(self.una).is_some_and(|offset| offset <= 0)
+            && !self.shares_number(self.una)
+    }
+
+    /// Returns whether `psn` is below the end of a READ whose responses share a number.
+    #[inline]
+    fn shares_number(&self, psn: Psn) -> bool {
+        self.shared_end.offset_from(psn).is_some_and(|offset| offset > 0)
+    }
+
+    /// Records that the peer executed the `count` PSNs of messages from `first` on, which acknowledges them.
+    #[inline]
+    pub(crate) fn on_executed(&mut self, first: Psn, count: u32, time: AckTime) {
+        self.executed = first.plus(count);
+        if !self.has_no_gap() {
+            for psn in (0..count).map(|i| first.plus(i)) {
+                let number = self.transmissions.at(psn.value()).number;
+                if is_before(self.executed_number, number) {
+                    self.executed_number = number;
+                }
+            }
+        }
+        self.on_acked(PsnSpace::Request, first, count, time);
+    }
+
+    /// Records that the READ response `psn`, of an executed READ request, was received.
+    #[inline]
+    pub(crate) fn on_response(&mut self, psn: Psn, time: AckTime) {
+        if psn == self.una && self.has_no_gap() {
+            return self.on_next_acked(PsnSpace::Response, 1);
+        }
+        if !self.lost.is_empty() {
+            self.lost.remove(psn);
+        }
+        if self.acked.insert(psn) {
+            self.on_newly_acked(PsnSpace::Response, psn, time);
+        }
+        if psn == self.una {
+            self.advance();
+        }
+    }
+
+    /// Acknowledges `count` PSNs from una on, while there is no gap.
+    #[inline]
+    fn on_next_acked(&mut self, space: PsnSpace, count: u32) {
+        self.una = self.una.plus(count);
+        (self.retransmitted_end, self.shared_end) = (self.una, self.una);
+        self.largest_acked_psn = self.una;
+        // Every packet in flight was sent later.
+        let end = self.transmissions.at(self.una.minus(1).value()).number.wrapping_add(1);
+        self.oldest[space] = end;
+        if is_before(self.largest_acked[space], end) {
+            self.largest_acked[space] = end;
+        }
+    }
+
+    /// Records the evidence of a PSN newly acknowledged.
+    #[inline]
+    fn on_newly_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
+        let number = self.transmissions.at(psn.value()).number;
+        if number == self.oldest[space] && !self.shares_number(psn) {
+            self.oldest[space] = number.wrapping_add(1);
+        }
+        self.raise_largest_acked(space, psn, time);
+    }
+
+    fn on_acked(&mut self, space: PsnSpace, first: Psn, count: u32, time: AckTime) {
+        if first == self.una && self.has_no_gap() {
+            return self.on_next_acked(space, count);
+        }
+        let mut done = 0;
+        while done < count.min(self.window_pkts()) {
+            let step = (count - done).min(u64::BITS);
+            self.mark_acked(space, first.plus(done), u64::MAX >> (u64::BITS - step), time);
+            done += step;
+        }
+        self.advance();
+    }
+
+    /// Records that request `first + i` is acknowledged for each set bit `i`. PSNs that were not sent are ignored.
+    pub(crate) fn on_sacked(&mut self, first: Psn, bits: u32, time: AckTime) {
+        self.mark_acked(PsnSpace::Request, first, u64::from(bits), time);
+        self.advance();
+    }
+
+    #[inline]
+    fn mark_acked(&mut self, space: PsnSpace, first: Psn, bits: u64, time: AckTime) {
+        let Some(offset) = first.offset_from(self.una) else { return };
+        let below = 0.max(-offset).unsigned_abs();
+        let room = i64::from(self.sent()) - i64::from(0.max(offset));
+        let (first, bits) = (first.plus(below), bits.checked_shr(below).unwrap_or(0));
+        let bits = match room {
+            ..=0 => return,
+            1..64 => bits & ((1 << room) - 1),
+            _ => bits,
+        };
+        self.lost.remove_bits(first, bits);
+        let newly = bits & !self.acked.bits(first);
+        self.acked.insert_bits(first, newly);
+        let mut again =
+            if self.retransmitted.is_empty() { 0 } else { newly & self.retransmitted.bits(first) };
+        let once = newly & !again;
+        while again != 0 {
+            let psn = first.plus(again.trailing_zeros());
+            again &= again - 1;
+            self.on_newly_acked(space, psn, time);
+        }
+        if once != 0 {
+            // Numbers of first transmissions rise with PSNs, so the highest PSN stands for all.
+            let low = first.plus(once.trailing_zeros());
+            let run_pkts = (once >> once.trailing_zeros()).trailing_ones();
+            let number = |psn: Psn| self.transmissions.at(psn.value()).number;
+            let (low_number, high_number) = (number(low), number(low.plus(run_pkts - 1)));
+            if low_number == self.oldest[space] && high_number.wrapping_sub(low_number) == run_pkts - 1 {
+                self.oldest[space] = high_number.wrapping_add(1);
+            }
+            self.raise_largest_acked(space, first.plus(u64::BITS - 1 - once.leading_zeros()), time);
+        }
+    }
+
+    /// Returns a bitmap of 32 PSNs: bit `i` is set if `first + i` is acknowledged.
+    #[inline]
+    pub(crate) fn acked_bits(&self, first: Psn) -> u32 {
+        self.acked.bits32(first)
+    }
+
+    /// Advances una over PSNs that are acknowledged and executed. A request that the peer buffers is not passed,
+    /// because it may still be refused with an RNR NAK.
+    #[inline]
+    fn advance(&mut self) {
+        if self.sent() == 0 || !self.acked.contains(self.una) {
+            return;
+        }
+        let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
+        let end = self.acked.first_missing(self.una, executed).unwrap_or(self.una.plus(executed));
+        let gone = end.distance_from(self.una);
+        self.acked.remove_range(self.una, gone);
+        self.lost.remove_range(self.una, gone);
+        self.una = end;
+    }
+
+    /// Marks the packets of `space` lost that were sent earlier than an acknowledged one of that space by at least
+    /// `threshold_pkts` transmissions. Returns the number of PSNs newly marked.
+    #[inline]
+    pub(crate) fn detect_losses(&mut self, space: PsnSpace, threshold_pkts: u32) -> u32 {
+        let end = self.largest_acked[space].wrapping_sub(threshold_pkts);
+        let newly =
+            if is_before(self.oldest[space], end) { self.scan(space, end, threshold_pkts == 0) } else { 0 };
+        match self.retransmission_acked.take_if(|_| space == PsnSpace::Response) {
+            Some((number, psn)) => newly + self.scan_below(psn, number.wrapping_sub(threshold_pkts)),
+            None => newly,
+        }
+    }
+
+    /// Marks the READ responses below `below` lost whose transmission number is at most `number`.
+    fn scan_below(&mut self, below: Psn, number: u32) -> u32 {
+        let (mut newly, mut at) = (0, 0);
+        let to = self.tracked(below).unwrap_or(0);
+        while at < to {
+            let (first, step) = (self.una.plus(at), (to - at).min(u64::BITS));
+            let mut in_flight = self.in_flight_bits(first, step);
+            while in_flight != 0 {
+                let psn = first.plus(in_flight.trailing_zeros());
+                in_flight &= in_flight - 1;
+                if !is_before(number, self.transmissions.at(psn.value()).number) {
+                    newly += u32::from(self.lost.insert(psn));
+                }
+            }
+            at += step;
+        }
+        newly
+    }
+
+    /// Marks the packets of `space` lost whose transmission number is below `end`, and determines `oldest` anew. If
+    /// `by_psn`, READ responses with the highest number acknowledged are ordered by PSN.
+    fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
+        let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
+        let (from, to) = match space {
+            PsnSpace::Response => (0, executed),
+            PsnSpace::Request => (executed, self.sent()),
+        };
+        // Above the last retransmission, numbers rise with PSNs.
+        let last = self.retransmitted.last_in(self.una, to);
+        let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
+        let (mut newly, mut oldest, mut at) = (0, self.next_number, from);
+        'words: while at < to {
+            let (first, step) = (self.una.plus(at), (to - at).min(u64::BITS));
+            let mut in_flight = self.in_flight_bits(first, step);
+            while in_flight != 0 {
+                let index = in_flight.trailing_zeros();
+                in_flight &= in_flight - 1;
+                let number = self.transmissions.at(first.value().wrapping_add(index)).number;
+                let is_last_number = by_psn && space == PsnSpace::Response && number.wrapping_add(1) == end;
+                let psn = first.plus(index);
+                let is_earlier = self.largest_acked_psn.offset_from(psn).is_some_and(|offset| offset > 0);
+                if is_before(number, end) && (!is_last_number || is_earlier) {
+                    newly += u32::from(self.lost.insert(psn));
+                    continue;
+                }
+                if is_before(number, oldest) {
+                    oldest = number;
+                }
+                if at + index >= ordered_from {
+                    break 'words;
+                }
+            }
+            at += step;
+        }
+        self.oldest[space] = oldest;
+        newly
+    }
+
+    /// Marks the `count` PSNs from `first` on lost, even if acknowledged: the peer dropped them from its reorder buffer
+    /// or sent an RNR NAK, or a timeout expired.
+    pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
+        for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
+            if self.tracked(psn).is_some() {
+                self.acked.remove(psn);
+                self.lost.insert(psn);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "sent_log_tests.rs"]
+mod tests;

@@ -1,0 +1,485 @@
+//! Tables and a model of [`SentLog`].
+
+use super::*;
+use proptest::prelude::*;
+use std::borrow::Cow;
+
+const WINDOW_PKTS: u32 = 64;
+const FIRST: Psn = Psn::new(0xFF_FFFA);
+const RTT_MIN_NANOS: u64 = 1000;
+
+/// A step of a script. Numbers are PSNs, relative to the first of the connection.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Sends new packets, of which the first is the first of a READ request if `.1` is true.
+    Send(u32, bool),
+    /// Retransmits up to this number of lost packets.
+    Retransmit(u32),
+    /// The peer executed all requests below.
+    Executed(u32),
+    /// A READ response was received.
+    Response(u32),
+    /// A SACK acknowledges the PSNs.
+    Sacked(Cow<'static, [u32]>),
+    /// Time passes, in nanoseconds.
+    Wait(u64),
+    /// A timeout marks a PSN lost.
+    Probe(u32),
+}
+use Step::*;
+
+/// A log with the READ requests sent, and a model beside it that applies the rule to all packets after each step.
+struct Script {
+    log: SentLog,
+    first: Psn,
+    now: Instant,
+    threshold_pkts: u32,
+    /// First and end of READ requests.
+    reads: Vec<(u32, u32)>,
+    model: Model,
+}
+
+/// Per PSN: number, time and count of its transmissions, and state.
+#[derive(Clone, Debug, Default)]
+struct Packet {
+    number: u64,
+    sent_nanos: u64,
+    transmissions: u32,
+    is_acked: bool,
+    is_lost: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Model {
+    packets: Vec<Packet>,
+    next_number: u64,
+    /// One past the highest number acknowledged, of requests and of responses, and the highest PSN with it.
+    largest_acked: [(u64, u32); 2],
+    /// Number and PSN of the latest retransmitted response acknowledged.
+    retransmission_acked: Option<(u64, u32)>,
+    executed_number: u64,
+    executed: u32,
+}
+
+impl Model {
+    fn send(&mut self, psn: u32, now: u64) {
+        let psn = psn as usize;
+        if psn == self.packets.len() {
+            self.packets.push(Packet::default());
+        }
+        let packet = &mut self.packets[psn];
+        *packet = Packet {
+            number: self.next_number,
+            sent_nanos: now,
+            transmissions: packet.transmissions + 1,
+            ..Packet::default()
+        };
+        self.next_number += 1;
+    }
+
+    fn raise(&mut self, space: usize, psn: u32, now: u64) {
+        let packet = &self.packets[psn as usize];
+        if packet.transmissions > 1 {
+            if now - packet.sent_nanos < RTT_MIN_NANOS {
+                return;
+            }
+            if space == 1 {
+                self.retransmission_acked = self.retransmission_acked.max(Some((packet.number, psn)));
+                return;
+            }
+        }
+        self.largest_acked[space] = self.largest_acked[space].max((packet.number + 1, psn));
+    }
+
+    fn ack(&mut self, space: usize, psn: u32, now: u64) {
+        if !self.packets[psn as usize].is_acked {
+            let packet = &mut self.packets[psn as usize];
+            (packet.is_acked, packet.is_lost) = (true, false);
+            self.raise(space, psn, now);
+        }
+    }
+
+    fn una(&self) -> u32 {
+        let below = |(psn, packet): &(usize, &Packet)| packet.is_acked && (*psn as u32) < self.executed;
+        self.packets.iter().enumerate().take_while(below).count() as u32
+    }
+
+    fn detect(&mut self, space: usize, threshold_pkts: u32) -> u32 {
+        let threshold = u64::from(threshold_pkts);
+        let (largest, largest_psn) = self.largest_acked[space];
+        let retransmission = self.retransmission_acked.take_if(|_| space == 1);
+        let (una, executed) = (self.una(), self.executed);
+        let mut newly = 0;
+        for (psn, packet) in self.packets.iter_mut().enumerate().skip(una as usize) {
+            let is_of_space = (psn as u32) < executed || space == 0;
+            let is_in_flight = !packet.is_acked && !packet.is_lost;
+            let shares = space == 1 && threshold == 0 && packet.number + 1 == largest;
+            let is_earlier =
+                if shares { (psn as u32) < largest_psn } else { packet.number + threshold < largest };
+            let is_before_retransmission = retransmission
+                .is_some_and(|(number, below)| (psn as u32) < below && packet.number + threshold <= number);
+            let is_overtaken = is_earlier || is_before_retransmission;
+            if is_of_space && (space == 1 || psn as u32 >= executed) && is_in_flight && is_overtaken {
+                packet.is_lost = true;
+                newly += 1;
+            }
+        }
+        newly
+    }
+}
+
+impl Script {
+    fn new(first: Psn, threshold_pkts: u32) -> Self {
+        Script {
+            log: SentLog::new(first, WINDOW_PKTS),
+            first,
+            now: start::INSTANT,
+            threshold_pkts,
+            reads: Vec::new(),
+            model: Model::default(),
+        }
+    }
+
+    fn psn(&self, index: u32) -> Psn {
+        self.first.plus(index)
+    }
+
+    fn time(&self) -> AckTime {
+        AckTime { now: self.now, rtt_min_nanos: RTT_MIN_NANOS }
+    }
+
+    fn is_read(&self, psn: u32) -> bool {
+        self.reads.iter().any(|(from, to)| (*from..*to).contains(&psn))
+    }
+
+    fn nanos(&self) -> u64 {
+        self.now.nanos_since(start::INSTANT)
+    }
+
+    /// Plays a step that a requester could take; any other is left out.
+    fn play(&mut self, step: &Step) {
+        let (time, now, sent) = (self.time(), self.nanos(), self.model.packets.len() as u32);
+        match *step {
+            Send(count, is_read) => {
+                if self.log.has_lost() || self.log.sent() + count > WINDOW_PKTS {
+                    return;
+                }
+                if is_read {
+                    self.reads.push((sent, sent + count));
+                    self.log.on_sent(self.psn(sent), count, self.now);
+                } else {
+                    (0..count).for_each(|i| self.log.on_sent(self.psn(sent + i), 1, self.now));
+                }
+                (0..count).for_each(|i| self.model.send(sent + i, now));
+            }
+            Retransmit(count) => (0..count).for_each(|_| self.retransmit(now)),
+            Executed(next) => {
+                if self.executed(next) {
+                    self.log.on_responses_sent(self.psn(next - 1), time);
+                    if self.model.una() < next {
+                        self.model.raise(1, next - 1, now);
+                    }
+                }
+            }
+            Response(psn) => {
+                let Some(&(_, to)) = self.reads.iter().find(|(from, to)| (*from..*to).contains(&psn)) else {
+                    return;
+                };
+                self.executed(to);
+                if self.log.is_unacked(self.psn(psn)) {
+                    self.log.on_response(self.psn(psn), time);
+                    self.model.ack(1, psn, now);
+                }
+            }
+            Sacked(ref psns) => self.sacked(psns),
+            Wait(nanos) => self.now = self.now.plus_nanos(nanos),
+            Probe(psn) => {
+                if self.log.is_unacked(self.psn(psn)) {
+                    let read = self.reads.iter().find(|(from, to)| (*from..*to).contains(&psn));
+                    let (from, to) =
+                        read.filter(|_| psn >= self.model.executed).copied().unwrap_or((psn, psn + 1));
+                    self.log.retransmit(self.psn(from), to - from);
+                    for packet in &mut self.model.packets[from as usize..to as usize] {
+                        (packet.is_acked, packet.is_lost) = (false, true);
+                    }
+                    self.log.skip_numbers(self.threshold_pkts);
+                    self.model.next_number += u64::from(self.threshold_pkts);
+                }
+            }
+        }
+        let lost = self.log.detect_losses(PsnSpace::Response, self.threshold_pkts);
+        assert_eq!(lost, self.model.detect(1, self.threshold_pkts), "{step:?}");
+    }
+
+    /// Retransmits one lost packet.
+    fn retransmit(&mut self, now: u64) {
+        if !self.log.has_lost() {
+            return;
+        }
+        let psn = self.log.next_psn();
+        let index = psn.distance_from(self.first);
+        let read = self.reads.iter().find(|(from, to)| (*from..*to).contains(&index));
+        // A READ request that was not executed is retransmitted as a whole.
+        let (from, to) = match read {
+            Some(read) if index >= self.model.executed => *read,
+            _ => (index, index + 1),
+        };
+        self.log.on_sent(self.psn(from), to - from, self.now);
+        (from..to).for_each(|psn| self.model.send(psn, now));
+    }
+
+    fn sacked(&mut self, psns: &[u32]) {
+        let (time, now, sent) = (self.time(), self.nanos(), self.model.packets.len() as u32);
+        let requests = self.model.executed..sent;
+        for &psn in psns.iter().filter(|psn| requests.contains(psn)) {
+            match self.reads.iter().find(|(from, to)| (*from..*to).contains(&psn)).copied() {
+                Some((from, to)) => {
+                    self.log.on_read_sacked(self.psn(from), to - from, time);
+                    self.model.raise(0, from, now);
+                    for packet in &mut self.model.packets[from as usize..to as usize] {
+                        (packet.is_acked, packet.is_lost) = (true, false);
+                    }
+                }
+                None => {
+                    self.log.on_sacked(self.psn(psn), 1, time);
+                    self.model.ack(0, psn, now);
+                }
+            }
+        }
+        let lost = self.log.detect_losses(PsnSpace::Request, self.threshold_pkts);
+        assert_eq!(lost, self.model.detect(0, self.threshold_pkts));
+    }
+
+    /// Returns whether `next` is an advance.
+    fn executed(&mut self, next: u32) -> bool {
+        let (from, time, now) = (self.model.executed, self.time(), self.nanos());
+        // Part of a READ request is not executed.
+        let is_whole = !self.reads.iter().any(|(first, end)| (first + 1..*end).contains(&next));
+        if next <= from || next > self.model.packets.len() as u32 || !is_whole {
+            return false;
+        }
+        assert!(self.log.advances_executed(self.psn(next)));
+        self.model.executed = next;
+        let mut at = from;
+        while at < next {
+            let read = self.reads.iter().find(|(first, _)| *first == at).copied();
+            if let Some((first, end)) = read {
+                self.log.on_read_executed(self.psn(first), end - first, time);
+                self.model.raise(0, first, now);
+                let read = &mut self.model.packets[first as usize..end as usize];
+                let waited = read[0].number < self.model.executed_number;
+                for packet in read {
+                    (packet.is_acked, packet.is_lost) = (false, false);
+                    if waited {
+                        packet.number = self.model.executed_number;
+                    } else {
+                        self.model.executed_number = packet.number;
+                    }
+                }
+                at = end;
+                continue;
+            }
+            let end = (at..next).find(|psn| self.is_read(*psn)).unwrap_or(next);
+            self.log.on_executed(self.psn(at), end - at, time);
+            (at..end).for_each(|psn| self.model.ack(0, psn, now));
+            let numbers = self.model.packets[at as usize..end as usize].iter().map(|packet| packet.number);
+            self.model.executed_number = self.model.executed_number.max(numbers.max().unwrap_or(0));
+            at = end;
+        }
+        true
+    }
+
+    /// Returns the PSNs marked lost.
+    fn lost(&self) -> Vec<u32> {
+        (0..self.model.packets.len() as u32).filter(|psn| self.log.is_lost(self.psn(*psn))).collect()
+    }
+
+    /// Compares log and model.
+    fn check(&self) {
+        let una = self.model.una();
+        assert_eq!(self.log.una(), self.psn(una));
+        assert_eq!(self.log.sent(), self.model.packets.len() as u32 - una);
+        assert_eq!(self.log.executed(), self.psn(self.model.executed));
+        let packets = || (0..).zip(&self.model.packets).skip(una as usize);
+        for (psn, packet) in packets() {
+            let is = (self.log.is_acked(self.psn(psn)), self.log.is_lost(self.psn(psn)));
+            assert_eq!(is, (packet.is_acked, packet.is_lost), "PSN {psn} of {packet:?}");
+            let was_retransmitted = packet.transmissions > 1;
+            assert_eq!(self.log.is_retransmitted(self.psn(psn)), was_retransmitted, "PSN {psn}");
+        }
+        let in_flight = |packet: &Packet| !packet.is_acked && !packet.is_lost;
+        let last = packets().filter(|(_, packet)| in_flight(packet)).last();
+        assert_eq!(self.log.last_in_flight(), last.map(|(psn, _)| self.psn(psn)));
+        assert_eq!(self.log.unacked(), packets().filter(|(_, packet)| in_flight(packet)).count() as u32);
+    }
+}
+
+const LATER: u64 = RTT_MIN_NANOS;
+
+type Row = (&'static str, u32, &'static [Step], &'static [u32]);
+
+/// What happens, reordering threshold, steps, PSNs lost at the end.
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    ("nothing was acknowledged out of order", 0, &[Send(9, false), Executed(4)], &[]),
+    ("a gap", 0, &[Send(9, false), Executed(2), Sacked(Cow::Borrowed(&[4, 6]))], &[2, 3, 5]),
+    ("a gap below the threshold", 4, &[Send(9, false), Sacked(Cow::Borrowed(&[4, 5]))], &[0, 1]),
+    (
+        "retransmissions are lost by the order in which they were sent",
+        0,
+        &[Send(9, false), Sacked(Cow::Borrowed(&[8])), Retransmit(8), Wait(LATER), Sacked(Cow::Borrowed(&[5]))],
+        &[0, 1, 2, 3, 4],
+    ),
+    (
+        "an acknowledgement within a round trip of a retransmission is of the first transmission",
+        0,
+        &[Send(9, false), Sacked(Cow::Borrowed(&[8])), Retransmit(8), Wait(LATER - 1), Sacked(Cow::Borrowed(&[5]))],
+        &[],
+    ),
+    (
+        "new packets after a retransmission show that it was lost",
+        0,
+        &[Send(4, false), Sacked(Cow::Borrowed(&[3])), Retransmit(3), Send(2, false), Sacked(Cow::Borrowed(&[4]))],
+        &[0, 1, 2],
+    ),
+    (
+        "a probe of the last packet shows the loss of all before",
+        0,
+        &[Send(4, false), Wait(LATER), Probe(3), Retransmit(1), Wait(LATER), Sacked(Cow::Borrowed(&[3]))],
+        &[0, 1, 2],
+    ),
+    (
+        "so it does with a threshold",
+        16,
+        &[Send(4, false), Wait(LATER), Probe(3), Retransmit(1), Wait(LATER), Sacked(Cow::Borrowed(&[3]))],
+        &[0, 1, 2],
+    ),
+    ("READ responses", 0, &[Send(8, true), Response(3), Response(5)], &[0, 1, 2, 4]),
+    (
+        "responses say nothing of requests",
+        0,
+        &[Send(4, true), Send(4, false), Response(0), Response(3)],
+        &[1, 2],
+    ),
+    (
+        "requests say nothing of responses",
+        0,
+        &[Send(4, true), Send(4, false), Response(0), Sacked(Cow::Borrowed(&[6]))],
+        &[4, 5],
+    ),
+    (
+        "an ACK of a later request shows that responses are lost",
+        0,
+        &[Send(4, true), Send(4, false), Response(0), Executed(6)],
+        &[1, 2, 3],
+    ),
+    (
+        "a READ request is lost as a whole",
+        0,
+        &[Send(4, true), Send(4, false), Sacked(Cow::Borrowed(&[5]))],
+        &[0, 1, 2, 3, 4],
+    ),
+    (
+        "a READ request that the peer buffers is not lost",
+        0,
+        &[Send(1, false), Send(4, true), Send(4, false), Sacked(Cow::Borrowed(&[1, 6]))],
+        &[0, 5],
+    ),
+];
+
+#[test]
+fn packets_sent_before_an_acknowledged_one_of_their_space_are_lost() {
+    for (name, threshold_pkts, steps, lost) in ROWS {
+        let mut script = Script::new(FIRST, *threshold_pkts);
+        for step in *steps {
+            script.play(step);
+            script.check();
+        }
+        assert_eq!(script.lost(), *lost, "{name}");
+    }
+}
+
+#[test]
+fn only_lost_packets_of_a_run_are_requested_again() {
+    let mut script = Script::new(FIRST, 0);
+    [Send(8, true), Response(0), Response(3), Response(7)].iter().for_each(|step| script.play(step));
+    let run = |psn, count| script.log.lost_run(script.psn(psn), count);
+    assert_eq!([run(1, 7), run(1, 1), run(4, 4), run(7, 1)], [2, 1, 3, 0]);
+}
+
+#[test]
+fn a_packet_that_the_peer_dropped_is_lost_although_it_was_acknowledged() {
+    let mut script = Script::new(FIRST, 0);
+    script.play(&Send(4, false));
+    script.play(&Sacked(vec![1, 2].into()));
+    script.log.retransmit(script.psn(1), 1);
+    assert_eq!(script.lost(), [0, 1]);
+    script.log.retransmit(script.psn(4), 1);
+    assert_eq!(script.lost(), [0, 1], "it was never sent");
+}
+
+/// The marks of a space that is not used for half the numbers, and more, still compare.
+#[test]
+fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
+    for skipped in [0, 1 << 29, 1 << 30, u32::MAX / 2, u32::MAX / 2 + 5, u32::MAX - 70] {
+        let mut script = Script::new(FIRST, 0);
+        let mut sent = 0;
+        let mut write = |script: &mut Script, log_skips: u32| {
+            script.play(&Send(WINDOW_PKTS, false));
+            sent += WINDOW_PKTS;
+            script.play(&Executed(sent));
+            let mut left = log_skips;
+            while left > 0 {
+                let skip = left.min(1 << 28);
+                script.log.skip_numbers(skip);
+                left -= skip;
+            }
+        };
+        write(&mut script, skipped);
+        write(&mut script, 0);
+        script.play(&Send(4, true));
+        script.play(&Response(sent));
+        script.play(&Response(sent + 2));
+        assert_eq!(script.lost(), [sent + 1], "after {skipped} transmissions");
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (prop_oneof![1u32..6, 1u32..=WINDOW_PKTS], any::<bool>()).prop_map(|(n, read)| Send(n, read)),
+        4 => (1u32..20).prop_map(Retransmit),
+        3 => (1u32..70).prop_map(Executed),
+        6 => (0u32..70).prop_map(Response),
+        4 => prop::collection::vec(0u32..70, 1..6).prop_map(|psns| Sacked(psns.into())),
+        2 => (0..2 * RTT_MIN_NANOS).prop_map(Wait),
+        1 => (0u32..70).prop_map(Probe),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Moves the PSNs of a step, drawn from 0 on, to una.
+fn from(step: Step, una: u32) -> Step {
+    match step {
+        Executed(next) => Executed(una + next),
+        Response(psn) => Response(una + psn),
+        Sacked(psns) => Sacked(psns.iter().map(|psn| una + psn).collect()),
+        Probe(psn) => Probe(una + psn),
+        other => other,
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_log_is_the_rule_applied_to_every_packet(
+        first in prop_oneof![Just(0u32), Just(Psn::COUNT - 100), Just(Psn::COUNT - 64)],
+        threshold_pkts in prop_oneof![Just(0u32), Just(1), Just(16)],
+        steps in steps(),
+    ) {
+        let mut script = Script::new(Psn::new(first), threshold_pkts);
+        for step in steps {
+            let una = script.model.una();
+            script.play(&from(step, una));
+            script.check();
+        }
+    }
+}
