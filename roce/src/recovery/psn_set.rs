@@ -63,10 +63,14 @@ impl PsnSet {
     pub(crate) fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         let word = self.words.at_mut(word);
-        let is_new = *word & bit == 0;
+        // A branch, because rustc 1.95 loses `len += u32::from(is_new)` in release builds where the caller branches on
+        // the result.
+        if *word & bit != 0 {
+            return false;
+        }
         *word |= bit;
-        self.len += u32::from(is_new);
-        is_new
+        self.len += 1;
+        true
     }
 
     /// Removes `psn`; false if it was not in the set.

@@ -471,7 +471,7 @@ fn from(step: Step, una: u32) -> Step {
 proptest! {
     #[test]
     fn the_log_is_the_rule_applied_to_every_packet(
-        first in prop_oneof![Just(0u32), Just(Psn::COUNT - 100), Just(Psn::COUNT - 64)],
+        first in prop_oneof![Just(0u32), Just(Psn::COUNT - 100), Just(Psn::COUNT - 64), 0..Psn::COUNT],
         threshold_pkts in prop_oneof![Just(0u32), Just(1), Just(16)],
         steps in steps(),
     ) {
