@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{End, connect, pair_over, ports};
+use common::{End, conn, connect, pair_over, ports};
 use roce::port::Port;
 use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
 use roce::psn::PsnSpace;
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
 use roce::start;
 use roce::time::Instant;
@@ -49,7 +49,7 @@ fn count(work: impl FnOnce()) -> u64 {
 
 impl<P: Port> Flow<P> {
     fn new((port_a, port_b): (P, P), kind: Kind, len_bytes: u32) -> Self {
-        let (a, mut b) = pair_over(port_a, port_b, PathMtu::Mtu4096, MEMORY_BYTES, true, &QpAttr::default());
+        let (a, mut b) = pair_over(port_a, port_b, MEMORY_BYTES, true, &conn(PathMtu::Mtu4096));
         let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
         let op = match kind {
             Kind::Send => SendOp::Send,
@@ -70,8 +70,8 @@ impl<P: Port> Flow<P> {
             let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
             end.engine.modify_qp(end.qpn, &reset).unwrap();
             let path = AddressVector { traffic_class: 3, ..AddressVector::new(gid, 1) };
-            let schemes = QpAttr { congestion: Some(congestion), ..QpAttr::default() };
-            connect(end, qpn, path, PathMtu::Mtu4096, &schemes);
+            let conn = ConnAttr { congestion: Some(congestion), ..conn(PathMtu::Mtu4096) };
+            connect(end, qpn, path, &conn);
         }
     }
 

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{End, connect, pair, settle};
+use common::{End, conn, connect, pair, settle};
 use roce::congestion::CongestionScheme;
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
 use roce::psn::Psn;
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpState};
 use roce::queue::SendOp;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, PacketSpec};
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ fn connected(scheme: &str, traffic_class: u8) -> (End, End) {
     a.engine.modify_qp(a.qpn, &reset).unwrap();
     let scheme: CongestionScheme = scheme.parse().unwrap();
     let path = AddressVector { traffic_class, ..AddressVector::new(b.gid, 1) };
-    connect(&mut a, b.qpn, path, MTU, &QpAttr { congestion: Some(scheme), ..QpAttr::default() });
+    connect(&mut a, b.qpn, path, &ConnAttr { congestion: Some(scheme), ..conn(MTU) });
     (a, b)
 }
 

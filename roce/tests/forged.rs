@@ -12,7 +12,7 @@ use roce::engine::SourceChecks;
 use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::psn::Psn;
-use roce::qp::{PathMtu, QpAttr, QpState};
+use roce::qp::{PathMtu, QpState};
 use roce::queue::SendOp;
 use roce::start;
 use roce::wire::{NakCode, Opcode, Syndrome};
@@ -125,7 +125,7 @@ fn a_frame_with_the_peers_address_and_anothers_mac_changes_nothing() {
 #[test]
 fn what_is_not_to_be_compared_is_not() {
     let taken = |checks: SourceChecks, on_link: bool| {
-        let (mut a, mut b) = pair_of(MTU, 1 << 16, &QpAttr::default(), |config| {
+        let (mut a, mut b) = pair_of(MTU, 1 << 16, |config| {
             config.source_checks = checks;
             if !on_link {
                 // Each end is the other's gateway.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{End, connect, pair, settle};
+use common::{End, conn, connect, pair, settle};
 use roce::id::{Gid, Mac};
 use roce::port::{Port, loopback::LoopbackPort};
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};
@@ -101,7 +101,7 @@ fn an_address_on_a_vlan_sends_and_receives_frames_with_its_tag() {
         let to_reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
         end.engine.modify_qp(end.qpn, &to_reset).unwrap();
         let path = AddressVector::new(Gid::from(tagged(other)), 2);
-        connect(end, peer, path, PathMtu::Mtu1024, &QpAttr::default());
+        connect(end, peer, path, &conn(PathMtu::Mtu1024));
     }
     let frame = stolen_write(&mut a, &mut b);
     assert_eq!(frame[12..16], [0x81, 0x00, 0, 7]);

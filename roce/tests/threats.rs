@@ -10,7 +10,7 @@ use roce::engine::limits::{
 use roce::id::Qpn;
 use roce::mem::Access;
 use roce::psn::Psn;
-use roce::qp::{PathMtu, QpAttr};
+use roce::qp::PathMtu;
 use roce::random::Random;
 use roce::recovery::RecoveryScheme;
 use roce::wire::{flow_label_from_qpns, udp_source_port};
@@ -136,8 +136,7 @@ fn a_freed_number_is_not_given_again_soon() {
 #[test]
 fn a_device_takes_as_many_queue_pairs_as_it_was_opened_for() {
     const QPS: usize = 20_000;
-    let (mut end, _) =
-        pair_of(PathMtu::Mtu1024, 4096, &QpAttr::default(), |config| config.limits.max_qps = QPS);
+    let (mut end, _) = pair_of(PathMtu::Mtu1024, 4096, |config| config.limits.max_qps = QPS);
     // One more is connected already.
     let qpns: HashSet<_> = (1..QPS).map(|_| end.create_idle_qp()).collect();
     assert_eq!(qpns.len(), QPS - 1);

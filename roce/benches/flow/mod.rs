@@ -13,11 +13,11 @@ pub(crate) mod flood;
 mod common;
 
 use common::forge::Forged;
-use common::{End, pair_over, ports_of};
+use common::{End, conn, pair_over, ports_of};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
 use roce::psn::Psn;
-use roce::qp::{PathMtu, Placement, QpAttr};
+use roce::qp::{ConnAttr, PathMtu, Placement};
 use roce::queue::{SendOp, WcStatus};
 use roce::recovery::RecoveryScheme;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
@@ -80,18 +80,18 @@ pub(crate) struct Flow {
 impl Flow {
     /// A connection after 20 batches.
     pub(crate) fn new(case: Case) -> Box<Self> {
-        Flow::with(case, &QpAttr::default())
+        Flow::with(case, &conn(MTU))
     }
 
     /// As [`Flow::new`], under selective repeat with relaxed placement.
     pub(crate) fn selective(case: Case) -> Box<Self> {
-        let recovery = Some(RecoveryScheme::SelectiveRepeat { window_pkts: 256 });
-        Flow::with(case, &QpAttr { recovery, placement: Some(Placement::Relaxed), ..QpAttr::default() })
+        let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: 256 };
+        Flow::with(case, &ConnAttr { recovery, placement: Placement::Relaxed, ..conn(MTU) })
     }
 
-    fn with(case: Case, schemes: &QpAttr) -> Box<Self> {
+    fn with(case: Case, conn: &ConnAttr) -> Box<Self> {
         let (port_a, port_b) = ports_of(PORT_FRAMES);
-        let (a, mut b) = pair_over(port_a, port_b, MTU, MEMORY_BYTES, true, schemes);
+        let (a, mut b) = pair_over(port_a, port_b, MEMORY_BYTES, true, conn);
         let messages = u64::from(BATCH_PKTS / case.len_bytes().div_ceil(MTU.bytes()));
         (0..messages).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, MTU.bytes())));
         let mut flow = Box::new(Flow { a, b, case, messages, nanos: 0 });

@@ -190,7 +190,7 @@ enum Outgoing {
 /// use roce::port::loopback::{Loopback, LoopbackPort};
 /// use roce::port::PortCaps;
 /// use roce::psn::Psn;
-/// use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+/// use roce::qp::{AddressVector, ConnAttr, QpInit};
 /// use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 /// use roce::time::Instant;
 /// use std::net::{IpAddr, Ipv4Addr};
@@ -237,32 +237,11 @@ enum Outgoing {
 ///
 /// // Connect. Hosts would exchange GIDs, QPNs and first PSNs, over TCP for example.
 /// let connect = |engine: &mut Engine<LoopbackPort>, own: (&QpHandles, Psn), peer: (Qpn, Psn, u8)| {
-///     engine.modify_qp(own.0.qpn, &QpAttr {
-///         state: Some(QpState::Init),
-///         pkey_index: Some(0),
-///         port_num: Some(1),
-///         access: Some(Access::NONE),
-///         ..QpAttr::default()
-///     })?;
-///     engine.modify_qp(own.0.qpn, &QpAttr {
-///         state: Some(QpState::Rtr),
-///         path: Some(AddressVector::new(ip(peer.2).into(), 1)),
-///         path_mtu: Some(PathMtu::Mtu1024),
-///         dest_qpn: Some(peer.0),
-///         rq_psn: Some(peer.1),
-///         max_dest_rd_atomic: Some(1),
-///         min_rnr_timer: Some(12),
-///         ..QpAttr::default()
-///     })?;
-///     engine.modify_qp(own.0.qpn, &QpAttr {
-///         state: Some(QpState::Rts),
-///         timeout: Some(14),
-///         retry_count: Some(7),
-///         rnr_retry: Some(7),
-///         sq_psn: Some(own.1),
-///         max_rd_atomic: Some(1),
-///         ..QpAttr::default()
-///     })
+///     let conn = ConnAttr { access: Access::NONE, ..ConnAttr::default() };
+///     let path = AddressVector::new(ip(peer.2).into(), 1);
+///     engine.modify_qp(own.0.qpn, &conn.to_init())?;
+///     engine.modify_qp(own.0.qpn, &conn.to_rtr(path, peer.0, peer.1))?;
+///     engine.modify_qp(own.0.qpn, &conn.to_rts(own.1))
 /// };
 /// connect(&mut a, (&qp_a, psn_a), (qp_b.qpn, psn_b, 2))?;
 /// connect(&mut b, (&qp_b, psn_b), (qp_a.qpn, psn_a, 1))?;

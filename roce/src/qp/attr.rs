@@ -178,6 +178,96 @@ impl QpAttr {
     }
 }
 
+/// Attributes of one end of a reliable connection. The defaults are perftest's. [`Engine`](crate::engine::Engine) has an
+/// example of the transitions to RTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnAttr {
+    /// Path MTU, equal at both peers.
+    pub path_mtu: PathMtu,
+    /// Access rights of the peer's requests (`qp_access_flags`); the memory region must grant them too.
+    pub access: Access,
+    /// Largest number of outstanding READs, 0 to 128; no more than the peer's responder resources.
+    pub max_rd_atomic: u8,
+    /// Responder resources, 0 to 128: READs served at once, and remembered for duplicates (IBA 9.7.5.1.2).
+    pub max_dest_rd_atomic: u8,
+    /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout (IBA 9.7.6.1.3).
+    pub timeout: u8,
+    /// Retry count, 0 to 7: timeouts and PSN sequence errors that a work request survives without progress.
+    pub retry_count: u8,
+    /// RNR retry count, 0 to 6; 7: no limit.
+    pub rnr_retry: u8,
+    /// Timer code of RNR NAKs sent, 0 to 31: the peer's RNR wait (IBA 9.7.5.2.8).
+    pub min_rnr_timer: u8,
+    /// Loss recovery. Selective repeat requires a peer with selective repeat and the same window.
+    pub recovery: RecoveryScheme,
+    /// Order in which the peer's payloads are placed.
+    pub placement: Placement,
+    /// Congestion control of this sender; `None`: the device's.
+    pub congestion: Option<CongestionScheme>,
+}
+
+impl Default for ConnAttr {
+    fn default() -> Self {
+        ConnAttr {
+            path_mtu: PathMtu::Mtu1024,
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            recovery: RecoveryScheme::ImprovedGoBackN,
+            placement: Placement::InOrder,
+            congestion: None,
+        }
+    }
+}
+
+impl ConnAttr {
+    /// Returns the attributes for the transition from RESET to INIT, on port 1.
+    pub fn to_init(&self) -> QpAttr {
+        QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port_num: Some(1),
+            access: Some(self.access),
+            ..QpAttr::default()
+        }
+    }
+
+    /// Returns the attributes for the transition from INIT to RTR, connected to queue pair `dest_qpn` at `path`, whose
+    /// first request has PSN `rq_psn`.
+    pub fn to_rtr(&self, path: AddressVector, dest_qpn: Qpn, rq_psn: Psn) -> QpAttr {
+        QpAttr {
+            state: Some(QpState::Rtr),
+            path: Some(path),
+            path_mtu: Some(self.path_mtu),
+            dest_qpn: Some(dest_qpn),
+            rq_psn: Some(rq_psn),
+            max_dest_rd_atomic: Some(self.max_dest_rd_atomic),
+            min_rnr_timer: Some(self.min_rnr_timer),
+            recovery: Some(self.recovery),
+            placement: Some(self.placement),
+            congestion: self.congestion,
+            ..QpAttr::default()
+        }
+    }
+
+    /// Returns the attributes for the transition from RTR to RTS; the first request sent has PSN `sq_psn`.
+    pub fn to_rts(&self, sq_psn: Psn) -> QpAttr {
+        QpAttr {
+            state: Some(QpState::Rts),
+            sq_psn: Some(sq_psn),
+            max_rd_atomic: Some(self.max_rd_atomic),
+            timeout: Some(self.timeout),
+            retry_count: Some(self.retry_count),
+            rnr_retry: Some(self.rnr_retry),
+            ..QpAttr::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

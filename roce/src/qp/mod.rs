@@ -17,7 +17,7 @@ mod endpoint;
 pub(crate) mod rc;
 pub(crate) mod state;
 
-pub use attr::{AddressVector, HEADER_ROOM_BYTES, PathMtu, Placement, QpAttr, QpInit};
+pub use attr::{AddressVector, ConnAttr, HEADER_ROOM_BYTES, PathMtu, Placement, QpAttr, QpInit};
 pub use endpoint::{Endpoint, EndpointError};
 pub use rc::segment::{Segment, segment};
 pub use state::{AttrMask, ModifyError, QpState};

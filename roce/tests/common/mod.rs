@@ -9,10 +9,11 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::loopback::{Loopback, LoopbackPort};
 use roce::port::{Port, PortCaps};
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
 };
+use roce::recovery::RecoveryScheme;
 use roce::start;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -77,46 +78,23 @@ fn end<P: Port>(
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
-/// Connects a queue pair in RESET to `peer`, up to RTS, with the recovery, placement and congestion control of
-/// `schemes`.
-pub(crate) fn connect<P: Port>(
-    this: &mut End<P>,
-    peer: Qpn,
-    path: AddressVector,
-    mtu: PathMtu,
-    schemes: &QpAttr,
-) {
-    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let to_init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port_num: Some(1),
-        access: Some(access),
-        ..QpAttr::default()
-    };
-    let to_rtr = QpAttr {
-        state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(mtu),
-        dest_qpn: Some(peer),
-        rq_psn: Some(start::psn(0xFF_FF00)),
-        max_dest_rd_atomic: Some(4),
-        min_rnr_timer: Some(1),
-        recovery: schemes.recovery,
-        placement: schemes.placement,
-        ..QpAttr::default()
-    };
-    let to_rts = QpAttr {
-        state: Some(QpState::Rts),
-        timeout: Some(14),
-        retry_count: Some(7),
-        rnr_retry: Some(7),
-        sq_psn: Some(start::psn(0xFF_FF00)),
-        congestion: schemes.congestion,
-        max_rd_atomic: Some(4),
-        ..QpAttr::default()
-    };
-    for attr in [to_init, to_rtr, to_rts] {
+/// Attributes of a connection under go-back-N, with four READs at once and the shortest RNR wait.
+pub(crate) fn conn(path_mtu: PathMtu) -> ConnAttr {
+    ConnAttr {
+        path_mtu,
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 1,
+        recovery: RecoveryScheme::GoBackN,
+        ..ConnAttr::default()
+    }
+}
+
+/// Connects a queue pair in RESET to `peer`, up to RTS.
+pub(crate) fn connect<P: Port>(this: &mut End<P>, peer: Qpn, path: AddressVector, conn: &ConnAttr) {
+    let first_psn = start::psn(0xFF_FF00);
+    for attr in [conn.to_init(), conn.to_rtr(path, peer, first_psn), conn.to_rts(first_psn)] {
         this.engine.modify_qp(this.qpn, &attr).unwrap();
     }
 }
@@ -124,7 +102,7 @@ pub(crate) fn connect<P: Port>(
 /// Two connected ends with `memory_bytes` of registered memory each.
 pub(crate) fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End, End) {
     let (port_a, port_b) = ports();
-    pair_over(port_a, port_b, mtu, memory_bytes, signal_all, &QpAttr::default())
+    pair_over(port_a, port_b, memory_bytes, signal_all, &conn(mtu))
 }
 
 /// The two ends of a loopback of 1,024 frames.
@@ -142,37 +120,26 @@ pub(crate) fn ports_of(depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
 pub(crate) fn pair_over<P: Port, Q: Port>(
     port_a: P,
     port_b: Q,
-    mtu: PathMtu,
     memory_bytes: usize,
     signal_all: bool,
-    schemes: &QpAttr,
+    conn: &ConnAttr,
 ) -> (End<P>, End<Q>) {
     let a = end(1, port_a, memory_bytes, signal_all, |_| ());
     let b = end(2, port_b, memory_bytes, signal_all, |_| ());
-    joined(a, b, mtu, schemes)
+    joined(a, b, conn)
 }
 
 /// As [`pair`], with the devices' configuration changed by `change`.
-pub(crate) fn pair_of(
-    mtu: PathMtu,
-    memory_bytes: usize,
-    schemes: &QpAttr,
-    change: impl Fn(&mut EngineConfig),
-) -> (End, End) {
+pub(crate) fn pair_of(mtu: PathMtu, memory_bytes: usize, change: impl Fn(&mut EngineConfig)) -> (End, End) {
     let (port_a, port_b) = ports();
     let [a, b] =
         [(1, port_a), (2, port_b)].map(|(index, port)| end(index, port, memory_bytes, true, &change));
-    joined(a, b, mtu, schemes)
+    joined(a, b, &conn(mtu))
 }
 
-fn joined<P: Port, Q: Port>(
-    mut a: End<P>,
-    mut b: End<Q>,
-    mtu: PathMtu,
-    schemes: &QpAttr,
-) -> (End<P>, End<Q>) {
-    connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), mtu, schemes);
-    connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), mtu, schemes);
+fn joined<P: Port, Q: Port>(mut a: End<P>, mut b: End<Q>, conn: &ConnAttr) -> (End<P>, End<Q>) {
+    connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), conn);
+    connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), conn);
     (a, b)
 }
 

@@ -53,7 +53,7 @@ struct Crowd<'a> {
 pub(crate) fn run(bytes: &[u8]) -> Tally {
     let mut tape = Tape(bytes);
     let mut setup = tape::setup(&mut tape);
-    if let RecoveryScheme::SelectiveRepeat { window_pkts } = &mut setup.recovery {
+    if let RecoveryScheme::SelectiveRepeat { window_pkts } = &mut setup.conn.recovery {
         *window_pkts = tape.pick(&[64, 1024, 4096, 4096]);
     }
     let several = Several::new(setup, QPS_MAX);
@@ -128,7 +128,7 @@ impl Crowd<'_> {
 
     /// Sends a message, of which some packets are lost.
     fn message(&mut self, index: usize) {
-        let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.mtu.bytes());
+        let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.conn.path_mtu.bytes());
         let reth = self.several.arena.reth(tape::honest_reth(&mut self.tape, mtu_bytes));
         let lost = tape::losses(&mut self.tape);
         for (number, frame) in self.several.message(index, kind, reth).into_iter().enumerate() {
@@ -146,7 +146,7 @@ impl Crowd<'_> {
         let (back, ahead) = (u32::from(self.tape.byte() % 16), u32::from(self.tape.byte() % 16));
         peer.expected = expected.minus(back).plus(ahead);
         peer.fill = 0x66;
-        let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.mtu.bytes());
+        let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.conn.path_mtu.bytes());
         let reth = self.several.arena.reth(tape::honest_reth(&mut self.tape, mtu_bytes));
         let frames = self.several.message(index, kind, reth);
         let peer = &mut self.several.ends[index].peer;
@@ -156,7 +156,7 @@ impl Crowd<'_> {
 
     /// Sends any packet.
     fn packet(&mut self, index: usize) {
-        let plan = tape::packet(&mut self.tape, self.several.setup.mtu.bytes());
+        let plan = tape::packet(&mut self.tape, self.several.setup.conn.path_mtu.bytes());
         let reth = self.several.arena.reth(plan.reth);
         let frame = self.several.ends[index].peer.packet(&plan, reth);
         self.put(frame);
@@ -178,7 +178,7 @@ impl Crowd<'_> {
     /// Sends many packets behind a gap.
     fn fill(&mut self, index: usize) {
         let count = usize::from(self.tape.pick(&[3u16, 40, 300, 4095, 3, 40, 300, 40]));
-        let mtu_bytes = self.several.setup.mtu.bytes() as usize;
+        let mtu_bytes = self.several.setup.conn.path_mtu.bytes() as usize;
         let len_bytes = self.tape.pick(&[TINY, mtu_bytes, mtu_bytes]);
         let mut frames = self.several.writes(index, count + 1, len_bytes);
         self.sent[index].extend(frames.iter().cloned());

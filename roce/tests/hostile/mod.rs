@@ -28,7 +28,7 @@ use port::{STALE, WirePort};
 use roce::engine::limits::{DEFAULT_WINDOW_PKTS, DeviceLimits};
 use roce::engine::{Engine, EngineConfig, Event, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn};
-use roce::mem::{Access, PdId};
+use roce::mem::PdId;
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::qp::{AddressVector, QpAttr, QpInit, QpState};
 use roce::queue::{
@@ -177,41 +177,8 @@ fn qp_init(pd: PdId, cq: CqId) -> QpInit {
 
 /// Connects a queue pair in RESET to `peer`, up to state `until`.
 fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, until: QpState) {
-    let mut access = Access::NONE;
-    for (bit, right) in [(1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ)] {
-        access = if setup.refuses & bit == 0 { access | right } else { access };
-    }
-    let first_psn = Some(start::psn(setup.first_psn));
-    let to_init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port_num: Some(1),
-        access: Some(access),
-        ..QpAttr::default()
-    };
-    let to_rtr = QpAttr {
-        state: Some(QpState::Rtr),
-        path: Some(AddressVector::new(peer, 1)),
-        path_mtu: Some(setup.mtu),
-        dest_qpn: Some(Qpn::new(0x1234)),
-        rq_psn: first_psn,
-        max_dest_rd_atomic: Some(setup.rd_atomic),
-        min_rnr_timer: Some(1),
-        recovery: Some(setup.recovery),
-        placement: Some(setup.placement),
-        ..QpAttr::default()
-    };
-    let to_rts = QpAttr {
-        state: Some(QpState::Rts),
-        timeout: Some(4),
-        retry_count: Some(setup.retry_count),
-        rnr_retry: Some(setup.rnr_retry),
-        sq_psn: first_psn,
-        max_rd_atomic: Some(setup.rd_atomic),
-        congestion: Some(setup.congestion),
-        ..QpAttr::default()
-    };
-    for attr in [to_init, to_rtr, to_rts] {
+    let (conn, path, first_psn) = (setup.conn, AddressVector::new(peer, 1), start::psn(setup.first_psn));
+    for attr in [conn.to_init(), conn.to_rtr(path, Qpn::new(0x1234), first_psn), conn.to_rts(first_psn)] {
         engine.modify_qp(qpn, &attr).unwrap();
         if attr.state == Some(until) {
             return;
@@ -230,7 +197,7 @@ impl Hostile {
         let [other_qpn, idle_qpn] =
             [(); 2].map(|()| engine.create_qp(&qp_init(other_pd, other_cq)).unwrap().qpn);
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(setup, last)));
-        let mut peer = Peer::new(peer_gid, engine_gid, stranger, setup.mtu.bytes());
+        let mut peer = Peer::new(peer_gid, engine_gid, stranger, setup.conn.path_mtu.bytes());
         (peer.qpn, peer.other_qpn, peer.idle_qpn) = (main.qpn, other_qpn, idle_qpn);
         let mut hostile = Hostile {
             engine,
@@ -260,7 +227,7 @@ impl Hostile {
 
     fn connect_main(&mut self) {
         self.connect(self.qpn, self.peer.own, QpState::Rts);
-        let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        let is_selective = matches!(self.setup.conn.recovery, RecoveryScheme::SelectiveRepeat { .. });
         self.peer.restart(start::psn(self.setup.first_psn), is_selective);
         self.tally.connections += 1;
     }
@@ -373,7 +340,7 @@ impl Hostile {
         if self.send.post(&SendRequest { wr_id, op, flags, data }).is_ok() {
             self.next_wr_id += 1;
             let total: u32 = sges.iter().map(|sge| sge.len_bytes).sum();
-            self.bounds.posted_pkts += u64::from(total.div_ceil(self.setup.mtu.bytes()).max(1));
+            self.bounds.posted_pkts += u64::from(total.div_ceil(self.setup.conn.path_mtu.bytes()).max(1));
             let fills = if kind == Kind::Read { self.fills(&sges) } else { Vec::new() };
             self.sends.push_back(Posted { wr_id, len_bytes: total, fills });
         }
@@ -508,7 +475,7 @@ impl Hostile {
         (self.tally.frames, self.tally.received) = (taken, counters.rcvd_pkts);
         let bounds = &self.bounds;
         assert!(bounds.answers_out <= bounds.requests_in, "more answers than requests");
-        let longest_read_pkts = (REGION_BYTES as u64).div_ceil(u64::from(self.setup.mtu.bytes()));
+        let longest_read_pkts = (REGION_BYTES as u64).div_ceil(u64::from(self.setup.conn.path_mtu.bytes()));
         let responses = bounds.reads_in * longest_read_pkts;
         assert!(bounds.responses_out <= responses, "more responses than READs ask for");
         let resumptions = counters.local_ack_timeout_err
@@ -516,7 +483,7 @@ impl Hostile {
             + counters.rcvd_rnr_err
             + counters.implied_nak_seq_err;
         // Under selective repeat each response shows the loss of at most a window.
-        let is_selective = matches!(self.setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        let is_selective = matches!(self.setup.conn.recovery, RecoveryScheme::SelectiveRepeat { .. });
         let shown = if is_selective { counters.rcvd_pkts } else { 0 };
         let resumptions = resumptions + counters.tail_probes + counters.roce_adp_retrans_to + shown;
         let requests = bounds.posted_pkts + resumptions * u64::from(DEFAULT_WINDOW_PKTS);

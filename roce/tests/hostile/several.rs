@@ -4,13 +4,12 @@
 use super::memory::{Arena, REGION_BYTES};
 use super::peer::{ETH_LEN, Peer, reseal};
 use super::port::WirePort;
-use super::tape::{Kind, RethPlan, Setup, Target};
+use super::tape::{self, Kind, RethPlan, Setup, Target};
 use super::{DEPTH, connect, engine, gid, qp_init};
-use roce::congestion::CongestionScheme;
 use roce::engine::Engine;
 use roce::id::{Gid, Qpn};
 use roce::mem::PdId;
-use roce::qp::{PathMtu, Placement, QpAttr, QpState};
+use roce::qp::{ConnAttr, Placement, QpAttr, QpState};
 use roce::queue::{CqId, CqPoller, RecvPoster, RecvRequest, Sge};
 use roce::recovery::RecoveryScheme;
 use roce::start;
@@ -45,19 +44,8 @@ pub(crate) struct Several {
 
 /// Setup of a connection under `recovery` with the smallest MTU.
 pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
-    Setup {
-        is_ipv6: false,
-        mtu: PathMtu::Mtu256,
-        tiny_cq: false,
-        refuses: 0,
-        rd_atomic: 4,
-        retry_count: 7,
-        rnr_retry: 7,
-        first_psn: 0xFF_FF00,
-        recovery,
-        placement,
-        congestion: CongestionScheme::default(),
-    }
+    let conn = ConnAttr { recovery, placement, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..tape::conn() };
+    Setup { is_ipv6: false, tiny_cq: false, first_psn: 0xFF_FF00, conn }
 }
 
 /// A retransmission of `frame`: with another IP identification, and with AckReq set.
@@ -93,7 +81,7 @@ impl Several {
     pub(crate) fn create(&mut self) {
         let handles = self.engine.create_qp(&qp_init(self.pd, self.cq)).unwrap();
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(self.setup, last)));
-        let mut peer = Peer::new(peer_gid, engine_gid, stranger, self.setup.mtu.bytes());
+        let mut peer = Peer::new(peer_gid, engine_gid, stranger, self.setup.conn.path_mtu.bytes());
         peer.qpn = handles.qpn;
         self.ends.push(End { qpn: handles.qpn, peer, recv: handles.recv });
         self.connect(self.ends.len() - 1);
@@ -103,7 +91,7 @@ impl Several {
     pub(crate) fn connect(&mut self, index: usize) {
         let (setup, end) = (self.setup, &mut self.ends[index]);
         connect(&mut self.engine, setup, end.qpn, end.peer.own, QpState::Rts);
-        let is_selective = matches!(setup.recovery, RecoveryScheme::SelectiveRepeat { .. });
+        let is_selective = matches!(setup.conn.recovery, RecoveryScheme::SelectiveRepeat { .. });
         end.peer.restart(start::psn(setup.first_psn), is_selective);
     }
 

@@ -2,7 +2,8 @@
 //! packets are nearly right, because those reach the deepest states.
 
 use roce::congestion::CongestionScheme;
-use roce::qp::{PathMtu, Placement, QpState};
+use roce::mem::Access;
+use roce::qp::{ConnAttr, PathMtu, Placement, QpState};
 use roce::recovery::RecoveryScheme;
 
 /// Steps of one run at most.
@@ -10,22 +11,15 @@ const STEPS_MAX: usize = 400;
 /// Window under selective repeat, in packets: small, so that scripts leave it.
 const SELECTIVE_WINDOW_PKTS: u32 = 64;
 
-/// Attributes of the connection.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub is_ipv6: bool,
-    pub mtu: PathMtu,
     /// The completion queue has four entries, so that it overflows.
     pub tiny_cq: bool,
-    /// The queue pair refuses remote WRITE (bit 0), remote READ (bit 1).
-    pub refuses: u8,
-    pub rd_atomic: u8,
-    pub retry_count: u8,
-    pub rnr_retry: u8,
     pub first_psn: u32,
-    pub recovery: RecoveryScheme,
-    pub placement: Placement,
-    pub congestion: CongestionScheme,
+    /// The access rights may lack remote WRITE, remote READ or both.
+    pub conn: ConnAttr,
 }
 
 /// Memory region that an RKey names, or none.
@@ -194,40 +188,56 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     let setup = setup(&mut tape);
     let mut steps = Vec::new();
     while !tape.0.is_empty() && steps.len() < STEPS_MAX {
-        steps.push(step(&mut tape, setup.mtu.bytes()));
+        steps.push(step(&mut tape, setup.conn.path_mtu.bytes()));
     }
     (setup, steps)
 }
 
-/// Decodes the attributes of a connection.
+/// Attributes of a connection with the smallest MTU; the timeouts are short, so that scripts reach them.
+pub(crate) fn conn() -> ConnAttr {
+    ConnAttr {
+        path_mtu: PathMtu::Mtu256,
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+        timeout: 4,
+        min_rnr_timer: 1,
+        congestion: Some(CongestionScheme::default()),
+        ..ConnAttr::default()
+    }
+}
+
+/// Decodes the parameters of a run.
 pub(crate) fn setup(tape: &mut Tape<'_>) -> Setup {
     let flags = tape.byte();
     let mtu = tape.byte();
     let mtus = [PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096];
-    Setup {
-        is_ipv6: flags & 1 != 0,
-        tiny_cq: flags & 0x0E == 0x0E,
-        refuses: if flags & 0x30 == 0x30 { flags >> 6 } else { 0 },
-        mtu: mtus[usize::from(mtu % 4)],
+    let refuses = if flags & 0x30 == 0x30 { flags >> 6 } else { 0 };
+    let granted = |bit, right| if refuses & bit == 0 { right } else { Access::NONE };
+    let rd_atomic = tape.pick(&[1, 2, 4, 0]);
+    let conn = ConnAttr {
+        path_mtu: mtus[usize::from(mtu % 4)],
+        access: granted(1, Access::REMOTE_WRITE) | granted(2, Access::REMOTE_READ),
+        max_rd_atomic: rd_atomic,
+        max_dest_rd_atomic: rd_atomic,
+        retry_count: tape.below(8),
+        rnr_retry: tape.below(8),
         recovery: match mtu & 0x60 {
             0 => RecoveryScheme::GoBackN,
             0x20 => RecoveryScheme::ImprovedGoBackN,
             _ => RecoveryScheme::SelectiveRepeat { window_pkts: SELECTIVE_WINDOW_PKTS },
         },
         placement: if mtu & 0x80 == 0 { Placement::InOrder } else { Placement::Relaxed },
-        congestion: match mtu & 0x1C {
+        congestion: Some(match mtu & 0x1C {
             0x04 => CongestionScheme::None,
             0x08 => parsed("dcqcn:rpg_min_rate=1000"),
             0x0C => parsed("dcqcn:rpg_min_rate=1000,rate_to_set_on_first_cnp=2000,window_pkts=3"),
             0x10 => parsed("swift:base_target_nanos=1000,min_window_milli=100"),
             0x14 => parsed("timely:t_low_nanos=100,t_high_nanos=2000,min_rate_mbps=1000"),
             _ => CongestionScheme::default(),
-        },
-        rd_atomic: tape.pick(&[1, 2, 4, 0]),
-        retry_count: tape.below(8),
-        rnr_retry: tape.below(8),
-        first_psn: tape.pick(&[0, 0xFF_FFF0, 0x7F_FFF8, 1]),
-    }
+        }),
+        ..conn()
+    };
+    let first_psn = tape.pick(&[0, 0xFF_FFF0, 0x7F_FFF8, 1]);
+    Setup { is_ipv6: flags & 1 != 0, tiny_cq: flags & 0x0E == 0x0E, first_psn, conn }
 }
 
 fn parsed(name: &str) -> CongestionScheme {

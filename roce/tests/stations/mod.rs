@@ -25,8 +25,9 @@ use roce::id::{Gid, Mac, Qpn};
 use roce::mem::Access;
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
 use roce::psn::Psn;
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit};
 use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest};
+use roce::recovery::RecoveryScheme;
 use roce::time::Instant;
 use roce::wire::Packet;
 use std::net::IpAddr;
@@ -142,33 +143,18 @@ impl Link {
         self.stations.push(Station { ip, mac, is_there: true, is_faithful: true, send: handles.send });
         self.engine.resolve(Gid::from(ip));
         self.settle();
-        let to_init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port_num: Some(1),
-            access: Some(Access::NONE),
-            ..QpAttr::default()
+        let path = AddressVector::new(Gid::from(ip), if ip.is_ipv4() { 1 } else { 2 });
+        let conn = ConnAttr {
+            path_mtu: PathMtu::Mtu256,
+            access: Access::NONE,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 1,
+            recovery: RecoveryScheme::GoBackN,
+            ..ConnAttr::default()
         };
-        let to_rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            path: Some(AddressVector::new(Gid::from(ip), if ip.is_ipv4() { 1 } else { 2 })),
-            path_mtu: Some(PathMtu::Mtu256),
-            dest_qpn: Some(Qpn::new(0x1234)),
-            rq_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(1),
-            min_rnr_timer: Some(1),
-            ..QpAttr::default()
-        };
-        let to_rts = QpAttr {
-            state: Some(QpState::Rts),
-            timeout: Some(14),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            sq_psn: Some(Psn::new(0)),
-            max_rd_atomic: Some(1),
-            ..QpAttr::default()
-        };
-        for attr in [to_init, to_rtr, to_rts] {
+        let (peer, first_psn) = (Qpn::new(0x1234), Psn::new(0));
+        for attr in [conn.to_init(), conn.to_rtr(path, peer, first_psn), conn.to_rts(first_psn)] {
             self.engine.modify_qp(handles.qpn, &attr).unwrap();
         }
     }
