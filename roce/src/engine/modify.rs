@@ -53,9 +53,9 @@ impl<P: Port> Engine<P> {
         check_ranges(attr, self.port.caps().mtu_bytes)?;
         let mut attributes = qp.attributes;
         if from == QpState::Reset {
-            attributes.congestion = self.congestion;
+            attributes.conn.congestion = Some(self.congestion);
         }
-        let attributes = updated(attributes, attr);
+        let attributes = updated(&attributes, attr);
         let path = match attr.path {
             Some(path) => Some((path, self.path_for(qpn, &attributes, &path)?)),
             None => None,
@@ -84,9 +84,10 @@ impl<P: Port> Engine<P> {
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
-                let requester = Requester::new(requester_config(&qp.attributes, link_bits_per_sec));
-                let responder = Responder::new(responder_config(&qp.attributes));
-                if let Some(buffered_pkts_max) = qp.attributes.recovery.buffered_pkts_max() {
+                let Attributes { conn, rq_psn, sq_psn, .. } = &qp.attributes;
+                let requester = Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec));
+                let responder = Responder::new(ResponderConfig::new(conn, *rq_psn));
+                if let Some(buffered_pkts_max) = conn.recovery.buffered_pkts_max() {
                     self.reorder.open(slot, buffered_pkts_max);
                 }
                 qp.connection = route.map(|route| Connection {
@@ -102,8 +103,9 @@ impl<P: Port> Engine<P> {
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
-                let config = requester_config(&qp.attributes, link_bits_per_sec);
-                qp.outstanding.start(qp.attributes.sq_psn, config.read_pkts_max());
+                let Attributes { conn, sq_psn, .. } = &qp.attributes;
+                let config = RequesterConfig::new(conn, *sq_psn, link_bits_per_sec);
+                qp.outstanding.start(*sq_psn, config.read_pkts_max());
                 if let Some(connection) = &mut qp.connection {
                     connection.requester = Requester::new(config);
                     // The transition to RTS may set congestion control, which decides whether packets are ECT(0).
@@ -111,7 +113,8 @@ impl<P: Port> Engine<P> {
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
-                let config = requester_config(&qp.attributes, link_bits_per_sec);
+                let Attributes { conn, sq_psn, .. } = &qp.attributes;
+                let config = RequesterConfig::new(conn, *sq_psn, link_bits_per_sec);
                 if let Some(connection) = &mut qp.connection {
                     connection.requester.reconfigure(config);
                 }
@@ -225,7 +228,8 @@ struct Ends {
 /// congestion control needs CE marks and the address vector's ECN field is 0.
 fn traffic_class(attributes: &Attributes) -> u8 {
     let given = attributes.path.map_or(0, |path| path.traffic_class);
-    let wants_marks = attributes.congestion.is_ecn_capable() && given & ECN_MASK == 0;
+    let wants_marks =
+        attributes.conn.congestion.is_some_and(|scheme| scheme.is_ecn_capable()) && given & ECN_MASK == 0;
     if wants_marks { given | ECT_0 } else { given }
 }
 
@@ -253,28 +257,14 @@ fn template_for(
     })
 }
 
-fn updated(mut now: Attributes, attr: &QpAttr) -> Attributes {
-    fn set<T>(field: &mut T, value: Option<T>) {
-        if let Some(value) = value {
-            *field = value;
-        }
+fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {
+    Attributes {
+        conn: now.conn.updated(attr),
+        path: attr.path.or(now.path),
+        dest_qpn: attr.dest_qpn.unwrap_or(now.dest_qpn),
+        rq_psn: attr.rq_psn.unwrap_or(now.rq_psn),
+        sq_psn: attr.sq_psn.unwrap_or(now.sq_psn),
     }
-    set(&mut now.access, attr.access);
-    set(&mut now.path, attr.path.map(Some));
-    set(&mut now.path_mtu, attr.path_mtu);
-    set(&mut now.dest_qpn, attr.dest_qpn);
-    set(&mut now.rq_psn, attr.rq_psn);
-    set(&mut now.sq_psn, attr.sq_psn);
-    set(&mut now.max_dest_rd_atomic, attr.max_dest_rd_atomic);
-    set(&mut now.max_rd_atomic, attr.max_rd_atomic);
-    set(&mut now.min_rnr_timer, attr.min_rnr_timer);
-    set(&mut now.timeout, attr.timeout);
-    set(&mut now.retry_count, attr.retry_count);
-    set(&mut now.rnr_retry, attr.rnr_retry);
-    set(&mut now.recovery, attr.recovery);
-    set(&mut now.placement, attr.placement);
-    set(&mut now.congestion, attr.congestion);
-    now
 }
 
 fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError> {
@@ -318,28 +308,4 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
         return Err(ModifyError::OutOfRange { attribute: "path_mtu", value: u64::from(mtu.bytes()), needed });
     }
     Ok(())
-}
-
-fn requester_config(attributes: &Attributes, link_bits_per_sec: u64) -> RequesterConfig {
-    RequesterConfig {
-        first_psn: attributes.sq_psn,
-        mtu_bytes: attributes.path_mtu.bytes(),
-        timeout: attributes.timeout,
-        retry_count: attributes.retry_count,
-        rnr_retry: attributes.rnr_retry,
-        max_rd_atomic: attributes.max_rd_atomic,
-        congestion: attributes.congestion,
-        link_bits_per_sec,
-        recovery: attributes.recovery,
-    }
-}
-
-fn responder_config(attributes: &Attributes) -> ResponderConfig {
-    ResponderConfig {
-        first_psn: attributes.rq_psn,
-        mtu_bytes: attributes.path_mtu.bytes(),
-        max_dest_rd_atomic: attributes.max_dest_rd_atomic,
-        recovery: attributes.recovery,
-        placement: attributes.placement,
-    }
 }

@@ -1,73 +1,41 @@
 //! The state of a queue pair in the engine.
 
 use super::source::Source;
-use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::id::{Gid, Mac, Qpn};
-use crate::mem::Access;
 use crate::psn::Psn;
 use crate::qp::rc::completer::SendCompletions;
 use crate::qp::rc::emit::PacketBuilder;
 use crate::qp::rc::outstanding::Outstanding;
 use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
-use crate::qp::{AddressVector, PathMtu, Placement, QpInit, QpState};
+use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
 use crate::queue::{CqTable, Cqe, RecvPoster, RecvQueue, SendPoster, WcOpcode, WcStatus};
-use crate::recovery::RecoveryScheme;
 
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Access rights of the peer's requests; the memory region must grant them too.
-    pub access: Access,
+    /// Attributes of the connection. Congestion control is `None` in RESET only: the transition to INIT sets the
+    /// device's.
+    pub conn: ConnAttr,
     /// Address vector; `None` before RTR.
     pub path: Option<AddressVector>,
-    /// Path MTU: payload bytes of a full packet.
-    pub path_mtu: PathMtu,
     /// The peer's QPN.
     pub dest_qpn: Qpn,
     /// PSN of the first request from the peer.
     pub rq_psn: Psn,
     /// PSN of the first request to the peer.
     pub sq_psn: Psn,
-    /// Responder resources: READs served at once, 0 to 128.
-    pub max_dest_rd_atomic: u8,
-    /// Largest number of outstanding READs as requester, 0 to 128.
-    pub max_rd_atomic: u8,
-    /// RNR NAK timer field, 5 bits: least time that the peer waits after an RNR NAK (IBA 9.7.5.2.8).
-    pub min_rnr_timer: u8,
-    /// Local ACK timeout, 5 bits: `4.096 us * 2^timeout`; 0: no timeout.
-    pub timeout: u8,
-    /// Retry count, 0 to 7: local ACK timeouts and PSN sequence errors that a work request survives without progress.
-    pub retry_count: u8,
-    /// RNR retry count, 0 to 6; 7: no limit.
-    pub rnr_retry: u8,
-    /// Loss recovery. Extension to `ibv_qp_attr`.
-    pub recovery: RecoveryScheme,
-    /// Whether out-of-order payloads of the peer are placed on arrival. Extension to `ibv_qp_attr`.
-    pub placement: Placement,
-    /// Congestion control of the packets that this queue pair sends. Extension to `ibv_qp_attr`.
-    pub congestion: CongestionScheme,
 }
 
 impl Default for Attributes {
     fn default() -> Self {
         Attributes {
-            access: Access::NONE,
+            conn: ConnAttr::RESET,
             path: None,
-            path_mtu: PathMtu::Mtu256,
             dest_qpn: Qpn::default(),
             rq_psn: Psn::default(),
             sq_psn: Psn::default(),
-            max_dest_rd_atomic: 0,
-            max_rd_atomic: 0,
-            min_rnr_timer: 0,
-            timeout: 0,
-            retry_count: 0,
-            rnr_retry: 0,
-            recovery: RecoveryScheme::GoBackN,
-            placement: Placement::InOrder,
-            congestion: CongestionScheme::default(),
         }
     }
 }

@@ -225,6 +225,21 @@ impl Default for ConnAttr {
 }
 
 impl ConnAttr {
+    /// Values in RESET.
+    pub(crate) const RESET: ConnAttr = ConnAttr {
+        path_mtu: PathMtu::Mtu256,
+        access: Access::NONE,
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
+        timeout: 0,
+        retry_count: 0,
+        rnr_retry: 0,
+        min_rnr_timer: 0,
+        recovery: RecoveryScheme::GoBackN,
+        placement: Placement::InOrder,
+        congestion: None,
+    };
+
     /// Returns the attributes for the transition from RESET to INIT, on port 1.
     pub fn to_init(&self) -> QpAttr {
         QpAttr {
@@ -266,11 +281,57 @@ impl ConnAttr {
             ..QpAttr::default()
         }
     }
+
+    /// Returns these attributes, with those that `attr` gives replaced.
+    pub(crate) fn updated(&self, attr: &QpAttr) -> ConnAttr {
+        ConnAttr {
+            path_mtu: attr.path_mtu.unwrap_or(self.path_mtu),
+            access: attr.access.unwrap_or(self.access),
+            max_rd_atomic: attr.max_rd_atomic.unwrap_or(self.max_rd_atomic),
+            max_dest_rd_atomic: attr.max_dest_rd_atomic.unwrap_or(self.max_dest_rd_atomic),
+            timeout: attr.timeout.unwrap_or(self.timeout),
+            retry_count: attr.retry_count.unwrap_or(self.retry_count),
+            rnr_retry: attr.rnr_retry.unwrap_or(self.rnr_retry),
+            min_rnr_timer: attr.min_rnr_timer.unwrap_or(self.min_rnr_timer),
+            recovery: attr.recovery.unwrap_or(self.recovery),
+            placement: attr.placement.unwrap_or(self.placement),
+            congestion: attr.congestion.or(self.congestion),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qp::state::check_transition;
+
+    /// No attribute is lost between [`ConnAttr`] and a queue pair; each has another value than in RESET.
+    #[test]
+    fn three_transitions_set_every_attribute() {
+        let conn = ConnAttr {
+            path_mtu: PathMtu::Mtu2048,
+            access: Access::REMOTE_READ,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 2,
+            timeout: 3,
+            retry_count: 4,
+            rnr_retry: 5,
+            min_rnr_timer: 6,
+            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 128 },
+            placement: Placement::Relaxed,
+            congestion: Some(CongestionScheme::None),
+        };
+        let (path, psn) = (AddressVector::new(Gid::ZERO, 0), Psn::new(7));
+        let attrs = [conn.to_init(), conn.to_rtr(path, Qpn::new(8), psn), conn.to_rts(psn)];
+        let (mut state, mut now) = (QpState::Reset, ConnAttr::RESET);
+        for attr in attrs {
+            let to = attr.state.expect("a transition");
+            assert_eq!(check_transition(state, to, attr.mask()), Ok(()));
+            (state, now) = (to, now.updated(&attr));
+        }
+        assert_eq!((state, now), (QpState::Rts, conn));
+        assert_eq!(now.updated(&QpAttr::default()), conn);
+    }
 
     #[test]
     fn the_path_mtu_leaves_room_for_headers() {

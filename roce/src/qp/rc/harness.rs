@@ -10,7 +10,7 @@ use crate::id::{Gid, LKey, Mac, PKey, Qpn, RKey};
 use crate::mem::{Access, Memory, MemoryTable, PdId};
 use crate::port::{Port, PortCaps};
 use crate::psn::Psn;
-use crate::qp::Placement;
+use crate::qp::{ConnAttr, PathMtu, Placement};
 use crate::queue::{
     CqId, CqPoller, CqTable, Cqe, RecvPoster, RecvQueue, RecvQueueSize, RecvRequest, Sge, recv_queue,
 };
@@ -28,7 +28,8 @@ use std::net::Ipv4Addr;
 
 /// PSN of index 0: tables number PSNs from this one on. PSNs wrap to 0 between the indices 2 and 3.
 pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
-pub(super) const MTU_BYTES: u32 = 256;
+pub(super) const PATH_MTU: PathMtu = PathMtu::Mtu256;
+pub(super) const MTU_BYTES: u32 = PATH_MTU.bytes();
 
 pub(super) const GBN: RecoveryScheme = RecoveryScheme::GoBackN;
 pub(super) const IMPROVED: RecoveryScheme = RecoveryScheme::ImprovedGoBackN;
@@ -276,15 +277,10 @@ impl Bench {
         rq.set_open(true);
         let mut cqs = CqTable::new(1);
         let (cq, poller) = cqs.create(&mut random, 2 * Self::DEPTH).expect("there is room");
-        let config = ResponderConfig {
-            first_psn: FIRST_PSN,
-            mtu_bytes: MTU_BYTES,
-            max_dest_rd_atomic,
-            recovery,
-            placement,
-        };
+        let conn =
+            ConnAttr { path_mtu: PATH_MTU, max_dest_rd_atomic, recovery, placement, ..ConnAttr::default() };
         Bench {
-            responder: Responder::new(config),
+            responder: Responder::new(ResponderConfig::new(&conn, FIRST_PSN)),
             counters: QpCounters::default(),
             memory,
             bytes,

@@ -16,11 +16,12 @@
 //! ```
 
 use super::events::ResponseEvent;
-use super::harness::{FIRST_PSN, GBN, IMPROVED, MTU_BYTES, SELECTIVE, counted, index_of, psn};
+use super::harness::{FIRST_PSN, GBN, IMPROVED, MTU_BYTES, PATH_MTU, SELECTIVE, counted, index_of, psn};
 use super::outstanding::{Kind, Outstanding};
 use super::requester::{Requester, RequesterConfig};
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
+use crate::qp::ConnAttr;
 use crate::queue::{Doorbells, SendQueueSize, WcStatus, send_queue};
 use crate::recovery::SelectiveEvent;
 use crate::recovery::{AckEvent, Recovery, RecoveryScheme};
@@ -68,17 +69,17 @@ struct Sender {
 
 impl Sender {
     fn new(row: &Row, recovery: RecoveryScheme) -> Self {
-        let requester = Requester::new(RequesterConfig {
-            first_psn: FIRST_PSN,
-            mtu_bytes: MTU_BYTES,
+        let conn = ConnAttr {
+            path_mtu: PATH_MTU,
             timeout: row.timeout,
             retry_count: row.retry_count,
             rnr_retry: row.rnr_retry,
             max_rd_atomic: 4,
-            congestion: CongestionScheme::Window { window_pkts: 64 },
-            link_bits_per_sec: 100_000_000_000,
+            congestion: Some(CongestionScheme::Window { window_pkts: 64 }),
             recovery,
-        });
+            ..ConnAttr::default()
+        };
+        let requester = Requester::new(RequesterConfig::new(&conn, FIRST_PSN, 100_000_000_000));
         let size = SendQueueSize { depth: 64, max_sges: 1, max_inline_bytes: 0 };
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         let outstanding = Outstanding::new(queue, 64, FIRST_PSN);

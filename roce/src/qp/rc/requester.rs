@@ -10,6 +10,7 @@ use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
+use crate::qp::ConnAttr;
 use crate::queue::{SendOp, SendWqe, WcStatus};
 use crate::recovery::sent_log::SentLog;
 use crate::recovery::{AckEvent, AckResult, AckTime, Expiry, Recovery, RecoveryScheme, SelectiveEvent};
@@ -46,6 +47,21 @@ pub(crate) struct RequesterConfig {
 }
 
 impl RequesterConfig {
+    /// Returns the parameters for a connection with `conn`.
+    pub(crate) fn new(conn: &ConnAttr, first_psn: Psn, link_bits_per_sec: u64) -> Self {
+        RequesterConfig {
+            first_psn,
+            mtu_bytes: conn.path_mtu.bytes(),
+            timeout: conn.timeout,
+            retry_count: conn.retry_count,
+            rnr_retry: conn.rnr_retry,
+            max_rd_atomic: conn.max_rd_atomic,
+            congestion: conn.congestion.unwrap_or_default(),
+            link_bits_per_sec,
+            recovery: conn.recovery,
+        }
+    }
+
     /// Returns the maximum number of responses of one READ request.
     pub(crate) fn read_pkts_max(&self) -> u32 {
         self.recovery.read_pkts_max(self.congestion.window_pkts(), self.max_rd_atomic)
@@ -729,17 +745,14 @@ mod tests {
     fn sequence_errors_between_receiver_not_ready_do_not_use_up_the_retries() {
         const WAIT_NANOS: u64 = 1000;
         let first_psn = Psn::new(7);
-        let mut requester = Requester::new(RequesterConfig {
-            first_psn,
-            mtu_bytes: 1024,
-            timeout: 14,
+        let conn = ConnAttr {
             retry_count: 1,
             rnr_retry: RNR_RETRY_FOREVER,
-            max_rd_atomic: 1,
-            congestion: CongestionScheme::Window { window_pkts: 64 },
-            link_bits_per_sec: 100_000_000_000,
+            congestion: Some(CongestionScheme::Window { window_pkts: 64 }),
             recovery: RecoveryScheme::GoBackN,
-        });
+            ..ConnAttr::default()
+        };
+        let mut requester = Requester::new(RequesterConfig::new(&conn, first_psn, 100_000_000_000));
         let size = SendQueueSize { depth: 1, max_sges: 1, max_inline_bytes: 0 };
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         let outstanding = &mut Outstanding::new(queue, 1, first_psn);

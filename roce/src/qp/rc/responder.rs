@@ -21,7 +21,7 @@ use crate::id::{Msn, Qpn, RKey};
 use crate::mem::{Access, MemoryTable, PdId, Span};
 use crate::port::Port;
 use crate::psn::Psn;
-use crate::qp::Placement;
+use crate::qp::{ConnAttr, Placement};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{CqId, CqTable, Cqe, RecvQueue, WcOpcode, WcStatus};
 use crate::recovery::out_of_order_set::OutOfOrderSet;
@@ -43,6 +43,19 @@ pub(crate) struct ResponderConfig {
     pub recovery: RecoveryScheme,
     /// Order in which the peer's payloads are placed.
     pub placement: Placement,
+}
+
+impl ResponderConfig {
+    /// Returns the parameters for a connection with `conn`.
+    pub(crate) fn new(conn: &ConnAttr, first_psn: Psn) -> Self {
+        ResponderConfig {
+            first_psn,
+            mtu_bytes: conn.path_mtu.bytes(),
+            max_dest_rd_atomic: conn.max_dest_rd_atomic,
+            recovery: conn.recovery,
+            placement: conn.placement,
+        }
+    }
 }
 
 /// An ACK of this number of PSNs or more is sent without delay.
@@ -973,14 +986,10 @@ mod tests {
     /// The only READ stays in the history until `forget_stale` removes it, because no later READ displaces it.
     #[test]
     fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
-        let (first, mtu_bytes) = (Psn::new(0xFF_FF00), 256);
-        let mut responder = Responder::new(ResponderConfig {
-            first_psn: first,
-            mtu_bytes,
-            max_dest_rd_atomic: 4,
-            recovery: RecoveryScheme::GoBackN,
-            placement: Placement::InOrder,
-        });
+        let first = Psn::new(0xFF_FF00);
+        let conn = ConnAttr { max_dest_rd_atomic: 4, ..ConnAttr::RESET };
+        let mtu_bytes = conn.path_mtu.bytes();
+        let mut responder = Responder::new(ResponderConfig::new(&conn, first));
         let reth = Reth { va: 0, rkey: RKey(1), len_bytes: mtu_bytes };
         responder.reads.push(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
         responder.accept(1);
