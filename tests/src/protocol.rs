@@ -4,6 +4,7 @@
 //! Linux's soft-RoCE). A test that is written against this protocol therefore runs with either of
 //! them at either end. Numbers of rights, completion statuses and opcodes are libibverbs'.
 
+use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +109,43 @@ pub struct Connect {
     pub min_rnr_timer: u8,
     /// READs outstanding, at both ends.
     pub rd_atomic: u8,
+}
+
+impl Connect {
+    /// The command that connects queue pair `qp` to `peer` with the attributes `conn`.
+    ///
+    /// # Panics
+    /// If `conn` has a value that the protocol does not carry and that is not the default.
+    pub fn new(qp: usize, peer: QpReply, gid_index: u8, conn: &ConnAttr) -> Self {
+        let connect = Connect {
+            qp,
+            peer,
+            gid_index,
+            path_mtu_bytes: conn.path_mtu.bytes(),
+            timeout: conn.timeout,
+            retry_count: conn.retry_count,
+            rnr_retry: conn.rnr_retry,
+            min_rnr_timer: conn.min_rnr_timer,
+            rd_atomic: conn.max_rd_atomic,
+        };
+        assert_eq!(connect.conn(), Some(*conn), "the protocol lacks an attribute: add it to `Connect`");
+        connect
+    }
+
+    /// The attributes of the connection; those that the protocol does not carry have their defaults. `None` if no
+    /// path MTU has `path_mtu_bytes`.
+    pub fn conn(&self) -> Option<ConnAttr> {
+        Some(ConnAttr {
+            path_mtu: PathMtu::from_bytes(self.path_mtu_bytes)?,
+            max_rd_atomic: self.rd_atomic,
+            max_dest_rd_atomic: self.rd_atomic,
+            timeout: self.timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            min_rnr_timer: self.min_rnr_timer,
+            ..ConnAttr::default()
+        })
+    }
 }
 
 /// A stretch of a peer's registered memory.

@@ -53,7 +53,7 @@ pub use roce::engine::Event;
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory};
 pub use roce::psn::Psn;
-pub use roce::qp::{AddressVector, Endpoint, EndpointError, PathMtu, Placement, QpAttr, QpState};
+pub use roce::qp::{AddressVector, ConnAttr, Endpoint, EndpointError, PathMtu, Placement, QpAttr, QpState};
 pub use roce::queue::{
     Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
 };

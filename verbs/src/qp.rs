@@ -4,15 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::engine::Attributes;
 use roce::id::{Gid, Qpn};
-use roce::mem::Access;
 use roce::psn::Psn;
-use roce::qp::{AddressVector, Endpoint, PathMtu, Placement, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ConnAttr, Endpoint, QpAttr, QpInit, QpState};
 use roce::queue::{RecvPoster, RecvRequest, SendPoster, SendRequest};
-use roce::recovery::RecoveryScheme;
 
 use crate::cq::{Cq, CqInner};
 use crate::device::Shared;
@@ -65,53 +62,16 @@ impl<'a> QpOptions<'a> {
     }
 }
 
-/// Connection attributes of [`Qp::connect`]; the defaults are perftest's.
-#[derive(Clone, Copy, Debug)]
+/// Options of [`Qp::connect`].
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectOptions {
     /// Index of the local GID.
     pub gid_index: u8,
-    /// Path MTU, equal at both peers.
-    pub path_mtu: PathMtu,
-    /// Access rights of the peer's requests (`qp_access_flags`).
-    pub access: Access,
-    /// Largest number of outstanding READs (`max_rd_atomic`), and number of responder resources
-    /// (`max_dest_rd_atomic`); 0 to 128.
-    pub rd_atomic: u8,
-    /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout.
-    pub timeout: u8,
-    /// Retry count, 0 to 7: timeouts and PSN sequence errors that a work request survives without progress.
-    pub retry_count: u8,
-    /// RNR retry count, 0 to 6; 7: no limit.
-    pub rnr_retry: u8,
-    /// Timer code of RNR NAKs sent, 0 to 31: the peer's RNR wait (IBA 9.7.5.2.8).
-    pub min_rnr_timer: u8,
     /// Traffic class of packets sent: DSCP (6 bits) and ECN field (2 bits).
     pub traffic_class: u8,
-    /// Loss recovery. Selective repeat requires a peer with selective repeat and the same window.
-    pub recovery: RecoveryScheme,
-    /// Order in which the peer's payloads are placed.
-    pub placement: Placement,
-    /// Congestion control of this sender; `None`: the device's ([`crate::DeviceOptions::congestion`]).
-    pub congestion: Option<CongestionScheme>,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        ConnectOptions {
-            gid_index: 0,
-            path_mtu: PathMtu::Mtu1024,
-            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
-            rd_atomic: 16,
-            timeout: 14,
-            retry_count: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            traffic_class: 0,
-            recovery: RecoveryScheme::ImprovedGoBackN,
-            placement: Placement::InOrder,
-            congestion: None,
-        }
-    }
+    /// Attributes of this end of the connection. The device's congestion control is
+    /// [`DeviceOptions::congestion`](crate::DeviceOptions::congestion).
+    pub conn: ConnAttr,
 }
 
 /// A queue pair of a reliable connection (`ibv_qp`). The send queue and the receive queue have a lock each, so threads
@@ -223,30 +183,12 @@ impl Qp {
     /// # Errors
     /// The errors of [`Qp::modify`].
     pub fn connect_to_receive(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
-        self.modify(&QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port_num: Some(1),
-            access: Some(options.access),
-            ..QpAttr::default()
-        })?;
+        self.modify(&options.conn.to_init())?;
         let path = AddressVector {
             traffic_class: options.traffic_class,
             ..AddressVector::new(peer.gid, options.gid_index)
         };
-        self.modify(&QpAttr {
-            state: Some(QpState::Rtr),
-            path: Some(path),
-            path_mtu: Some(options.path_mtu),
-            dest_qpn: Some(peer.qpn),
-            rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: Some(options.rd_atomic),
-            min_rnr_timer: Some(options.min_rnr_timer),
-            recovery: Some(options.recovery),
-            placement: Some(options.placement),
-            congestion: options.congestion,
-            ..QpAttr::default()
-        })
+        self.modify(&options.conn.to_rtr(path, peer.qpn, peer.psn))
     }
 
     /// Moves the queue pair from RESET through INIT and RTR to RTS, connected to `peer`.
@@ -255,15 +197,7 @@ impl Qp {
     /// The errors of [`Qp::modify`].
     pub fn connect(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.connect_to_receive(peer, options)?;
-        self.modify(&QpAttr {
-            state: Some(QpState::Rts),
-            timeout: Some(options.timeout),
-            retry_count: Some(options.retry_count),
-            rnr_retry: Some(options.rnr_retry),
-            sq_psn: Some(self.first_psn),
-            max_rd_atomic: Some(options.rd_atomic),
-            ..QpAttr::default()
-        })
+        self.modify(&options.conn.to_rts(self.first_psn))
     }
 
     /// Posts a send work request (`ibv_post_send`).

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use verbs::{
-    Access, CompChannel, ConnectOptions, Context, Cq, Cqe, Endpoint, Gid, Mr, Notify, Qp, QpOptions, RKey,
-    RecvRequest, WcStatus,
+    Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, Cqe, Endpoint, Gid, Mr, Notify, Qp,
+    QpOptions, RKey, RecvRequest, WcStatus,
 };
 
 use super::affinity::pin;
@@ -372,16 +372,17 @@ fn connect_all(
     layout: &Layout,
 ) -> anyhow::Result<Vec<PerfQp>> {
     context.wait_link(LINK_PATIENCE)?;
-    let options = ConnectOptions {
-        gid_index,
+    let conn = ConnAttr {
         path_mtu: params.mtu,
-        rd_atomic: params.outs,
+        max_rd_atomic: params.outs,
+        max_dest_rd_atomic: params.outs,
         timeout: local.qp_timeout,
         recovery: params.recovery,
         congestion: local.congestion,
         placement: local.placement,
-        ..ConnectOptions::default()
+        ..ConnAttr::default()
     };
+    let options = ConnectOptions { gid_index, conn, ..ConnectOptions::default() };
     let mut lanes = Vec::new();
     for ((qp, mr), (endpoint, end)) in queue_pairs.into_iter().zip(peers) {
         qp.connect(endpoint, &options).with_context(|| format!("cannot connect to {}", endpoint.gid))?;

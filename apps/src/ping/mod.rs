@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 use verbs::stat::DeviceCounters;
-use verbs::{Access, ConnectOptions, Context, Endpoint};
+use verbs::{Access, ConnAttr, ConnectOptions, Context, Endpoint};
 
 use crate::exchange::DeviceReach;
 use crate::exchange::gid;
@@ -214,12 +214,15 @@ fn connect(
     context.wait_link(LINK_TIMEOUT)?;
     let options = ConnectOptions {
         gid_index,
-        path_mtu: args.mtu,
-        access: Access::LOCAL_WRITE,
-        rd_atomic: 1,
         traffic_class: args.sl << 5,
-        recovery: agree::agree(args.recovery, remote.lid),
-        ..ConnectOptions::default()
+        conn: ConnAttr {
+            path_mtu: args.mtu,
+            access: Access::LOCAL_WRITE,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            recovery: agree::agree(args.recovery, remote.lid),
+            ..ConnAttr::default()
+        },
     };
     game.qp().connect(remote, &options).context("cannot connect the queue pair")?;
     // Posted before the peer receives this end's address, so that its first message finds a receive.

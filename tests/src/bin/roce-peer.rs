@@ -21,8 +21,8 @@ use tests::protocol::{
     from_hex, to_hex,
 };
 use verbs::{
-    Access, ConnectOptions, Context, Cq, Cqe, DeviceOptions, Endpoint, Gid, Mr, PathMtu, Pd, Psn, Qp,
-    QpOptions, Qpn, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode,
+    Access, ConnectOptions, Context, Cq, Cqe, DeviceOptions, Endpoint, Gid, Mr, Pd, Psn, Qp, QpOptions, Qpn,
+    RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode,
 };
 
 /// How long the other end of a memif or vhost socket may take to come up.
@@ -203,16 +203,8 @@ impl Peer {
             psn: Psn::new(connect.peer.psn),
             gid: Gid::from(connect.peer.gid),
         };
-        let options = ConnectOptions {
-            gid_index: connect.gid_index,
-            path_mtu: PathMtu::from_bytes(connect.path_mtu_bytes).ok_or("no path MTU")?,
-            timeout: connect.timeout,
-            retry_count: connect.retry_count,
-            rnr_retry: connect.rnr_retry,
-            min_rnr_timer: connect.min_rnr_timer,
-            rd_atomic: connect.rd_atomic,
-            ..ConnectOptions::default()
-        };
+        let conn = connect.conn().ok_or("no path MTU")?;
+        let options = ConnectOptions { gid_index: connect.gid_index, conn, ..ConnectOptions::default() };
         self.connection(connect.qp)?.qp.connect(&peer, &options)?;
         Ok(Done {})
     }

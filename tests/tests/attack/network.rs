@@ -16,6 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use roce::id::{Gid, Mac};
+use roce::qp::PathMtu;
 use roce::queue::WcStatus;
 use tests::protocol::{Op, from_hex, to_hex};
 
@@ -30,7 +31,7 @@ const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 
 /// Bytes of an honest message: one packet.
 pub(super) const MESSAGE_BYTES: usize = 512;
 
-const PATH_MTU_BYTES: u32 = 1024;
+const PATH_MTU: PathMtu = PathMtu::Mtu1024;
 
 /// What kind of port both hosts have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +215,7 @@ impl Stage {
         requester.post_send(vec![requester.request(u64::MAX, Op::Read, TARGET, len, responder, 0)]);
         let done = requester.poll_one();
         assert!(done.is(WcStatus::Success), "{done:?}");
-        self.sent_pkts[from] += len_bytes.div_ceil(PATH_MTU_BYTES);
+        self.sent_pkts[from] += len_bytes.div_ceil(PATH_MTU.bytes());
         psn
     }
 
@@ -229,7 +230,7 @@ impl Stage {
 
     fn connect(&mut self) {
         let [a, b] = &mut self.ends;
-        connect(a, b, &Settings { path_mtu_bytes: PATH_MTU_BYTES, ..Settings::default() });
+        connect(a, b, &Settings::at(PATH_MTU));
         self.sent_pkts = [0; 2];
     }
 

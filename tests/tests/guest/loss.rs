@@ -1,6 +1,8 @@
 //! 5 % of the packets lost on the way to soft-RoCE, on the way from it, and both: nothing is lost or
 //! doubled for all that.
 
+use roce::qp::ConnAttr;
+
 use super::boot::{Guest, Wire, guest};
 use super::ops::{IPV4, ends};
 use crate::live::{End, Settings, scenarios};
@@ -23,20 +25,15 @@ const TO_GUEST: Loss =
     Loss { start: "loss_random nic0 in 5", count: "loss_count nic0", stop: "loss_clear nic0" };
 
 /// An ACK timeout of 268 ms: a lost packet should not hold the test up for long.
-const SETTINGS: Settings = Settings {
-    path_mtu_bytes: 1024,
-    depth: 128,
-    timeout: 16,
-    retry_count: 7,
-    rnr_retry: 7,
-    min_rnr_timer: 1,
-};
+fn settings() -> Settings {
+    Settings { depth: 128, conn: ConnAttr { timeout: 16, min_rnr_timer: 1, ..ConnAttr::default() } }
+}
 
 fn a_mix_with(guest: &Guest, losses: &[Loss], requester: &mut End, responder: &mut End) {
     for loss in losses {
         guest.machine.run(loss.start);
     }
-    scenarios::a_mix(requester, responder, &SETTINGS);
+    scenarios::a_mix(requester, responder, &settings());
     for loss in losses {
         let lost: u64 = guest.machine.run(loss.count).trim().parse().expect("a number of packets");
         assert!(lost > 0, "{}: nothing was lost, so nothing was tested", loss.start);

@@ -1,5 +1,6 @@
 //! Every operation with soft-RoCE, each way: we ask it, it asks us.
 
+use roce::qp::PathMtu;
 use roce::queue::WcStatus;
 
 use super::boot::{Guest, Wire, guest};
@@ -16,9 +17,9 @@ pub(super) fn ends(guest: &Guest, wire: Wire, gid_index: u8) -> (End, End) {
     (End::new(guest.ours(wire), gid_index), End::new(guest.rxe(wire), gid_index))
 }
 
-fn both_ways(wire: Wire, gid_index: u8, path_mtu_bytes: u32, scenario: Scenario) {
+fn both_ways(wire: Wire, gid_index: u8, path_mtu: PathMtu, scenario: Scenario) {
     let guest = guest();
-    let settings = Settings { path_mtu_bytes, ..Settings::default() };
+    let settings = Settings::at(path_mtu);
     let (mut ours, mut rxe) = ends(&guest, wire, gid_index);
     scenario(&mut ours, &mut rxe, &settings);
     scenario(&mut rxe, &mut ours, &settings);
@@ -26,27 +27,27 @@ fn both_ways(wire: Wire, gid_index: u8, path_mtu_bytes: u32, scenario: Scenario)
 
 #[test]
 fn every_op_and_len_over_ipv4() {
-    both_ways(Wire::Tap, IPV4, 1024, scenarios::every_op_and_len);
+    both_ways(Wire::Tap, IPV4, PathMtu::Mtu1024, scenarios::every_op_and_len);
 }
 
 #[test]
 fn every_op_and_len_over_ipv6_in_large_packets() {
-    both_ways(Wire::Tap, IPV6, 4096, scenarios::every_op_and_len);
+    both_ways(Wire::Tap, IPV6, PathMtu::Mtu4096, scenarios::every_op_and_len);
 }
 
 #[test]
 fn a_wrong_rkey_is_refused() {
-    both_ways(Wire::Tap, IPV4, 1024, scenarios::wrong_rkey);
+    both_ways(Wire::Tap, IPV4, PathMtu::Mtu1024, scenarios::wrong_rkey);
 }
 
 #[test]
 fn sends_wait_for_late_receives() {
-    both_ways(Wire::Tap, IPV4, 1024, scenarios::late_receive);
+    both_ways(Wire::Tap, IPV4, PathMtu::Mtu1024, scenarios::late_receive);
 }
 
 #[test]
 fn a_send_without_receive_fails_at_last() {
-    both_ways(Wire::Tap, IPV4, 1024, scenarios::no_receive);
+    both_ways(Wire::Tap, IPV4, PathMtu::Mtu1024, scenarios::no_receive);
 }
 
 #[test]
@@ -63,15 +64,15 @@ fn a_receive_that_is_too_short_fails_both_ends() {
 
 #[test]
 fn a_mix_of_messages_in_flight() {
-    both_ways(Wire::Tap, IPV4, 1024, scenarios::a_mix);
+    both_ways(Wire::Tap, IPV4, PathMtu::Mtu1024, scenarios::a_mix);
 }
 
 #[test]
 fn every_op_and_len_over_vhost_user() {
-    both_ways(Wire::Vhost, IPV4, 4096, scenarios::every_op_and_len);
+    both_ways(Wire::Vhost, IPV4, PathMtu::Mtu4096, scenarios::every_op_and_len);
 }
 
 #[test]
 fn a_mix_of_messages_in_flight_over_vhost_user() {
-    both_ways(Wire::Vhost, IPV6, 1024, scenarios::a_mix);
+    both_ways(Wire::Vhost, IPV6, PathMtu::Mtu1024, scenarios::a_mix);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use roce::qp::{ConnAttr, PathMtu};
 use tests::protocol::{Command, Completion, Connect, Done, MrReply, Op, Piece, QpReply, Recv, Send};
 
 use super::peer::Peer;
@@ -16,26 +17,23 @@ const ACCESS: u32 = 1 | 2 | 4;
 /// How a connection is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    pub(crate) path_mtu_bytes: u32,
     pub(crate) depth: u32,
-    pub(crate) timeout: u8,
-    pub(crate) retry_count: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) min_rnr_timer: u8,
+    pub(crate) conn: ConnAttr,
 }
 
 impl Default for Settings {
     /// What ibv_rc_pingpong takes, at a path MTU of 1024; but a peer may be away for longer, as
     /// these run on a busy machine with fewer processors than programs that poll: 4 seconds in all.
     fn default() -> Self {
-        Settings {
-            path_mtu_bytes: 1024,
-            depth: 128,
-            timeout: 17,
-            retry_count: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-        }
+        Settings { depth: 128, conn: ConnAttr { timeout: 17, ..ConnAttr::default() } }
+    }
+}
+
+impl Settings {
+    /// The defaults at another path MTU.
+    pub(crate) fn at(path_mtu: PathMtu) -> Self {
+        let settings = Settings::default();
+        Settings { conn: ConnAttr { path_mtu, ..settings.conn }, ..settings }
     }
 }
 
@@ -140,16 +138,6 @@ pub(crate) fn connect(a: &mut End, b: &mut End, settings: &Settings) {
 }
 
 fn connect_one(end: &mut End, other: &QpReply, settings: &Settings) {
-    let connect = Connect {
-        qp: end.qp(),
-        peer: other.clone(),
-        gid_index: end.gid_index,
-        path_mtu_bytes: settings.path_mtu_bytes,
-        timeout: settings.timeout,
-        retry_count: settings.retry_count,
-        rnr_retry: settings.rnr_retry,
-        min_rnr_timer: settings.min_rnr_timer,
-        rd_atomic: 16,
-    };
+    let connect = Connect::new(end.qp(), other.clone(), end.gid_index, &settings.conn);
     let Done {} = end.peer.tell(&Command::Connect(connect));
 }

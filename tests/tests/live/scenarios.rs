@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lab::rng::SplitMix;
+use roce::qp::ConnAttr;
 use roce::queue::WcStatus;
 use tests::protocol::{Completion, Op, WC_RECV, WC_RECV_RDMA_WITH_IMM};
 
@@ -121,7 +122,8 @@ pub(crate) fn late_receive(requester: &mut End, responder: &mut End, settings: &
 
 /// No receive at all: the requester gives up after as many retries as it was allowed.
 pub(crate) fn no_receive(requester: &mut End, responder: &mut End, settings: &Settings) {
-    connect(requester, responder, &Settings { rnr_retry: 2, ..*settings });
+    let conn = ConnAttr { rnr_retry: 2, ..settings.conn };
+    connect(requester, responder, &Settings { conn, ..*settings });
     requester.post_send(vec![requester.request(1, Op::Send, 0, 100, responder, 0)]);
     let ended = requester.poll_one();
     assert!(ended.is(WcStatus::RnrRetryExcErr), "{ended:?}");

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
 
 use super::links::{Side, memif, veth, vhost};
@@ -12,14 +13,10 @@ type Scenario = fn(&mut End, &mut End, &Settings);
 /// Frames lost, held back and damaged on the way, in both directions.
 const FAULTS: &[&str] = &["drop=0.03", "reorder=0.03", "corrupt=0.02"];
 /// An ACK timeout of 34 ms, as there are timeouts to be waited for.
-const IMPATIENT: Settings = Settings {
-    path_mtu_bytes: 4096,
-    depth: 128,
-    timeout: 13,
-    retry_count: 7,
-    rnr_retry: 7,
-    min_rnr_timer: 1,
-};
+fn impatient(path_mtu: PathMtu) -> Settings {
+    let conn = ConnAttr { path_mtu, timeout: 13, min_rnr_timer: 1, ..ConnAttr::default() };
+    Settings { depth: 128, conn }
+}
 
 pub(super) fn ends(sides: &[Side; 2], faults: &[&str]) -> [End; 2] {
     [0, 1].map(|number: usize| {
@@ -42,26 +39,32 @@ fn play(sides: &[Side; 2], faults: &[&str], settings: &Settings, scenarios: &[Sc
     }
 }
 
-pub(super) fn at_path_mtu(path_mtu_bytes: u32) -> Settings {
-    Settings { path_mtu_bytes, ..Settings::default() }
-}
-
 #[test]
 fn memif_as_an_ordinary_user() {
     let _turn = turn();
-    play(&memif("ops"), &[], &at_path_mtu(4096), &[scenarios::every_op_and_len, scenarios::a_mix]);
+    play(
+        &memif("ops"),
+        &[],
+        &Settings::at(PathMtu::Mtu4096),
+        &[scenarios::every_op_and_len, scenarios::a_mix],
+    );
 }
 
 #[test]
 fn memif_with_faults() {
     let _turn = turn();
-    play(&memif("faults"), FAULTS, &IMPATIENT, &[scenarios::every_op_and_len, scenarios::a_mix]);
+    play(
+        &memif("faults"),
+        FAULTS,
+        &impatient(PathMtu::Mtu4096),
+        &[scenarios::every_op_and_len, scenarios::a_mix],
+    );
 }
 
 #[test]
 fn what_is_wrong_reaches_both_ends() {
     let _turn = turn();
-    let settings = at_path_mtu(1024);
+    let settings = Settings::at(PathMtu::Mtu1024);
     let [mut near, mut far] = ends(&memif("wrong"), &[]);
     scenarios::wrong_rkey(&mut near, &mut far, &settings);
     scenarios::late_receive(&mut near, &mut far, &settings);
@@ -74,20 +77,24 @@ fn what_is_wrong_reaches_both_ends() {
 fn af_packet_between_two_namespaces() {
     let _turn = turn();
     let sides = veth("af_packet", 4200);
-    play(&sides, &[], &at_path_mtu(4096), &[scenarios::every_op_and_len, scenarios::a_mix]);
+    play(&sides, &[], &Settings::at(PathMtu::Mtu4096), &[scenarios::every_op_and_len, scenarios::a_mix]);
 }
 
 #[test]
 fn af_packet_with_faults() {
     let _turn = turn();
-    let settings = Settings { path_mtu_bytes: 1024, ..IMPATIENT };
-    play(&veth("af_packet", 1500), FAULTS, &settings, &[scenarios::a_mix]);
+    play(&veth("af_packet", 1500), FAULTS, &impatient(PathMtu::Mtu1024), &[scenarios::a_mix]);
 }
 
 #[test]
 fn virtio_user_and_vhost() {
     let _turn = turn();
-    play(&vhost("ops"), &[], &at_path_mtu(4096), &[scenarios::every_op_and_len, scenarios::a_mix]);
+    play(
+        &vhost("ops"),
+        &[],
+        &Settings::at(PathMtu::Mtu4096),
+        &[scenarios::every_op_and_len, scenarios::a_mix],
+    );
 }
 
 #[test]
@@ -95,7 +102,7 @@ fn af_xdp_at_a_path_mtu_of_2048() {
     let _turn = turn();
     let sides = veth("af_xdp", 2200);
     if is_root() {
-        play(&sides, &[], &at_path_mtu(2048), &[scenarios::every_op_and_len, scenarios::a_mix]);
+        play(&sides, &[], &Settings::at(PathMtu::Mtu2048), &[scenarios::every_op_and_len, scenarios::a_mix]);
         return;
     }
     // XDP programs are root's, in whatever namespace: what is left to test is that this is said.

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use roce::qp::PathMtu;
 use serde_json::Value;
 
 use super::command::each;
 use super::links::{Side, memif};
-use super::pairs::{at_path_mtu, ends};
-use crate::live::{Output, Process, roce, scenarios, shared_dir, turn};
+use super::pairs::ends;
+use crate::live::{Output, Process, Settings, roce, scenarios, shared_dir, turn};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -70,7 +71,7 @@ fn counters_of_running_processes_are_read_from_outside() {
     let _turn = turn();
     let sides = memif("stat-peers");
     let [mut near, mut far] = ends(&sides, &["corrupt=0.05"]);
-    scenarios::every_op_and_len(&mut near, &mut far, &at_path_mtu(1024));
+    scenarios::every_op_and_len(&mut near, &mut far, &Settings::at(PathMtu::Mtu1024));
     let output = stat(&sides[0], Path::new("/nonexistent"), &["--json", &sides[0].port]);
     let devices: Vec<Value> =
         serde_json::from_str(&output.expect_success("roce stat").stdout).expect("an array of objects");
@@ -132,7 +133,7 @@ fn wait_logged(stderr: impl Fn() -> String, text: &str) {
 fn a_refused_key_is_logged_at_both_ends() {
     let _turn = turn();
     let [mut near, mut far] = ends(&memif("stat-rkey"), &[]);
-    scenarios::wrong_rkey(&mut near, &mut far, &at_path_mtu(1024));
+    scenarios::wrong_rkey(&mut near, &mut far, &Settings::at(PathMtu::Mtu1024));
     wait_logged(|| far.peer.stderr(), "a peer was refused access");
     wait_logged(|| near.peer.stderr(), "a peer refused access to its memory");
 }
