@@ -25,9 +25,8 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
 use roce::port::{Payload, PortCaps};
 use roce::psn::Psn;
-use roce::qp::{AddressVector, PathMtu, Placement, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ConnAttr, QpAttr, QpInit};
 use roce::queue::{CqId, CqPoller, RecvPoster, SendPoster};
-use roce::recovery::RecoveryScheme;
 use roce::start;
 
 use crate::due::DueTimes;
@@ -124,26 +123,7 @@ pub struct QpEnds {
     pub recv_cq: CqPoller,
 }
 
-/// Attributes that both ends of a connection have in common.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnAttr {
-    /// True for IPv6, false for IPv4.
-    pub ipv6: bool,
-    /// Path MTU.
-    pub path_mtu: PathMtu,
-    /// Local ACK timeout: 4.096 us * 2^timeout.
-    pub timeout: u8,
-    /// Retry count: timeouts before a work request fails, 0 to 7.
-    pub retry_count: u8,
-    /// RNR retry count, 0 to 7; 7 is unlimited.
-    pub rnr_retry: u8,
-    /// RNR timer code, 0 to 31.
-    pub min_rnr_timer: u8,
-    /// Access rights of the peer.
-    pub access: Access,
-}
-
-/// Attributes of one end of a connection.
+/// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct EndAttr {
     /// Number of the host.
@@ -152,14 +132,8 @@ pub struct EndAttr {
     pub qpn: Qpn,
     /// First PSN that this end sends.
     pub first_psn: Psn,
-    /// Recovery scheme of this end; selective repeat must be that of both ends.
-    pub recovery: RecoveryScheme,
-    /// Placement of payloads received by this end: in order or relaxed.
-    pub placement: Placement,
-    /// READs that this end has outstanding at most, as requester.
-    pub max_rd_atomic: u8,
-    /// READs that this end serves at once at most, as responder.
-    pub max_dest_rd_atomic: u8,
+    /// Attributes of this end; path MTU and selective repeat must be those of both ends.
+    pub conn: ConnAttr,
 }
 
 /// A host: an engine on a port.
@@ -390,10 +364,10 @@ impl World {
         while self.step(None) != Step::Idle {}
     }
 
-    /// Connects two queue pairs, and takes both from RESET to RTS.
-    pub fn connect(&mut self, conn: &ConnAttr, ends: [EndAttr; 2]) {
+    /// Connects two queue pairs over IPv6 or IPv4, and takes both from RESET to RTS.
+    pub fn connect(&mut self, ipv6: bool, ends: [EndAttr; 2]) {
         for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
-            let address = addresses_of(peer.host)[usize::from(conn.ipv6)];
+            let address = addresses_of(peer.host)[usize::from(ipv6)];
             let dgid = Gid::from(address);
             if self.neighbours == Neighbours::Static {
                 let known =
@@ -401,7 +375,9 @@ impl World {
                 assert!(known, "host {} knows too many neighbours", end.host);
             }
             self.resolve(end.host, dgid);
-            for attr in attributes(conn, dgid, end, peer) {
+            let path = AddressVector::new(dgid, if ipv6 { 2 } else { 1 });
+            let to_rtr = end.conn.to_rtr(path, peer.qpn, peer.first_psn);
+            for attr in [end.conn.to_init(), to_rtr, end.conn.to_rts(end.first_psn)] {
                 self.modify_qp(end.host, end.qpn, &attr);
             }
         }
@@ -469,39 +445,6 @@ fn join(network: &mut Network, ids: &[HostId], link: LinkConfig) {
     for id in ids {
         network.connect(*id, switch, link);
     }
-}
-
-/// The attributes for the transitions from RESET to INIT, RTR and RTS.
-fn attributes(conn: &ConnAttr, dgid: Gid, end: &EndAttr, peer: &EndAttr) -> [QpAttr; 3] {
-    let init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port_num: Some(1),
-        access: Some(conn.access),
-        ..QpAttr::default()
-    };
-    let receive = QpAttr {
-        state: Some(QpState::Rtr),
-        path: Some(AddressVector::new(dgid, if conn.ipv6 { 2 } else { 1 })),
-        path_mtu: Some(conn.path_mtu),
-        dest_qpn: Some(peer.qpn),
-        rq_psn: Some(peer.first_psn),
-        max_dest_rd_atomic: Some(end.max_dest_rd_atomic),
-        min_rnr_timer: Some(conn.min_rnr_timer),
-        recovery: Some(end.recovery),
-        placement: Some(end.placement),
-        ..QpAttr::default()
-    };
-    let send = QpAttr {
-        state: Some(QpState::Rts),
-        sq_psn: Some(end.first_psn),
-        max_rd_atomic: Some(end.max_rd_atomic),
-        timeout: Some(conn.timeout),
-        retry_count: Some(conn.retry_count),
-        rnr_retry: Some(conn.rnr_retry),
-        ..QpAttr::default()
-    };
-    [init, receive, send]
 }
 
 #[cfg(test)]

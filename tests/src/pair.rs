@@ -7,39 +7,21 @@ use roce::engine::Event;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
-use roce::qp::{PathMtu, Placement, QpAttr, QpState};
+use roce::qp::{ConnAttr, QpAttr, QpState};
 use roce::queue::{Cqe, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 use roce::recovery::RecoveryScheme;
 use roce::start;
 
 use lab::rng::SplitMix;
-use lab::world::{ConnAttr, EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
+use lab::world::{EndAttr, QpEnds, QpSizes, Step, World, WorldConfig};
 
 /// What a pair is like.
 #[derive(Clone, Copy, Debug)]
 pub struct PairConfig {
     /// The cable.
     pub link: LinkConfig,
-    /// Path MTU.
-    pub path_mtu: PathMtu,
-    /// Congestion control.
-    pub congestion: CongestionScheme,
-    /// Local ACK timeout code.
-    pub timeout: u8,
-    /// Retries without progress.
-    pub retry_count: u8,
-    /// Retries after receiver-not-ready.
-    pub rnr_retry: u8,
-    /// RNR timer code.
-    pub min_rnr_timer: u8,
-    /// READs at once, both ways.
-    pub max_rd_atomic: u8,
-    /// Recovery.
-    pub recovery: RecoveryScheme,
-    /// The order in which WRITEs reach either memory.
-    pub placement: Placement,
-    /// Rights of both queue pairs.
-    pub qp_access: Access,
+    /// Attributes of the connection, at both ends.
+    pub conn: ConnAttr,
     /// Rights of both memories.
     pub memory_access: Access,
     /// Bytes of each host's memory.
@@ -52,27 +34,39 @@ pub struct PairConfig {
 
 impl Default for PairConfig {
     fn default() -> Self {
+        PairConfig::of(conn())
+    }
+}
+
+impl PairConfig {
+    /// The defaults, with a connection of the attributes `conn`.
+    pub fn of(conn: ConnAttr) -> Self {
         PairConfig {
             link: LinkConfig {
                 rate_bits_per_sec: 100_000_000_000,
                 propagation_nanos: 1_000,
                 queue_bytes_max: 1 << 20,
             },
-            path_mtu: PathMtu::Mtu1024,
-            congestion: CongestionScheme::Window { window_pkts: 128 },
-            timeout: 8,
-            retry_count: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 1,
-            max_rd_atomic: 4,
-            recovery: RecoveryScheme::GoBackN,
-            placement: Placement::InOrder,
-            qp_access: Access::ALL,
+            conn,
             memory_access: Access::ALL,
             memory_bytes: 1 << 16,
             depth: 64,
             cq_depth: 64,
         }
+    }
+}
+
+/// Attributes of a pair's connection by default.
+pub fn conn() -> ConnAttr {
+    ConnAttr {
+        access: Access::ALL,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        timeout: 8,
+        min_rnr_timer: 1,
+        recovery: RecoveryScheme::GoBackN,
+        congestion: Some(CongestionScheme::Window { window_pkts: 128 }),
+        ..ConnAttr::default()
     }
 }
 
@@ -121,7 +115,7 @@ pub struct Pair {
     pub world: World,
     /// The ends, by host.
     pub ends: [End; 2],
-    config: PairConfig,
+    conn: ConnAttr,
     left_before: [u64; 2],
 }
 
@@ -133,7 +127,7 @@ impl Pair {
             link: config.link,
             mtu_bytes: 4200,
             poll_gap_nanos: 100,
-            congestion: config.congestion,
+            congestion: CongestionScheme::default(),
             seed: 1,
         });
         let sizes = QpSizes {
@@ -152,33 +146,20 @@ impl Pair {
             let qp = host.create_qp(&sizes);
             End { qp, memory, lkey, rkey, sent: Vec::new(), received: Vec::new() }
         });
-        let mut pair = Pair { world, ends, config: *config, left_before: [0; 2] };
+        let mut pair = Pair { world, ends, conn: config.conn, left_before: [0; 2] };
         pair.connect();
         pair
     }
 
     /// Connects the queue pairs, which are in RESET.
     pub fn connect(&mut self) {
-        let config = &self.config;
-        let conn = ConnAttr {
-            ipv6: false,
-            path_mtu: config.path_mtu,
-            timeout: config.timeout,
-            retry_count: config.retry_count,
-            rnr_retry: config.rnr_retry,
-            min_rnr_timer: config.min_rnr_timer,
-            access: config.qp_access,
-        };
         let attr = |host: usize| EndAttr {
             host,
             qpn: self.ends[host].qp.qpn,
             first_psn: FIRST_PSNS[host],
-            recovery: config.recovery,
-            placement: config.placement,
-            max_rd_atomic: config.max_rd_atomic,
-            max_dest_rd_atomic: config.max_rd_atomic,
+            conn: self.conn,
         };
-        self.world.connect(&conn, [attr(0), attr(1)]);
+        self.world.connect(false, [attr(0), attr(1)]);
         self.settle();
     }
 

@@ -10,7 +10,7 @@ use roce::engine::QpHandles;
 use roce::id::{LKey, Qpn, RKey};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
-use roce::qp::{Placement, QpInit};
+use roce::qp::QpInit;
 use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 use roce::start;
 
@@ -168,17 +168,13 @@ impl<'a> Run<'a> {
         let mut send = sender.send;
         let qpns = [sender.qpn, receiver.qpn];
         let transport = &self.setup.transport;
-        let conn = transport.connection();
         let end = |end: usize, host: usize| EndAttr {
             host,
             qpn: qpns[end],
             first_psn: FIRST_PSNS[end],
-            max_rd_atomic: 1,
-            max_dest_rd_atomic: 1,
-            recovery: transport.recovery_of(end),
-            placement: Placement::InOrder,
+            conn: transport.conn(end, 1),
         };
-        self.hosts.world.connect(&conn, [end(0, flow.from), end(1, flow.to)]);
+        self.hosts.world.connect(false, [end(0, flow.from), end(1, flow.to)]);
         let sges = [Sge { addr: BASE, len_bytes: flow.bytes, lkey: self.desks[flow.from].lkey }];
         let op = SendOp::Write { remote_addr: BASE, rkey: self.desks[flow.to].rkey };
         let flags = SendFlags { signaled: true, ..SendFlags::default() };

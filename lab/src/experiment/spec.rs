@@ -9,11 +9,9 @@ use netsim::workload::Cdf;
 use netsim::{LinkConfig, Pfc};
 use roce::congestion::CongestionScheme;
 use roce::mem::Access;
-use roce::qp::PathMtu;
+use roce::qp::{ConnAttr, PathMtu};
 use roce::recovery::RecoveryScheme;
 use serde::{Deserialize, Deserializer, de};
-
-use crate::world::ConnAttr;
 
 /// All parameters of a run except the seed.
 #[derive(Clone, Debug, Deserialize)]
@@ -211,16 +209,18 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// The attributes that both ends of a connection have in common.
-    pub fn connection(&self) -> ConnAttr {
+    /// The connection attributes of the sender (0) or of its peer (1), with `rd_atomic` READs at once.
+    pub fn conn(&self, end: usize, rd_atomic: u8) -> ConnAttr {
         ConnAttr {
-            ipv6: false,
             path_mtu: self.path_mtu,
+            access: Access::ALL,
+            max_rd_atomic: rd_atomic,
+            max_dest_rd_atomic: rd_atomic,
             timeout: self.timeout,
             retry_count: self.retry_count,
-            rnr_retry: 7,
             min_rnr_timer: 1,
-            access: Access::ALL,
+            recovery: self.recovery_of(end),
+            ..ConnAttr::default()
         }
     }
 

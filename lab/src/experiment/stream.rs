@@ -7,7 +7,6 @@ use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
 use roce::psn::Psn;
-use roce::qp::Placement;
 use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 use roce::start;
 
@@ -68,17 +67,13 @@ impl Pair {
             let (lkey, rkey) = host.register(&memory, BASE, Access::ALL);
             End { qp: host.create_qp(&sizes), lkey, rkey }
         });
-        let conn = transport.connection();
         let attr = |host: usize| EndAttr {
             host,
             qpn: ends[host].qp.qpn,
             first_psn: FIRST_PSNS[host],
-            max_rd_atomic: MAX_RD_ATOMIC,
-            max_dest_rd_atomic: MAX_RD_ATOMIC,
-            recovery: transport.recovery_of(host),
-            placement: Placement::InOrder,
+            conn: transport.conn(host, MAX_RD_ATOMIC),
         };
-        world.connect(&conn, [attr(0), attr(1)]);
+        world.connect(false, [attr(0), attr(1)]);
         world.settle();
         Pair { world, ends, message_bytes, op }
     }

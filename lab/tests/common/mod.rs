@@ -1,6 +1,6 @@
 //! Messages between hosts of a fabric, each over a connection of its own.
 
-use lab::world::{ConnAttr, EndAttr, Host, HostConfig, Neighbours, QpSizes, Step, World};
+use lab::world::{EndAttr, Host, HostConfig, Neighbours, QpSizes, Step, World};
 use netsim::topology::{Fabric, FabricConfig, fat_tree};
 use netsim::workload::Flow;
 use netsim::{Forwarding, LinkConfig, LinkCounters, LinkId, Pfc, Red, SwitchConfig};
@@ -10,7 +10,7 @@ use roce::engine::limits::DeviceLimits;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
-use roce::qp::{PathMtu, Placement};
+use roce::qp::ConnAttr;
 use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 use roce::recovery::RecoveryScheme;
 use roce::start;
@@ -197,24 +197,15 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
     let mut create = |host: usize| world.hosts[host].create_qp_on(&sizes, hosts[host].cq, hosts[host].cq);
     let (own, peer) = (create(flow.from), create(flow.to));
     let conn = ConnAttr {
-        ipv6: false,
-        path_mtu: PathMtu::Mtu1024,
-        timeout: 14,
-        retry_count: 7,
-        rnr_retry: 7,
-        min_rnr_timer: 1,
         access: Access::ALL,
-    };
-    let end = |host, qpn| EndAttr {
-        host,
-        qpn,
-        first_psn: start::psn(7),
-        recovery,
-        placement: Placement::InOrder,
         max_rd_atomic: 0,
         max_dest_rd_atomic: 0,
+        min_rnr_timer: 1,
+        recovery,
+        ..ConnAttr::default()
     };
-    world.connect(&conn, [end(flow.from, own.qpn), end(flow.to, peer.qpn)]);
+    let end = |host, qpn| EndAttr { host, qpn, first_psn: start::psn(7), conn };
+    world.connect(false, [end(flow.from, own.qpn), end(flow.to, peer.qpn)]);
     Message { flow, send: own.send }
 }
 

@@ -1,9 +1,10 @@
 //! What acknowledgements go up to.
 
 use netsim::{Action, Fault, LinkId, Tape};
+use roce::qp::ConnAttr;
 use roce::recovery::RecoveryScheme;
 use roce::wire::{Aeth, Opcode, Packet, Syndrome};
-use tests::pair::{Op, Pair, PairConfig};
+use tests::pair::{Op, Pair, PairConfig, conn};
 use tests::record::{self, Trace};
 
 const MESSAGES: [(Op, u32); 6] =
@@ -14,7 +15,7 @@ const FRAMES: u64 = 6;
 /// Posts the messages one by one, each when the one before has left, and loses the frames of `lost`: a bit for
 /// each of the first of either direction.
 fn run(recovery: RecoveryScheme, lost: u64) -> Trace {
-    let mut pair = Pair::new(&PairConfig { recovery, timeout: 8, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { recovery, timeout: 8, ..conn() }));
     let trace = Trace::default();
     record::record(&mut pair.world.network.borrow_mut(), &trace);
     let fault = |bit| Fault { link: LinkId((bit % 2) as usize), frame: bit / 2, action: Action::Drop };
@@ -32,7 +33,7 @@ fn run(recovery: RecoveryScheme, lost: u64) -> Trace {
 
 /// Acknowledgements that go up to a PSN which is a READ's, of `trace`; and all others.
 fn of_reads(trace: &Trace) -> (u64, u64) {
-    let mtu_bytes = PairConfig::default().path_mtu.bytes();
+    let mtu_bytes = conn().path_mtu.bytes();
     let (mut reads, mut of_reads, mut others) = (Vec::new(), 0, 0);
     for seen in trace.borrow().iter() {
         let Ok(packet) = Packet::parse(&seen.frame) else { continue };

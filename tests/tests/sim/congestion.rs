@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::congestion::CongestionScheme;
-use roce::qp::PathMtu;
+use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
 use roce::recovery::RecoveryScheme;
 use roce::wire::{Opcode, Packet};
-use tests::pair::{Op, Pair, PairConfig};
+use tests::pair::{Op, Pair, PairConfig, conn};
 use tests::record::{self, Seen, Trace};
 
 /// 40 Gbit/s, and 8 us of round trip.
@@ -32,14 +32,17 @@ impl Flow {
         let congestion: CongestionScheme = congestion.parse().unwrap();
         let pair = Pair::new(&PairConfig {
             link: LINK,
-            path_mtu: PathMtu::Mtu1024,
-            congestion,
-            timeout: 14,
-            max_rd_atomic: 16,
-            recovery,
             memory_bytes: MESSAGE_BYTES as usize,
             depth: DEPTH,
-            ..PairConfig::default()
+            ..PairConfig::of(ConnAttr {
+                path_mtu: PathMtu::Mtu1024,
+                congestion: Some(congestion),
+                timeout: 14,
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                recovery,
+                ..conn()
+            })
         });
         Flow { pair, op, posted: 0 }
     }

@@ -11,12 +11,12 @@ use std::path::Path;
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::ACK_REQ_INTERVAL_PKTS;
-use roce::qp::PathMtu;
+use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
 use roce::recovery::RecoveryScheme;
 use roce::recovery::WINDOW_PKTS_MIN;
 use roce::wire::Packet;
-use tests::pair::{Op, Pair, PairConfig};
+use tests::pair::{Op, Pair, PairConfig, conn};
 use tests::record::{self, Trace};
 
 const PATH_MTU: PathMtu = PathMtu::Mtu1024;
@@ -126,15 +126,15 @@ impl Case {
 
     /// Moves the messages with `tape` in the way; `trace` sees the frames.
     fn run(&self, tape: Tape, trace: Option<&Trace>) -> Cost {
-        let config = PairConfig {
+        let conn = ConnAttr {
             path_mtu: PATH_MTU,
-            congestion: CongestionScheme::Window { window_pkts: self.window_pkts },
+            congestion: Some(CongestionScheme::Window { window_pkts: self.window_pkts }),
             timeout: TIMEOUT,
             recovery: self.recovery,
-            link: LINK,
-            memory_bytes: (self.packets * PATH_MTU.bytes()) as usize,
-            ..PairConfig::default()
+            ..conn()
         };
+        let memory_bytes = (self.packets * PATH_MTU.bytes()) as usize;
+        let config = PairConfig { link: LINK, memory_bytes, ..PairConfig::of(conn) };
         let mut pair = Pair::new(&config);
         if let Some(trace) = trace {
             record::record(&mut pair.world.network.borrow_mut(), trace);

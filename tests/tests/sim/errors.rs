@@ -6,10 +6,10 @@ use roce::congestion::CongestionScheme;
 use roce::engine::Event;
 use roce::id::{LKey, RKey};
 use roce::mem::Access;
-use roce::qp::{PathMtu, QpState};
+use roce::qp::{ConnAttr, PathMtu, QpState};
 use roce::queue::{Cqe, PostError, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 use roce::recovery::RecoveryScheme;
-use tests::pair::{BASE, Op, Pair, PairConfig};
+use tests::pair::{BASE, Op, Pair, PairConfig, conn};
 
 const TIMEOUT: u8 = 8;
 const RTO_NANOS: u64 = 4_096 << TIMEOUT;
@@ -43,7 +43,7 @@ fn use_up_the_retries(pair: &mut Pair, tries: u64, start_nanos: u64) {
 #[test]
 fn a_mute_peer_exhausts_the_retries_and_the_rest_is_flushed_in_order() {
     for (link, retry_count) in [(0, 0), (0, 1), (0, 7), (1, 3)] {
-        let mut pair = Pair::new(&PairConfig { retry_count, timeout: TIMEOUT, ..PairConfig::default() });
+        let mut pair = Pair::new(&PairConfig::of(ConnAttr { retry_count, timeout: TIMEOUT, ..conn() }));
         pair.cut(link);
         let start_nanos = pair.world.now_nanos();
         (0..5).for_each(|n| pair.post_send(0, n, Op::Write, 3_000));
@@ -64,7 +64,7 @@ fn a_mute_peer_exhausts_the_retries_of_adaptive_recovery_too() {
     let cases = [(0, 0), (0, 7), (1, 3)].map(|case| (selective, case));
     let improved = cases.map(|(_, case)| (RecoveryScheme::ImprovedGoBackN, case));
     for (recovery, (link, retry_count)) in cases.into_iter().chain(improved) {
-        let config = PairConfig { recovery, retry_count, timeout: TIMEOUT, ..PairConfig::default() };
+        let config = PairConfig::of(ConnAttr { recovery, retry_count, timeout: TIMEOUT, ..conn() });
         let mut pair = Pair::new(&config);
         pair.cut(link);
         let start_nanos = pair.world.now_nanos();
@@ -93,7 +93,7 @@ fn what_is_posted_in_error_is_flushed_too_however_much() {
 #[test]
 fn receivers_that_are_never_ready_exhaust_the_rnr_retries() {
     for rnr_retry in [0, 1, 6] {
-        let mut pair = Pair::new(&PairConfig { rnr_retry, min_rnr_timer: 12, ..PairConfig::default() });
+        let mut pair = Pair::new(&PairConfig::of(ConnAttr { rnr_retry, min_rnr_timer: 12, ..conn() }));
         pair.post_send(0, 0, Op::Write, 100);
         pair.post_send(0, 1, Op::Send, 3_000);
         pair.post_send(0, 2, Op::Write, 100);
@@ -115,7 +115,7 @@ fn receivers_that_are_never_ready_exhaust_the_rnr_retries() {
 
 #[test]
 fn seven_rnr_retries_are_for_ever() {
-    let mut pair = Pair::new(&PairConfig { rnr_retry: 7, min_rnr_timer: 1, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { rnr_retry: 7, min_rnr_timer: 1, ..conn() }));
     pair.post_send(0, 0, Op::Send, 3_000);
     let until_nanos = pair.world.now_nanos() + 10_000_000;
     while pair.world.now_nanos() < until_nanos {
@@ -132,8 +132,8 @@ fn seven_rnr_retries_are_for_ever() {
 #[test]
 fn progress_refills_the_retries() {
     for (op, link) in [(Op::Write, 0), (Op::Read, 1)] {
-        let congestion = CongestionScheme::Window { window_pkts: 1 };
-        let mut pair = Pair::new(&PairConfig { retry_count: 1, congestion, ..PairConfig::default() });
+        let congestion = Some(CongestionScheme::Window { window_pkts: 1 });
+        let mut pair = Pair::new(&PairConfig::of(ConnAttr { retry_count: 1, congestion, ..conn() }));
         // Each packet is lost once and arrives the second time.
         let lost = (0..20).map(|n| Fault { link: LinkId(link), frame: 2 * n, action: Action::Drop });
         pair.set_tape(&Tape(lost.collect()));
@@ -146,7 +146,7 @@ fn progress_refills_the_retries() {
 
 #[test]
 fn progress_refills_the_rnr_retries() {
-    let mut pair = Pair::new(&PairConfig { rnr_retry: 1, min_rnr_timer: 12, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { rnr_retry: 1, min_rnr_timer: 12, ..conn() }));
     (0..5).for_each(|n| pair.post_send(0, n, Op::Send, 3_000));
     for n in 0..5 {
         while pair.counters(1).out_of_buffer <= n {
@@ -160,7 +160,7 @@ fn progress_refills_the_rnr_retries() {
 
 #[test]
 fn an_rnr_nak_that_comes_twice_counts_once() {
-    let mut pair = Pair::new(&PairConfig { rnr_retry: 1, min_rnr_timer: 12, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { rnr_retry: 1, min_rnr_timer: 12, ..conn() }));
     pair.set_tape(&Tape(vec![Fault { link: LinkId(1), frame: 0, action: Action::Duplicate }]));
     pair.post_send(0, 0, Op::Send, 3_000);
     while pair.counters(0).rcvd_rnr_err < 2 {
@@ -252,9 +252,11 @@ fn requests_without_a_right_are_refused_and_touch_nothing() {
 
 fn check_refused(case: &Refused) {
     let what = case.what;
-    let config = PairConfig { memory_bytes: 4_000, ..PairConfig::default() };
-    let mut pair =
-        Pair::new(&PairConfig { qp_access: case.qp_access, memory_access: case.memory_access, ..config });
+    let mut pair = Pair::new(&PairConfig {
+        memory_access: case.memory_access,
+        memory_bytes: 4_000,
+        ..PairConfig::of(ConnAttr { access: case.qp_access, ..conn() })
+    });
     let before = [pair.bytes(0), pair.bytes(1)];
     pair.post_recv(1, 50, 10);
     let rkey = pair.ends[1].rkey;
@@ -351,7 +353,7 @@ fn an_overflowing_completion_queue_fails_its_queue_pair() {
 
 #[test]
 fn a_peer_that_is_destroyed_is_a_peer_that_does_not_answer() {
-    let config = PairConfig { retry_count: 2, path_mtu: PathMtu::Mtu256, ..PairConfig::default() };
+    let config = PairConfig::of(ConnAttr { retry_count: 2, path_mtu: PathMtu::Mtu256, ..conn() });
     let mut pair = Pair::new(&config);
     pair.post_send(0, 0, Op::Read, 60_000);
     while pair.left(1) < 10 {
@@ -368,7 +370,7 @@ fn a_peer_that_is_destroyed_is_a_peer_that_does_not_answer() {
 
 #[test]
 fn a_region_that_goes_away_under_a_read_ends_the_connection() {
-    let mut pair = Pair::new(&PairConfig { path_mtu: PathMtu::Mtu256, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { path_mtu: PathMtu::Mtu256, ..conn() }));
     pair.post_send(0, 0, Op::Read, 60_000);
     while pair.left(1) < 10 {
         pair.world.step(None);
@@ -400,7 +402,7 @@ fn a_queue_pair_put_into_error_flushes_and_one_that_is_reset_forgets() {
 
 #[test]
 fn failed_queue_pairs_can_be_connected_anew() {
-    let mut pair = Pair::new(&PairConfig { retry_count: 0, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { retry_count: 0, ..conn() }));
     pair.cut(1);
     pair.post_recv(1, 0, 10);
     pair.post_send(0, 0, Op::Send, 10);

@@ -1,12 +1,13 @@
 //! What one queue pair sends in both roles.
 
-use tests::pair::{Op, Pair, PairConfig};
+use roce::qp::ConnAttr;
+use tests::pair::{Op, Pair, PairConfig, conn};
 
 #[test]
 fn a_request_does_not_wait_for_all_read_responses_that_a_pacer_holds_back() {
     // Any round trip is too long for it: a tenth of a packet in each.
     let slow = "swift:base_target_nanos=1000,fs_range_nanos=0,min_window_milli=100".parse().unwrap();
-    let mut pair = Pair::new(&PairConfig { congestion: slow, timeout: 14, ..PairConfig::default() });
+    let mut pair = Pair::new(&PairConfig::of(ConnAttr { congestion: Some(slow), timeout: 14, ..conn() }));
     for n in 0..33 {
         pair.post_recv(1, n, 1);
         if n < 32 {

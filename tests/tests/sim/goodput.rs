@@ -4,10 +4,10 @@ use lab::rng::SplitMix;
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
 use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
-use roce::qp::PathMtu;
+use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
 use roce::recovery::RecoveryScheme;
-use tests::pair::{Op, Pair, PairConfig};
+use tests::pair::{Op, Pair, PairConfig, conn};
 
 /// 40 Gbit/s, and 8 us of round trip.
 const LINK: LinkConfig =
@@ -34,14 +34,17 @@ struct Run {
 fn run(op: Op, recovery: RecoveryScheme, loss: u32) -> Run {
     let mut pair = Pair::new(&PairConfig {
         link: LINK,
-        path_mtu: PATH_MTU,
-        congestion: CongestionScheme::Window { window_pkts: 256 },
-        timeout: 14,
-        max_rd_atomic: 16,
-        recovery,
         memory_bytes: MESSAGE_BYTES as usize,
         depth: DEPTH,
-        ..PairConfig::default()
+        ..PairConfig::of(ConnAttr {
+            path_mtu: PATH_MTU,
+            congestion: Some(CongestionScheme::Window { window_pkts: 256 }),
+            timeout: 14,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            recovery,
+            ..conn()
+        })
     });
     let mut rng = SplitMix::new(u64::from(loss) + 1);
     let mut faults = Vec::new();
@@ -121,8 +124,8 @@ fn one_loss_costs_one_round_trip() {
     const PACKETS: u32 = 64;
     for op in [Op::Send, Op::Write, Op::Read] {
         let completed_nanos = |dropped: Option<u64>| {
-            let mut pair =
-                Pair::new(&PairConfig { link: LINK, recovery: SELECTIVE, ..PairConfig::default() });
+            let conn = ConnAttr { recovery: SELECTIVE, ..conn() };
+            let mut pair = Pair::new(&PairConfig { link: LINK, ..PairConfig::of(conn) });
             let link = LinkId(usize::from(op == Op::Read));
             pair.set_tape(&Tape(
                 dropped.map(|frame| Fault { link, frame, action: Action::Drop }).into_iter().collect(),
@@ -153,11 +156,13 @@ fn a_probe_timeout_costs_one_packet() {
     for op in [Op::Send, Op::Write, Op::Read] {
         let mut pair = Pair::new(&PairConfig {
             link: LINK,
-            congestion: CongestionScheme::Window { window_pkts: 256 },
-            timeout: 14,
-            recovery: SELECTIVE,
             memory_bytes: MESSAGE_BYTES as usize,
-            ..PairConfig::default()
+            ..PairConfig::of(ConnAttr {
+                congestion: Some(CongestionScheme::Window { window_pkts: 256 }),
+                timeout: 14,
+                recovery: SELECTIVE,
+                ..conn()
+            })
         });
         // From then on all that comes back, so that nothing overtakes.
         let late = if op == Op::Read { 100..FRAMES } else { 1..FRAMES };

@@ -1,9 +1,9 @@
 //! Out-of-order payload: buffered, or placed on arrival under relaxed placement.
 
 use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
-use roce::qp::{PathMtu, Placement};
+use roce::qp::{ConnAttr, PathMtu, Placement};
 use roce::recovery::RecoveryScheme;
-use tests::pair::{Op, Pair, PairConfig};
+use tests::pair::{Op, Pair, PairConfig, conn};
 
 const PATH_MTU: PathMtu = PathMtu::Mtu1024;
 /// Packets of each of two messages.
@@ -16,15 +16,8 @@ const KEEPING: [RecoveryScheme; 2] =
     [RecoveryScheme::SelectiveRepeat { window_pkts: 64 }, RecoveryScheme::ImprovedGoBackN];
 
 fn pair(recovery: RecoveryScheme, placement: Placement, lost: &[u64]) -> Pair {
-    let config = PairConfig {
-        link: LINK,
-        path_mtu: PATH_MTU,
-        recovery,
-        placement,
-        timeout: 14,
-        ..PairConfig::default()
-    };
-    let mut pair = Pair::new(&config);
+    let conn = ConnAttr { path_mtu: PATH_MTU, recovery, placement, timeout: 14, ..conn() };
+    let mut pair = Pair::new(&PairConfig { link: LINK, ..PairConfig::of(conn) });
     let lose = |frame: &u64| Fault { link: LinkId(0), frame: *frame, action: Action::Drop };
     pair.set_tape(&Tape(lost.iter().map(lose).collect()));
     pair

@@ -1,11 +1,11 @@
 //! Plays one scenario from beginning to end.
 
-use lab::world::{ConnAttr, EndAttr, QpSizes, Step, World, WorldConfig};
+use lab::world::{EndAttr, QpSizes, Step, World, WorldConfig};
 use netsim::{LinkCounters, LinkId};
 use roce::congestion::CongestionScheme;
 use roce::counters::{DropCounters, QpCounters};
 use roce::mem::{Access, Memory};
-use roce::qp::PathMtu;
+use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::CqPoller;
 use roce::recovery::RecoveryScheme;
 use roce::start;
@@ -325,28 +325,28 @@ impl Run {
 }
 
 fn connect(world: &mut World, scenario: &Scenario, plan: &Plan, handles: &[Handles]) {
-    let conn = ConnAttr {
-        ipv6: scenario.ipv6,
-        path_mtu: PathMtu::from_bytes(scenario.mtu_bytes).expect("a path MTU was drawn"),
-        timeout: scenario.timeout,
-        retry_count: RETRY_COUNT,
-        rnr_retry: 7,
-        min_rnr_timer: scenario.min_rnr_timer,
-        access: Access::ALL,
-    };
     let attr = |number: usize| {
         let (end, peer) = (&plan.ends[number], &plan.ends[number ^ 1]);
         EndAttr {
             host: end.host,
             qpn: handles[number].qpn,
             first_psn: start::psn(end.plan.first_psn),
-            recovery: scenario.conns[number / 2].recovery[number % 2],
-            placement: scenario.conns[number / 2].placement[number % 2],
-            max_rd_atomic: end.plan.max_rd_atomic,
-            max_dest_rd_atomic: peer.plan.max_rd_atomic + end.plan.dest_rd_atomic_extra,
+            conn: ConnAttr {
+                path_mtu: PathMtu::from_bytes(scenario.mtu_bytes).expect("a path MTU was drawn"),
+                access: Access::ALL,
+                max_rd_atomic: end.plan.max_rd_atomic,
+                max_dest_rd_atomic: peer.plan.max_rd_atomic + end.plan.dest_rd_atomic_extra,
+                timeout: scenario.timeout,
+                retry_count: RETRY_COUNT,
+                rnr_retry: 7,
+                min_rnr_timer: scenario.min_rnr_timer,
+                recovery: scenario.conns[number / 2].recovery[number % 2],
+                placement: scenario.conns[number / 2].placement[number % 2],
+                ..ConnAttr::default()
+            },
         }
     };
     for number in (0..plan.ends.len()).step_by(2) {
-        world.connect(&conn, [attr(number), attr(number + 1)]);
+        world.connect(scenario.ipv6, [attr(number), attr(number + 1)]);
     }
 }
