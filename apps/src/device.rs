@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use roce::port::fault::{FaultConfig, FaultDirection, Probability};
+use roce::port::fault::{FaultConfig, FaultDirection};
+use roce::port::probability::Probability;
 use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
 use crate::events;
@@ -45,10 +46,10 @@ impl DeviceArgs {
     /// Returns the impairments that the options request.
     pub(crate) fn faults(&self) -> FaultConfig {
         FaultConfig {
-            drop_chance: self.drop_chance,
-            reorder_chance: self.reorder_chance,
-            corrupt_chance: self.corrupt_chance,
-            duplicate_chance: Probability::NEVER,
+            drop_probability: self.drop_chance,
+            reorder_probability: self.reorder_chance,
+            corrupt_probability: self.corrupt_chance,
+            duplicate_probability: Probability::NEVER,
             seed: self.seed,
             direction: FaultDirection::Tx,
         }

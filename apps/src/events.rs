@@ -4,11 +4,13 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::Context as _;
+use lab::impairment::Action;
 use roce::id::Qpn;
-use roce::port::events::{EventAction, EventOutcome, EventPlan, EventPsn, EventQp, Firing, PacketEvent};
+use roce::port::events::{EventOutcome, EventPlan, EventPsn, EventQp, Firing, PacketEvent};
+use roce::port::impairment::Impairment;
 use roce::psn::{Psn, PsnSpace};
 use roce::wire::Opcode;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The file. Names of Lumina (SIGCOMM 2023) are accepted too.
@@ -44,17 +46,6 @@ fn first() -> u32 {
 enum NumberOrText {
     Number(u32),
     Text(String),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Action {
-    Drop,
-    Corrupt,
-    Ecn,
-    Duplicate,
-    Delay,
-    Reorder,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -120,7 +111,8 @@ impl Entry {
             })?)),
         };
         let opcode = self.opcode.as_deref().map(opcode).transpose()?;
-        Ok(PacketEvent { qp, space: self.space(opcode)?, psn, opcode, pass: self.iter, action: self.fate()? })
+        let impairment = self.action.impairment(self.micros, self.behind)?;
+        Ok(PacketEvent { qp, space: self.space(opcode)?, psn, opcode, pass: self.iter, impairment })
     }
 
     /// Returns the lane requested, or else that of the opcode.
@@ -133,29 +125,6 @@ impl Entry {
             (Some(Direction::Response), _) | (None, Some(true)) => Ok(PsnSpace::Response),
             _ => Ok(PsnSpace::Request),
         }
-    }
-
-    fn fate(&self) -> Result<EventAction, String> {
-        if self.micros.is_some() && self.action != Action::Delay {
-            return Err("micros goes with action = \"delay\" alone".to_owned());
-        }
-        if self.behind.is_some() && self.action != Action::Reorder {
-            return Err("behind goes with action = \"reorder\" alone".to_owned());
-        }
-        Ok(match self.action {
-            Action::Drop => EventAction::Drop,
-            Action::Corrupt => EventAction::Corrupt,
-            Action::Ecn => EventAction::MarkCe,
-            Action::Duplicate => EventAction::Duplicate,
-            Action::Delay => {
-                let micros = self.micros.ok_or("action = \"delay\" needs micros, as micros = 50")?;
-                EventAction::Delay { nanos: micros.saturating_mul(1000) }
-            }
-            Action::Reorder => {
-                let behind = self.behind.ok_or("action = \"reorder\" needs behind, as behind = 3")?;
-                EventAction::Reorder { behind_pkts: behind }
-            }
-        })
     }
 }
 
@@ -179,13 +148,13 @@ impl Named<'_> {
     }
 
     fn action(&self) -> &'static str {
-        match self.0.action {
-            EventAction::Drop => "drop",
-            EventAction::Corrupt => "corrupt",
-            EventAction::MarkCe => "ecn",
-            EventAction::Duplicate => "duplicate",
-            EventAction::Delay { .. } => "delay",
-            EventAction::Reorder { .. } => "reorder",
+        match self.0.impairment {
+            Impairment::Drop => "drop",
+            Impairment::Corrupt { .. } => "corrupt",
+            Impairment::MarkCe => "ecn",
+            Impairment::Duplicate => "duplicate",
+            Impairment::Delay { .. } => "delay",
+            Impairment::Reorder { .. } => "reorder",
         }
     }
 
@@ -227,7 +196,6 @@ fn missed(outcome: &EventOutcome) -> String {
     let passes = outcome.passes;
     let why = match passes {
         0 => "this end sent no such packet".to_owned(),
-        _ if passes >= outcome.event.pass => "an event before it in the file had the packet".to_owned(),
         1 => "its packet was sent only once".to_owned(),
         _ => format!("its packet was sent only {passes} times"),
     };
@@ -287,7 +255,7 @@ mod tests {
             psn: EventPsn::Relative(5),
             opcode: None,
             pass: 1,
-            action: EventAction::Drop,
+            impairment: Impairment::Drop,
         };
         let plan = |events: &[PacketEvent]| EventPlan::new(events.to_vec()).unwrap();
         assert_eq!(parse(PLAIN).unwrap(), plan(&[drop]));
@@ -301,6 +269,7 @@ mod tests {
                 {qpn = 2, psn = 1, action = "delay", micros = 50, opcode = "RC_RDMA_WRITE_FIRST"},
                 {qpn = 2, psn = 1, action = "reorder", behind = 3},
                 {qpn = 2, psn = 1, action = "duplicate"},
+                {qpn = 2, psn = 1, action = "mark-ce"},
             ]"#;
         let second = PacketEvent { qp: EventQp::Number(2), psn: EventPsn::Relative(1), ..drop };
         let expected = [
@@ -309,7 +278,7 @@ mod tests {
                 space: PsnSpace::Response,
                 psn: EventPsn::Absolute(Psn::new(0x9C2D3F)),
                 pass: 2,
-                action: EventAction::Corrupt,
+                impairment: Impairment::CORRUPT_ICRC,
                 ..drop
             },
             PacketEvent {
@@ -317,16 +286,17 @@ mod tests {
                 psn: EventPsn::Any,
                 opcode: Some(Opcode::RC_ACKNOWLEDGE),
                 pass: 3,
-                action: EventAction::MarkCe,
+                impairment: Impairment::MarkCe,
                 ..second
             },
             PacketEvent {
                 opcode: Some(Opcode::RC_RDMA_WRITE_FIRST),
-                action: EventAction::Delay { nanos: 50_000 },
+                impairment: Impairment::Delay { nanos: 50_000 },
                 ..second
             },
-            PacketEvent { action: EventAction::Reorder { behind_pkts: 3 }, ..second },
-            PacketEvent { action: EventAction::Duplicate, ..second },
+            PacketEvent { impairment: Impairment::Reorder { behind_pkts: 3 }, ..second },
+            PacketEvent { impairment: Impairment::Duplicate, ..second },
+            PacketEvent { impairment: Impairment::MarkCe, ..second },
         ];
         assert_eq!(parse(all).unwrap(), plan(&expected));
     }
@@ -379,7 +349,6 @@ mod tests {
         );
         assert!(missed(&outcome(0, None)).contains("sent no such packet"));
         assert!(missed(&outcome(1, None)).contains("only once"));
-        assert!(missed(&outcome(2, None)).contains("an event before it"));
         let json = report(&[outcome(2, Some(firing)), outcome(0, None)]);
         assert_eq!(json[0]["fired"]["retransmitted_after_usec"], 45.6);
         assert_eq!(json[0]["psn"], "5");
@@ -387,8 +356,8 @@ mod tests {
     }
 
     fn parse_one() -> PacketEvent {
-        let action = EventAction::Drop;
+        let impairment = Impairment::Drop;
         let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(5));
-        PacketEvent { qp, space: PsnSpace::Request, psn, opcode: None, pass: 2, action }
+        PacketEvent { qp, space: PsnSpace::Request, psn, opcode: None, pass: 2, impairment }
     }
 }

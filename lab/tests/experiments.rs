@@ -74,7 +74,8 @@ fn a_document_that_is_wrong_is_told_what_is_needed() {
         ("\"go-back-n\"", "\"go-back-2\"", "`go-back-2`: needed go-back-n, improved-go-back-n"),
         ("\"go-back-n\"", "\"go-back-2\"", "variant `go-back-N`, loss.chance = 0"),
         ("transport.recovery", "transport.recover", "unknown field `recover`, expected one of"),
-        ("\"2 %\"", "\"200 %\"", "needed a chance from 0 to 1"),
+        ("\"2 %\"", "\"200 %\"", "`200 %` is no probability: needed a number from 0 (never) to 1 (always)"),
+        ("\"2 %\"", "true", "`true` is no probability: needed a number"),
         ("\"2 %\"", "0.7", "loss.chance = 0.7: needed a number from 0 to 0.5"),
         ("[quick.workload]\nmessages", "[quick.workload]\nmesages", "unknown field `mesages`"),
         (
@@ -267,6 +268,64 @@ fn the_reaction_to_one_event_is_timed() {
     }
     assert_eq!(find("go-back-N", "32", "drop").get(results::RETRANSMITTED), Some(33.0));
     assert_eq!(find("selective repeat", "32", "drop").get(results::RETRANSMITTED), Some(1.0));
+}
+
+#[test]
+fn the_reaction_to_other_impairments_is_timed_too() {
+    let text = r#"
+name = "late"
+title = "Late packets"
+description = "For tests."
+
+[fabric]
+kind = "pair"
+
+[transport]
+recovery = "go-back-n"
+
+[workload]
+kind = "reaction"
+packets = 32
+packet = 8
+
+[[variant]]
+name = "duplicate"
+workload.action = "duplicate"
+
+[[variant]]
+name = "delay"
+workload = { action = "delay", micros = 1 }
+
+[[variant]]
+name = "reorder"
+workload = { action = "reorder", behind = 3 }
+
+[quick.workload]
+packets = 16
+"#;
+    let outcome = run_with(text, true, 1, 1);
+    let [duplicate, delay, reorder] = &outcome.points[..] else { panic!("three points") };
+    assert_eq!(duplicate.get(results::RETRANSMITTED), Some(0.0));
+    assert_eq!(duplicate.get(results::NAK_GENERATION), None);
+    for late in [delay, reorder] {
+        assert!(late.get(results::NAK_GENERATION).is_some(), "the responder reports a gap");
+        assert_eq!(late.get(results::BY_TIMEOUT), Some(0.0));
+        assert!(late.get(results::RETRANSMITTED).unwrap() > 0.0);
+    }
+    for (from, to, said) in [
+        (
+            "\"duplicate\"\n\n",
+            "\"delay\"\n\n",
+            "variant `duplicate`: workload: action = \"delay\" needs micros",
+        ),
+        (", micros = 1", ", micros = 1, behind = 1", "variant `delay`: workload: behind goes with"),
+        ("behind = 3", "behind = 1025", "variant `reorder`: workload: a packet goes behind 1 to 1024 others"),
+        ("action = \"delay\"", "action = \"explode\"", "unknown variant `explode`, expected one of"),
+    ] {
+        let error =
+            Experiment::parse(&text.replacen(from, to, 1), false).map(|_| ()).expect_err(to).to_string();
+        assert!(error.contains(said), "{to}: {error}");
+    }
 }
 
 /// Flows on a small fabric.

@@ -112,11 +112,11 @@ fn a_frame_in_the_network_has_no_payload() {
 
 #[test]
 fn a_corrupted_phantom_frame_is_dropped_for_its_icrc() {
-    use netsim::{Action, Fault, LinkId, Tape};
+    use netsim::{Impairment, LinkId, Tape, TapeEntry};
     let mut mesh = Mesh::new(&CONFIG, &all_to_all(16, BYTES)[..1]);
     // Host 0's own link: a bit of the payload of its third frame, and the PSN of its fifth.
-    let fault = |frame, bit| Fault { link: LinkId(0), frame, action: Action::Corrupt { bit } };
-    mesh.world.network.borrow_mut().set_tape(&Tape(vec![fault(2, 700 * 8), fault(4, 52 * 8)]));
+    let entry = |frame, bit| TapeEntry { link: LinkId(0), frame, impairment: Impairment::Corrupt { bit } };
+    mesh.world.network.borrow_mut().set_tape(&Tape(vec![entry(2, 700 * 8), entry(4, 52 * 8)]));
     mesh.run();
     let drops: u64 = mesh.world.hosts.iter().map(|host| host.engine.drop_counters().rx_icrc_errors).sum();
     assert_eq!(drops, 2);

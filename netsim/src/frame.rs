@@ -5,6 +5,8 @@
 //!   '------------------------- length on the wire, without FCS ---------------------------'
 //! ```
 
+use roce::port::impairment::{Disposition, Impairment};
+
 use crate::rng::mix;
 
 /// Unused buffers stored for reuse, at most.
@@ -27,14 +29,11 @@ impl Frame {
         self.bytes.len() + self.phantom_bytes as usize
     }
 
-    /// Flips a bit, modulo the frame's length in bits, and sets `corrupted`.
-    pub(crate) fn corrupt(&mut self, bit: u32) {
-        self.corrupted = true;
-        let bits = self.len_bytes() * 8;
-        let bit = if bits > 0 { bit as usize % bits } else { 0 };
-        if let Some(byte) = self.bytes.get_mut(bit / 8) {
-            *byte ^= 0x80 >> (bit % 8);
-        }
+    /// Adds `impairment` to `disposition`; if a bit was flipped, sets `corrupted`.
+    pub(crate) fn impair(&mut self, impairment: Impairment, disposition: &mut Disposition) {
+        let len_bytes = self.len_bytes();
+        disposition.add(impairment, &mut self.bytes, len_bytes);
+        self.corrupted |= disposition.is_corrupted;
     }
 
     /// The Ethernet address at offset `at`: 0 destination, 6 source.
@@ -157,6 +156,16 @@ pub(crate) fn find_ip(frame: &[u8]) -> Ip {
     }
 }
 
+/// The ECN field of an IP packet (RFC 3168): 0 not ECT, 1 or 2 ECT, 3 CE. 0 for other frames.
+pub(crate) fn ecn_bits(frame: &[u8]) -> u8 {
+    let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
+    match find_ip(frame) {
+        Ip::V4(at) => byte(at + 1) & 3,
+        Ip::V6(at) => byte(at + 1) >> 4 & 3,
+        Ip::Other => 0,
+    }
+}
+
 /// Hashes a flow: IP addresses, protocol and ports, assuming no IP options; else the Ethernet addresses.
 pub(crate) fn flow_hash(frame: &[u8]) -> u64 {
     let fold = |hash: u64, bytes: &[u8]| {
@@ -179,21 +188,49 @@ pub(crate) fn flow_hash(frame: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use roce::port::impairment::mark_ce;
+
     use super::*;
 
     #[test]
     fn any_bit_number_flips_exactly_one_bit_or_a_phantom_one() {
-        for bit in [0, 7, 8, 31, 32, u32::MAX] {
+        let corrupt = |frame: &mut Frame, bit| {
+            frame.impair(Impairment::Corrupt { bit }, &mut Disposition::default());
+        };
+        for bit in [0, 7, 8, 31, 32, -1, i64::from(u32::MAX)] {
             let mut frame = Frame::from(vec![0u8; 4]);
-            frame.corrupt(bit);
+            corrupt(&mut frame, bit);
             assert_eq!(frame.bytes.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
             assert!(frame.corrupted);
             let mut phantom = Frame { bytes: vec![0; 1], phantom_bytes: 3, corrupted: false };
-            phantom.corrupt(bit);
-            assert_eq!(phantom.bytes[0] != 0, bit % 32 < 8);
+            corrupt(&mut phantom, bit);
+            assert_eq!(phantom.bytes[0] != 0, bit.rem_euclid(32) < 8);
             assert!(phantom.corrupted);
         }
-        Frame::default().corrupt(3);
+        corrupt(&mut Frame::default(), 3);
+        let mut frame = Frame::from(vec![0u8; 4]);
+        frame.impair(Impairment::Drop, &mut Disposition::default());
+        assert_eq!(frame, Frame::from(vec![0u8; 4]));
+    }
+
+    #[test]
+    fn the_ecn_field_is_read_as_it_is_marked() {
+        let mut v4 = vec![0u8; 34];
+        v4[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+        let mut v6 = v4.clone();
+        v6[12..14].copy_from_slice(&ETHERTYPE_IPV6);
+        let mut tagged = v4.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        for (mut frame, at, ect) in [(v4, 15, 2), (tagged, 19, 1), (v6, 15, 0x20)] {
+            assert_eq!(ecn_bits(&frame), 0);
+            frame[at] |= ect;
+            assert!(matches!(ecn_bits(&frame), 1 | 2));
+            mark_ce(&mut frame);
+            assert_eq!(ecn_bits(&frame), 3);
+        }
+        for other in [vec![], vec![7; 13], vec![7; 60]] {
+            assert_eq!(ecn_bits(&other), 0);
+        }
     }
 
     #[test]

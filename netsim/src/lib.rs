@@ -84,6 +84,7 @@ pub use frame::Frame;
 pub use id::{HostId, LinkId, Node, SwitchId};
 pub use link::{LinkConfig, LinkCounters, WIRE_OVERHEAD_BYTES};
 pub use network::{Network, Sighting};
+pub use roce::port::impairment::Impairment;
 pub use route::Routes;
 pub use switch::{Forwarding, PAUSE_BYTES, Pfc, Red, SwitchConfig};
-pub use tape::{Action, Fault, Tape};
+pub use tape::{Tape, TapeEntry};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::frame::FrameId;
 use crate::id::{LinkId, Node};
 use crate::rng::SplitMix;
-use crate::tape::{Fault, Tape};
+use crate::tape::{Tape, TapeEntry};
 
 /// Bytes that a frame occupies on the wire besides its own: preamble 8, FCS 4, interpacket gap 12.
 pub const WIRE_OVERHEAD_BYTES: u64 = 24;
@@ -126,7 +126,7 @@ pub(crate) struct Link {
     pub(crate) loss_threshold: u64,
     pub(crate) rng: SplitMix,
     /// The tape's entries for this link that have not been applied.
-    faults: VecDeque<Fault>,
+    entries: VecDeque<TapeEntry>,
     /// Frames that left since the tape was set.
     pub(crate) left_on_tape: u64,
     pub(crate) held: Vec<DelayedFrame>,
@@ -152,7 +152,7 @@ impl Link {
             asked_to_pause: false,
             loss_threshold: 0,
             rng,
-            faults: VecDeque::new(),
+            entries: VecDeque::new(),
             left_on_tape: 0,
             held: Vec::new(),
             held_count: 0,
@@ -161,7 +161,7 @@ impl Link {
     }
 
     pub(crate) fn set_tape(&mut self, tape: &Tape, own: LinkId) {
-        self.faults = tape.of_link(own).into();
+        self.entries = tape.of_link(own).into();
         self.left_on_tape = 0;
     }
 
@@ -215,8 +215,8 @@ impl Link {
 
     /// Takes the tape's next entry for frame number `frame`.
     #[inline]
-    pub(crate) fn next_fault(&mut self, frame: u64) -> Option<Fault> {
-        if self.faults.front()?.frame == frame { self.faults.pop_front() } else { None }
+    pub(crate) fn next_entry(&mut self, frame: u64) -> Option<TapeEntry> {
+        if self.entries.front()?.frame == frame { self.entries.pop_front() } else { None }
     }
 }
 

@@ -5,8 +5,9 @@ mod common;
 
 use common::{End, conn, connect, pair_over, ports};
 use roce::port::Port;
-use roce::port::events::{EventAction, EventPlan, EventPsn, EventQp, Events, PacketEvent};
+use roce::port::events::{EventPlan, EventPsn, EventQp, Events, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};
+use roce::port::impairment::Impairment;
 use roce::psn::PsnSpace;
 use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
@@ -135,11 +136,15 @@ fn nothing_is_allocated_while_nothing_is_lost() {
 #[test]
 fn nothing_is_allocated_while_losses_are_made_good() {
     let retransmitted_pkts = assert_no_allocations(|| {
-        let chance = "0.02".parse().unwrap();
+        let probability = "0.02".parse().unwrap();
         let direction = FaultDirection::Rx;
         // On receive, because frames dropped or delayed there need no buffers of their own.
-        let config =
-            FaultConfig { drop_chance: chance, reorder_chance: chance, direction, ..FaultConfig::default() };
+        let config = FaultConfig {
+            drop_probability: probability,
+            reorder_probability: probability,
+            direction,
+            ..FaultConfig::default()
+        };
         let (a, b) = ports();
         (Fault::new(a, FaultConfig { seed: 1, ..config }), Fault::new(b, FaultConfig { seed: 2, ..config }))
     });
@@ -168,7 +173,8 @@ fn nothing_is_allocated_while_congestion_is_controlled() {
 fn nothing_is_allocated_while_events_are_waited_for() {
     let plan = |space| {
         let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(1 << 23));
-        let event = PacketEvent { qp, space, psn, opcode: None, pass: 1, action: EventAction::Drop };
+        let impairment = Impairment::Drop;
+        let event = PacketEvent { qp, space, psn, opcode: None, pass: 1, impairment };
         EventPlan::new(vec![event]).unwrap()
     };
     let retransmitted_pkts = assert_no_allocations(|| {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tree::{code, sources, without_tests, words};
 
 /// Directories of the crates, tests and benches that use `roce`.
-const USERS: &[&str] = &["verbs", "lab", "apps", "tests", "fuzz", "roce/tests", "roce/benches"];
+const USERS: &[&str] = &["netsim", "verbs", "lab", "apps", "tests", "fuzz", "roce/tests", "roce/benches"];
 
 /// Public items that no user names, and their reason to be public. An item that is gone, or has a user, must leave.
 const ALLOWED: &[(&str, &str)] = &[
@@ -25,9 +25,9 @@ const ALLOWED: &[(&str, &str)] = &[
     ("neighbour::Neighbour", "result of `Engine::neighbour`"),
     ("neighbour::gid::GidEntry", "result of `GidTable::get`"),
     ("neighbour::gid::GidTable", "result of `Neighbour::gids`"),
-    ("port::fault::ChanceError", "error of `Probability::from_str`"),
     ("port::fault::FaultFrame", "`Port::Frame` of `Fault`"),
     ("port::loopback::LoopbackFrame", "`Port::Frame` of `LoopbackPort`"),
+    ("port::probability::ProbabilityError", "error of `Probability::from_str`"),
     ("qp::rc::segment::Segment", "result of `segment`"),
     ("qp::state::AttrMask", "field of `ModifyError`"),
     ("queue::ring::Consumer", "type behind `CqPoller`"),

@@ -1,6 +1,6 @@
 //! Two hosts on a cable with one connection, for tests that say step by step what happens.
 
-use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::engine::Event;
@@ -182,7 +182,7 @@ impl Pair {
 
     /// Loses everything that leaves on a link from now on.
     pub fn cut(&mut self, link: usize) {
-        let drop = |frame| Fault { link: LinkId(link), frame, action: Action::Drop };
+        let drop = |frame| TapeEntry { link: LinkId(link), frame, impairment: Impairment::Drop };
         self.set_tape(&Tape((0..FRAMES_CUT).map(drop).collect()));
     }
 

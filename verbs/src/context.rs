@@ -14,8 +14,9 @@ use roce::engine::{Engine, EngineConfig, Event};
 use roce::id::{Gid, Mac};
 use roce::port::Port;
 use roce::port::events::{EventOutcome, EventPlan, Events};
-use roce::port::fault::{Fault, FaultConfig, FaultCounters, Probability};
+use roce::port::fault::{Fault, FaultConfig, FaultCounters};
 use roce::port::pcap::Pcap;
+use roce::port::probability::Probability;
 use roce::qp::PathMtu;
 
 use crate::channel::CompChannel;
@@ -283,8 +284,8 @@ impl Context {
 
     /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. Without an effect if all
     /// probabilities in `faults` were 0 when the device was opened.
-    pub fn set_drop_chance(&self, chance: Probability) {
-        self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_chance(chance);
+    pub fn set_drop_probability(&self, probability: Probability) {
+        self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }
 
     /// Returns the state of each packet event of [`DeviceOptions::events`], in the order of the plan: whether it has

@@ -163,7 +163,7 @@ impl Sender {
 
     fn start(&mut self, bench: &Bench) {
         if let Some(turns) = &self.turns {
-            bench.context.set_drop_chance(turns.chance());
+            bench.context.set_drop_probability(turns.chance());
         }
         self.start = Instant::now();
     }
@@ -212,7 +212,7 @@ impl Sender {
             if let Some(turns) = &mut self.turns
                 && turns.watch(self.last, completed)
             {
-                bench.context.set_drop_chance(turns.chance());
+                bench.context.set_drop_probability(turns.chance());
             }
             self.batches += 1;
             if self.batches.is_multiple_of(PROGRESS_INTERVAL) {

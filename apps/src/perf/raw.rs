@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::mem::Memory;
 use roce::port::Port;
-use roce::port::fault::Probability;
+use roce::port::probability::Probability;
 use roce::psn::Psn;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec};
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Figures and how they are printed: perftest's tables, or JSON.
 
-use roce::port::fault::{FaultCounters, FaultTally};
+use roce::port::fault::{FaultCounters, ImpairedFrames};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use verbs::Placement;
@@ -314,7 +314,7 @@ pub(super) fn settings(
 }
 
 /// Returns the impaired frames of this end by direction; empty without impairments.
-fn faulted(faults: &FaultCounters) -> Vec<(&'static str, FaultTally)> {
+fn faulted(faults: &FaultCounters) -> Vec<(&'static str, ImpairedFrames)> {
     let ways = [("sent", faults.tx), ("received", faults.rx)];
     ways.into_iter().filter(|(_, tally)| tally.frames > 0).collect()
 }
@@ -326,8 +326,8 @@ pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<Str
         return Vec::new();
     }
     let header = " frames     #all         #dropped     #corrupted   #duplicated  #reordered".to_owned();
-    let row = |(way, tally): (&str, FaultTally)| {
-        let FaultTally { frames, dropped, corrupted, duplicated, reordered } = tally;
+    let row = |(way, tally): (&str, ImpairedFrames)| {
+        let ImpairedFrames { frames, dropped, corrupted, duplicated, reordered } = tally;
         format!(" {way:<10} {frames:<12} {dropped:<12} {corrupted:<12} {duplicated:<12} {reordered}")
     };
     let again = format!(" Packets retransmitted : {retransmitted_pkts}");
@@ -336,8 +336,8 @@ pub(super) fn faults(faults: &FaultCounters, retransmitted_pkts: u64) -> Vec<Str
 
 /// Returns the same as JSON, by direction.
 pub(super) fn faults_json(faults: &FaultCounters) -> Value {
-    let tally = |tally: FaultTally| {
-        let FaultTally { frames, dropped, corrupted, duplicated, reordered } = tally;
+    let tally = |tally: ImpairedFrames| {
+        let ImpairedFrames { frames, dropped, corrupted, duplicated, reordered } = tally;
         json!({
             "frames": frames,
             "dropped": dropped,
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn faults_are_told_where_there_were_any() {
-        let lost = FaultTally { frames: 1000, dropped: 9, ..FaultTally::default() };
+        let lost = ImpairedFrames { frames: 1000, dropped: 9, ..ImpairedFrames::default() };
         let lossy = FaultCounters { tx: lost, ..FaultCounters::default() };
         let table = faults(&lossy, 10);
         assert_eq!(table[1], " sent       1000         9            0            0            0");

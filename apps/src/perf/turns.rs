@@ -14,7 +14,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use roce::port::fault::{FaultConfig, FaultDirection, Probability};
+use roce::port::fault::{FaultConfig, FaultDirection};
+use roce::port::probability::Probability;
 use serde::Serialize;
 
 /// Counted part of a turn: many round trips, and short against changes of the machine's load.
@@ -30,7 +31,7 @@ pub(super) const NOTHING_TO_COMPARE: &str = "--loss-turns: no turn of 20 ms comp
 
 /// Probabilities of loss that take turns; the others' rates are compared with the first one's.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct LossTurns(Vec<f64>);
+pub(super) struct LossTurns(Vec<Probability>);
 
 impl FromStr for LossTurns {
     type Err = String;
@@ -43,9 +44,9 @@ impl FromStr for LossTurns {
                 if chance == Probability::ALWAYS {
                     return Err("where every frame is lost there is nothing to compare".to_owned());
                 }
-                part.trim().parse().map_err(|_| format!("`{part}` is no number"))
+                Ok(chance)
             })
-            .collect::<Result<Vec<f64>, String>>()?;
+            .collect::<Result<Vec<Probability>, String>>()?;
         if !(2..=CHANCES_MAX).contains(&chances.len()) {
             return Err(format!(
                 "give 2 to {CHANCES_MAX} chances between commas, the one to compare with first, as in 0,0.01,0.05"
@@ -59,14 +60,13 @@ impl LossTurns {
     /// Returns `faults` with these losses in both directions, because only one end has the clock.
     pub(super) fn faults(&self, faults: FaultConfig) -> FaultConfig {
         // Because a port that is opened without impairments stays without.
-        let highest = self.0.iter().copied().fold(0.0, f64::max);
-        FaultConfig { drop_chance: chance(highest), direction: FaultDirection::Both, ..faults }
+        let highest = self.0.iter().copied().max_by(|a, b| a.value().total_cmp(&b.value()));
+        FaultConfig {
+            drop_probability: highest.unwrap_or_default(),
+            direction: FaultDirection::Both,
+            ..faults
+        }
     }
-}
-
-/// Converts a number that [`LossTurns::from_str`] has checked.
-fn chance(probability: f64) -> Probability {
-    Probability::from_probability(probability).unwrap_or(Probability::NEVER)
 }
 
 /// Result of one turn.
@@ -85,7 +85,7 @@ impl Turn {
 /// State of the turns of a run.
 #[derive(Debug)]
 pub(super) struct Turns {
-    chances: Vec<f64>,
+    chances: Vec<Probability>,
     done: Vec<Turn>,
     /// Time at which the current turn began.
     began: Duration,
@@ -101,7 +101,7 @@ impl Turns {
 
     /// Returns the probability of the current turn.
     pub(super) fn chance(&self) -> Probability {
-        chance(self.chances[self.done.len() % self.chances.len()])
+        self.chances[self.done.len() % self.chances.len()]
     }
 
     /// Ends the turn if its time is over: `elapsed` since the start, with `completed` messages completed.
@@ -130,8 +130,9 @@ impl Turns {
         if cycles.is_empty() {
             return Vec::new();
         }
-        let base_chance = self.chances[0];
-        let row = |(at, &chance): (usize, &f64)| {
+        let base_chance = self.chances[0].value();
+        let row = |(at, chance): (usize, &Probability)| {
+            let chance = chance.value();
             let due = (1.0 - chance) / (1.0 - base_chance);
             let kept = cycles.iter().map(|cycle| cycle[at].per_sec() / cycle[0].per_sec() / due);
             let per_sec = median(cycles.iter().map(|cycle| cycle[at].per_sec()))?;
@@ -208,7 +209,7 @@ mod tests {
         let carried = [[9, 9, 9], [100, 80, 40], [50, 40, 20], [1000, 400, 500], [7, 7, 7]];
         let (mut at, mut completed) = (Duration::ZERO, 0);
         for (n, messages) in carried.as_flattened().iter().take(14).enumerate() {
-            assert_eq!(turns.chance(), chance([0.0, 0.2, 0.5][n % 3]));
+            assert_eq!(turns.chance().value(), [0.0, 0.2, 0.5][n % 3]);
             let before = carried.as_flattened()[n.saturating_sub(1)];
             take(&mut turns, (at, completed), before, *messages, COUNTED);
             at += SETTLING + COUNTED;

@@ -51,7 +51,7 @@ pub(super) fn build(setup: &Setup, seed: u64) -> Result<Hosts, String> {
     };
     let mut topology = topology.map_err(|error| error.to_string())?;
     for link in (0..topology.network.links()).map(LinkId) {
-        topology.network.set_loss(link, setup.loss.chance.0);
+        topology.network.set_loss(link, setup.loss.chance.value());
     }
     let hosts = HostConfig {
         mtu_bytes: PORT_MTU_BYTES,
@@ -75,7 +75,7 @@ fn config(setup: &Setup, seed: u64) -> FabricConfig {
     let red = |ecn: &Ecn| Red {
         kmin_bytes: bytes(ecn.kmin_kbytes),
         kmax_bytes: bytes(ecn.kmax_kbytes),
-        pmax: ecn.pmax.0,
+        pmax: ecn.pmax.value(),
     };
     FabricConfig {
         host_cable: cable,

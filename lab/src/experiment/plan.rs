@@ -4,11 +4,12 @@
 //! `[[sweep]]` override them key by key, so any key of a setup can vary. For a quick run the `[quick]` table
 //! overrides the whole document in the same way.
 
+use roce::port::probability::Probability;
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::figures::{FIGURES, figure};
-use super::spec::{Probability, Setup};
+use super::spec::Setup;
 
 /// Reason why a document cannot be run.
 #[derive(Debug, thiserror::Error)]

@@ -122,7 +122,7 @@ fn arguments(point: &Point) -> Vec<String> {
         ("--qp-timeout", setup.transport.timeout.to_string()),
         ("--recovery", setup.transport.recovery.to_string()),
         ("--congestion", setup.transport.congestion().to_string()),
-        ("--drop-chance", setup.loss.chance.0.to_string()),
+        ("--drop-chance", setup.loss.chance.value().to_string()),
         ("--seed", point.seed.to_string()),
     ] {
         args.extend([option.to_owned(), value]);

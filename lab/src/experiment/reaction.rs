@@ -1,6 +1,6 @@
-//! The reaction of both ends to one event: a packet of a message is dropped, corrupted or CE-marked, and the time
-//! of every packet sent is recorded. The figures are those of Lumina (Yu et al., "Understanding the
-//! Micro-Behaviors of Hardware Offloaded Network Stacks with Lumina", SIGCOMM'23).
+//! The reaction of both ends to one event: the impairment of a packet of a message. The time of every packet sent is
+//! recorded. The figures are those of Lumina (Yu et al., "Understanding the Micro-Behaviors of Hardware Offloaded Network
+//! Stacks with Lumina", SIGCOMM'23).
 //!
 //! ```text
 //!   requester   n      n+1 ...                      n retransmitted
@@ -15,18 +15,16 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use netsim::{Action as TapeAction, Fault, LinkId, Sighting, Tape};
+use netsim::{Impairment, LinkId, Sighting, Tape, TapeEntry};
 use roce::psn::Psn;
 use roce::wire::{Opcode, Operation, Packet, Syndrome};
 
 use super::plan::Point;
 use super::results::{self, PointResult};
-use super::spec::{Action, Op, Workload};
+use super::spec::{Op, Workload};
 use super::stream::Pair;
 use crate::world::Step;
 
-/// Number of the flipped bit, inside the payload of any packet.
-const CORRUPTED_BIT: u32 = 70 * 8;
 /// Messages sent before the one with the event.
 const WARM_UP_MESSAGES: u32 = 8;
 /// Time limit of one message, retries included.
@@ -61,18 +59,14 @@ impl Seen {
 
 /// Runs one message without the event and one with it.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
-    let Workload::Reaction { op, action, packet, .. } = point.setup.workload else {
+    let Workload::Reaction { op, action, micros, behind, packet, .. } = point.setup.workload else {
         return Err("a reaction was expected".to_owned());
     };
     let mut result = PointResult::of(point);
     let (clean_nanos, _) = message(point, None, &mut PointResult::of(point))?;
     let data_link = usize::from(op == Op::Read);
-    let action = match action {
-        Action::Drop => TapeAction::Drop,
-        Action::Corrupt => TapeAction::Corrupt { bit: CORRUPTED_BIT },
-        Action::MarkCe => TapeAction::MarkCe,
-    };
-    let event = Fault { link: LinkId(data_link), frame: u64::from(packet) - 1, action };
+    let impairment = action.impairment(micros, behind)?;
+    let event = TapeEntry { link: LinkId(data_link), frame: u64::from(packet) - 1, impairment };
     let (nanos, seen) = message(point, Some(event), &mut result)?;
     let micros = |from: u64, to: u64| (to as f64 - from as f64) / NANOS_PER_US;
     result.set(results::COST, micros(clean_nanos, nanos));
@@ -82,12 +76,12 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
 }
 
 /// Sets the figures of the report and the retransmission that followed `event`.
-fn judge(result: &mut PointResult, seen: &[Seen], event: Fault, propagation_nanos: u64) {
+fn judge(result: &mut PointResult, seen: &[Seen], event: TapeEntry, propagation_nanos: u64) {
     let micros = |from: u64, to: u64| (to as f64 - from as f64) / NANOS_PER_US;
     let link = event.link.0;
     let frame = usize::try_from(event.frame).unwrap_or(usize::MAX);
     let Some(hit) = seen.iter().filter(|seen| seen.link == link).nth(frame).copied() else { return };
-    let is_mark = event.action == TapeAction::MarkCe;
+    let is_mark = event.impairment == Impairment::MarkCe;
     let again = seen.iter().find(|seen| seen.link == link && seen.nanos > hit.nanos && seen.psn == hit.psn);
     // The responder detects a loss by the next packet of a higher PSN, and a CE mark by the marked packet itself.
     let newer = |seen: &&Seen| {
@@ -118,7 +112,7 @@ fn judge(result: &mut PointResult, seen: &[Seen], event: Fault, propagation_nano
 /// Sends one message, and returns the time until its completion and all packets sent.
 fn message(
     point: &Point,
-    event: Option<Fault>,
+    event: Option<TapeEntry>,
     result: &mut PointResult,
 ) -> Result<(u64, Vec<Seen>), String> {
     let Workload::Reaction { op, packets, .. } = point.setup.workload else {

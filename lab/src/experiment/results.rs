@@ -1,5 +1,7 @@
 //! Results of an experiment: figures of each point, and for flows their times and samples of the fabric.
 
+use roce::port::probability::Probability;
+
 pub use super::figures::*;
 use super::plan::{Experiment, Point};
 
@@ -157,7 +159,7 @@ impl Outcome {
         let first: Vec<(usize, Vec<usize>, u64, f64)> = self
             .points
             .iter()
-            .filter(|run| run.point.setup.loss.chance.0 == 0.0)
+            .filter(|run| run.point.setup.loss.chance == Probability::NEVER)
             .filter_map(|run| {
                 let point = &run.point;
                 Some((point.variant, point.values.clone(), point.seed, run.get(GOODPUT)?))
@@ -176,7 +178,7 @@ impl Outcome {
                 *variant == point.variant && *seed == point.seed && same(values)
             });
             if let (Some((.., lossless)), Some(goodput)) = (lossless, run.get(GOODPUT)) {
-                let kept = goodput / (lossless * (1.0 - point.setup.loss.chance.0));
+                let kept = goodput / (lossless * (1.0 - point.setup.loss.chance.value()));
                 run.set(KEPT, kept);
             }
         }

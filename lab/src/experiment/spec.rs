@@ -9,9 +9,13 @@ use netsim::workload::Cdf;
 use netsim::{LinkConfig, Pfc};
 use roce::congestion::CongestionScheme;
 use roce::mem::Access;
+use roce::port::probability::Probability;
 use roce::qp::{ConnAttr, PathMtu};
 use roce::recovery::RecoveryScheme;
 use serde::{Deserialize, Deserializer, de};
+use toml::Value;
+
+use crate::impairment::Action;
 
 /// All parameters of a run except the seed.
 #[derive(Clone, Debug, Deserialize)]
@@ -159,6 +163,7 @@ pub struct Ecn {
     /// Queue length above which every packet is marked, in units of 1,000 bytes.
     pub kmax_kbytes: f64,
     /// Marking probability at `kmax_kbytes`.
+    #[serde(deserialize_with = "probability")]
     pub pmax: Probability,
 }
 
@@ -167,6 +172,7 @@ pub struct Ecn {
 #[serde(deny_unknown_fields)]
 pub struct Loss {
     /// Probability that a packet is lost on a link, for each packet and link, ACKs included.
+    #[serde(deserialize_with = "probability")]
     pub chance: Probability,
 }
 
@@ -286,8 +292,12 @@ pub enum Workload {
         op: Op,
         /// Packets of the message.
         packets: u32,
-        /// The impairment.
+        /// The kind of impairment.
         action: Action,
+        /// The delay in microseconds; for `delay` only.
+        micros: Option<u64>,
+        /// Number of later packets that overtake the packet; for `reorder` only.
+        behind: Option<u32>,
         /// The packet of the message that is impaired; 1 is the first.
         packet: u32,
     },
@@ -337,67 +347,6 @@ pub enum Op {
     Read,
 }
 
-/// The impairment of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Action {
-    /// The packet is dropped.
-    Drop,
-    /// A bit of the packet is flipped, so its ICRC is wrong.
-    Corrupt,
-    /// The packet gets a CE mark.
-    MarkCe,
-}
-
-/// A probability: a number from 0 to 1, or as text `"1/4096"` or `"2 %"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Probability(pub f64);
-
-/// The text or number is no probability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("needed a chance from 0 to 1: a number such as 0.01, or text such as \"1/4096\" or \"2 %\"")]
-pub struct NoChance;
-
-impl FromStr for Probability {
-    type Err = NoChance;
-
-    fn from_str(text: &str) -> Result<Self, NoChance> {
-        let number = |text: &str| text.trim().parse::<f64>().map_err(|_| NoChance);
-        let chance = match (text.trim().strip_suffix('%'), text.split_once('/')) {
-            (Some(percent), _) => number(percent)? / 100.0,
-            (None, Some((part, whole))) => number(part)? / number(whole)?,
-            (None, None) => number(text)?,
-        };
-        if (0.0..=1.0).contains(&chance) { Ok(Probability(chance)) } else { Err(NoChance) }
-    }
-}
-
-impl<'de> Deserialize<'de> for Probability {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Probability;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{NoChance}")
-            }
-
-            fn visit_f64<E: de::Error>(self, chance: f64) -> Result<Probability, E> {
-                chance.to_string().parse().map_err(E::custom)
-            }
-
-            fn visit_i64<E: de::Error>(self, chance: i64) -> Result<Probability, E> {
-                chance.to_string().parse().map_err(E::custom)
-            }
-
-            fn visit_str<E: de::Error>(self, chance: &str) -> Result<Probability, E> {
-                chance.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
 /// The distribution of flow sizes.
 #[derive(Clone, Debug)]
 pub struct Sizes(pub Cdf);
@@ -430,6 +379,15 @@ fn optional_from_str<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     from_str(deserializer).map(Some)
+}
+
+/// Reads a number, or text such as `"1/4096"` or `"2 %"`.
+fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Probability, D::Error> {
+    let text = match Value::deserialize(deserializer)? {
+        Value::String(text) => text,
+        value => value.to_string(),
+    };
+    text.parse().map_err(de::Error::custom)
 }
 
 fn path_mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathMtu, D::Error> {
@@ -479,7 +437,7 @@ impl Setup {
         in_range("link.propagation_us", self.link.propagation_us, 0.0, PROPAGATION_US_MAX)?;
         let [queue_min, queue_max] = QUEUE_KBYTES;
         in_range("link.queue_kbytes", self.link.queue_kbytes, queue_min, queue_max)?;
-        in_range("loss.chance", self.loss.chance.0, 0.0, LOSS_MAX)?;
+        in_range("loss.chance", self.loss.chance.value(), 0.0, LOSS_MAX)?;
         if !self.transport.congestion().is_valid() {
             let window = self.transport.window_pkts;
             return Err(format!(
@@ -550,7 +508,8 @@ impl Setup {
                 in_range("workload.depth", (*depth).into(), 1.0, DEPTH_MAX.into())?;
                 in_time(*limit_ms)
             }
-            Workload::Reaction { packets, packet, .. } => {
+            Workload::Reaction { packets, packet, action, micros, behind, .. } => {
+                action.impairment(*micros, *behind).map_err(|reason| format!("workload: {reason}"))?;
                 in_range("workload.packets", (*packets).into(), 1.0, REACTION_PACKETS_MAX.into())?;
                 in_range("workload.packet", (*packet).into(), 1.0, (*packets).into())
             }
@@ -620,22 +579,5 @@ fn in_range(name: &str, value: f64, min: f64, max: f64) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("{name} = {value}: needed a number from {min} to {max}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chances_are_numbers_fractions_and_percents() {
-        for (text, chance) in
-            [("0", 0.0), ("1/4096", 1.0 / 4096.0), ("2%", 0.02), ("2 %", 0.02), ("0.5", 0.5)]
-        {
-            assert_eq!(text.parse(), Ok(Probability(chance)), "{text}");
-        }
-        for wrong in ["", "x", "1/0", "0/0", "101 %", "-0.1", "2", "%", "1/"] {
-            assert_eq!(wrong.parse::<Probability>(), Err(NoChance), "{wrong}");
-        }
     }
 }

@@ -160,7 +160,7 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     };
     let mut pair = Pair::new(setup, op, message_bytes, depth, point.seed);
     for link in [LinkId(0), LinkId(1)] {
-        pair.world.network.borrow_mut().set_loss(link, setup.loss.chance.0);
+        pair.world.network.borrow_mut().set_loss(link, setup.loss.chance.value());
     }
     let mut result = PointResult::of(point);
     let start_nanos = pair.world.now_nanos();

@@ -1,11 +1,12 @@
 //! Forwarding of frames by switches.
 
+use roce::port::impairment::mark_ce;
+
 use super::Network;
-use crate::frame::{FrameId, NONE};
+use crate::frame::{FrameId, NONE, ecn_bits};
 use crate::id::{LinkId, SwitchId};
 use crate::link::Queued;
 use crate::route::Routes;
-use crate::tape::{ecn_bits, mark_ce};
 
 impl Network {
     /// The shortest paths between all hosts, which switches other than learning ones use.

@@ -7,6 +7,8 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 
+use roce::port::impairment::Disposition;
+
 use crate::event::EventQueue;
 use crate::frame::{Frame, FrameId, Frames, InTransit, NONE, flow_hash};
 use crate::id::{HostId, LinkId, Node, SwitchId};
@@ -14,7 +16,7 @@ use crate::link::{DelayedFrame, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
 use crate::switch::{Forwarding, Switch, SwitchConfig};
-use crate::tape::{Action, Tape, mark_ce};
+use crate::tape::Tape;
 
 /// A frame as it left a sender, before impairments.
 #[derive(Clone, Copy, Debug)]
@@ -382,41 +384,32 @@ impl Network {
             recorder(Sighting { nanos, link: id, number, frame: &frame.bytes, len_bytes });
         }
         self.release(id, queued);
-        self.meet_faults(id, number, queued.frame);
+        self.impair(id, number, queued.frame);
         self.transmit(id);
     }
 
     /// Applies the tape and random loss to a frame, and schedules its arrival.
-    fn meet_faults(&mut self, id: LinkId, number: u64, frame: FrameId) {
-        let mut dropped = self.links[id.0].is_unlucky();
-        let (mut copies, mut delay_nanos, mut behind, mut corrupted) = (0, 0u64, 0, false);
-        while let Some(fault) = self.links[id.0].next_fault(number) {
-            match fault.action {
-                Action::Drop => dropped = true,
-                Action::Duplicate => copies += 1,
-                Action::Delay { nanos } => delay_nanos = delay_nanos.saturating_add(nanos),
-                Action::Reorder { behind: frames } => behind = behind.max(frames),
-                Action::Corrupt { bit } => {
-                    self.frames.get_mut(frame).frame.corrupt(bit);
-                    corrupted = true;
-                }
-                Action::MarkCe => mark_ce(&mut self.frames.get_mut(frame).frame.bytes),
-            }
+    fn impair(&mut self, id: LinkId, number: u64, frame: FrameId) {
+        let mut disposition =
+            Disposition { is_dropped: self.links[id.0].is_unlucky(), ..Disposition::default() };
+        while let Some(entry) = self.links[id.0].next_entry(number) {
+            self.frames.get_mut(frame).frame.impair(entry.impairment, &mut disposition);
         }
+        let Disposition { is_dropped, is_corrupted, copies, delay_nanos, behind_pkts } = disposition;
         let counters = &mut self.links[id.0].counters;
-        if dropped {
+        if is_dropped {
             counters.dropped += 1;
             self.frames.discard(frame);
         } else {
-            counters.corrupted += u64::from(corrupted);
-            counters.displaced += u64::from(delay_nanos > 0 || behind > 0);
-            counters.duplicated += copies;
+            counters.corrupted += u64::from(is_corrupted);
+            counters.displaced += u64::from(delay_nanos > 0 || behind_pkts > 0);
+            counters.duplicated += u64::from(copies);
             for _ in 0..copies {
                 let copy = self.frames.duplicate(frame);
                 self.travel(id, copy, 0);
             }
-            if behind > 0 {
-                self.hold(id, frame, behind);
+            if behind_pkts > 0 {
+                self.hold(id, frame, behind_pkts);
                 return;
             }
             self.travel(id, frame, delay_nanos);

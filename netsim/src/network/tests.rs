@@ -1,5 +1,6 @@
 use super::*;
-use crate::tape::Fault;
+use crate::tape::TapeEntry;
+use roce::port::impairment::Impairment;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -14,12 +15,12 @@ struct Pair {
     a_to_b: LinkId,
 }
 
-fn pair(config: LinkConfig, faults: &[(u64, Action)]) -> Pair {
+fn pair(config: LinkConfig, entries: &[(u64, Impairment)]) -> Pair {
     let mut network = Network::new();
     let (a, b) = (network.add_host(), network.add_host());
     let [a_to_b, _] = network.connect(a, b, config);
-    let faults = faults.iter().map(|&(frame, action)| Fault { link: a_to_b, frame, action }).collect();
-    network.set_tape(&Tape(faults));
+    let entry = |&(frame, impairment)| TapeEntry { link: a_to_b, frame, impairment };
+    network.set_tape(&Tape(entries.iter().map(entry).collect()));
     Pair { network, a, b, a_to_b }
 }
 
@@ -42,8 +43,8 @@ fn arrivals(pair: &mut Pair) -> Vec<(u64, u8)> {
     arrived
 }
 
-fn numbers(faults: &[(u64, Action)], count: u8) -> Vec<u8> {
-    let mut pair = pair(CONFIG, faults);
+fn numbers(entries: &[(u64, Impairment)], count: u8) -> Vec<u8> {
+    let mut pair = pair(CONFIG, entries);
     send_numbered(&mut pair, count);
     let arrived = arrivals(&mut pair).into_iter().map(|(_, number)| number).collect();
     let counters = pair.network.counters(pair.a_to_b);
@@ -74,14 +75,14 @@ fn a_full_queue_drops_what_comes_last() {
 
 #[test]
 fn the_tape_does_what_it_says_to_the_frame_it_names() {
-    assert_eq!(numbers(&[(1, Action::Drop)], 4), [0, 2, 3]);
-    assert_eq!(numbers(&[(1, Action::Duplicate), (1, Action::Duplicate)], 3), [0, 1, 1, 1, 2]);
-    assert_eq!(numbers(&[(0, Action::Reorder { behind: 2 })], 4), [1, 2, 0, 3]);
-    assert_eq!(numbers(&[(0, Action::Reorder { behind: 9 })], 3), [1, 2, 0], "goes in the end");
-    assert_eq!(numbers(&[(0, Action::Delay { nanos: 1_000 })], 4), [1, 0, 2, 3]);
-    assert_eq!(numbers(&[(0, Action::Corrupt { bit: 0 })], 1), [0x80]);
-    assert_eq!(numbers(&[(0, Action::Drop), (0, Action::Duplicate)], 2), [1], "what is lost is lost");
-    assert_eq!(numbers(&[(7, Action::Drop)], 2), [0, 1], "a fault of a frame that never comes");
+    assert_eq!(numbers(&[(1, Impairment::Drop)], 4), [0, 2, 3]);
+    assert_eq!(numbers(&[(1, Impairment::Duplicate), (1, Impairment::Duplicate)], 3), [0, 1, 1, 1, 2]);
+    assert_eq!(numbers(&[(0, Impairment::Reorder { behind_pkts: 2 })], 4), [1, 2, 0, 3]);
+    assert_eq!(numbers(&[(0, Impairment::Reorder { behind_pkts: 9 })], 3), [1, 2, 0], "goes in the end");
+    assert_eq!(numbers(&[(0, Impairment::Delay { nanos: 1_000 })], 4), [1, 0, 2, 3]);
+    assert_eq!(numbers(&[(0, Impairment::Corrupt { bit: 0 })], 1), [0x80]);
+    assert_eq!(numbers(&[(0, Impairment::Drop), (0, Impairment::Duplicate)], 2), [1], "what is lost is lost");
+    assert_eq!(numbers(&[(7, Impairment::Drop)], 2), [0, 1], "an entry of a frame that is never sent");
 }
 
 #[test]
@@ -89,8 +90,8 @@ fn frames_are_counted_from_where_the_tape_was_put_in() {
     let mut pair = pair(CONFIG, &[]);
     send_numbered(&mut pair, 2);
     assert_eq!(arrivals(&mut pair).len(), 2);
-    let faults = vec![Fault { link: pair.a_to_b, frame: 0, action: Action::Drop }];
-    pair.network.set_tape(&Tape(faults));
+    let entry = TapeEntry { link: pair.a_to_b, frame: 0, impairment: Impairment::Drop };
+    pair.network.set_tape(&Tape(vec![entry]));
     let seen = Rc::new(RefCell::new(Vec::new()));
     let record = seen.clone();
     pair.network.set_recorder(move |sighting: Sighting<'_>| {

@@ -6,8 +6,10 @@ use crate::time::Instant;
 
 pub mod events;
 pub mod fault;
+pub mod impairment;
 pub mod loopback;
 pub mod pcap;
+pub mod probability;
 mod staging;
 
 /// Bytes of a frame besides its IP packet: Ethernet header with one VLAN tag; no FCS.

@@ -71,9 +71,9 @@ fn device_options(keys: &[String]) -> Result<DeviceOptions, Failure> {
     };
     for key in keys {
         match key.split_once('=').ok_or_else(|| format!("`{key}` is not KEY=VALUE"))? {
-            ("drop", value) => options.faults.drop_chance = value.parse()?,
-            ("reorder", value) => options.faults.reorder_chance = value.parse()?,
-            ("corrupt", value) => options.faults.corrupt_chance = value.parse()?,
+            ("drop", value) => options.faults.drop_probability = value.parse()?,
+            ("reorder", value) => options.faults.reorder_probability = value.parse()?,
+            ("corrupt", value) => options.faults.corrupt_probability = value.parse()?,
             ("seed", value) => options.faults.seed = value.parse()?,
             ("pcap", value) => options.pcap = Some(value.into()),
             (unknown, _) => return Err(format!("unknown key `{unknown}`").into()),

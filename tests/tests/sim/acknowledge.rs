@@ -1,6 +1,6 @@
 //! What acknowledgements go up to.
 
-use netsim::{Action, Fault, LinkId, Tape};
+use netsim::{Impairment, LinkId, Tape, TapeEntry};
 use roce::qp::ConnAttr;
 use roce::recovery::RecoveryScheme;
 use roce::wire::{Aeth, Opcode, Packet, Syndrome};
@@ -18,8 +18,9 @@ fn run(recovery: RecoveryScheme, lost: u64) -> Trace {
     let mut pair = Pair::new(&PairConfig::of(ConnAttr { recovery, timeout: 8, ..conn() }));
     let trace = Trace::default();
     record::record(&mut pair.world.network.borrow_mut(), &trace);
-    let fault = |bit| Fault { link: LinkId((bit % 2) as usize), frame: bit / 2, action: Action::Drop };
-    pair.set_tape(&Tape((0..2 * FRAMES).filter(|bit| lost >> bit & 1 == 1).map(fault).collect()));
+    let entry =
+        |bit| TapeEntry { link: LinkId((bit % 2) as usize), frame: bit / 2, impairment: Impairment::Drop };
+    pair.set_tape(&Tape((0..2 * FRAMES).filter(|bit| lost >> bit & 1 == 1).map(entry).collect()));
     for (n, (op, len_bytes)) in (0..).zip(MESSAGES) {
         if op == Op::Send {
             pair.post_recv(1, n, len_bytes);

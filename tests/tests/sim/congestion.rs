@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
@@ -87,8 +87,8 @@ impl Flow {
     }
 
     fn mark_on(&mut self, link: usize, frames: std::ops::Range<u64>) {
-        let fault = |frame| Fault { link: LinkId(link), frame, action: Action::MarkCe };
-        self.pair.set_tape(&Tape(frames.map(fault).collect()));
+        let entry = |frame| TapeEntry { link: LinkId(link), frame, impairment: Impairment::MarkCe };
+        self.pair.set_tape(&Tape(frames.map(entry).collect()));
     }
 
     fn record(&self) -> Trace {

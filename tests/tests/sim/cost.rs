@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::ACK_REQ_INTERVAL_PKTS;
 use roce::qp::{ConnAttr, PathMtu};
@@ -35,10 +35,10 @@ const WINDOWS: [u32; 4] = [1, 8, ACK_REQ_INTERVAL_PKTS, 128];
 const LINK: LinkConfig =
     LinkConfig { rate_bits_per_sec: 100_000_000_000, propagation_nanos: 1_000, queue_bytes_max: 1 << 20 };
 
-/// A pattern of faults, given how many frames a run without faults puts on either link.
-type Pattern = fn(&Counts) -> Vec<(usize, u64, Action)>;
+/// A pattern of impairments, given how many frames a run without impairments puts on either link.
+type Pattern = fn(&Counts) -> Vec<(usize, u64, Impairment)>;
 
-/// Frames of a run without faults: from the requester, from the responder.
+/// Frames of a run without impairments: from the requester, from the responder.
 struct Counts {
     requests: u64,
     responses: u64,
@@ -47,8 +47,8 @@ struct Counts {
 const REQUESTS: usize = 0;
 const RESPONSES: usize = 1;
 
-fn drops(link: usize, frames: impl IntoIterator<Item = u64>) -> Vec<(usize, u64, Action)> {
-    frames.into_iter().map(|frame| (link, frame, Action::Drop)).collect()
+fn drops(link: usize, frames: impl IntoIterator<Item = u64>) -> Vec<(usize, u64, Impairment)> {
+    frames.into_iter().map(|frame| (link, frame, Impairment::Drop)).collect()
 }
 
 const PATTERNS: [(&str, Pattern); 20] = [
@@ -66,12 +66,16 @@ const PATTERNS: [(&str, Pattern); 20] = [
     ("response two holes", |run| drops(RESPONSES, [run.responses / 3, run.responses * 2 / 3])),
     ("response burst of 4", |run| drops(RESPONSES, (0..4).map(|n| run.responses / 2 + n))),
     ("response first 4", |run| drops(RESPONSES, 0..run.responses.min(4))),
-    ("request late by 1", |run| vec![(REQUESTS, run.requests / 2, Action::Reorder { behind: 1 })]),
-    ("request late by 3", |run| vec![(REQUESTS, run.requests / 2, Action::Reorder { behind: 3 })]),
-    ("response late by 1", |run| vec![(RESPONSES, run.responses / 2, Action::Reorder { behind: 1 })]),
-    ("response late by 3", |run| vec![(RESPONSES, run.responses / 2, Action::Reorder { behind: 3 })]),
-    ("request doubled", |run| vec![(REQUESTS, run.requests / 2, Action::Duplicate)]),
-    ("response doubled", |run| vec![(RESPONSES, run.responses / 2, Action::Duplicate)]),
+    ("request late by 1", |run| vec![(REQUESTS, run.requests / 2, Impairment::Reorder { behind_pkts: 1 })]),
+    ("request late by 3", |run| vec![(REQUESTS, run.requests / 2, Impairment::Reorder { behind_pkts: 3 })]),
+    ("response late by 1", |run| {
+        vec![(RESPONSES, run.responses / 2, Impairment::Reorder { behind_pkts: 1 })]
+    }),
+    ("response late by 3", |run| {
+        vec![(RESPONSES, run.responses / 2, Impairment::Reorder { behind_pkts: 3 })]
+    }),
+    ("request doubled", |run| vec![(REQUESTS, run.requests / 2, Impairment::Duplicate)]),
+    ("response doubled", |run| vec![(RESPONSES, run.responses / 2, Impairment::Duplicate)]),
 ];
 
 /// A middle frame is lost, and its retransmissions too: name, link, how often in all.
@@ -174,7 +178,7 @@ impl Case {
 
     /// Drops of frame `first` of a link and of its first `times - 1` retransmissions, as far as it is
     /// repeated at all.
-    fn stubborn(&self, link: usize, first: u64, times: usize) -> Vec<(usize, u64, Action)> {
+    fn stubborn(&self, link: usize, first: u64, times: usize) -> Vec<(usize, u64, Impairment)> {
         let mut lost = vec![first];
         while lost.len() < times {
             let trace = Trace::default();
@@ -191,8 +195,9 @@ impl Case {
     }
 }
 
-fn tape(faults: &[(usize, u64, Action)]) -> Tape {
-    Tape(faults.iter().map(|&(link, frame, action)| Fault { link: LinkId(link), frame, action }).collect())
+fn tape(pattern: &[(usize, u64, Impairment)]) -> Tape {
+    let entry = |&(link, frame, impairment)| TapeEntry { link: LinkId(link), frame, impairment };
+    Tape(pattern.iter().map(entry).collect())
 }
 
 /// WRITE with all windows. A SEND costs what a WRITE does, and a READ's responses fill no window: for

@@ -1,7 +1,7 @@
 //! Connections that fail: each work request completes once and in order, and both ends say why.
 
 use lab::world::Step;
-use netsim::{Action, Fault, LinkId, Tape};
+use netsim::{Impairment, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::engine::Event;
 use roce::id::{LKey, RKey};
@@ -135,7 +135,8 @@ fn progress_refills_the_retries() {
         let congestion = Some(CongestionScheme::Window { window_pkts: 1 });
         let mut pair = Pair::new(&PairConfig::of(ConnAttr { retry_count: 1, congestion, ..conn() }));
         // Each packet is lost once and arrives the second time.
-        let lost = (0..20).map(|n| Fault { link: LinkId(link), frame: 2 * n, action: Action::Drop });
+        let lost =
+            (0..20).map(|n| TapeEntry { link: LinkId(link), frame: 2 * n, impairment: Impairment::Drop });
         pair.set_tape(&Tape(lost.collect()));
         (0..10).for_each(|n| pair.post_send(0, n, op, 10));
         pair.run_until_completions(0, 10);
@@ -161,7 +162,7 @@ fn progress_refills_the_rnr_retries() {
 #[test]
 fn an_rnr_nak_that_comes_twice_counts_once() {
     let mut pair = Pair::new(&PairConfig::of(ConnAttr { rnr_retry: 1, min_rnr_timer: 12, ..conn() }));
-    pair.set_tape(&Tape(vec![Fault { link: LinkId(1), frame: 0, action: Action::Duplicate }]));
+    pair.set_tape(&Tape(vec![TapeEntry { link: LinkId(1), frame: 0, impairment: Impairment::Duplicate }]));
     pair.post_send(0, 0, Op::Send, 3_000);
     while pair.counters(0).rcvd_rnr_err < 2 {
         pair.world.step(None);
@@ -301,7 +302,8 @@ fn a_message_longer_than_its_receive_fails_at_both_ends() {
 #[test]
 fn a_lost_refusal_is_repeated_until_it_arrives_or_the_retries_end() {
     let mut pair = Pair::new(&PairConfig::default());
-    let lost = (0..3).map(|frame| Fault { link: LinkId(1), frame, action: Action::Drop }).collect();
+    let lost =
+        (0..3).map(|frame| TapeEntry { link: LinkId(1), frame, impairment: Impairment::Drop }).collect();
     pair.set_tape(&Tape(lost));
     let rkey = RKey(pair.ends[1].rkey.0 ^ 1);
     pair.post(0, 0, SendOp::Write { remote_addr: BASE, rkey }, 100).expect("it can be posted");

@@ -1,7 +1,7 @@
 //! How much of a network's goodput is left when it loses packets at random, in virtual time.
 
 use lab::rng::SplitMix;
-use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::qp::{ConnAttr, PathMtu};
@@ -47,12 +47,16 @@ fn run(op: Op, recovery: RecoveryScheme, loss: u32) -> Run {
         })
     });
     let mut rng = SplitMix::new(u64::from(loss) + 1);
-    let mut faults = Vec::new();
+    let mut entries = Vec::new();
     for link in 0..2 {
         let hit = (0..FRAMES).filter(|_| rng.up_to(99_999) < loss as usize);
-        faults.extend(hit.map(|frame| Fault { link: LinkId(link), frame, action: Action::Drop }));
+        entries.extend(hit.map(|frame| TapeEntry {
+            link: LinkId(link),
+            frame,
+            impairment: Impairment::Drop,
+        }));
     }
-    pair.set_tape(&Tape(faults));
+    pair.set_tape(&Tape(entries));
     let start_nanos = pair.world.now_nanos();
     let mut posted = 0;
     while pair.ends[0].sent.len() < MESSAGES {
@@ -128,7 +132,10 @@ fn one_loss_costs_one_round_trip() {
             let mut pair = Pair::new(&PairConfig { link: LINK, ..PairConfig::of(conn) });
             let link = LinkId(usize::from(op == Op::Read));
             pair.set_tape(&Tape(
-                dropped.map(|frame| Fault { link, frame, action: Action::Drop }).into_iter().collect(),
+                dropped
+                    .map(|frame| TapeEntry { link, frame, impairment: Impairment::Drop })
+                    .into_iter()
+                    .collect(),
             ));
             let start_nanos = pair.world.now_nanos();
             if op == Op::Send {
@@ -166,7 +173,11 @@ fn a_probe_timeout_costs_one_packet() {
         });
         // From then on all that comes back, so that nothing overtakes.
         let late = if op == Op::Read { 100..FRAMES } else { 1..FRAMES };
-        let delay = |frame| Fault { link: LinkId(1), frame, action: Action::Delay { nanos: STILL_NANOS } };
+        let delay = |frame| TapeEntry {
+            link: LinkId(1),
+            frame,
+            impairment: Impairment::Delay { nanos: STILL_NANOS },
+        };
         pair.set_tape(&Tape(late.map(delay).collect()));
         for number in 0..MESSAGES {
             if op == Op::Send {

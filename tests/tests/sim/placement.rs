@@ -1,6 +1,6 @@
 //! Out-of-order payload: buffered, or placed on arrival under relaxed placement.
 
-use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::qp::{ConnAttr, PathMtu, Placement};
 use roce::recovery::RecoveryScheme;
 use tests::pair::{Op, Pair, PairConfig, conn};
@@ -18,7 +18,7 @@ const KEEPING: [RecoveryScheme; 2] =
 fn pair(recovery: RecoveryScheme, placement: Placement, lost: &[u64]) -> Pair {
     let conn = ConnAttr { path_mtu: PATH_MTU, recovery, placement, timeout: 14, ..conn() };
     let mut pair = Pair::new(&PairConfig { link: LINK, ..PairConfig::of(conn) });
-    let lose = |frame: &u64| Fault { link: LinkId(0), frame: *frame, action: Action::Drop };
+    let lose = |frame: &u64| TapeEntry { link: LinkId(0), frame: *frame, impairment: Impairment::Drop };
     pair.set_tape(&Tape(lost.iter().map(lose).collect()));
     pair
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use netsim::{Action, Fault, LinkConfig, LinkId, Tape};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -30,7 +30,7 @@ pub(crate) struct Scenario {
     pub(crate) timeout: u8,
     pub(crate) min_rnr_timer: u8,
     pub(crate) conns: Vec<ConnPlan>,
-    pub(crate) tape: Vec<TapeEntry>,
+    pub(crate) tape: Vec<TapeRun>,
 }
 
 /// What all links of a run are like.
@@ -143,14 +143,14 @@ impl fmt::Debug for OpPlan {
     }
 }
 
-/// One thing that goes wrong: to frame `frame` of a link and to the `run - 1` after it.
+/// A run of entries of the tape: frame `frame` of a link and the `run - 1` after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TapeEntry {
+pub(crate) struct TapeRun {
     /// Modulo the number of links.
     pub(crate) link: usize,
     pub(crate) frame: u64,
     pub(crate) run: u64,
-    pub(crate) action: Action,
+    pub(crate) impairment: Impairment,
 }
 
 /// Bytes that a frame adds to its payload at most: Ethernet, VLAN, IPv6, UDP, BTH, the longest
@@ -217,16 +217,12 @@ impl Scenario {
     }
 
     pub(crate) fn tape(&self) -> Tape {
-        let fault = |entry: &TapeEntry, frame| Fault {
-            link: LinkId(entry.link % self.links()),
-            frame,
-            action: entry.action,
+        let entries = |run: &TapeRun| {
+            let TapeRun { link, frame, run, impairment } = *run;
+            let link = LinkId(link % self.links());
+            (frame..frame + run).map(move |frame| TapeEntry { link, frame, impairment })
         };
-        let of = |entry: &TapeEntry| {
-            let entry = *entry;
-            (entry.frame..entry.frame + entry.run).map(move |frame| fault(&entry, frame)).collect::<Vec<_>>()
-        };
-        Tape(self.tape.iter().flat_map(of).collect())
+        Tape(self.tape.iter().flat_map(entries).collect())
     }
 }
 
@@ -373,30 +369,30 @@ fn links() -> impl Strategy<Value = LinkPlan> {
     )
 }
 
-fn actions() -> impl Strategy<Value = Action> {
+fn impairments() -> impl Strategy<Value = Impairment> {
     prop_oneof![
-        6 => Just(Action::Drop),
-        2 => Just(Action::Duplicate),
-        1 => (0u64..20_000).prop_map(|nanos| Action::Delay { nanos }),
-        1 => (0u64..3_000_000).prop_map(|nanos| Action::Delay { nanos }),
-        2 => (1u32..5).prop_map(|behind| Action::Reorder { behind }),
-        2 => (0u32..12_000).prop_map(|bit| Action::Corrupt { bit }),
-        1 => Just(Action::MarkCe),
+        6 => Just(Impairment::Drop),
+        2 => Just(Impairment::Duplicate),
+        1 => (0u64..20_000).prop_map(|nanos| Impairment::Delay { nanos }),
+        1 => (0u64..3_000_000).prop_map(|nanos| Impairment::Delay { nanos }),
+        2 => (1u32..5).prop_map(|behind_pkts| Impairment::Reorder { behind_pkts }),
+        2 => (0u32..12_000).prop_map(|bit| Impairment::Corrupt { bit: bit.into() }),
+        1 => Just(Impairment::MarkCe),
     ]
 }
 
 prop_compose! {
-    fn tape_entries()(
+    fn tape_runs()(
         link in 0usize..6,
         frame in prop_oneof![3 => 0u64..30, 2 => 0u64..120],
         run in prop_oneof![4 => Just(1u64), 1 => 2u64..5],
-        action in actions(),
-    ) -> TapeEntry {
-        TapeEntry { link, frame, run, action }
+        impairment in impairments(),
+    ) -> TapeRun {
+        TapeRun { link, frame, run, impairment }
     }
 }
 
-/// Runs with a tape of up to a dozen faults.
+/// Runs with a tape of up to a dozen entries.
 pub(crate) fn scenarios() -> impl Strategy<Value = Scenario> {
     let shape = (
         any::<u64>(),
@@ -409,7 +405,7 @@ pub(crate) fn scenarios() -> impl Strategy<Value = Scenario> {
         8u8..=11,
         prop_oneof![1u8..4, 1u8..14],
     );
-    let tape = prop_oneof![1 => Just(Vec::new()), 6 => vec(tape_entries(), 1..12)];
+    let tape = prop_oneof![1 => Just(Vec::new()), 6 => vec(tape_runs(), 1..12)];
     (shape, conns(), tape).prop_map(|(shape, conns, tape)| {
         let (seed, ipv6, hosts, mtu_bytes, link, poll_gap_nanos, congestion, timeout, min_rnr_timer) = shape;
         Scenario {

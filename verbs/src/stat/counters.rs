@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roce::port::fault::{FaultCounters, FaultTally};
+use roce::port::fault::{FaultCounters, ImpairedFrames};
 use serde::{Deserialize, Serialize};
 
 /// Values of counters, by name.
@@ -57,7 +57,7 @@ pub(crate) fn map(counters: impl Iterator<Item = (&'static str, u64)>) -> Counte
 pub(crate) fn map_faults(faults: &FaultCounters) -> CounterMap {
     let ways = [("tx", faults.tx), ("rx", faults.rx)];
     let counts = ways.into_iter().filter(|(_, tally)| tally.frames > 0).flat_map(|(way, tally)| {
-        let FaultTally { frames, dropped, reordered, corrupted, duplicated } = tally;
+        let ImpairedFrames { frames, dropped, reordered, corrupted, duplicated } = tally;
         [
             ("frames", frames),
             ("dropped", dropped),

@@ -1,6 +1,6 @@
 //! A port decorator that impairs specified packets: for example, the n-th packet of a queue pair, or the second
 //! retransmission of that packet, is dropped, corrupted, CE-marked, duplicated, delayed or reordered. As in Lumina
-//! (SIGCOMM 2023), an event specifies queue pair, PSN, number of the transmission, and action (not an event of the
+//! (SIGCOMM 2023), an event specifies queue pair, PSN, number of the transmission, and impairment (not an event of the
 //! verbs).
 //!
 //! ```text
@@ -9,11 +9,12 @@
 //!              --> each event of that PSN space and offset counts the packet; the event acts on the packet with
 //!                  the specified count
 //!
-//!   --drop?--> --corrupt, mark--> --duplicate?--> --delay, reorder?--> passed on
-//!        |                        a copy is passed on    |               ^
-//!        x                                               held until its time, or until enough packets were passed on
+//!   --corrupt, mark--> --drop?--> --duplicate?--> --delay, reorder?--> passed on
+//!                        |        copies are passed on   |               ^
+//!                        x                               held until its time, or until enough packets were passed on
 //! ```
 //!
+//! All events that select the same transmission act; their impairments combine as in [`Disposition`].
 //! Received frames are passed on unchanged. Each event acts once, so the number of events bounds the frames that are
 //! held or copied. Packets on which no event acts cause no allocation.
 
@@ -22,14 +23,14 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{EventAction, EventPlan, EventPsn, EventQp, PacketEvent, PlanError};
+pub use plan::{EventPlan, EventPsn, EventQp, PacketEvent, PlanError};
 
+use super::impairment::Disposition;
 use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::id::{Gid, Qpn};
 use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
-use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
@@ -84,16 +85,14 @@ impl Watch {
     }
 }
 
-/// The fields of a sent RoCE packet that events match or change.
+/// The fields of a sent RoCE packet that events match, and its length.
 struct Sighting {
     dest: (Gid, Qpn),
     space: PsnSpace,
     opcode: Opcode,
     psn: Psn,
-    /// Offsets in bytes of the IP header and of the ICRC in the frame.
-    l3_at: usize,
-    icrc_at: usize,
-    is_ipv6: bool,
+    /// Length of the frame in bytes up to the end of the ICRC, without Ethernet padding.
+    len_bytes: usize,
 }
 
 impl Sighting {
@@ -110,44 +109,9 @@ impl Sighting {
             space,
             opcode: packet.bth.opcode,
             psn: packet.bth.psn,
-            l3_at,
-            icrc_at: l3_at + packet.l3().len(),
-            is_ipv6: packet.ip.is_ipv6,
+            len_bytes: l3_at + packet.l3().len() + ICRC_LEN,
         })
     }
-
-    /// Flips one bit of the ICRC, so that all headers stay readable in a capture.
-    fn corrupt(&self, frame: &mut [u8]) {
-        debug_assert!(self.icrc_at + ICRC_LEN <= frame.len());
-        if let Some(byte) = frame.get_mut(self.icrc_at) {
-            *byte ^= 1;
-        }
-    }
-
-    /// Sets the CE mark (RFC 3168), as a router does, and the IPv4 checksum; the ICRC covers neither.
-    fn mark_ce(&self, frame: &mut [u8]) {
-        let Some(l3) = frame.get_mut(self.l3_at..) else { return };
-        if self.is_ipv6 {
-            if let Some(byte) = l3.get_mut(1) {
-                *byte |= 0x30;
-            }
-        } else if let Some(bytes) = l3.first_chunk_mut::<{ Ipv4Header::LEN }>() {
-            let mut header = Ipv4Header::parse(bytes);
-            header.tos |= 3;
-            header.checksum = 0;
-            header.write(bytes);
-            header.checksum = !ipv4::fold(ipv4::word_sum(bytes));
-            header.write(bytes);
-        }
-    }
-}
-
-/// Disposition of a frame; if several events match, the first in the plan decides.
-#[derive(Clone, Copy)]
-enum Fate {
-    Drop,
-    Duplicate,
-    Hold { behind_pkts: Option<u32>, due: Instant },
 }
 
 /// A frame held until `due`, or until `behind_pkts` packets of its PSN space were passed on.
@@ -218,17 +182,21 @@ impl<P: Port> Events<P> {
         let Some(sighting) = Sighting::of(&frame) else { return self.outgoing.push(frame) };
         self.start.get_or_insert(self.now);
         let Some((space, offset)) = self.find_lane(&sighting) else { return self.outgoing.push(frame) };
-        match self.fate(space, offset, &sighting, &mut frame) {
-            None => self.outgoing.push(frame),
-            Some(Fate::Drop) => return self.reserved.recycle(frame),
-            Some(Fate::Duplicate) => {
-                self.outgoing.push(frame.clone());
-                self.outgoing.push(frame);
-            }
-            Some(Fate::Hold { behind_pkts, due }) => {
-                return self.delayed.push(DelayedFrame { frame, space, behind_pkts, due });
-            }
+        let disposition = self.impair(space, offset, &sighting, &mut frame);
+        let Disposition { is_dropped, copies, delay_nanos, behind_pkts, .. } = disposition;
+        if is_dropped {
+            return self.reserved.recycle(frame);
         }
+        (0..copies).for_each(|_| self.outgoing.push(frame.clone()));
+        let (behind_pkts, nanos) = match behind_pkts {
+            0 => (None, delay_nanos),
+            behind_pkts => (Some(behind_pkts), REORDER_NANOS_MAX),
+        };
+        if nanos > 0 {
+            let due = self.now.plus_nanos(nanos);
+            return self.delayed.push(DelayedFrame { frame, space, behind_pkts, due });
+        }
+        self.outgoing.push(frame);
         self.count_passing(space);
     }
 
@@ -248,10 +216,11 @@ impl<P: Port> Events<P> {
         self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
-    /// Counts the packet for every event that matches, applies the events that change bytes of the packet, and returns
-    /// the disposition of the frame; `None` passes the frame on.
-    fn fate(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Option<Fate> {
-        let mut fate = None;
+    /// Counts the packet for every event that matches, and returns the disposition of the frame by the events that act.
+    /// Impairments that change bytes of the packet are applied.
+    fn impair(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Disposition {
+        let mut disposition = Disposition::default();
+        let packet = frame.get_mut(..sighting.len_bytes).unwrap_or_default();
         let (now, start) = (self.now, self.start.unwrap_or(self.now));
         for watch in self.watches.iter_mut().filter(|watch| watch.space == Some(space)) {
             if let Some(fired) = &mut watch.fired {
@@ -268,25 +237,7 @@ impl<P: Port> Events<P> {
             if watch.passes != watch.event.pass {
                 continue;
             }
-            let hold = |nanos, behind_pkts| Fate::Hold { behind_pkts, due: now.plus_nanos(nanos) };
-            let decided = match watch.event.action {
-                EventAction::Corrupt => {
-                    sighting.corrupt(frame);
-                    None
-                }
-                EventAction::MarkCe => {
-                    sighting.mark_ce(frame);
-                    None
-                }
-                // If several events determine the disposition, the first in the plan acts; the other events have
-                // counted the packet and never act.
-                _ if fate.is_some() => continue,
-                EventAction::Drop => Some(Fate::Drop),
-                EventAction::Duplicate => Some(Fate::Duplicate),
-                EventAction::Delay { nanos } => Some(hold(nanos, None)),
-                EventAction::Reorder { behind_pkts } => Some(hold(REORDER_NANOS_MAX, Some(behind_pkts))),
-            };
-            fate = fate.or(decided);
+            disposition.add(watch.event.impairment, packet, sighting.len_bytes);
             watch.offset = Some(offset);
             watch.fired = Some(Firing {
                 after_nanos: now.nanos_since(start),
@@ -296,7 +247,7 @@ impl<P: Port> Events<P> {
                 retransmitted_after_nanos: None,
             });
         }
-        fate
+        disposition
     }
 
     /// Counts a packet of `space` that was passed on, for the frames held behind packets of that space. Passes on the

@@ -1,6 +1,7 @@
-//! The specification of events: packets that match, and actions.
+//! The specification of events: packets that match, and impairments.
 
 use crate::id::Qpn;
+use crate::port::impairment::Impairment;
 use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
@@ -8,10 +9,6 @@ use crate::wire::Opcode;
 pub(crate) const EVENTS_MAX: usize = 256;
 /// Largest number of connections that are numbered; the limit of `roce perf -q`.
 pub(crate) const CONNECTIONS_MAX: u32 = 4096;
-/// The longest delay, in nanoseconds: 10 s.
-pub(crate) const DELAY_NANOS_MAX: u64 = 10_000_000_000;
-/// The largest number of packets behind which a frame may be reordered.
-pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
 
 /// The queue pair whose packets an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,30 +41,7 @@ impl EventPsn {
     }
 }
 
-/// The impairment that an event applies to a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventAction {
-    /// The packet is dropped.
-    Drop,
-    /// One bit of the packet's ICRC is flipped.
-    Corrupt,
-    /// The packet gets a CE mark.
-    MarkCe,
-    /// The packet is sent twice.
-    Duplicate,
-    /// The packet is held; the first flush after the delay sends it.
-    Delay {
-        /// The delay in nanoseconds, 1 to 10^10 (10 s).
-        nanos: u64,
-    },
-    /// The packet is held until `behind_pkts` later packets of its PSN space were sent, or for 1 ms.
-    Reorder {
-        /// Number of later packets, 1 to `BEHIND_PKTS_MAX`.
-        behind_pkts: u32,
-    },
-}
-
-/// An event: applies `action` to one of the packets that match all other fields.
+/// An event: applies `impairment` to one of the packets that match all other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// Queue pair of the packet.
@@ -81,8 +55,8 @@ pub struct PacketEvent {
     /// Number of the packet among the matching packets, from 1. If `psn` names one PSN, 1 is the first transmission, 2
     /// the first retransmission.
     pub pass: u32,
-    /// The impairment that the event applies to the packet.
-    pub action: EventAction,
+    /// The impairment of the packet with that number.
+    pub impairment: Impairment,
 }
 
 impl PacketEvent {
@@ -97,21 +71,14 @@ impl PacketEvent {
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        match (self.qp, self.psn, self.action) {
-            (EventQp::Number(0), ..) => Err("queue pairs are numbered from 1"),
-            (EventQp::Number(number), ..) if number > CONNECTIONS_MAX => {
+        match (self.qp, self.psn) {
+            (EventQp::Number(0), _) => Err("queue pairs are numbered from 1"),
+            (EventQp::Number(number), _) if number > CONNECTIONS_MAX => {
                 Err("queue pairs are told apart by number up to 4096")
             }
-            (_, EventPsn::Relative(0), _) => Err("PSNs are counted from 1, which is the first that is sent"),
+            (_, EventPsn::Relative(0)) => Err("PSNs are counted from 1, which is the first that is sent"),
             _ if self.pass == 0 => Err("transmissions are counted from 1, which is the first"),
-            (.., EventAction::Delay { nanos: 0 }) => Err("a delay needs some time"),
-            (.., EventAction::Delay { nanos }) if nanos > DELAY_NANOS_MAX => {
-                Err("a delay is at most 10 seconds")
-            }
-            (.., EventAction::Reorder { behind_pkts }) if !(1..=BEHIND_PKTS_MAX).contains(&behind_pkts) => {
-                Err("a packet goes behind 1 to 1024 others")
-            }
-            _ => Ok(()),
+            _ => self.impairment.check(),
         }
     }
 }
@@ -164,6 +131,5 @@ impl EventPlan {
     }
 }
 
-// The messages of `PacketEvent::check` contain these numbers.
-const _: () =
-    assert!(CONNECTIONS_MAX == 4096 && BEHIND_PKTS_MAX == 1024 && DELAY_NANOS_MAX == 10_000_000_000);
+// A message of `PacketEvent::check` contains this number.
+const _: () = assert!(CONNECTIONS_MAX == 4096);

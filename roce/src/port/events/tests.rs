@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::plan::{BEHIND_PKTS_MAX, CONNECTIONS_MAX, DELAY_NANOS_MAX, EVENTS_MAX};
+use super::plan::{CONNECTIONS_MAX, EVENTS_MAX};
 use super::*;
 use crate::id::{Mac, PKey};
+use crate::port::impairment::{BEHIND_PKTS_MAX, DELAY_NANOS_MAX, Impairment};
 use crate::port::loopback::{Loopback, LoopbackPort};
 use crate::wire::{HeaderSpec, HeaderTemplate, PacketSpec};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -101,16 +102,16 @@ impl Bench {
     }
 }
 
-fn event(psn: u32, pass: u32, action: EventAction) -> PacketEvent {
+fn event(psn: u32, pass: u32, impairment: Impairment) -> PacketEvent {
     let (qp, psn) = (EventQp::Number(1), EventPsn::Relative(psn));
-    PacketEvent { qp, space: PsnSpace::Request, psn, opcode: None, pass, action }
+    PacketEvent { qp, space: PsnSpace::Request, psn, opcode: None, pass, impairment }
 }
 
 #[test]
 fn the_nth_packet_and_its_retransmission_are_dropped_once_each() {
     for first in [0, 5, 0xFF_FFFE] {
         let psns = |range: std::ops::Range<u32>| range.map(|n| (first + n) & 0xFF_FFFF).collect::<Vec<_>>();
-        let mut bench = Bench::new(&[event(5, 1, EventAction::Drop), event(5, 2, EventAction::Drop)]);
+        let mut bench = Bench::new(&[event(5, 1, Impairment::Drop), event(5, 2, Impairment::Drop)]);
         bench.at(1000).sends(psns(0..8));
         assert_eq!(bench.arrived(), [psns(0..4), psns(5..8)].concat());
         bench.at(3000).sends(psns(4..6));
@@ -131,7 +132,7 @@ fn the_nth_packet_and_its_retransmission_are_dropped_once_each() {
 #[test]
 fn an_event_of_a_send_acts_on_a_numbered_one_too() {
     for opcode in [Opcode::RC_SEND_ONLY, Opcode::RC_NUMBERED_SEND_ONLY] {
-        let only = PacketEvent { opcode: Some(opcode), ..event(1, 1, EventAction::Drop) };
+        let only = PacketEvent { opcode: Some(opcode), ..event(1, 1, Impairment::Drop) };
         let mut bench = Bench::new(&[PacketEvent { psn: EventPsn::Any, ..only }]);
         let template = template(0x11, V4, None);
         bench.send(&template, SEND, 0);
@@ -145,8 +146,8 @@ fn an_event_of_a_send_acts_on_a_numbered_one_too() {
 fn a_psn_may_be_as_on_the_wire_or_any() {
     let absolute = EventPsn::Absolute(Psn::new(3));
     let mut bench = Bench::new(&[
-        PacketEvent { psn: absolute, ..event(1, 1, EventAction::Drop) },
-        PacketEvent { psn: EventPsn::Any, ..event(1, 6, EventAction::Drop) },
+        PacketEvent { psn: absolute, ..event(1, 1, Impairment::Drop) },
+        PacketEvent { psn: EventPsn::Any, ..event(1, 6, Impairment::Drop) },
     ]);
     bench.sends([0xFF_FFFF, 0, 1, 2, 3, 4, 5]);
     assert_eq!(bench.arrived(), [0xFF_FFFF, 0, 1, 2, 5]);
@@ -157,7 +158,7 @@ fn a_psn_may_be_as_on_the_wire_or_any() {
 
 #[test]
 fn a_psn_that_comes_round_again_is_another() {
-    let mut bench = Bench::new(&[event(2, 2, EventAction::Drop)]);
+    let mut bench = Bench::new(&[event(2, 2, Impairment::Drop)]);
     let step = 1 << 22;
     bench.sends([0, 1, step, 2 * step, 3 * step, 0, 1]);
     assert_eq!(bench.arrived().len(), 7);
@@ -169,7 +170,8 @@ fn damaged_and_marked_frames_differ_in_that_alone() {
     for (to, vlan) in [(V4, None), (V6, None), (V4, Some(5)), (V6, Some(5))] {
         let template = template(0x11, to, vlan);
         let [mut plain, mut with] =
-            [&[][..], &[event(1, 1, EventAction::Corrupt), event(2, 1, EventAction::MarkCe)]].map(Bench::new);
+            [&[][..], &[event(1, 1, Impairment::CORRUPT_ICRC), event(2, 1, Impairment::MarkCe)]]
+                .map(Bench::new);
         for bench in [&mut plain, &mut with] {
             bench.send(&template, SEND, 0);
             bench.send(&template, SEND, 1);
@@ -186,14 +188,14 @@ fn damaged_and_marked_frames_differ_in_that_alone() {
 
 #[test]
 fn a_doubled_packet_goes_twice_and_counts_once() {
-    let mut bench = Bench::new(&[event(2, 1, EventAction::Duplicate), event(2, 2, EventAction::Drop)]);
+    let mut bench = Bench::new(&[event(2, 1, Impairment::Duplicate), event(2, 2, Impairment::Drop)]);
     bench.sends([0, 1, 2, 1, 3]);
     assert_eq!(bench.arrived(), [0, 1, 1, 2, 3]);
 }
 
 #[test]
 fn a_delayed_packet_goes_at_its_time() {
-    let mut bench = Bench::new(&[event(2, 1, EventAction::Delay { nanos: 5000 })]);
+    let mut bench = Bench::new(&[event(2, 1, Impairment::Delay { nanos: 5000 })]);
     bench.at(100).sends([0, 1, 2]);
     assert_eq!(bench.arrived(), [0, 2]);
     bench.at(5099).sends([3]);
@@ -204,13 +206,13 @@ fn a_delayed_packet_goes_at_its_time() {
 
 #[test]
 fn a_reordered_packet_goes_behind_others_or_after_a_while() {
-    let mut bench = Bench::new(&[event(2, 1, EventAction::Reorder { behind_pkts: 3 })]);
+    let mut bench = Bench::new(&[event(2, 1, Impairment::Reorder { behind_pkts: 3 })]);
     let other = template(0x12, V4, None);
     bench.sends([0, 1, 2, 3]);
     bench.send(&other, SEND, 100);
     bench.sends([4, 5]);
     assert_eq!(bench.arrived(), [0, 2, 3, 100, 4, 1, 5], "another connection's packets do not count");
-    let mut bench = Bench::new(&[event(1, 1, EventAction::Reorder { behind_pkts: 3 })]);
+    let mut bench = Bench::new(&[event(1, 1, Impairment::Reorder { behind_pkts: 3 })]);
     bench.at(7).sends([0, 1]);
     assert_eq!(bench.arrived(), [1]);
     assert!(bench.at(6 + REORDER_NANOS_MAX).arrived().is_empty());
@@ -219,7 +221,7 @@ fn a_reordered_packet_goes_behind_others_or_after_a_while() {
 
 #[test]
 fn lanes_connections_and_opcodes_are_told_apart() {
-    let drop = event(2, 1, EventAction::Drop);
+    let drop = event(2, 1, Impairment::Drop);
     let mut bench = Bench::new(&[
         PacketEvent { space: PsnSpace::Response, ..drop },
         PacketEvent { qp: EventQp::Number(2), ..drop },
@@ -244,22 +246,40 @@ fn lanes_connections_and_opcodes_are_told_apart() {
 }
 
 #[test]
-fn of_two_fates_the_first_is_met_and_a_mark_goes_with_any() {
-    let mut bench = Bench::new(&[
-        event(1, 1, EventAction::MarkCe),
-        event(1, 1, EventAction::Duplicate),
-        event(1, 1, EventAction::Drop),
-    ]);
-    bench.sends([0]);
-    let frames = bench.frames();
-    assert_eq!(frames.len(), 2);
-    assert!(frames.iter().all(|frame| Packet::parse(frame).unwrap().ip.congestion_experienced()));
-    assert_eq!(bench.fired().iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+fn all_events_of_a_transmission_act() {
+    let (mark, duplicate) = (event(1, 1, Impairment::MarkCe), event(1, 1, Impairment::Duplicate));
+    let delay = |nanos| event(1, 1, Impairment::Delay { nanos });
+    let reorder = |behind_pkts| event(1, 1, Impairment::Reorder { behind_pkts });
+    let drop = event(1, 1, Impairment::Drop);
+    // The events, and the PSNs of the packets received at 10 ns, 23 ns and 1 ms.
+    let cases: [(&[PacketEvent], [&[u32]; 3]); 6] = [
+        (&[duplicate, mark, duplicate], [&[0, 0, 0, 1, 2], &[], &[]]),
+        (&[delay(6), mark, delay(7)], [&[1, 2], &[0], &[]]),
+        (&[duplicate, mark, delay(13)], [&[0, 1, 2], &[0], &[]]),
+        (&[delay(9), mark, reorder(2), reorder(1)], [&[1, 2, 0], &[], &[]]),
+        (&[mark, reorder(3), duplicate], [&[0, 1, 2], &[], &[0]]),
+        (&[mark, duplicate, delay(5), reorder(1), drop], [&[1, 2], &[], &[]]),
+    ];
+    for (events, expected) in cases {
+        let mut bench = Bench::new(events);
+        bench.at(10).sends([0, 1, 2]);
+        for (nanos, psns) in [10, 23, 10 + REORDER_NANOS_MAX].into_iter().zip(expected) {
+            let frames = bench.at(nanos).frames();
+            let packets: Vec<_> = frames.iter().map(|frame| Packet::parse(frame).unwrap()).collect();
+            let arrived: Vec<_> = packets.iter().map(|packet| packet.bth.psn.value()).collect();
+            assert_eq!(arrived, psns, "{events:?} at {nanos} ns");
+            for packet in packets {
+                let is_first = packet.bth.psn.value() == 0;
+                assert!(packet.icrc_ok() && packet.ip.congestion_experienced() == is_first, "{events:?}");
+            }
+        }
+        assert!(bench.fired().iter().all(Option::is_some), "{events:?}");
+    }
 }
 
 #[test]
 fn other_frames_pass_and_connections_beyond_the_table_too() {
-    let mut bench = Bench::new(&[event(1, 2, EventAction::Drop)]);
+    let mut bench = Bench::new(&[event(1, 2, Impairment::Drop)]);
     bench.port.tx_reserve(60).unwrap().fill(3);
     assert_eq!(bench.frames(), [vec![3; 60]]);
     for qpn in 0..CONNECTIONS_MAX + 2 {
@@ -281,7 +301,7 @@ fn without_events_the_port_beneath_is_used_as_it_is() {
 #[test]
 fn a_full_port_beneath_loses_nothing_and_refuses_new_frames() {
     let (near, mut far) = Loopback::pair(CAPS, CAPS, 2);
-    let plan = EventPlan::new(vec![event(1, 1, EventAction::Duplicate)]).unwrap();
+    let plan = EventPlan::new(vec![event(1, 1, Impairment::Duplicate)]).unwrap();
     let mut bench = Bench { port: Events::new(near, plan), far: Loopback::pair(CAPS, CAPS, 1).0 };
     bench.sends([0]);
     bench.port.tx_reserve(60).unwrap().fill(3);
@@ -297,18 +317,18 @@ fn a_full_port_beneath_loses_nothing_and_refuses_new_frames() {
 
 #[test]
 fn numbers_out_of_range_are_refused() {
-    let drop = event(1, 1, EventAction::Drop);
+    let drop = event(1, 1, Impairment::Drop);
     let refused = |event: PacketEvent| EventPlan::new(vec![drop, event]).unwrap_err().to_string();
     let numbered = |number| PacketEvent { qp: EventQp::Number(number), ..drop };
     for (wrong, said) in [
-        (event(0, 1, EventAction::Drop), "PSNs are counted from 1"),
-        (event(1, 0, EventAction::Drop), "transmissions are counted from 1"),
+        (event(0, 1, Impairment::Drop), "PSNs are counted from 1"),
+        (event(1, 0, Impairment::Drop), "transmissions are counted from 1"),
         (numbered(0), "numbered from 1"),
         (numbered(CONNECTIONS_MAX + 1), "up to 4096"),
-        (event(1, 1, EventAction::Delay { nanos: 0 }), "needs some time"),
-        (event(1, 1, EventAction::Delay { nanos: DELAY_NANOS_MAX + 1 }), "10 seconds"),
-        (event(1, 1, EventAction::Reorder { behind_pkts: 0 }), "1 to 1024"),
-        (event(1, 1, EventAction::Reorder { behind_pkts: BEHIND_PKTS_MAX + 1 }), "1 to 1024"),
+        (event(1, 1, Impairment::Delay { nanos: 0 }), "needs some time"),
+        (event(1, 1, Impairment::Delay { nanos: DELAY_NANOS_MAX + 1 }), "10 seconds"),
+        (event(1, 1, Impairment::Reorder { behind_pkts: 0 }), "1 to 1024"),
+        (event(1, 1, Impairment::Reorder { behind_pkts: BEHIND_PKTS_MAX + 1 }), "1 to 1024"),
     ] {
         let error = refused(wrong);
         assert!(error.contains(said) && error.starts_with("event 2: "), "{error}");
@@ -326,7 +346,7 @@ proptest! {
         wanted in prop::collection::vec((1..8u32, 1..5u32, any::<bool>()), 0..8),
         first in prop::sample::select(vec![0, 1 << 23, 0xFF_FFFD]),
     ) {
-        let action = |drops| if drops { EventAction::Drop } else { EventAction::Duplicate };
+        let action = |drops| if drops { Impairment::Drop } else { Impairment::Duplicate };
         let events: Vec<_> =
             wanted.iter().map(|&(psn, pass, drops)| event(psn, pass, action(drops))).collect();
         // The first packet has PSN `first`, because events count PSNs from that of the first packet.
@@ -335,12 +355,12 @@ proptest! {
         let mut counts = [0; 6];
         for &psn in &psns {
             counts[psn as usize] += 1;
-            let fate = wanted.iter().find(|&&(n, pass, _)| n == psn + 1 && pass == counts[psn as usize]);
-            let copies = match fate {
-                None => 1,
-                Some((.., true)) => 0,
-                Some((.., false)) => 2,
-            };
+            let acting: Vec<bool> = wanted
+                .iter()
+                .filter(|&&(n, pass, _)| n == psn + 1 && pass == counts[psn as usize])
+                .map(|&(.., drops)| drops)
+                .collect();
+            let copies = if acting.contains(&true) { 0 } else { 1 + acting.len() };
             expected.extend(std::iter::repeat_n((first + psn) & 0xFF_FFFF, copies));
         }
         let mut bench = Bench::new(&events);

@@ -1,0 +1,226 @@
+//! The impairment of a frame, and the effect of several impairments on one frame: for the port
+//! [`Events`](super::events::Events), and for the links of a simulated network.
+
+use crate::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
+use crate::wire::ipv4::{self, Ipv4Header};
+use crate::wire::{EthHeader, VlanTag};
+
+/// The longest delay, in nanoseconds: 10 s.
+pub(crate) const DELAY_NANOS_MAX: u64 = 10_000_000_000;
+/// The largest number of packets behind which a frame may be reordered.
+pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
+
+/// An impairment of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Impairment {
+    /// The frame is dropped; on a simulated link, after it has occupied the wire.
+    Drop,
+    /// The frame is sent twice.
+    Duplicate,
+    /// The frame is held; later frames may overtake it.
+    Delay {
+        /// The delay in nanoseconds.
+        nanos: u64,
+    },
+    /// The frame is held until `behind_pkts` later frames were sent, or for a time at most: at a port, later packets of
+    /// its PSN space, 1 ms; on a simulated link, later frames of the link, 50 us.
+    Reorder {
+        /// Number of later frames.
+        behind_pkts: u32,
+    },
+    /// One bit of the frame is flipped.
+    Corrupt {
+        /// The bit, in the order of transmission, modulo the frame's length in bits: 0 is the first bit of the first
+        /// byte, -1 the last bit of the last byte. -32 to -1 are the bits of a RoCE packet's ICRC.
+        bit: i64,
+    },
+    /// The frame gets a CE mark, even if it is not ECT.
+    MarkCe,
+}
+
+impl Impairment {
+    /// Flips a bit of the ICRC, so that all headers stay readable in a capture.
+    pub const CORRUPT_ICRC: Impairment = Impairment::Corrupt { bit: -25 };
+
+    /// Checks the ranges of a packet event: a delay of 1 ns to 10 s, and reordering behind 1 to 1024 packets.
+    ///
+    /// # Errors
+    /// The number out of its range, and the range.
+    pub fn check(self) -> Result<(), &'static str> {
+        match self {
+            Impairment::Delay { nanos: 0 } => Err("a delay needs some time"),
+            Impairment::Delay { nanos } if nanos > DELAY_NANOS_MAX => Err("a delay is at most 10 seconds"),
+            Impairment::Reorder { behind_pkts } if !(1..=BEHIND_PKTS_MAX).contains(&behind_pkts) => {
+                Err("a packet goes behind 1 to 1024 others")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+// The messages of `Impairment::check` contain these numbers.
+const _: () = assert!(BEHIND_PKTS_MAX == 1024 && DELAY_NANOS_MAX == 10_000_000_000);
+
+/// Effect of all impairments of one frame. `Drop` overrides all others, and `Reorder` overrides `Delay`; duplicates are
+/// neither reordered nor delayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disposition {
+    /// Whether the frame is dropped.
+    pub is_dropped: bool,
+    /// Whether a bit was flipped.
+    pub is_corrupted: bool,
+    /// Number of duplicates, which are sent before the frame.
+    pub copies: u32,
+    /// Sum of the delays, in nanoseconds.
+    pub delay_nanos: u64,
+    /// Largest number of later frames that overtake the frame; 0 if the frame is not reordered.
+    pub behind_pkts: u32,
+}
+
+impl Disposition {
+    /// Adds `impairment`. `frame` holds the bytes that exist of a frame of `len_bytes`, from its Ethernet header on;
+    /// `Corrupt` and `MarkCe` change them.
+    pub fn add(&mut self, impairment: Impairment, frame: &mut [u8], len_bytes: usize) {
+        match impairment {
+            Impairment::Drop => self.is_dropped = true,
+            Impairment::Duplicate => self.copies = self.copies.saturating_add(1),
+            Impairment::Delay { nanos } => self.delay_nanos = self.delay_nanos.saturating_add(nanos),
+            Impairment::Reorder { behind_pkts } => self.behind_pkts = self.behind_pkts.max(behind_pkts),
+            Impairment::Corrupt { bit } => {
+                self.is_corrupted = true;
+                flip_bit(frame, len_bytes, bit);
+            }
+            Impairment::MarkCe => mark_ce(frame),
+        }
+    }
+}
+
+/// Flips a bit of a frame of `len_bytes`, numbered as in [`Impairment::Corrupt`]. No effect if the bit is after the
+/// bytes of `frame`.
+pub(crate) fn flip_bit(frame: &mut [u8], len_bytes: usize, bit: i64) {
+    let bits = i64::try_from(len_bytes.saturating_mul(8)).unwrap_or(i64::MAX).max(1);
+    let bit = bit.rem_euclid(bits);
+    if let Some(byte) = usize::try_from(bit / 8).ok().and_then(|at| frame.get_mut(at)) {
+        *byte ^= 0x80 >> (bit % 8);
+    }
+}
+
+/// Sets the CE mark (RFC 3168 section 5) of an IPv4 or IPv6 packet, as a router does, and recomputes the IPv4 header
+/// checksum; the ICRC covers neither. Other frames are unchanged.
+pub fn mark_ce(frame: &mut [u8]) {
+    let Some((bytes, mut l3)) = frame.split_first_chunk_mut() else { return };
+    let mut ethertype = EthHeader::parse(bytes).ethertype;
+    if ethertype == ETHERTYPE_VLAN {
+        let Some((bytes, rest)) = l3.split_first_chunk_mut() else { return };
+        (ethertype, l3) = (VlanTag::parse(bytes).ethertype, rest);
+    }
+    match ethertype {
+        ETHERTYPE_IPV4 => {
+            let Some(bytes) = l3.first_chunk_mut() else { return };
+            let mut header = Ipv4Header::parse(bytes);
+            header.tos |= 3;
+            header.checksum = 0;
+            header.write(bytes);
+            header.checksum = !ipv4::fold(ipv4::word_sum(bytes));
+            header.write(bytes);
+        }
+        ETHERTYPE_IPV6 => {
+            if let Some(byte) = l3.get_mut(1) {
+                *byte |= 0x30;
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worked example of the IPv4 checksum (0xB861), in an Ethernet frame.
+    fn ipv4_frame() -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0x00]);
+        frame.extend([
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xB8, 0x61, 0xC0, 0xA8, 0, 1, 0xC0, 0xA8, 0, 0xC7,
+        ]);
+        frame
+    }
+
+    #[test]
+    fn a_mark_keeps_the_ipv4_checksum_right() {
+        let checksum_ok = |frame: &[u8]| ipv4::checksum_ok(frame[14..].try_into().unwrap());
+        let mut frame = ipv4_frame();
+        assert!(checksum_ok(&frame), "the example itself");
+        mark_ce(&mut frame);
+        assert_eq!(frame[15], 3);
+        assert!(checksum_ok(&frame));
+        let mut tagged = ipv4_frame();
+        tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+        mark_ce(&mut tagged);
+        assert_eq!(tagged[18..], frame[14..]);
+    }
+
+    #[test]
+    fn a_mark_sets_the_two_low_bits_of_an_ipv6_traffic_class_and_leaves_other_frames_alone() {
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xDD]);
+        frame.extend([0x6A, 0x80, 0, 0]);
+        mark_ce(&mut frame);
+        assert_eq!(frame[14..], [0x6A, 0xB0, 0, 0]);
+        for mut other in [vec![], vec![7; 13], vec![7; 60], ipv4_frame()[..33].to_vec()] {
+            let before = other.clone();
+            mark_ce(&mut other);
+            assert_eq!(other, before);
+        }
+    }
+
+    #[test]
+    fn any_bit_number_flips_exactly_one_bit_or_one_of_a_byte_that_does_not_exist() {
+        for (bit, expected) in [
+            (0, [0x80, 0, 0, 0]),
+            (7, [1, 0, 0, 0]),
+            (8, [0, 0x80, 0, 0]),
+            (31, [0, 0, 0, 1]),
+            (32, [0x80, 0, 0, 0]),
+            (-1, [0, 0, 0, 1]),
+            (-25, [1, 0, 0, 0]),
+            (-33, [0, 0, 0, 1]),
+            (i64::from(u32::MAX), [0, 0, 0, 1]),
+            (i64::MIN, [0x80, 0, 0, 0]),
+        ] {
+            let mut frame = [0; 4];
+            flip_bit(&mut frame, 4, bit);
+            assert_eq!(frame, expected, "bit {bit}");
+            let mut first = [0];
+            flip_bit(&mut first, 4, bit);
+            assert_eq!(first, expected[..1], "bit {bit}");
+        }
+        flip_bit(&mut [], 0, 3);
+    }
+
+    #[test]
+    fn impairments_of_a_frame_combine() {
+        let mut frame = ipv4_frame();
+        let len_bytes = frame.len();
+        let mut disposition = Disposition::default();
+        for impairment in [
+            Impairment::Duplicate,
+            Impairment::Delay { nanos: 5 },
+            Impairment::Reorder { behind_pkts: 3 },
+            Impairment::Corrupt { bit: -1 },
+            Impairment::Reorder { behind_pkts: 2 },
+            Impairment::Delay { nanos: 7 },
+            Impairment::MarkCe,
+            Impairment::Duplicate,
+        ] {
+            disposition.add(impairment, &mut frame, len_bytes);
+        }
+        let expected =
+            Disposition { is_dropped: false, is_corrupted: true, copies: 2, delay_nanos: 12, behind_pkts: 3 };
+        assert_eq!(disposition, expected);
+        assert_eq!((frame[15], frame[33]), (3, 0xC6));
+        disposition.add(Impairment::Drop, &mut frame, len_bytes);
+        assert_eq!(disposition, Disposition { is_dropped: true, ..expected });
+    }
+}
