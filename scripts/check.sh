@@ -237,9 +237,9 @@ quick() {
     shellcheck
     commits
     step "lints of the engine"
-    cargo clippy --package roce --package netsim --package lab --package verbs --package apps --all-targets --locked -- -D warnings
+    cargo clippy --package roce --package netsim --package lab --package verbs --package apps --package xtask --all-targets --locked -- -D warnings
     step "tests of the engine, $QUICK_TAPES fault tapes"
-    cargo test --package roce --package netsim --package lab --package verbs --package apps --locked
+    cargo test --package roce --package netsim --package lab --package verbs --package apps --package xtask --locked
     SIM_TAPES=$QUICK_TAPES cargo test --package tests --locked -- sim::
 }
 

@@ -1,0 +1,159 @@
+//! One measurement by two processes of `roce perf`.
+
+use std::ffi::OsString;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::cores::Cores;
+use crate::process::{Process, favoured, finish_both, tied};
+use crate::workspace;
+
+/// Seconds that a measurement may take beyond its own, before its processes are taken for stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// TCP ports of servers, below those that the kernel gives to clients.
+const TCP_PORT_MIN: u16 = 20_000;
+const TCP_PORTS: u16 = 12_000;
+const _: () = assert!(u16::MAX - TCP_PORTS >= TCP_PORT_MIN);
+
+/// Ports and addresses of the two ends.
+#[derive(Clone, Debug)]
+pub(super) struct Ends {
+    pub(super) server_port: String,
+    pub(super) client_port: String,
+    /// The server's address, for the client.
+    pub(super) host: &'static str,
+    /// A process in the network namespace of the server, if that is another than this process's.
+    pub(super) server_netns: Option<u32>,
+}
+
+impl Ends {
+    /// Returns the ends of a new memif, which no other process of this machine uses.
+    pub(super) fn memif() -> Ends {
+        let port = format!("memif:@{}", unique_name());
+        Ends { server_port: port.clone(), client_port: port, host: "localhost", server_netns: None }
+    }
+}
+
+/// Returns a name for an abstract socket.
+pub(super) fn unique_name() -> String {
+    format!("roce-bench-{}-{:08x}", std::process::id(), random() as u32)
+}
+
+/// Returns a random number: the keys of a hasher are.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Starts measurements one after another.
+#[derive(Debug)]
+pub(super) struct Perf {
+    seconds: u32,
+    tcp_port_offset: u16,
+}
+
+impl Perf {
+    /// Returns a starter of measurements that last `seconds`.
+    pub(super) fn new(seconds: u32) -> Perf {
+        // The remainder is below TCP_PORTS.
+        Perf { seconds, tcp_port_offset: (random() % u64::from(TCP_PORTS)) as u16 }
+    }
+
+    /// Returns the seconds that a measurement lasts.
+    pub(super) fn seconds(&self) -> u32 {
+        self.seconds
+    }
+
+    /// Runs `roce perf` with `args`, between spaces, at both ends, and with `client_args` at the client's. Returns the client's report.
+    pub(super) fn run(
+        &mut self,
+        ends: &Ends,
+        cores: Cores,
+        args: &str,
+        client_args: &[String],
+    ) -> anyhow::Result<PerfReport> {
+        self.tcp_port_offset = (self.tcp_port_offset + 1) % TCP_PORTS;
+        let tcp_port = (TCP_PORT_MIN + self.tcp_port_offset).to_string();
+        let start = |end: &str, port: &str, core: usize, netns: Option<u32>, more: &[String]| {
+            let core = core.to_string();
+            let own = ["--port", port, "-p", &tcp_port, "--cpu", &core, "--json"].map(str::to_owned);
+            let mut words = Vec::new();
+            if let Some(pid) = netns {
+                words.extend(["nsenter", "--target", &pid.to_string(), "--net"].map(OsString::from));
+            }
+            words.extend(tied(workspace::roce()));
+            words.push("perf".into());
+            words.extend(args.split(' ').map(OsString::from));
+            words.extend([&own[..], more].concat().into_iter().map(OsString::from));
+            let name = format!("the {end} of `roce perf {args}`");
+            Process::start(&name, &mut favoured(&words), Stdio::null())
+        };
+        let server = start("server", &ends.server_port, cores.server, ends.server_netns, &[])?;
+        let more = [client_args, &[ends.host.to_owned()]].concat();
+        let client = start("client", &ends.client_port, cores.client, None, &more)?;
+        let timeout = PATIENCE + Duration::from_secs(self.seconds.into());
+        let (_, client) = finish_both(server, client, timeout)?;
+        PerfReport::parse(&client.stdout, client.stderr)
+    }
+}
+
+/// The report of the client's `roce perf --json`.
+#[derive(Debug)]
+pub(super) struct PerfReport {
+    json: Value,
+    stderr: String,
+}
+
+impl PerfReport {
+    /// Parses a report, beside which `stderr` was printed.
+    pub(super) fn parse(json: &str, stderr: String) -> anyhow::Result<PerfReport> {
+        let json = serde_json::from_str(json)
+            .with_context(|| format!("the report of `roce perf` is no JSON:\n{json}\n{stderr}"))?;
+        Ok(PerfReport { json, stderr })
+    }
+
+    /// Returns the number at a place, by its path from the root: "/results/0/rate_mpps".
+    pub(super) fn number(&self, path: &str) -> anyhow::Result<f64> {
+        self.json.pointer(path).and_then(Value::as_f64).with_context(|| {
+            let stderr = self.stderr.trim_end();
+            let note = if stderr.is_empty() { String::new() } else { format!("; it says: {stderr}") };
+            format!("the report of `roce perf` has no number {path}{note}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_by_their_paths() {
+        let json = r#"{"results": [{"rate_mpps": 1.5, "frames": 7}], "loss_turns": [{"kept": null}], "test": "raw"}"#;
+        let report = PerfReport::parse(json, "too few turns\n".to_owned()).unwrap();
+        for (path, expected) in [
+            ("/results/0/rate_mpps", Some(1.5)),
+            ("/results/0/frames", Some(7.0)),
+            ("/results/1/rate_mpps", None),
+            ("/loss_turns/0/kept", None),
+            ("/test", None),
+            ("/absent", None),
+        ] {
+            let number = report.number(path);
+            assert_eq!(number.as_ref().ok().copied(), expected, "{path}");
+            if let Err(error) = number {
+                let expected = format!("has no number {path}; it says: too few turns");
+                assert!(error.to_string().ends_with(&expected), "{error}");
+            }
+        }
+        assert!(PerfReport::parse("Waiting", String::new()).is_err());
+    }
+
+    #[test]
+    fn names_and_ports_are_in_their_ranges() {
+        assert_ne!(unique_name(), unique_name());
+        assert!(Perf::new(1).tcp_port_offset < TCP_PORTS);
+    }
+}

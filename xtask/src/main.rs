@@ -1,0 +1,94 @@
+//! `cargo xtask`: measurements of the workspace between processes.
+
+mod bench;
+mod install;
+mod namespace;
+mod process;
+mod progress;
+mod stats;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+/// Measurements of the workspace.
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    let Command::Bench(args) = &command;
+    if let Err(error) = args.check() {
+        Cli::command().error(ErrorKind::ArgumentConflict, error).exit();
+    }
+    let result = workspace::enter().and_then(|()| match command {
+        Command::Bench(args) => bench::run(&args),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_says_what_is_wrong() {
+        for (line, said) in [
+            ("xtask", "Usage: cargo xtask <COMMAND>"),
+            ("xtask bunch", "unrecognized subcommand"),
+            ("xtask bench --runs 0", "0 is not in 1.."),
+            ("xtask bench --seconds", "a value is required"),
+            ("xtask bench --seconds 1.5", "invalid digit"),
+            ("xtask bench --port tap", "possible values: memif, veth, loss, all"),
+            ("xtask bench --op atomic", "possible values: send, write, read"),
+            ("xtask bench --size 64,0", "0 is not in 1..="),
+            ("xtask bench --qps 4097", "4097 is not in 1..=4096"),
+            ("xtask bench --loss 1", "no probability above 0 and below 1"),
+        ] {
+            match Cli::try_parse_from(line.split(' ')) {
+                Ok(_) => panic!("`{line}` was accepted"),
+                Err(error) => assert!(error.to_string().contains(said), "`{line}` says: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn options_of_the_table_of_losses_need_it() {
+        for (line, is_right) in [
+            ("xtask bench", true),
+            ("xtask bench --qps 1,4,16 --size 64,8388608 --loss 0.001,0.05 --op read", true),
+            ("xtask bench --port loss --op send,read", true),
+            ("xtask bench --port memif", true),
+            ("xtask bench --port memif --qps 1", false),
+            ("xtask bench --port veth --loss 0.01", false),
+            ("xtask bench --loss .01,.02,.03,.04,.05,.06,.07,.08,.09,.1,.11,.12", false),
+        ] {
+            let Ok(Cli { command: Command::Bench(args) }) = Cli::try_parse_from(line.split(' ')) else {
+                panic!("`{line}` is not understood")
+            };
+            assert_eq!(args.check().is_ok(), is_right, "{line}");
+        }
+    }
+}
