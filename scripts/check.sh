@@ -164,7 +164,7 @@ guest() {
 
 instructions() {
     step "instruction counts"
-    scripts/instructions.sh
+    cargo xtask instructions
 }
 
 # Runs a test command of cargo. A filter that names nothing must not pass: each binary has to run a test.

@@ -1,5 +1,5 @@
 //! Instructions of each step of a packet, by callgrind: these repeat exactly where times do not.
-//! `scripts/instructions.sh` runs this and compares with `instructions.txt`.
+//! `cargo xtask instructions` runs this and compares with `instructions.txt`.
 //!
 //! Flows are boxed, because the move of an engine into and out of a benchmark would be counted.
 

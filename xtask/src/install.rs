@@ -1,4 +1,4 @@
-//! Installation of missing packages, by the functions of `scripts/install.sh`.
+//! Installation of missing packages and tools, by the functions of `scripts/install.sh`.
 
 use std::process::{Command, Stdio};
 
@@ -8,6 +8,13 @@ use anyhow::{Context as _, bail};
 pub(crate) fn packages(purpose: &str, packages: &[&str]) -> anyhow::Result<()> {
     let arguments = [&["need_packages", purpose], packages].concat();
     call("\"$@\" >&2", &arguments).map(|_| ())
+}
+
+/// Installs `version` of a tool of cargo whose command has the name of its crate, unless it is present. Returns the
+/// path of the command.
+pub(crate) fn tool(name: &str, version: &str) -> anyhow::Result<String> {
+    let path = call("\"$@\" >&2; command -v \"$2\"", &["need_tool", name, version, name])?;
+    Ok(path.trim_end().to_owned())
 }
 
 /// Runs a script after the definitions of `scripts/install.sh`, and returns its standard output.

@@ -1,7 +1,8 @@
-//! `cargo xtask`: measurements of the workspace between processes.
+//! `cargo xtask`: measurements of the workspace between processes, and counts of instructions.
 
 mod bench;
 mod install;
+mod instructions;
 mod namespace;
 mod process;
 mod progress;
@@ -24,16 +25,19 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::BenchArgs),
+    Instructions(instructions::InstructionsArgs),
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    let Command::Bench(args) = &command;
-    if let Err(error) = args.check() {
+    if let Command::Bench(args) = &command
+        && let Err(error) = args.check()
+    {
         Cli::command().error(ErrorKind::ArgumentConflict, error).exit();
     }
     let result = workspace::enter().and_then(|()| match command {
         Command::Bench(args) => bench::run(&args),
+        Command::Instructions(args) => instructions::run(&args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -66,6 +70,7 @@ mod tests {
             ("xtask bench --size 64,0", "0 is not in 1..="),
             ("xtask bench --qps 4097", "4097 is not in 1..=4096"),
             ("xtask bench --loss 1", "no probability above 0 and below 1"),
+            ("xtask instructions --blest", "unexpected argument"),
         ] {
             match Cli::try_parse_from(line.split(' ')) {
                 Ok(_) => panic!("`{line}` was accepted"),
