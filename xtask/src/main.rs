@@ -1,6 +1,7 @@
 //! `cargo xtask`: measurements of the workspace between processes, and counts of instructions.
 
 mod bench;
+mod bench_rxe;
 mod install;
 mod instructions;
 mod namespace;
@@ -25,6 +26,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::BenchArgs),
+    BenchRxe(bench_rxe::BenchRxeArgs),
     Instructions(instructions::InstructionsArgs),
 }
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     }
     let result = workspace::enter().and_then(|()| match command {
         Command::Bench(args) => bench::run(&args),
+        Command::BenchRxe(args) => bench_rxe::run(&args),
         Command::Instructions(args) => instructions::run(&args),
     });
     match result {
@@ -70,6 +73,8 @@ mod tests {
             ("xtask bench --size 64,0", "0 is not in 1..="),
             ("xtask bench --qps 4097", "4097 is not in 1..=4096"),
             ("xtask bench --loss 1", "no probability above 0 and below 1"),
+            ("xtask bench-rxe --loss 0", "0 is not in 1..=100"),
+            ("xtask bench-rxe --mtu 1500", "possible values: 256, 512, 1024, 2048, 4096"),
             ("xtask instructions --blest", "unexpected argument"),
         ] {
             match Cli::try_parse_from(line.split(' ')) {
