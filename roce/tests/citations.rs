@@ -149,6 +149,11 @@ fn check_command(command: &str, sources: &Sources, cite: &mut impl FnMut(bool, S
     if words.first() != Some(&"cargo") {
         return;
     }
+    if let ["cargo", "xtask", task, ..] = words[..] {
+        let path = format!("xtask/src/{}", task.replace('-', "_"));
+        let found = sources.has_path(&format!("{path}.rs")) || sources.has_path(&format!("{path}/mod.rs"));
+        cite(found, format!("`{command}`: there is no such task"));
+    }
     for option in words.windows(2) {
         let found = match *option {
             ["-p" | "--package", name] => Some(sources.has_path(&format!("{name}/Cargo.toml"))),
@@ -218,9 +223,10 @@ fn each_form_of_citation_is_noticed() {
         "a/tests/b.rs",
         "#[test]\nfn it_does_what_it_says() {}\nstruct C {\n    some_long_field: u8,\n}\n",
     );
+    sources.add("xtask/src/some_task.rs", "");
     sources.add("scripts/check.sh", "        all | quick) \"$name\" ;;\n");
     let right = "`a/tests/b.rs`, `b.rs`, tests/b.rs, `a/tests/`, `it_does_what_it_says`, \
-        `b.rs::it_does_what_it_says`, `some_long_field`, `cargo test -p a --test b -- b::`, `scripts/check.sh quick`";
+        `b.rs::it_does_what_it_says`, `some_long_field`, `cargo test -p a --test b -- b::`, `scripts/check.sh quick`, `cargo xtask some-task --b`";
     assert_eq!(check(right, true, &sources).1, Vec::<String>::new());
     let wrong = [
         "`a/tests/c.rs`",
@@ -234,6 +240,7 @@ fn each_form_of_citation_is_noticed() {
         "`cargo test --test c`",
         "`cargo test c::`",
         "`scripts/check.sh quickly`",
+        "`cargo xtask other-task`",
     ];
     for text in wrong {
         assert!(!check(text, true, &sources).1.is_empty(), "{text}");
