@@ -139,8 +139,15 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         print(&serde_json::to_string(&figures)?)?;
         return measured;
     }
-    install::packages("to build against DPDK, and for its testpmd", workspace::BUILD_PACKAGES)?;
+    install::packages("to build against DPDK", workspace::BUILD_PACKAGES)?;
     install::packages("to pin processes and make network namespaces", &["util-linux", "iproute2"])?;
+    if args.port.includes(PortArg::Memif) && !workspace::is_in_path(testpmd::PROGRAM) {
+        let installed = install::packages("to measure the bare port", &[testpmd::PACKAGE]);
+        // Because not every release of Debian has the program.
+        if let Err(error) = installed {
+            eprintln!("{error:#}; measuring without {}", testpmd::PROGRAM);
+        }
+    }
     eprintln!("Building (some minutes the first time)");
     workspace::build_roce()?;
 

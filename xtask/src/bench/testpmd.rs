@@ -16,6 +16,8 @@ use crate::process::{Process, favoured, tied};
 use crate::workspace;
 
 pub(super) const PROGRAM: &str = "dpdk-testpmd";
+/// Debian package of the program.
+pub(super) const PACKAGE: &str = "dpdk-dev";
 const PROMPT: &str = "testpmd>";
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const QUIT_TIMEOUT: Duration = Duration::from_secs(60);
