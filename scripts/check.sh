@@ -140,10 +140,10 @@ build() {
 tests() {
     step "tests, without the guest"
     ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack::
-    # Apart from the simulation, which takes every core: real processes answer in real time.
-    # Other optimisations than those of the profile that tests are built with.
+    # Tests are built with another profile, whose optimisations differ from those of a release.
     step "unit tests of the engine, built as released"
-    cargo test --release --package roce --lib
+    cargo test --release --package roce --lib --locked
+    # Apart from the simulation, which takes every core: real processes answer in real time.
     step "tests of live ports"
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports:: attack::
 }
