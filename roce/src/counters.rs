@@ -80,7 +80,7 @@ counters! {
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
         /// READ response; duplicates of tail loss probes are not counted.
         spurious_retransmits,
-        /// Probe timeouts that `roce_adp_retrans_to` does not count; each retransmits a tail loss probe (RFC 8985).
+        /// Probe timeouts that `roce_adp_retrans_to` does not count; at each a tail loss probe is sent (RFC 8985).
         tail_probes,
         /// Probe timeouts after a wait of at least the RTO (RFC 6298), which count as congestion.
         roce_adp_retrans_to,

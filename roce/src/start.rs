@@ -55,8 +55,8 @@ pub const fn psn(chosen: u32) -> Psn {
     if NEAR_WRAP { Psn::new(0).minus(1 + chosen % DRAWN_MAX) } else { Psn::new(chosen) }
 }
 
-/// Returns the first IPv4 identification of an address vector: the random number `drawn`; with `near-wrap`, a number 1
-/// to 100 below 2^16.
+/// Returns the first IPv4 identification of an address vector: the random number `drawn`; with the feature
+/// `near-wrap`, a number from 2^16 - 100 to 2^16 - 1.
 pub(crate) const fn ip_id(drawn: u16) -> u16 {
     // `DRAWN_MAX` is below 2^16, so the cast loses no bit.
     if NEAR_WRAP { (1 + drawn % DRAWN_MAX as u16).wrapping_neg() } else { drawn }

@@ -208,8 +208,8 @@ impl<T> Table<T> {
         self.index[place] = entry;
     }
 
-    /// Removes a number from the index, and moves later entries towards the indices of their low bits, because
-    /// otherwise a search for these entries would end at the emptied entry.
+    /// Removes `number` from the index. Moves later entries back towards the place that the low bits of their number
+    /// select, because a search for them would otherwise end at the emptied place.
     fn forget(&mut self, number: u32) {
         let Some(mut hole) = self.place_of(number) else { return };
         let mut place = self.next(hole);

@@ -91,9 +91,9 @@ fn the_page_says_what_an_attack_costs() {
         ("request with a CE mark, to elicit a CNP", [qpn, port, marked, None]),
         ("CNP", [qpn, None, None, None]),
         ("request in order, before a source port is bound", [qpn, None, exact, None]),
-        ("SEND, QPN and port known, go-back-N", [None, None, exact, None]),
-        ("SEND, QPN and port known, improved go-back-N", [None, None, improved, None]),
-        ("SEND, QPN and port known, selective repeat of 4,096", [None, None, selective, None]),
+        ("SEND, QPN and UDP source port known, go-back-N", [None, None, exact, None]),
+        ("SEND, QPN and UDP source port known, improved go-back-N", [None, None, improved, None]),
+        ("SEND, QPN and UDP source port known, selective repeat of 4,096", [None, None, selective, None]),
         ("WRITE by the connected peer, rkey not known", [None, None, None, key]),
     ];
     let page = include_str!("../../docs/THREATS.md");

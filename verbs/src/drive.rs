@@ -191,7 +191,8 @@ pub(crate) enum Duty {
     Application,
     /// The background thread, because no application thread polled since the last call of `look`.
     Background,
-    /// The background thread, because an application thread called `hand_over` since the last call of `look`.
+    /// The background thread drives the engine, because an application thread has called `hand_over` since the last
+    /// call of `look`.
     TakenOver,
 }
 

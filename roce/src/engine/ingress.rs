@@ -72,8 +72,9 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Processes a frame whose destination is not the port's own MAC. Only frames for the neighbour code may be
-    /// multicast or broadcast; RoCE packets to a group MAC are dropped, because a reliable connection has one peer.
+    /// Processes a frame whose destination is not the port's own MAC: passes ARP, neighbour discovery and ICMP frames to
+    /// a multicast or broadcast MAC to the module `neighbour`, and drops all others. A RoCE packet to such a MAC is
+    /// dropped, because a reliable connection has one peer.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {

@@ -56,9 +56,9 @@ pub(crate) struct Outstanding {
     receives: u32,
     /// Position of the work request found last: `find` starts there, because PSNs are mostly looked up in order.
     cursor: u32,
-    /// Responses of one READ request at most: a longer READ is requested by several.
+    /// Maximum number of responses of one READ request; a longer READ is requested by several READ requests.
     read_pkts_max: u32,
-    /// READ requests sent, of the assigned work requests.
+    /// Number of READ requests sent, of the work requests to which PSNs are assigned.
     read_requests: u32,
 }
 

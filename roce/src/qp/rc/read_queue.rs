@@ -50,12 +50,12 @@ impl ReadRequest {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
-    /// Returns the responses that a duplicate with PSN `psn` and `reth` requests; `None` if they are not part of this
-    /// READ.
+    /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`; `None` if the duplicate requests bytes
+    /// that are not part of this READ.
     ///
-    /// If the duplicate extends to the end of the READ, its responses continue the READ, with MIDDLE and LAST, as Linux
-    /// sends and expects them. If it ends earlier, its responses are those of a READ of its own: FIRST to LAST, or
-    /// ONLY.
+    /// If the duplicate extends to the end of the READ, each response has the opcode that it had in the READ, as Linux
+    /// sends and expects it. If the duplicate ends earlier, its responses have the opcodes of a READ of its own: FIRST to
+    /// LAST, or ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;

@@ -295,7 +295,8 @@ impl Responder {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // The MIDDLEs do not fit into the message or the receive, so they were placed as parts of another message.
+            // The MIDDLEs that were placed out of order do not fit into the message in progress or its receive: they were
+            // placed as parts of another message.
             _ => return self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
         };
         self.partial = partial;
@@ -980,23 +981,5 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The only READ stays in the history until `forget_stale` removes it, because no later READ displaces it.
-    #[test]
-    fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
-        let first = Psn::new(0xFF_FF00);
-        let conn = ConnAttr { max_dest_rd_atomic: 4, ..ConnAttr::RESET };
-        let mtu_bytes = conn.path_mtu.bytes();
-        let mut responder = Responder::new(ResponderConfig::new(&conn, first));
-        let reth = Reth { va: 0, rkey: RKey(1), len_bytes: mtu_bytes };
-        responder.reads.push(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
-        responder.accept(1);
-        assert_eq!(responder.last_acknowledged(), first.minus(1), "its response acknowledges the READ");
-        for quarter in 1..=4 {
-            responder.accept(Psn::COUNT / 4);
-            assert_eq!(responder.last_acknowledged(), first.plus(quarter * (Psn::COUNT / 4)), "{quarter}");
-        }
-    }
-}
+#[path = "responder_history_tests.rs"]
+mod tests;

@@ -6,13 +6,15 @@ use super::requester::{Requester, RequesterConfig};
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
+use crate::qp::{ConnAttr, PathMtu};
 use crate::queue::{Doorbells, SendQueueSize, send_queue};
 use crate::recovery::{RecoveryScheme, SelectiveEvent};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
 
-const MTU_BYTES: u32 = 1024;
+const PATH_MTU: PathMtu = PathMtu::Mtu1024;
+const MTU_BYTES: u32 = PATH_MTU.bytes();
 const READ_PKTS: u32 = 3;
 
 /// A requester whose READs, of [`READ_PKTS`] responses, and SENDs are recorded as sent without a port.
@@ -27,17 +29,15 @@ impl Reader {
     const FIRST_PSN: Psn = Psn::new(7);
 
     fn new() -> Self {
-        let requester = Requester::new(RequesterConfig {
-            first_psn: Self::FIRST_PSN,
-            mtu_bytes: MTU_BYTES,
-            timeout: 14,
-            retry_count: 7,
-            rnr_retry: 7,
+        let conn = ConnAttr {
+            path_mtu: PATH_MTU,
             max_rd_atomic: 4,
-            congestion: CongestionScheme::Window { window_pkts: 64 },
-            link_bits_per_sec: 100_000_000_000,
+            congestion: Some(CongestionScheme::Window { window_pkts: 64 }),
             recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
-        });
+            ..ConnAttr::default()
+        };
+        let config = RequesterConfig::new(&conn, Self::FIRST_PSN, 100_000_000_000);
+        let requester = Requester::new(config);
         let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         let outstanding = Outstanding::new(queue, 8, Self::FIRST_PSN);
