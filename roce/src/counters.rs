@@ -173,7 +173,8 @@ counters! {
         unknown_qp,
         /// Packets to a queue pair in a state other than RTR, RTS and SQD.
         qp_state,
-        /// Packets with an opcode of another transport than reliable connection, except CNPs.
+        /// Packets with an opcode of another transport than reliable connection, except CNPs; and packets of selective
+        /// repeat to a queue pair that did not agree to selective repeat.
         wrong_transport,
         /// Packets whose P_Key is not of the default partition.
         wrong_pkey,

@@ -171,6 +171,25 @@ fn a_mark_far_from_the_psn_expected_notifies_nobody() {
 }
 
 #[test]
+fn opcodes_of_manufacturers_are_dropped_without_an_agreement() {
+    let (mut a, mut b) = connected();
+    let numbered = Opcode::known().map(|info| info.opcode).filter(|opcode| opcode.value() >= 0xC0);
+    let opcodes: Vec<Opcode> = numbered.collect();
+    assert_eq!(opcodes.len(), 7);
+    for opcode in &opcodes {
+        Forged::to(&b, &a, *opcode, FIRST.plus(1)).send_from(&mut a);
+        b.poll(1000);
+    }
+    assert_eq!(dropped(&b, "wrong_transport"), opcodes.len() as u64);
+    Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST.plus(1)).send_from(&mut a);
+    b.poll(1000);
+    assert!(
+        b.engine.query_qp(b.qpn).is_some_and(|(state, ..)| state == QpState::Rts),
+        "the connection lives"
+    );
+}
+
+#[test]
 fn junk_is_dropped_by_its_headers_before_its_icrc_is_computed() {
     let (mut a, mut b) = connected();
     let right = Forged { sound: false, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST.plus(1)) };

@@ -18,6 +18,8 @@ pub enum Transport {
     Xrc,
     /// Congestion notification packet, which belongs to no transport service.
     Cnp,
+    /// Opcodes of manufacturers, 0xC0 to 0xFF (IBA 9.2.1): reliable connections that agreed to selective repeat.
+    Manufacturer,
 }
 
 /// Operation that a packet requests, or to which the packet is a response.
@@ -401,13 +403,13 @@ opcodes! {
 
     // IBA 9.2.1 leaves 0xC0 to 0xFF to manufacturers. Packets with the opcodes below are sent only to a peer that has
     // agreed to selective repeat.
-    0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE"               Rc  SelectiveAcknowledge Only [Aeth SackEth]      Data
-    0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST"                 Rc  Send              First   [RecvEth]           Data
-    0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE"                Rc  Send              Middle  [RecvEth]           Data
-    0xE2 RC_NUMBERED_SEND_LAST             "RC NUMBERED SEND LAST"                  Rc  Send              Last    [RecvEth]           Data
-    0xE3 RC_NUMBERED_SEND_LAST_WITH_IMMEDIATE "RC NUMBERED SEND LAST WITH IMMEDIATE" Rc  Send             Last    [RecvEth ImmDt]     Data
-    0xE4 RC_NUMBERED_SEND_ONLY             "RC NUMBERED SEND ONLY"                  Rc  Send              Only    [RecvEth]           Data
-    0xE5 RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE "RC NUMBERED SEND ONLY WITH IMMEDIATE" Rc  Send             Only    [RecvEth ImmDt]     Data
+    0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE" Manufacturer SelectiveAcknowledge Only [Aeth SackEth]      Data
+    0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST" Manufacturer Send              First   [RecvEth]           Data
+    0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE" Manufacturer Send              Middle  [RecvEth]           Data
+    0xE2 RC_NUMBERED_SEND_LAST             "RC NUMBERED SEND LAST" Manufacturer Send              Last    [RecvEth]           Data
+    0xE3 RC_NUMBERED_SEND_LAST_WITH_IMMEDIATE "RC NUMBERED SEND LAST WITH IMMEDIATE" Manufacturer Send             Last    [RecvEth ImmDt]     Data
+    0xE4 RC_NUMBERED_SEND_ONLY             "RC NUMBERED SEND ONLY" Manufacturer Send              Only    [RecvEth]           Data
+    0xE5 RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE "RC NUMBERED SEND ONLY WITH IMMEDIATE" Manufacturer Send             Only    [RecvEth ImmDt]     Data
 }
 
 #[cfg(test)]
@@ -440,7 +442,7 @@ mod tests {
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
                 5 => Transport::Xrc,
-                _ => Transport::Rc, // SACK and numbered SENDs, 0xC0 to 0xFF
+                _ => Transport::Manufacturer,
             };
             assert_eq!(info.transport, transport, "{name}");
             assert!(!(info.is_request && info.is_response), "{name}");
