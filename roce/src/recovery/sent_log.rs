@@ -15,6 +15,11 @@
 //!
 //! Below `executed` only READ responses are in flight, above it only requests, so the PSN tells the space. All PSNs of a
 //! READ request have consecutive numbers and share the state of the request until the peer has executed it.
+//!
+//! The order in which the peer sends READ responses differs from that of the requests in two cases. A READ request that
+//! waited behind a gap is executed after the retransmission that closed the gap: its responses take the number of that
+//! retransmission, and PSNs order them. A retransmitted part of a READ is served before READs with higher PSNs: its
+//! acknowledgement shows only the loss of responses with lower PSNs.
 
 use super::circular_array::CircularArray;
 use super::psn_set::PsnSet;
@@ -22,8 +27,7 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Distance in transmission numbers after which the marks of both spaces are brought up, so that comparisons modulo
-/// 2^32 stay valid.
+/// Transmissions after which marks that have not moved are raised, so that comparisons modulo 2^32 stay valid.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -263,7 +267,7 @@ impl SentLog {
         number
     }
 
-    /// Brings up marks that have not moved for 2^30 transmissions, which would compare as higher after 2^31.
+    /// Raises marks that have not moved for 2^30 transmissions, because after 2^31 they would compare as higher.
     #[cold]
     fn renew_marks(&mut self) {
         let low = self.next_number.wrapping_sub(RENEW_TRANSMISSIONS);
@@ -273,9 +277,9 @@ impl SentLog {
         }
     }
 
-    /// Takes the transmission of `psn` as received, for the losses of `space`. An acknowledgement of a retransmission
-    /// within the shortest round trip is one of an earlier transmission (RFC 8985 section 6.2 step 2), of which nothing
-    /// is known but that it was sent.
+    /// Records that the latest transmission of `psn` was received, which shows losses in `space`. An acknowledgement of a
+    /// retransmission within the shortest round trip is one of an earlier transmission, and shows none (RFC 8985 section
+    /// 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
