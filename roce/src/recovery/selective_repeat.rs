@@ -62,7 +62,7 @@ pub(crate) struct SelectiveRepeat {
     raised_at: Psn,
     /// The last tail loss probe, and the last later probe: first PSN, count. Their duplicates are no sign of reordering.
     probes: [(Psn, u32); 2],
-    /// The packet sent next is a tail loss probe.
+    /// The tail loss probe in `probes` is not sent yet.
     is_tail_probe_due: bool,
 }
 
@@ -92,7 +92,9 @@ impl SelectiveRepeat {
         let psn = self.log.next_psn();
         // The acknowledgement of a tail loss probe is not one of the transmission before it, because all packets before
         // that would have been acknowledged first.
-        let sent_at = if std::mem::take(&mut self.is_tail_probe_due) { Instant::ZERO } else { now };
+        let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
+        self.is_tail_probe_due &= !is_tail_probe;
+        let sent_at = if is_tail_probe { Instant::ZERO } else { now };
         self.log.on_sent(psn, span, sent_at);
     }
 

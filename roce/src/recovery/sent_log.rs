@@ -376,15 +376,23 @@ impl SentLog {
     #[inline]
     pub(crate) fn on_executed(&mut self, first: Psn, count: u32, time: AckTime) {
         self.executed = first.plus(count);
-        if !self.has_no_gap() {
-            for psn in (0..count).map(|i| first.plus(i)) {
-                let number = self.transmissions.at(psn.value()).number;
-                if is_before(self.executed_number, number) {
-                    self.executed_number = number;
-                }
+        if first == self.una && self.has_no_gap() {
+            return self.on_next_acked(PsnSpace::Request, count);
+        }
+        let count = count.min(self.window_pkts());
+        for psn in (0..count).map(|i| first.plus(i)) {
+            let number = self.transmissions.at(psn.value()).number;
+            if is_before(self.executed_number, number) {
+                self.executed_number = number;
             }
         }
-        self.on_acked(PsnSpace::Request, first, count, time);
+        let mut done = 0;
+        while done < count {
+            let step = (count - done).min(u64::BITS);
+            self.mark_requests_acked(first.plus(done), u64::MAX >> (u64::BITS - step), time);
+            done += step;
+        }
+        self.advance();
     }
 
     /// Records that the READ response `psn`, of an executed READ request, was received.
@@ -428,27 +436,14 @@ impl SentLog {
         self.raise_largest_acked(space, psn, time);
     }
 
-    fn on_acked(&mut self, space: PsnSpace, first: Psn, count: u32, time: AckTime) {
-        if first == self.una && self.has_no_gap() {
-            return self.on_next_acked(space, count);
-        }
-        let mut done = 0;
-        while done < count.min(self.window_pkts()) {
-            let step = (count - done).min(u64::BITS);
-            self.mark_acked(space, first.plus(done), u64::MAX >> (u64::BITS - step), time);
-            done += step;
-        }
-        self.advance();
-    }
-
     /// Records that request `first + i` is acknowledged for each set bit `i`. PSNs that were not sent are ignored.
     pub(crate) fn on_sacked(&mut self, first: Psn, bits: u32, time: AckTime) {
-        self.mark_acked(PsnSpace::Request, first, u64::from(bits), time);
+        self.mark_requests_acked(first, u64::from(bits), time);
         self.advance();
     }
 
     #[inline]
-    fn mark_acked(&mut self, space: PsnSpace, first: Psn, bits: u64, time: AckTime) {
+    fn mark_requests_acked(&mut self, first: Psn, bits: u64, time: AckTime) {
         let Some(offset) = first.offset_from(self.una) else { return };
         let below = 0.max(-offset).unsigned_abs();
         let room = i64::from(self.sent()) - i64::from(0.max(offset));
@@ -467,7 +462,7 @@ impl SentLog {
         while again != 0 {
             let psn = first.plus(again.trailing_zeros());
             again &= again - 1;
-            self.on_newly_acked(space, psn, time);
+            self.on_newly_acked(PsnSpace::Request, psn, time);
         }
         if once != 0 {
             // Numbers of first transmissions rise with PSNs, so the highest PSN stands for all.
@@ -475,10 +470,16 @@ impl SentLog {
             let run_pkts = (once >> once.trailing_zeros()).trailing_ones();
             let number = |psn: Psn| self.transmissions.at(psn.value()).number;
             let (low_number, high_number) = (number(low), number(low.plus(run_pkts - 1)));
-            if low_number == self.oldest[space] && high_number.wrapping_sub(low_number) == run_pkts - 1 {
-                self.oldest[space] = high_number.wrapping_add(1);
+            if low_number == self.oldest[PsnSpace::Request]
+                && high_number.wrapping_sub(low_number) == run_pkts - 1
+            {
+                self.oldest[PsnSpace::Request] = high_number.wrapping_add(1);
             }
-            self.raise_largest_acked(space, first.plus(u64::BITS - 1 - once.leading_zeros()), time);
+            self.raise_largest_acked(
+                PsnSpace::Request,
+                first.plus(u64::BITS - 1 - once.leading_zeros()),
+                time,
+            );
         }
     }
 
