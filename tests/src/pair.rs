@@ -22,6 +22,8 @@ pub struct PairConfig {
     pub link: LinkConfig,
     /// Attributes of the connection, at both ends.
     pub conn: ConnAttr,
+    /// Recovery scheme of end 1, if it differs from that in `conn`: improved go-back-N with a peer of go-back-N.
+    pub peer_recovery: Option<RecoveryScheme>,
     /// Rights of both memories.
     pub memory_access: Access,
     /// Bytes of each host's memory.
@@ -48,6 +50,7 @@ impl PairConfig {
                 queue_bytes_max: 1 << 20,
             },
             conn,
+            peer_recovery: None,
             memory_access: Access::ALL,
             memory_bytes: 1 << 16,
             depth: 64,
@@ -115,7 +118,7 @@ pub struct Pair {
     pub world: World,
     /// The ends, by host.
     pub ends: [End; 2],
-    conn: ConnAttr,
+    conns: [ConnAttr; 2],
     left_before: [u64; 2],
 }
 
@@ -146,7 +149,9 @@ impl Pair {
             let qp = host.create_qp(&sizes);
             End { qp, memory, lkey, rkey, sent: Vec::new(), received: Vec::new() }
         });
-        let mut pair = Pair { world, ends, conn: config.conn, left_before: [0; 2] };
+        let recovery = config.peer_recovery.unwrap_or(config.conn.recovery);
+        let conns = [config.conn, ConnAttr { recovery, ..config.conn }];
+        let mut pair = Pair { world, ends, conns, left_before: [0; 2] };
         pair.connect();
         pair
     }
@@ -157,7 +162,7 @@ impl Pair {
             host,
             qpn: self.ends[host].qp.qpn,
             first_psn: FIRST_PSNS[host],
-            conn: self.conn,
+            conn: self.conns[host],
         };
         self.world.connect(false, [attr(0), attr(1)]);
         self.settle();

@@ -202,7 +202,7 @@ impl<P: Port> Engine<P> {
             outstanding: &mut qp.outstanding,
             una,
             sent,
-            selective: connection.requester.selective(),
+            recovery: connection.requester.recovery(),
             mtu_bytes: qp.attributes.conn.path_mtu.bytes(),
             memory: &self.memory,
             pd: qp.init.pd,

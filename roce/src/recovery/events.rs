@@ -10,6 +10,8 @@ pub(crate) enum AckEvent {
     Cumulative {
         /// The new una.
         next: Psn,
+        /// Transmission that the response answers.
+        answers: Answers,
     },
     /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: a NAK (PSN sequence error), or
     /// an implied NAK (a READ response is missing).
@@ -17,6 +19,17 @@ pub(crate) enum AckEvent {
         /// The first PSN to retransmit, and new una.
         next: Psn,
     },
+}
+
+/// Transmission of a request that a response answers, after a probe of that request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// The first transmission, or the probe: the response is an ACK, or the last response of a READ.
+    Any,
+    /// The first transmission: a FIRST or MIDDLE response of a READ, of which the probe requests one response.
+    First,
+    /// The probe: a LAST or ONLY response inside of a READ.
+    Probe,
 }
 
 /// Change of a go-back-N requester's state by one [`AckEvent`].

@@ -16,6 +16,8 @@ pub(crate) struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
+    /// All PSNs from `una` to below this one were sent more than once; none, if it is not above `una`.
+    retransmitted_end: Psn,
     /// Whether a NAK or implied NAK moved `next` back to `una`, and neither a timeout nor an advance of `una` followed.
     /// If so, further NAKs have no effect, because after a lost READ response each later response is an implied NAK.
     has_gone_back: bool,
@@ -24,7 +26,7 @@ pub(crate) struct GoBackN {
 impl GoBackN {
     /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
     pub(crate) fn new(first: Psn) -> Self {
-        GoBackN { una: first, next: first, max_sent: first, has_gone_back: false }
+        GoBackN { una: first, next: first, max_sent: first, retransmitted_end: first, has_gone_back: false }
     }
 
     /// Returns the PSN to send next.
@@ -56,13 +58,22 @@ impl GoBackN {
         self.next.distance_from(self.una)
     }
 
+    /// Returns whether `psn`, which is in flight, was sent more than once.
+    pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
+        let retransmitted_pkts = self.retransmitted_end.index_in(self.una, self.sent() + 1);
+        psn.index_in(self.una, retransmitted_pkts.unwrap_or(0)).is_some()
+    }
+
     /// Records that the packet of [`GoBackN::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
     /// for a READ request is the number of responses.
     #[inline]
     pub(crate) fn on_sent(&mut self, span: u32) {
-        let retransmitted_pkts = self.sent() - self.unacked();
+        let left_pkts = self.sent() - self.unacked();
         self.next = self.next.plus(span);
-        if span > retransmitted_pkts {
+        if left_pkts > 0 {
+            self.retransmitted_end = self.next;
+        }
+        if span > left_pkts {
             self.max_sent = self.next;
         }
     }
@@ -70,7 +81,7 @@ impl GoBackN {
     /// Advances `una` to the `next` of a response; after a loss, moves `next` back to `una`. Ignores a response whose
     /// `next` is not in `una..=max_sent`.
     pub(crate) fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
-        let (AckEvent::Cumulative { next } | AckEvent::Lost { next }) = event;
+        let (AckEvent::Cumulative { next, .. } | AckEvent::Lost { next }) = event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
             return AckResult { newly_acked_pkts: 0, lost: false };
         };
@@ -201,8 +212,13 @@ impl ExpectedPsn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recovery::Answers;
 
     const FIRST: Psn = Psn::new(0xFF_FFFE);
+
+    fn acked(index: u32) -> AckEvent {
+        AckEvent::Cumulative { next: FIRST.plus(index), answers: Answers::Any }
+    }
 
     fn sent(count: u32) -> GoBackN {
         let mut scheme = GoBackN::new(FIRST);
@@ -237,11 +253,11 @@ mod tests {
         let mut scheme = sent(5);
         scheme.on_timeout();
         scheme.on_sent(1);
-        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(4) }).newly_acked_pkts, 4);
+        assert_eq!(scheme.on_ack_event(acked(4)).newly_acked_pkts, 4);
         assert_eq!(scheme.next_psn(), FIRST.plus(4));
-        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(6) }).newly_acked_pkts, 0);
-        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST }).newly_acked_pkts, 0);
-        assert_eq!(scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(5) }).newly_acked_pkts, 1);
+        assert_eq!(scheme.on_ack_event(acked(6)).newly_acked_pkts, 0);
+        assert_eq!(scheme.on_ack_event(acked(0)).newly_acked_pkts, 0);
+        assert_eq!(scheme.on_ack_event(acked(5)).newly_acked_pkts, 1);
         assert_eq!(scheme.sent(), 0);
     }
 
@@ -251,7 +267,7 @@ mod tests {
         scheme.on_timeout();
         scheme.on_sent(1);
         assert_eq!((scheme.next_psn(), scheme.is_retransmission()), (FIRST.plus(1), true));
-        scheme.on_ack_event(AckEvent::Cumulative { next: FIRST.plus(3) });
+        scheme.on_ack_event(acked(3));
         scheme.undo_timeout();
         assert_eq!(
             (scheme.next_psn(), scheme.is_retransmission(), scheme.unacked()),

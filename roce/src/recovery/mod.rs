@@ -27,13 +27,14 @@ pub(crate) mod sent_log;
 
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
-pub(crate) use events::{AckEvent, AckResult, PsnSpan, SelectiveEvent, Verdict};
+pub(crate) use events::{AckEvent, AckResult, Answers, PsnSpan, SelectiveEvent, Verdict};
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
 pub(crate) use rto::{AdaptiveRto, Expiry, RetransmitTimer};
 pub(crate) use selective_repeat::{Requests, SelectiveRepeat};
 pub(crate) use sent_log::AckTime;
 
 use selective_repeat::WINDOW_PKTS_MAX;
+use sent_log::SentLog;
 
 use crate::psn::Psn;
 use crate::time::Instant;
@@ -190,6 +191,20 @@ impl Recovery {
         match self {
             Recovery::GoBackN(scheme) => scheme.is_retransmission(),
             Recovery::SelectiveRepeat(scheme) => scheme.log().has_lost(),
+        }
+    }
+
+    /// Returns whether `psn`, which is in flight, was sent more than once.
+    pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
+        either!(self, scheme => scheme.is_retransmitted(psn))
+    }
+
+    /// Returns the log of the packets sent under selective repeat; `None` under go-back-N.
+    #[inline]
+    pub(crate) fn log(&self) -> Option<&SentLog> {
+        match self {
+            Recovery::GoBackN(_) => None,
+            Recovery::SelectiveRepeat(scheme) => Some(scheme.log()),
         }
     }
 

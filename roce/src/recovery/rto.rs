@@ -90,6 +90,9 @@ struct Timed {
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more counts as congestion
 /// ```
+/// From [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample on, the backoff ends with a sample and not with an ACK
+/// (RFC 6298, 5.7), because the ACK of a packet sent twice gives no sample (Karn's algorithm): on a path longer than the
+/// PTO, otherwise no wait would ever be long enough for a sample.
 /// Probes and RTOs use up no retry of the retry count; only local ACK timeouts do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptiveRto {
@@ -98,6 +101,11 @@ pub(crate) struct AdaptiveRto {
     /// The shortest round trip measured, in nanoseconds, taken as that with empty queues; 0 before the first sample.
     min_nanos: u64,
     timed: Option<Timed>,
+    /// Number of times that the PTO is doubled.
+    backoff: u32,
+    /// Expiries since the last round-trip sample.
+    unmeasured: u32,
+    /// Expiries since a packet was acknowledged.
     expiries: u32,
 }
 
@@ -111,6 +119,8 @@ const RTO_LOW_NANOS: u64 = 100_000;
 const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
+/// Number of expiries without a round-trip sample from which on only a sample ends the backoff.
+const EXPIRIES_UNMEASURED_MAX: u32 = 8;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u32 = 16;
 
@@ -133,6 +143,7 @@ impl AdaptiveRto {
     /// 2). Returns the round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
+        (self.backoff, self.unmeasured) = (0, 0);
         let rtt = now.nanos_since(timed.at);
         if self.srtt_nanos == 0 {
             (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
@@ -156,14 +167,18 @@ impl AdaptiveRto {
         self.timed = None;
     }
 
-    /// Ends the backoff, because packets were acknowledged: the next wait is a PTO without doubling.
+    /// Records that packets were acknowledged: the next expiry is a tail loss probe, after a PTO without doubling if a
+    /// round trip was measured recently.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
+        if self.unmeasured < EXPIRIES_UNMEASURED_MAX {
+            self.backoff = 0;
+        }
     }
 
-    /// Returns the time to wait before the next probe, in nanoseconds: the PTO, doubled for each probe since a packet
-    /// was acknowledged. `in_flight_pkts` selects the PTO before the first round-trip sample.
+    /// Returns the time to wait before the next probe, in nanoseconds: the PTO, doubled for each expiry of the backoff.
+    /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
@@ -172,7 +187,7 @@ impl AdaptiveRto {
             // each ACK rearms the timer.
             (2 * self.min_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
-        first << self.expiries.min(BACKOFF_MAX)
+        first << self.backoff.min(BACKOFF_MAX)
     }
 
     /// Records an expiry of [`AdaptiveRto::wait_nanos`] with `in_flight_pkts` packets in flight. Returns its kind.
@@ -183,6 +198,8 @@ impl AdaptiveRto {
             srtt => (srtt + 4 * self.rttvar_nanos).max(floor_nanos(in_flight_pkts)),
         };
         self.expiries += 1;
+        self.backoff = self.backoff.saturating_add(1);
+        self.unmeasured = self.unmeasured.saturating_add(1);
         match self.expiries {
             1 => Expiry::TailLossProbe,
             _ if waited_nanos < rto_nanos => Expiry::Pto,

@@ -70,8 +70,14 @@ impl SelectiveRepeat {
     /// Creates the state before the first send; `first` is the first PSN of the connection, `window_pkts`
     /// a power of two from [`WINDOW_PKTS_MIN`] to [`WINDOW_PKTS_MAX`].
     pub(crate) fn new(first: Psn, window_pkts: u32) -> Self {
+        Self::from_log(SentLog::new(first, window_pkts))
+    }
+
+    /// Creates the state with the packets of `log` sent.
+    pub(crate) fn from_log(log: SentLog) -> Self {
+        let first = log.una();
         SelectiveRepeat {
-            log: SentLog::new(first, window_pkts),
+            log,
             reordering_threshold_pkts: 0,
             raised_at: first,
             probes: [(first, 0); 2],

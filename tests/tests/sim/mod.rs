@@ -6,6 +6,7 @@ mod cost;
 mod errors;
 mod fairness;
 mod goodput;
+mod long_path;
 mod placement;
 mod plan;
 mod play;

@@ -8,14 +8,13 @@
 //! ```
 
 use super::events::ResponseEvent;
-use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
+use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
-use crate::recovery::sent_log::SentLog;
-use crate::recovery::{AckEvent, SelectiveEvent};
+use crate::recovery::{AckEvent, Answers, Recovery, SelectiveEvent};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
 /// State of queue pair and device that the completer needs to process a response.
@@ -26,8 +25,8 @@ pub(crate) struct Completer<'a> {
     pub una: Psn,
     /// Number of PSNs sent from `una` on.
     pub sent: u32,
-    /// State of each packet in the window under selective repeat; `None` under go-back-N.
-    pub selective: Option<&'a SentLog>,
+    /// State of the packets sent.
+    pub recovery: &'a Recovery,
     /// Path MTU, in bytes.
     pub mtu_bytes: u32,
     /// Memory regions of the device.
@@ -43,21 +42,22 @@ impl Completer<'_> {
     pub(crate) fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         if psn.index_in(self.una, self.sent).is_none() {
-            if self.selective.is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
+            if self.recovery.log().is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
                 // The PSN of a SACK is the expected PSN: `una + sent` if the responder has executed all requests sent.
                 return self.on_sack(packet);
             }
             self.counters.stale_responses += 1;
             let is_read_response = packet.info.operation == Operation::ReadResponse;
-            if is_read_response && self.selective.is_some_and(|log| log.is_retransmitted(psn)) {
+            if is_read_response && self.recovery.log().is_some_and(|log| log.is_retransmitted(psn)) {
                 return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
             }
-            return ResponseEvent::Ignored;
+            let is_below_una = psn.offset_from(self.una).is_some_and(|offset| offset < 0);
+            return if is_below_una { ResponseEvent::Stale } else { ResponseEvent::Ignored };
         }
         match (packet.info.operation, packet.aeth()) {
             (Operation::Acknowledge, Some(aeth)) => self.on_acknowledge(psn, aeth),
             (Operation::ReadResponse, _) => self.on_read_response(packet),
-            (Operation::SelectiveAcknowledge, _) if self.selective.is_some() => self.on_sack(packet),
+            (Operation::SelectiveAcknowledge, _) if self.recovery.log().is_some() => self.on_sack(packet),
             _ => self.ignore_opcode(),
         }
     }
@@ -92,7 +92,7 @@ impl Completer<'_> {
         };
         // Implied NAK: the peer sends the responses of a READ before a later ACK or NAK, so those missing were lost.
         // The retransmitted READ elicits the ACK or NAK anew.
-        if self.selective.is_some() {
+        if self.recovery.log().is_some() {
             let ack =
                 matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequenceError));
             if ack || self.outstanding.first_read_before(self.una, next).is_some() {
@@ -124,8 +124,24 @@ impl Completer<'_> {
                 self.counters.req_remote_operation_errors += 1;
                 failed(WcStatus::RemOpErr)
             }
-            Syndrome::Ack { .. } | Syndrome::Reserved(_) => ResponseEvent::Ack(AckEvent::Cumulative { next }),
+            Syndrome::Ack { .. } | Syndrome::Reserved(_) => {
+                ResponseEvent::Ack(AckEvent::Cumulative { next, answers: Answers::Any })
+            }
         }
+    }
+
+    /// Returns whether opcode and AETH are those of a response at `place`. If the PSN was requested more than once, a
+    /// request for a part of the READ may have begun or ended there, so FIRST, LAST and ONLY are valid, too.
+    fn is_response_valid(&self, packet: &Packet<'_>, place: &Place) -> bool {
+        let psn = packet.bth.psn;
+        let request = self.outstanding.request_of(place);
+        let (is_first, is_last) = (psn == request.first, psn.plus(1) == request.end());
+        let (starts, ends) = (packet.info.starts_message(), packet.info.ends_message());
+        let is_ack = packet.aeth().is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        is_ack
+            && starts >= is_first
+            && ends >= is_last
+            && ((starts, ends) == (is_first, is_last) || self.recovery.is_retransmitted(psn))
     }
 
     fn on_read_response(&mut self, packet: &Packet<'_>) -> ResponseEvent<'static> {
@@ -136,7 +152,7 @@ impl Completer<'_> {
             self.counters.stale_responses += 1;
             return ResponseEvent::Ignored;
         };
-        if let Some(log) = self.selective {
+        if let Some(log) = self.recovery.log() {
             if !log.is_response_missing(psn) {
                 self.counters.stale_responses += 1;
                 return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
@@ -147,11 +163,7 @@ impl Completer<'_> {
         }
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
-        let is_last = place.packet + 1 == place.span.packets;
-        // Under selective repeat a part of a READ may be retransmitted, whose last response is LAST or ONLY.
-        let ends = packet.info.ends_message();
-        let ends_right = if self.selective.is_some() { ends || !is_last } else { ends == is_last };
-        if packet.payload.len() != wanted_bytes as usize || !ends_right {
+        if packet.payload.len() != wanted_bytes as usize || !self.is_response_valid(packet, &place) {
             self.counters.bad_resp_err += 1;
             return ResponseEvent::Failed { next: psn, status: WcStatus::BadRespErr };
         }
@@ -160,11 +172,16 @@ impl Completer<'_> {
             return ResponseEvent::Failed { next: psn, status: WcStatus::LocProtErr };
         }
         self.counters.rcvd_bytes += u64::from(wanted_bytes);
-        if self.selective.is_some() {
+        if self.recovery.log().is_some() {
             let executed = self.outstanding.request_of(&place).end();
             return ResponseEvent::ReadResponse { psn, executed };
         }
-        ResponseEvent::Ack(AckEvent::Cumulative { next: psn.plus(1) })
+        let answers = match (place.packet + 1 == place.span.packets, packet.info.ends_message()) {
+            (true, _) => Answers::Any,
+            (false, true) => Answers::Probe,
+            (false, false) => Answers::First,
+        };
+        ResponseEvent::Ack(AckEvent::Cumulative { next: psn.plus(1), answers })
     }
 }
 

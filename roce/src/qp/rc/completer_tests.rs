@@ -18,7 +18,7 @@ use crate::queue::{
 };
 use crate::random::Random;
 use crate::recovery::sent_log::SentLog;
-use crate::recovery::{AckEvent, AckTime, SelectiveEvent};
+use crate::recovery::{AckEvent, AckTime, GoBackN, Recovery, SelectiveEvent, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::{NakCode, Opcode, Packet, SackEth, Syndrome};
 use std::sync::Arc;
@@ -82,6 +82,19 @@ impl Bench {
             log.on_read_executed(psn(row.una), sent, time);
         }
         row.acked.iter().for_each(|index| log.on_response(psn(*index), time));
+        let mut scheme = GoBackN::new(psn(row.una));
+        scheme.on_sent(sent);
+        if row.is_sent_twice {
+            scheme.on_timeout();
+            scheme.on_sent(sent);
+            log.retransmit(psn(row.una), sent);
+            log.on_sent(psn(row.una), sent, Instant::ZERO);
+        }
+        let recovery = if is_selective {
+            Recovery::SelectiveRepeat(Box::new(SelectiveRepeat::from_log(log)))
+        } else {
+            Recovery::GoBackN(scheme)
+        };
         // As the engine does, completes all work requests below una.
         while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(row.una)) <= Some(0)) {
             self.outstanding.pop();
@@ -92,7 +105,7 @@ impl Bench {
             outstanding: &mut self.outstanding,
             una: psn(row.una),
             sent,
-            selective: is_selective.then_some(&log),
+            recovery: &recovery,
             mtu_bytes: MTU_BYTES,
             memory: &self.memory,
             pd: PD,
@@ -112,6 +125,7 @@ impl Bench {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Ignored,
+    Stale,
     /// Go-back-N: all PSNs below this index are acknowledged.
     Acked(i32),
     /// Go-back-N: all PSNs below this index are acknowledged, and the one of this index was lost.
@@ -134,7 +148,8 @@ impl Event {
         use super::harness::index_of;
         match event {
             ResponseEvent::Ignored => Event::Ignored,
-            ResponseEvent::Ack(AckEvent::Cumulative { next }) => Event::Acked(index_of(next)),
+            ResponseEvent::Stale => Event::Stale,
+            ResponseEvent::Ack(AckEvent::Cumulative { next, .. }) => Event::Acked(index_of(next)),
             ResponseEvent::Ack(AckEvent::Lost { next }) => Event::Lost(index_of(next)),
             ResponseEvent::Selective(SelectiveEvent::Executed { next }) => Event::Executed(index_of(next)),
             ResponseEvent::Selective(SelectiveEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
@@ -148,7 +163,7 @@ impl Event {
     }
 }
 
-use Event::{Acked, Duplicate, Executed, Failed, Ignored, Lost, Response, Rnr, Sack};
+use Event::{Acked, Duplicate, Executed, Failed, Ignored, Lost, Response, Rnr, Sack, Stale};
 
 struct Row {
     name: &'static str,
@@ -157,6 +172,8 @@ struct Row {
     una: i32,
     /// Selective repeat: indices of the READ responses received above una.
     acked: &'static [i32],
+    /// All packets from una on were sent twice.
+    is_sent_twice: bool,
     response: Pkt,
     go_back_n: Event,
     selective: Event,
@@ -170,6 +187,7 @@ const ROW: Row = Row {
     rule: "",
     una: 0,
     acked: &[],
+    is_sent_twice: false,
     response: ack(0),
     go_back_n: Ignored,
     selective: Ignored,
@@ -242,10 +260,10 @@ const ACKS: &[Row] = &[
     Row { name: "ACK of the last PSN sent, a READ's", una: 7, response: ack(7), go_back_n: Lost(7),
           selective: Executed(8),
           counters: [IMPLIED, ""], ..ROW },
-    Row { name: "stale: below una", rule: "9.7.5.1.7", una: 4, response: ack(3), counters: STALE, ..ROW },
-    Row { name: "stale: half the circle below una", una: 4, response: ack(4 - (1 << 23) + 1), counters: STALE, ..ROW },
+    Row { name: "stale: below una", rule: "9.7.5.1.7", una: 4, response: ack(3), counters: STALE, go_back_n: Stale, selective: Stale, ..ROW },
+    Row { name: "stale: half the circle below una", una: 4, response: ack(4 - (1 << 23) + 1), counters: STALE, go_back_n: Stale, selective: Stale, ..ROW },
     Row { name: "never sent", una: 4, response: ack(8), counters: STALE, ..ROW },
-    Row { name: "nothing in flight", una: 8, response: ack(7), counters: STALE, ..ROW },
+    Row { name: "nothing in flight", una: 8, response: ack(7), counters: STALE, go_back_n: Stale, selective: Stale, ..ROW },
     Row { name: "nothing in flight, the next PSN", una: 8, response: ack(8), counters: STALE, ..ROW },
 ];
 
@@ -291,7 +309,7 @@ const NAKS: &[Row] = &[
     Row { name: "reserved syndrome", response: aeth(0, Syndrome::Reserved(0x80)), counters: BAD_OPCODE, ..ROW },
     Row { name: "reserved NAK code behind a READ not answered", response: nak(5, NakCode::Reserved(31)),
           counters: BAD_OPCODE, ..ROW },
-    Row { name: "stale NAK", rule: "9.7.5.1.7", una: 4, response: nak(3, RemoteAccessError), counters: STALE, ..ROW },
+    Row { name: "stale NAK", rule: "9.7.5.1.7", una: 4, response: nak(3, RemoteAccessError), counters: STALE, go_back_n: Stale, selective: Stale, ..ROW },
     Row { name: "NAK of a PSN never sent", una: 4, response: nak(8, PsnSequenceError), counters: STALE, ..ROW },
     Row { name: "atomic acknowledge: none was sent", response: Pkt::new(Opcode::RC_ATOMIC_ACKNOWLEDGE, 0, 0),
           counters: BAD_OPCODE, ..ROW },
@@ -306,9 +324,9 @@ const READ_RESPONSES: &[Row] = &[
     Row { name: "a READ response acknowledges requests before", rule: "9.7.5.1.2", response: first(1),
           go_back_n: Acked(2),
           selective: Response(1, 4), ..ROW },
-    Row { name: "FIRST where a retransmitted READ continues", una: 2, response: first(2), go_back_n: Acked(3),
+    Row { name: "FIRST where a retransmitted READ continues", una: 2, is_sent_twice: true, response: first(2), go_back_n: Acked(3),
           selective: Response(2, 4), ..ROW },
-    Row { name: "ONLY where a retransmitted READ ends", una: 3, response: Pkt::new(ONLY, 3, 100), go_back_n: Acked(4),
+    Row { name: "ONLY where a retransmitted READ ends", una: 3, is_sent_twice: true, response: Pkt::new(ONLY, 3, 100), go_back_n: Acked(4),
           selective: Response(3, 4), ..ROW },
     Row { name: "a response above a gap", rule: "9.7.6", una: 1, response: middle(2), go_back_n: Lost(1),
           selective: Response(2, 4),
@@ -316,7 +334,7 @@ const READ_RESPONSES: &[Row] = &[
     Row { name: "a response of the next READ", rule: "9.7.6", una: 2, response: Pkt::new(ONLY, 7, 8),
           go_back_n: Lost(2),
           selective: Response(7, 8), counters: [IMPLIED, ""], ..ROW },
-    Row { name: "a response received before", rule: "9.7.5.1.7", una: 2, response: first(1), counters: STALE, ..ROW },
+    Row { name: "a response received before", rule: "9.7.5.1.7", una: 2, response: first(1), counters: STALE, go_back_n: Stale, selective: Stale, ..ROW },
     Row { name: "a response received before, above a gap", una: 1, acked: &[2], response: middle(2),
           go_back_n: Lost(1), selective: Duplicate(2),
           counters: [IMPLIED, "stale_responses"], ..ROW },
@@ -339,9 +357,24 @@ const READ_RESPONSES: &[Row] = &[
           counters: BAD_RESPONSE, ..ROW },
     Row { name: "MIDDLE at the end of the READ", una: 3, response: Pkt::new(MIDDLE, 3, 100), go_back_n: bad_response(3),
           selective: bad_response(3), counters: BAD_RESPONSE, ..ROW },
-    Row { name: "LAST before the end: of a part under selective repeat", una: 2, response: last(2, 256),
-          go_back_n: bad_response(2),
-          selective: Response(2, 4), counters: ["bad_resp_err", ""], ..ROW },
+    Row { name: "LAST before the end of a READ", una: 2, response: last(2, 256), go_back_n: bad_response(2),
+          selective: bad_response(2), counters: BAD_RESPONSE, ..ROW },
+    Row { name: "LAST where a retransmitted part ends", una: 2, is_sent_twice: true, response: last(2, 256),
+          go_back_n: Acked(3), selective: Response(2, 4), ..ROW },
+    Row { name: "FIRST twice", una: 2, response: first(2), go_back_n: bad_response(2), selective: bad_response(2),
+          counters: BAD_RESPONSE, ..ROW },
+    Row { name: "MIDDLE at the first PSN", una: 1, response: middle(1), go_back_n: bad_response(1),
+          selective: bad_response(1), counters: BAD_RESPONSE, ..ROW },
+    Row { name: "MIDDLE at the first PSN of a retransmitted READ", una: 1, is_sent_twice: true, response: middle(1),
+          go_back_n: bad_response(1), selective: bad_response(1), counters: BAD_RESPONSE, ..ROW },
+    Row { name: "ONLY for a READ of several responses", una: 1, response: Pkt::new(ONLY, 1, MTU_BYTES),
+          go_back_n: bad_response(1), selective: bad_response(1), counters: BAD_RESPONSE, ..ROW },
+    Row { name: "FIRST with a NAK", una: 1,
+          response: Pkt { syndrome: Syndrome::Nak(RemoteAccessError), ..first(1) }, go_back_n: bad_response(1),
+          selective: bad_response(1), counters: BAD_RESPONSE, ..ROW },
+    Row { name: "ONLY with a reserved syndrome", una: 7,
+          response: Pkt { syndrome: Syndrome::Reserved(0x80), ..Pkt::new(ONLY, 7, 8) }, go_back_n: bad_response(7),
+          selective: bad_response(7), counters: BAD_RESPONSE, ..ROW },
 ];
 
 #[rustfmt::skip]
@@ -354,7 +387,7 @@ const SACKS: &[Row] = &[
     Row { name: "SACK with nothing in flight", una: 8, response: sack(8, 1), selective: Sack(8),
           counters: ["stale_responses", ""], ..ROW },
     Row { name: "SACK beyond all that was sent", response: sack(9, 1), counters: STALE, ..ROW },
-    Row { name: "SACK below una", una: 4, response: sack(3, 1), counters: STALE, ..ROW },
+    Row { name: "SACK below una", una: 4, response: sack(3, 1), counters: STALE, go_back_n: Stale, ..ROW },
     Row { name: "SACK of another version", response: sack(0, 2), counters: BAD_OPCODE, ..ROW },
     Row { name: "SACK of another version, all received", response: sack(8, 0),
           counters: ["stale_responses", "bad_opcode_dropped"], ..ROW },

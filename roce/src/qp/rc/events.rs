@@ -9,6 +9,8 @@ use crate::recovery::{AckEvent, SelectiveEvent};
 pub(crate) enum ResponseEvent<'p> {
     /// The response was dropped; it does not change the state of the requester.
     Ignored,
+    /// The response is to a request that is acknowledged already.
+    Stale,
     /// Under go-back-N: the response acknowledges packets, or shows a loss.
     Ack(AckEvent),
     /// Under selective repeat: the response acknowledges packets, or is a duplicate.

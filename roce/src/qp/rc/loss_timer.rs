@@ -3,8 +3,7 @@
 //!
 //! ```text
 //!   wait expired            selective repeat               improved go-back-N
-//!   PTO                     retransmit the last packet     retransmit the oldest packet; if an ACK then
-//!                                                          acknowledges only this packet, retransmit all after it
+//!   PTO                     retransmit the last packet     retransmit the oldest packet: `Probe`
 //!   2 PTO, 4 PTO, ..        retransmit the oldest packet   as after PTO
 //!   2 PTO, .. if >= RTO     both: retransmit as after 2 PTO, and report a loss to congestion control
 //!   local ACK timeout       both: retransmit as above, and use up a retry; if none is left, fail the work request
@@ -13,8 +12,36 @@
 use super::outstanding::Outstanding;
 use crate::psn::Psn;
 use crate::recovery::sent_log::SentLog;
-use crate::recovery::{AdaptiveRto, Expiry, LossWindow, Recovery, RetransmitTimer};
+use crate::recovery::{
+    AckEvent, AckResult, AdaptiveRto, Answers, Expiry, GoBackN, LossWindow, Recovery, RetransmitTimer,
+};
 use crate::time::Instant;
+
+/// Probe of improved go-back-N: una is retransmitted alone, then the ACK decides on the packets above una.
+///
+/// ```text
+///   ACK after a probe                                  packets above the probe
+///   NAK                                                retransmitted from the PSN of the NAK
+///   acknowledges more than the probe                   in flight: a responder of go-back-N drops all above a gap
+///   acknowledges the probe alone,
+///     sooner than the shortest round trip              in flight: the ACK is that of the first transmission (Eifel, RFC 3522)
+///     before the first round-trip sample               in flight, unless the timer expires before the next ACK (F-RTO, RFC 5682)
+///     otherwise                                        retransmitted, unless the next ACK is sooner than a round trip
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    None,
+    /// The probe was sent at `at`, and no ACK arrived since.
+    InFlight {
+        at: Instant,
+    },
+    /// Before the first round-trip sample, the probe alone was acknowledged.
+    Answered,
+    /// The packets above the probe are retransmitted from `at` on.
+    Retransmitting {
+        at: Instant,
+    },
+}
 
 /// Timer for probes, RTO and local ACK timeout of a requester, and the loss window of improved go-back-N.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +58,8 @@ pub(super) struct LossTimer {
     last_rx_at: Option<Instant>,
     /// Time at which the last packet with AckReq was sent.
     last_ack_req_at: Instant,
-    /// Under improved go-back-N: a probe is in flight.
-    is_probing: bool,
+    /// Under improved go-back-N.
+    probe: Probe,
 }
 
 impl LossTimer {
@@ -46,7 +73,7 @@ impl LossTimer {
             last_progress_at: Instant::ZERO,
             last_rx_at: None,
             last_ack_req_at: Instant::ZERO,
-            is_probing: false,
+            probe: Probe::None,
         }
     }
 
@@ -56,10 +83,43 @@ impl LossTimer {
         self.end_probe();
     }
 
-    /// Ends the probe of improved go-back-N: the loss window applies again. Returns whether a probe was in flight.
-    fn end_probe(&mut self) -> bool {
+    /// Ends the probe of improved go-back-N: the loss window applies again. Returns the probe.
+    fn end_probe(&mut self) -> Probe {
         self.in_flight_pkts_max = self.loss_window.window_pkts();
-        std::mem::take(&mut self.is_probing)
+        std::mem::replace(&mut self.probe, Probe::None)
+    }
+
+    /// Returns whether the next packet is the probe of improved go-back-N.
+    pub(super) fn is_probing(&self) -> bool {
+        matches!(self.probe, Probe::InFlight { .. })
+    }
+
+    /// Decides by an ACK whether the packets above the probe are in flight. Cancels the round-trip measurement unless
+    /// the ACK is that of the first transmission, because the timed packet may have been retransmitted (Karn's
+    /// algorithm, RFC 6298 section 3).
+    fn on_probe_acked(
+        &mut self,
+        scheme: &mut GoBackN,
+        probe: Probe,
+        (newly_acked_pkts, answers): (u32, Answers),
+        now: Instant,
+    ) {
+        let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
+        let is_alone = newly_acked_pkts == 1 || probe == Probe::Retransmitting { at };
+        // A quarter, because the shortest round trip measured may contain the wait behind packets of this queue pair.
+        let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
+        let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
+        if !is_first {
+            self.rto.cancel();
+        }
+        let has_samples = self.rto.min_nanos() > 0;
+        if is_first || (answers == Answers::Any && (!is_alone || !has_samples)) {
+            scheme.undo_timeout();
+        }
+        if answers == Answers::Any && is_alone && scheme.sent() > 0 {
+            let is_doubtful = is_first || !has_samples;
+            self.probe = if is_doubtful { Probe::Answered } else { Probe::Retransmitting { at: now } };
+        }
     }
 
     /// Records that `psn` was sent, after which `unacked_pkts` are in flight. If the timer is stopped, arms it. If the
@@ -121,21 +181,27 @@ impl LossTimer {
         self.last_rx_at = Some(now);
     }
 
+    /// Records a response to a packet that is acknowledged already: the peer answers, so an armed timer is rearmed from
+    /// this time on when it expires.
+    pub(super) fn on_stale_response(&mut self, now: Instant) {
+        self.last_rx_at = Some(now);
+    }
+
     /// Arms the timer for the probe timeout, but not beyond the local ACK timeout since the last progress.
     pub(super) fn arm(&mut self, unacked_pkts: u32, now: Instant) {
         self.last_rx_at = None;
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
-    /// Updates loss window, probe and timer after an ACK or NAK under improved go-back-N; if `lost`, retransmission
-    /// begins at una. Returns the round trip of the timed packet in nanoseconds, if that packet is acknowledged.
+    /// Updates loss window, probe and timer after `event`, whose effect is `result`, under improved go-back-N. Returns the round trip of the timed packet in nanoseconds, if that packet is acknowledged.
     pub(super) fn on_ack_result(
         &mut self,
         recovery: &mut Recovery,
-        newly_acked_pkts: u32,
-        lost: bool,
+        event: AckEvent,
+        result: AckResult,
         now: Instant,
     ) -> Option<u64> {
+        let AckResult { newly_acked_pkts, lost } = result;
         if newly_acked_pkts == 0 && !lost {
             // READ responses behind a lost one still arrive, each an implied NAK, so a probe is not due yet.
             if self.timer.deadline().is_some() {
@@ -144,12 +210,14 @@ impl LossTimer {
             return None;
         }
         self.loss_window.on_ack_event(newly_acked_pkts, recovery.sent(), lost);
-        if self.end_probe() {
-            match recovery {
-                Recovery::GoBackN(scheme) if newly_acked_pkts > 1 && !lost => scheme.undo_timeout(),
-                // The timed packet is retransmitted, so it is not measured (Karn's algorithm, RFC 6298 section 3).
-                _ => self.rto.cancel(),
+        let probe = self.end_probe();
+        match (recovery as &mut Recovery, event) {
+            (Recovery::GoBackN(scheme), AckEvent::Cumulative { answers, .. }) => {
+                self.on_probe_acked(scheme, probe, (newly_acked_pkts, answers), now);
             }
+            // The NAK may be that of the probe, so the timed packet is not measured (Karn's algorithm).
+            _ if probe != Probe::None => self.rto.cancel(),
+            _ => {}
         }
         let rtt_nanos = self.take_rtt_sample(recovery, lost, now);
         if newly_acked_pkts > 0 {
@@ -205,16 +273,20 @@ impl LossTimer {
     }
 
     /// Marks the packets of a probe for retransmission, after the timer expired. Returns the kind of the expiry.
-    pub(super) fn on_expired(&mut self, recovery: &mut Recovery, outstanding: &mut Outstanding) -> Expiry {
+    pub(super) fn on_expired(
+        &mut self,
+        recovery: &mut Recovery,
+        outstanding: &mut Outstanding,
+        now: Instant,
+    ) -> Expiry {
         let expiry = self.rto.on_expired(recovery.unacked());
         match recovery {
             Recovery::GoBackN(scheme) => {
                 scheme.on_timeout();
-                if self.rto.timed() == Some(scheme.una()) {
-                    self.rto.cancel();
+                if self.end_probe() != Probe::Answered {
+                    self.probe = Probe::InFlight { at: now };
+                    self.in_flight_pkts_max = 1;
                 }
-                self.is_probing = true;
-                self.in_flight_pkts_max = 1;
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, outstanding);

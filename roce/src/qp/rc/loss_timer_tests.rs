@@ -24,7 +24,7 @@ use crate::counters::QpCounters;
 use crate::qp::ConnAttr;
 use crate::queue::{Doorbells, SendQueueSize, WcStatus, send_queue};
 use crate::recovery::SelectiveEvent;
-use crate::recovery::{AckEvent, Recovery, RecoveryScheme};
+use crate::recovery::{AckEvent, Answers, Recovery, RecoveryScheme};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
@@ -118,6 +118,7 @@ impl Sender {
             let place = self.outstanding.find(recovery.next_psn()).expect("it was sent before");
             let (next, request) = (recovery.next_psn(), self.outstanding.request_of(&place));
             let part_pkts = match recovery {
+                Recovery::GoBackN(_) if self.requester.loss_timer.is_probing() => 1,
                 Recovery::GoBackN(_) => request.end().distance_from(next),
                 Recovery::SelectiveRepeat(scheme) => scheme.read_part(next, request),
             };
@@ -133,7 +134,7 @@ impl Sender {
     }
 
     fn is_selective(&self) -> bool {
-        self.requester.selective().is_some()
+        self.requester.recovery().log().is_some()
     }
 
     fn ack(&mut self, next: i32) {
@@ -141,16 +142,16 @@ impl Sender {
         self.respond(if self.is_selective() {
             ResponseEvent::Selective(SelectiveEvent::Executed { next })
         } else {
-            ResponseEvent::Ack(AckEvent::Cumulative { next })
+            ResponseEvent::Ack(AckEvent::Cumulative { next, answers: Answers::Any })
         });
     }
 
-    fn response(&mut self, at: i32) {
+    fn response(&mut self, at: i32, answers: Answers) {
         let place = self.outstanding.find(psn(at)).expect("it was requested");
         self.respond(if self.is_selective() {
             ResponseEvent::ReadResponse { psn: psn(at), executed: place.span.end() }
         } else {
-            ResponseEvent::Ack(AckEvent::Cumulative { next: psn(at + 1) })
+            ResponseEvent::Ack(AckEvent::Cumulative { next: psn(at + 1), answers })
         });
     }
 
@@ -181,7 +182,10 @@ impl Sender {
             ("nak", [next]) if self.is_selective() => self.ack(*next),
             ("nak", [next]) => self.respond(ResponseEvent::Ack(AckEvent::Lost { next: psn(*next) })),
             ("sack", [next, buffered @ ..]) => self.sack(*next, buffered),
-            ("resp", [at]) => self.response(*at),
+            ("resp", [at]) => self.response(*at, Answers::Any),
+            ("first", [at]) => self.response(*at, Answers::First),
+            ("part", [at]) => self.response(*at, Answers::Probe),
+            ("stale", []) => self.respond(ResponseEvent::Stale),
             ("rnr", [at, wait]) => {
                 let wait_nanos = 1000 * u64::from(wait.unsigned_abs());
                 self.respond(ResponseEvent::RnrNak { next: psn(*at), wait_nanos });
@@ -268,10 +272,49 @@ const PROBES: &[Row] = &[
           steps: &[("0 send 2", "100"), ("100 time", "300 >1"), ("100 out", "300"), ("150 ack 1", "250"),
                    ("250 time", "450 >1")],
           counters: "tail_probes 2", ..ROW },
+    Row { name: "an ACK of the probe alone before a sample: the rest is retransmitted when the timer expires",
+          schemes: &[IMPROVED],
+          steps: &[("0 send 3", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"), ("150 ack 1", "250"),
+                   ("250 time", "450 >1"), ("250 out", "450")],
+          counters: "tail_probes 2", ..ROW },
+    Row { name: "an ACK of the probe alone before a sample, and another ACK: nothing was lost", schemes: &[IMPROVED],
+          steps: &[("0 send 3", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"), ("150 ack 1", "250"),
+                   ("160 ack 2", "260"), ("260 time", "460 >2"), ("260 out", "460")],
+          counters: "tail_probes 2", ..ROW },
     Row { name: "an ACK of the probe alone: the rest is retransmitted", schemes: &[IMPROVED],
-          steps: &[("0 send 3", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"), ("150 ack 1", "250 >1"),
-                   ("150 out", "250")],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 3", "180"), ("180 time", "340 >1"),
+                   ("180 out", "340 >2"), ("200 ack 2", "280 >2"), ("200 out", "280")],
           counters: "tail_probes", ..ROW },
+    Row { name: "an ACK of the probe alone, early: that of the first transmission", schemes: &[IMPROVED],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 3", "180"), ("180 time", "340 >1"),
+                   ("180 out", "340 >2"), ("184.999 ack 2", "264.999"), ("264.999 time", "424.999 >2"),
+                   ("264.999 out", "424.999")],
+          counters: "tail_probes 2", ..ROW },
+    Row { name: "an early ACK after the rest was retransmitted: no further packet", schemes: &[IMPROVED],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "180"), ("180 time", "340 >1"),
+                   ("180 out", "340 >2"), ("200 ack 2", "280 >2"), ("201 ack 3", "281")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "a probe of a READ requests one response, whose opcode tells it from the first", schemes: &[IMPROVED],
+          steps: &[("0 read 4", "320"), ("320 time", "520 >0"), ("320 out", "520 >1"), ("340 part 0", "440 >1"),
+                   ("340 out", "440"), ("350 first 1", "450")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "FIRST after a probe: nothing was lost, and the round trip is measured", schemes: &[IMPROVED],
+          steps: &[("0 read 4", "320"), ("320 time", "520 >0"), ("320 out", "520 >1"), ("400 first 0", "1448.576"),
+                   ("410 resp 3", "-"), ("500 send 1", "1548.576")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "a stale response: the timer is rearmed when it expires", schemes: &[IMPROVED, SELECTIVE],
+          steps: &[("0 send 1", "100"), ("90 stale", "100"), ("100 time", "190"), ("190 time", "390 >0")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "after 8 expiries without a sample, an ACK does not end the backoff", schemes: &[IMPROVED, SELECTIVE],
+          timeout: TIMEOUT_NEVER,
+          steps: &[("0 send 1", "100"), ("100 time", "300 >0"), ("100 out", "300"), ("300 time", "700 >0"),
+                   ("300 out", "700"), ("700 time", "1500 >0"), ("700 out", "1500"), ("1500 time", "3100 >0"),
+                   ("1500 out", "3100"), ("3100 time", "6300 >0"), ("3100 out", "6300"), ("6300 time", "12700 >0"),
+                   ("6300 out", "12700"), ("12700 time", "25500 >0"), ("12700 out", "25500"),
+                   ("20000 ack 1", "-"), ("20000 send 1", "20100"), ("20100 time", "20300 >1"),
+                   ("20100 out", "20300"), ("20200 ack 2", "-"), ("20300 send 1", "20500"),
+                   ("20450 ack 3", "-"), ("20500 send 1", "21100")],
+          counters: "tail_probes 5, roce_adp_retrans_to 3", ..ROW },
     Row { name: "an ACK of more than the probe: nothing was lost", schemes: &[IMPROVED],
           steps: &[("0 send 3", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"), ("150 ack 2", "250")],
           counters: "tail_probes", ..ROW },

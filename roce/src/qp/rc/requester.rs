@@ -12,13 +12,17 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::sent_log::SentLog;
-use crate::recovery::{AckEvent, AckResult, AckTime, Expiry, Recovery, RecoveryScheme, SelectiveEvent};
+use crate::recovery::{
+    AckEvent, AckResult, AckTime, Answers, Expiry, Recovery, RecoveryScheme, SelectiveEvent,
+};
 use crate::time::Instant;
 use crate::wire::{FrameParts, Opcode, RecvEth};
 
 /// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
+
+/// Responses that a probe of a READ requests under improved go-back-N.
+const PROBE_PKTS: u32 = 1;
 
 /// Value of `rnr_retry` that permits any number of RNR NAKs.
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -164,13 +168,8 @@ impl Requester {
         (self.recovery.una(), self.recovery.sent())
     }
 
-    /// Returns the state of selective repeat; `None` under go-back-N.
-    #[inline]
-    pub(crate) fn selective(&self) -> Option<&SentLog> {
-        match &self.recovery {
-            Recovery::GoBackN(_) => None,
-            Recovery::SelectiveRepeat(scheme) => Some(scheme.log()),
-        }
+    pub(crate) fn recovery(&self) -> &Recovery {
+        &self.recovery
     }
 
     /// Returns the time by which an acknowledgement at `now` is judged.
@@ -241,10 +240,11 @@ impl Requester {
                 return TxOutcome::Done;
             }
             let Some(wqe) = outstanding.wqe(place.index) else { return TxOutcome::Done };
-            let is_numbered = self.selective().is_some();
+            let is_numbered = self.recovery.log().is_some();
             let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
             let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_numbered);
-            let is_part = is_numbered && part.opcode == Opcode::RC_RDMA_READ_REQUEST;
+            let is_part =
+                part.opcode == Opcode::RC_RDMA_READ_REQUEST && (is_numbered || self.loss_timer.is_probing());
             if is_part {
                 let Some(span) = self.read_span(outstanding, psn, place) else { return TxOutcome::Done };
                 part.limit_read(span, mtu_bytes);
@@ -257,7 +257,7 @@ impl Requester {
                     return TxOutcome::Done;
                 }
             }
-            if is_part && !self.recovery.is_retransmission() {
+            if is_part && is_numbered && !self.recovery.is_retransmission() {
                 outstanding.on_read_sent();
             }
             self.account_for(psn, &part, tx);
@@ -276,7 +276,7 @@ impl Requester {
         let request = outstanding.request_of(&place);
         let span = request.end().distance_from(psn);
         match &self.recovery {
-            Recovery::GoBackN(_) => Some(span),
+            Recovery::GoBackN(_) => Some(PROBE_PKTS),
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => {
                 Some(scheme.read_part(psn, request))
             }
@@ -352,7 +352,8 @@ impl Requester {
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let recveth = self
-            .selective()
+            .recovery
+            .log()
             .is_some()
             .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
         let headers = |parts: &mut FrameParts<'_>| {
@@ -421,6 +422,10 @@ impl Requester {
     ) -> Option<WcStatus> {
         match outcome {
             ResponseEvent::Ignored => None,
+            ResponseEvent::Stale => {
+                self.loss_timer.on_stale_response(now);
+                None
+            }
             ResponseEvent::Ack(event) => self.on_ack_event(now, event, counters),
             ResponseEvent::ReadResponse { psn, executed } => {
                 self.on_read_response(now, psn, executed, outstanding, counters);
@@ -544,7 +549,8 @@ impl Requester {
         let time = self.ack_time(now);
         match &mut self.recovery {
             Recovery::GoBackN(scheme) => {
-                scheme.on_ack_event(AckEvent::Cumulative { next }).newly_acked_pkts > 0
+                let acked = AckEvent::Cumulative { next, answers: Answers::Any };
+                scheme.on_ack_event(acked).newly_acked_pkts > 0
             }
             Recovery::SelectiveRepeat(scheme) => {
                 let is_news = scheme.on_executed(next, outstanding, time);
@@ -560,7 +566,7 @@ impl Requester {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
         let result = scheme.on_ack_event(event);
         let rtt_nanos = if self.config.recovery.is_adaptive() {
-            self.loss_timer.on_ack_result(&mut self.recovery, result.newly_acked_pkts, result.lost, now)
+            self.loss_timer.on_ack_result(&mut self.recovery, event, result, now)
         } else if result.newly_acked_pkts > 0 || result.lost {
             // With nothing in flight the timer stops; the next packet sent arms it.
             if self.recovery.unacked() > 0 {
@@ -651,7 +657,7 @@ impl Requester {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             // Under selective repeat the end of the RNR wait is progress: restores the retry count, rearms the timer.
-            if self.selective().is_some() && self.recovery.sent() > 0 {
+            if self.recovery.log().is_some() && self.recovery.sent() > 0 {
                 self.on_progress(now);
                 self.loss_timer.rearm(&self.recovery, now);
             }
@@ -686,7 +692,7 @@ impl Requester {
                 return Some(failed);
             }
         }
-        if self.loss_timer.on_expired(&mut self.recovery, outstanding) == Expiry::Rto {
+        if self.loss_timer.on_expired(&mut self.recovery, outstanding, now) == Expiry::Rto {
             self.congestion.on_loss(now);
             counters.roce_adp_retrans_to += 1;
         } else {

@@ -1,0 +1,111 @@
+//! Paths of 1 us to 100 ms without loss: a scheme that has not yet measured the round trip retransmits a few packets
+//! until it has, and none from then on.
+
+use netsim::LinkConfig;
+use roce::congestion::CongestionScheme;
+use roce::qp::{ConnAttr, PathMtu};
+use roce::queue::WcStatus;
+use roce::recovery::RecoveryScheme;
+use tests::pair::{Op, Pair, PairConfig, conn};
+
+const PATH_MTU: PathMtu = PathMtu::Mtu1024;
+/// 4.096 us * 2^18: a second, more than any round trip here.
+const TIMEOUT: u8 = 18;
+const MESSAGES: u32 = 30;
+const LEN_BYTES: [u32; 2] = [64, 16 * 1024];
+const DEPTHS: [u32; 3] = [1, 4, 30];
+const DELAYS_NANOS: [u64; 5] = [1_000, 100_000, 500_000, 10_000_000, LONGEST_NANOS];
+/// With one depth and length alone, because a run takes half a second of real time.
+const LONGEST_NANOS: u64 = 100_000_000;
+/// Probes after which only a round-trip sample ends the backoff, and then after waits of 100 us, doubled each time, until
+/// the wait exceeds the longest round trip.
+const PROBES_MAX: u64 = 8 + 12;
+
+const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
+/// Schemes of requester and responder.
+const SCHEMES: [(RecoveryScheme, RecoveryScheme); 4] = [
+    (RecoveryScheme::GoBackN, RecoveryScheme::GoBackN),
+    (RecoveryScheme::ImprovedGoBackN, RecoveryScheme::GoBackN),
+    (RecoveryScheme::ImprovedGoBackN, RecoveryScheme::ImprovedGoBackN),
+    (SELECTIVE, SELECTIVE),
+];
+
+/// Packets that the requester and the responder sent, and the time that all messages took.
+fn run(
+    op: Op,
+    len_bytes: u32,
+    depth: u32,
+    delay_nanos: u64,
+    schemes: (RecoveryScheme, RecoveryScheme),
+) -> [u64; 3] {
+    let conn = ConnAttr {
+        path_mtu: PATH_MTU,
+        congestion: Some(CongestionScheme::Window { window_pkts: 256 }),
+        timeout: TIMEOUT,
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 16,
+        recovery: schemes.0,
+        ..conn()
+    };
+    let mut pair = Pair::new(&PairConfig {
+        link: LinkConfig {
+            rate_bits_per_sec: 100_000_000_000,
+            propagation_nanos: delay_nanos,
+            queue_bytes_max: 1 << 24,
+        },
+        peer_recovery: Some(schemes.1),
+        ..PairConfig::of(conn)
+    });
+    let start_nanos = pair.world.now_nanos();
+    let before = [0, 1].map(|link| pair.left(link));
+    for number in 0..MESSAGES {
+        if op == Op::Send {
+            pair.post_recv(1, u64::from(number), len_bytes);
+        }
+        pair.post_send(0, u64::from(number), op, len_bytes);
+        pair.run_until_completions(0, (number + 1).saturating_sub(depth - 1) as usize);
+    }
+    pair.run_until_completions(0, MESSAGES as usize);
+    let nanos = pair.world.now_nanos() - start_nanos;
+    pair.settle();
+    assert!(pair.ends[0].sent.iter().all(|done| done.status == WcStatus::Success));
+    let [requests, responses] = [0, 1].map(|link| pair.left(link) - before[link]);
+    [requests, responses, nanos]
+}
+
+#[test]
+fn nothing_lost_is_nothing_retransmitted() {
+    let mut wrong = Vec::new();
+    for op in [Op::Send, Op::Write, Op::Read] {
+        for len_bytes in LEN_BYTES {
+            let packets = u64::from(MESSAGES * len_bytes.div_ceil(PATH_MTU.bytes()));
+            for depth in DEPTHS {
+                for delay_nanos in DELAYS_NANOS {
+                    if delay_nanos == LONGEST_NANOS && (len_bytes, depth) != (LEN_BYTES[0], DEPTHS[1]) {
+                        continue;
+                    }
+                    for schemes in SCHEMES {
+                        let [requests, responses, nanos] = run(op, len_bytes, depth, delay_nanos, schemes);
+                        let data = if op == Op::Read { responses } else { requests };
+                        let again = data.saturating_sub(packets);
+                        // A probe of a READ that the responder may not have received requests all responses under
+                        // selective repeat.
+                        let is_whole = op == Op::Read && schemes.0 == SELECTIVE;
+                        let probe_pkts = if is_whole { packets / u64::from(MESSAGES) } else { 1 };
+                        if again > PROBES_MAX * probe_pkts {
+                            wrong.push(format!(
+                                "{op:?} of {len_bytes} bytes, depth {depth}, {} us one way, {} with {}: {again} of \
+                                 {packets} again, {} us",
+                                delay_nanos / 1000,
+                                schemes.0,
+                                schemes.1,
+                                nanos / 1000
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
+}
