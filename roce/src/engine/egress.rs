@@ -1,5 +1,5 @@
 //! Transmission: scheduled queue pairs send in round-robin order, each at most a quantum of packets, first responses,
-//! then requests. If READ responses used up the quantum before requests, requests are first in the next quantum.
+//! then requests. If READ responses used up the quantum of a queue pair, its next quantum starts with requests.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event, Outgoing};
@@ -8,8 +8,6 @@ use crate::qp::QpState;
 use crate::qp::rc::requester::{TxContext, TxOutcome};
 
 impl<P: Port> Engine<P> {
-    /// Transmits for scheduled queue pairs until the budget is used up or the port has no transmit buffer. Returns the
-    /// number of packets sent.
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
@@ -82,7 +80,7 @@ impl<P: Port> Engine<P> {
         {
             self.timers.no_later_than(slot, at);
         }
-        // After `Done` and `Paced`, a post, a received packet or a timer schedules the queue pair again.
+        // After `Done` and `Paced`, the next post, received packet or timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
         if connection.requester.local_fault(&qp.outstanding).is_some() {

@@ -1,5 +1,3 @@
-//! Errors of creating and destroying objects.
-
 use crate::mem::RegisterError;
 
 /// Reason why an object was not created.
@@ -10,7 +8,7 @@ pub enum CreateError {
     TooMany {
         /// Kind of object.
         what: &'static str,
-        /// Largest number of this kind.
+        /// Largest number of objects of this kind.
         max: usize,
     },
     /// The value of an attribute is out of range.
@@ -34,7 +32,7 @@ pub enum CreateError {
 /// Reason why an object was not destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DestroyError {
-    /// No object has this number.
+    /// The device has no object with this number or key.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
     /// Other objects still use the object.

@@ -10,18 +10,18 @@ pub enum Event {
     Completion(CqId),
     /// A completion queue overflowed; the queue pairs of this completion queue went into error.
     CqError(CqId),
-    /// A queue pair went into error, because its completion queue overflowed, or because it sent a NAK remote
-    /// operational error.
+    /// A queue pair went into error, because its completion queue overflowed, or because it sent a NAK with the code
+    /// remote operational error.
     QpFatal(Qpn),
-    /// A queue pair sent a NAK invalid request and went into error.
+    /// A queue pair sent a NAK with the code invalid request and went into error.
     QpRequestError(Qpn),
-    /// A queue pair sent a NAK remote access error and went into error.
+    /// A queue pair sent a NAK with the code remote access error and went into error.
     QpAccessError(Qpn),
     /// A queue pair in RTR received its first request.
     CommunicationEstablished(Qpn),
     /// All work requests that a queue pair had started before SQD have completed.
     SendQueueDrained(Qpn),
-    /// Local catastrophic error (IBA 11.6.3): every later call fails. The owner of the engine reports this event after
-    /// a panic of a thread in the engine.
+    /// Local catastrophic error (IBA 11.6.3): every later call fails. Reported by the owner of the engine after a panic
+    /// of a thread that drove the engine.
     DeviceFatal,
 }

@@ -1,5 +1,5 @@
-//! Reception: ARP, neighbour discovery and ICMP frames are passed to the neighbour code; RoCE packets pass the header
-//! checks (`admit`) and the ICRC check (IBA 9.6) to the responder or the completer of their destination queue pair.
+//! Reception: RoCE packets pass the header checks (`admit`) and the ICRC check (IBA 9.6) to the responder or the
+//! completer of their queue pair. ARP, neighbour discovery and ICMP frames are passed to the module `neighbour`.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::RX_BURST_FRAMES;
@@ -17,21 +17,18 @@ use crate::queue::WcStatus;
 use crate::recovery::SelectiveEvent;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
-/// Action of the engine after the responder has processed a request.
 pub(super) enum Next {
     Nothing,
     /// The PSN is out of order: `on_out_of_order` processes the packet.
     OutOfOrder {
         first: bool,
     },
-    /// The engine buffers the frame.
     Buffer,
     /// The packet of the expected PSN is buffered or placed: `replay` executes that packet.
     Replay,
 }
 
 impl<P: Port> Engine<P> {
-    /// Receives one burst from the port. Returns the number of frames received.
     pub(super) fn receive(&mut self) -> usize {
         let mut frames = std::mem::take(&mut self.frames);
         self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
@@ -48,12 +45,11 @@ impl<P: Port> Engine<P> {
         count
     }
 
-    /// Processes a received frame. If it is to be buffered, returns the index (slot) of its queue pair, and its PSN.
-    /// Always inlined, with its callees on this path, because a function call takes a tenth of the processing time of a
-    /// packet.
+    /// Processes a received frame. If the frame is to be buffered, returns the index of its queue pair (slot) and its
+    /// PSN. Inlined, because a function call takes a tenth of the processing time of a packet.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) -> Option<(usize, Psn)> {
-        // The destination MAC is compared first, so that most frames to another MAC are dropped without parsing.
+        // Compares the destination MAC first, so that unicast frames to another MAC are dropped without parsing.
         if frame.first_chunk() != Some(&self.mac.0) {
             self.on_foreign_frame(frame);
             return None;
@@ -72,9 +68,9 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Processes a frame whose destination is not the port's own MAC: passes ARP, neighbour discovery and ICMP frames to
-    /// a multicast or broadcast MAC to the module `neighbour`, and drops all others. A RoCE packet to such a MAC is
-    /// dropped, because a reliable connection has one peer.
+    /// Processes a frame whose destination is not the port's own MAC. If its destination is a multicast or broadcast
+    /// MAC that the port receives, an ARP, neighbour discovery or ICMP frame is passed to the module `neighbour`. All
+    /// other frames are dropped, RoCE packets too, because a reliable connection has one peer.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {
@@ -132,7 +128,7 @@ impl<P: Port> Engine<P> {
             return None;
         }
         match self.on_request(slot, packet) {
-            // Only `on_out_of_order`, called below, returns `Next::Buffer` from the responder.
+            // `on_request` never returns `Next::Buffer`; `on_out_of_order`, called below, decides on buffering.
             Next::Nothing | Next::Buffer => None,
             Next::OutOfOrder { first } => self.on_out_of_order(slot, packet, frame_bytes, first),
             Next::Replay => {
@@ -224,9 +220,6 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// Completes acknowledged work requests. If `failed` is an error status, or if the oldest work request cannot be
-    /// sent (local fault), completes the oldest work request in error and puts the queue pair into error. Otherwise
-    /// arms the timer, reports a drained send queue, and schedules the queue pair.
     pub(super) fn after_requester(&mut self, slot: usize, failed: Option<WcStatus>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };
@@ -249,8 +242,7 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// Puts a queue pair into error, reports `event`, and drops the buffered packets. The work requests of the queue
-    /// pair are flushed from the next poll on.
+    /// Puts a queue pair into error. Its work requests are flushed from the next poll on.
     pub(super) fn enter_error(&mut self, slot: usize, event: Option<Event>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         if qp.state != QpState::Err {

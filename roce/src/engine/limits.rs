@@ -1,5 +1,5 @@
 //! Bounds of the engine, with their units. Relations between bounds, also those of lower modules, are checked at
-//! compile time. Bounds of the neighbour code are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
+//! compile time. Bounds of the module `neighbour` are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
 
 use crate::qp::rc::outstanding::MAX_OUTSTANDING_PSNS;
 use crate::qp::rc::responder::DUPLICATE_READS_MAX;
@@ -16,10 +16,8 @@ pub const TX_BUDGET_PKTS: u32 = 64;
 /// Largest number of packets that one queue pair sends before the next scheduled queue pair.
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
-/// Largest number of expired timer entries processed in one poll.
 pub(crate) const TIMERS_PER_POLL: usize = 16;
 
-/// Largest number of queue pairs in error that one poll flushes.
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
@@ -36,42 +34,40 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// A CE mark counts on a request within this number of PSNs of the expected PSN, and on a response at most this number
-/// below una: the largest window of selective repeat, so that CE marks on duplicates count too.
+/// Largest distance of a PSN from the expected PSN (requests) or below una (responses) at which a CE mark is counted.
+/// It is the largest window of selective repeat, so that CE marks on duplicates are counted.
 pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
 pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Largest number of frames in a device's reorder buffer, over all queue pairs. The port's pool lacks the buffers of
-/// these frames.
+/// Largest number of frames in a device's reorder buffer, over all queue pairs. Each occupies a buffer of the port's
+/// pool.
 pub const REORDER_FRAMES_MAX: usize = 4096;
 
-/// Largest number of copies of short frames in a device's reorder buffer. The buffers of these frames are returned to
-/// the port's pool.
+/// Largest number of copies of short frames in a device's reorder buffer. A copy occupies no buffer of the port's pool.
 pub const REORDER_COPIES_MAX: usize = 4096;
 
 /// Longest frame that the reorder buffer copies, in bytes: enough for a SEND or WRITE of 128 bytes with any headers.
 pub(crate) const REORDER_COPY_BYTES: usize = 256;
 
-/// Entries of the reorder buffer reserved for each queue pair, separately for frames and for copies. At most half of
-/// all entries is reserved, so the reservations of many queue pairs are smaller.
+/// Entries of the reorder buffer reserved for each queue pair, separately for frames and for copies; fewer if the
+/// reservations of all queue pairs would exceed half of the entries.
 pub(crate) const REORDER_RESERVED: usize = 16;
 
-/// Beyond its reservation, a queue pair buffers fewer packets than this multiple of the free unreserved entries.
+/// While a queue pair has fewer unreserved entries of the reorder buffer than this multiple of the free unreserved
+/// entries, it may take another.
 pub(crate) const REORDER_SHARE_OF_FREE: usize = 8;
 
-/// Longest time of a packet in the reorder buffer, in nanoseconds. In one second, a peer retransmits the packets of the
-/// gap many times unless the peer has failed.
+/// Time after which a buffered packet is dropped, in nanoseconds. Within one second, a peer that has not failed
+/// retransmits the packets of the gap many times.
 pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
-/// Largest number of expired packets of the reorder buffer dropped in one poll.
 pub(crate) const REORDER_EXPIRED_PER_POLL: usize = 32;
 
-/// Largest number of CNPs sent in one poll.
 pub(crate) const CNPS_PER_POLL: u32 = 16;
 
-/// Largest number of work requests of one queue.
+/// Largest number of work requests of a send or receive queue.
 pub const MAX_QP_WR: u32 = 32_768;
 
 /// Largest number of scatter/gather entries of one work request.
@@ -116,6 +112,6 @@ const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX
 const _: () = assert!(WINDOW_PKTS_MAX as usize <= REORDER_FRAMES_MAX);
 // The longest message has no more PSNs than may be outstanding, at the smallest path MTU of 256 bytes.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
-// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates.
+// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates: at most 256 entries.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);
 const _: () = assert!(MAX_RD_ATOMIC as usize <= DUPLICATE_READS_MAX);

@@ -73,16 +73,14 @@ use qp_object::Qp;
 use reorder::ReorderBuffer;
 use timers::Timers;
 
-/// Number of bits of a QPN, all random.
 const QPN_BITS: u32 = 24;
 
-/// Number of bits of the number of a protection domain, which is never on the wire.
 const PD_BITS: u32 = 32;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Seed from which all keys, QPNs and first PSNs are drawn; on a live device from the operating system.
+    /// Seed of the generator of random keys, QPNs and first PSNs. A live device takes it from the operating system.
     pub seed: [u8; 32],
     /// Largest numbers of queue pairs, completion queues, memory regions and protection domains.
     pub limits: DeviceLimits,
@@ -131,12 +129,10 @@ impl Progress {
     }
 }
 
-/// Packets that queue pairs may send in one call of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outgoing {
-    /// Responses (ACKs, NAKs and READ responses) and requests.
     All,
-    /// Requests only; responses (ACKs, NAKs and READ responses) wait for the next poll.
+    /// Requests only: responses (ACKs, NAKs and READ responses) wait for the next poll.
     Requests,
 }
 
@@ -173,11 +169,11 @@ enum Outgoing {
 ///   late poll is no error, but makes timers late.
 ///
 /// # Frames
-/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and drops them before it returns. Exception: frames
-/// in the reorder buffer ([`Engine::kept_frames`]) stay until a later poll executes them, or drops them after
-/// [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is counted in
-/// [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent before
-/// `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
+/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns.
+/// Exception: frames in the reorder buffer ([`Engine::kept_frames`]) stay until a later poll executes them, or drops
+/// them after [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is
+/// counted in [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent
+/// before `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
 ///
 /// # Example
 /// One SEND between two engines, both driven by this thread:
@@ -278,7 +274,6 @@ enum Outgoing {
 /// ```
 pub struct Engine<P: Port> {
     port: P,
-    /// The port's own MAC.
     mac: Mac,
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
@@ -293,12 +288,12 @@ pub struct Engine<P: Port> {
     doorbells: Arc<Doorbells>,
     /// Indices in `qps` of the queue pairs scheduled to transmit, in round-robin order.
     tx_ready: VecDeque<usize>,
-    /// Indices in `qps` of queue pairs whose ACK is delayed to the next poll; empty between polls.
+    /// Indices in `qps` of queue pairs whose ACK is delayed to the next poll; empty outside `transmit`.
     tx_deferred: Vec<usize>,
     /// Indices in `qps` of the queue pairs in error, in round-robin order of flushing.
     errors: VecDeque<usize>,
-    /// Number of queue pairs flushed in a row without a work request left to flush. If it is the length of `errors`,
-    /// flushing is done.
+    /// Number of consecutive flushes of queue pairs in `errors` after which no work request was left. If it equals the
+    /// length of `errors`, flushing is done.
     flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,
@@ -309,7 +304,7 @@ pub struct Engine<P: Port> {
     qp_errors: u64,
     frames: Vec<P::Frame>,
     reorder: ReorderBuffer<P::Frame>,
-    /// Reordering threshold of selective repeat in packets, which the queue pairs learn and share.
+    /// Reordering threshold in packets that a queue pair learned last (selective repeat); other queue pairs adopt it.
     reorder_pkts: u32,
     now: Instant,
 }
@@ -382,7 +377,6 @@ impl<P: Port> Engine<P> {
         self.collect_events();
     }
 
-    /// Schedules the queue pairs to which work requests were posted since the last call.
     #[inline]
     fn answer_doorbells(&mut self) {
         let (qps, tx_ready, flushed) = (&mut self.qps, &mut self.tx_ready, &mut self.flushed_in_a_row);
@@ -392,8 +386,8 @@ impl<P: Port> Engine<P> {
         });
     }
 
-    /// Returns the latest time of the next poll, if no frame is received and no work request posted before; `None` if
-    /// no work is pending.
+    /// Returns the time by which the next poll is due if no frame is received and no work request is posted before;
+    /// `None` if no work is pending.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_more = !self.tx_ready.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
         let immediate = has_more.then_some(self.now);
@@ -446,13 +440,13 @@ impl<P: Port> Engine<P> {
         self.qps.len()
     }
 
-    /// Returns how often queue pairs went into error. The counters of errors that put a queue pair into error change
-    /// only when this number changes.
+    /// Returns how often queue pairs went into error. While this number is unchanged, the counters of errors that put a
+    /// queue pair into error are unchanged, too.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }
 
-    /// Returns two numbers of packets in the reorder buffer: those in buffers of the port's pool, and those copied.
+    /// Returns the numbers of packets in the reorder buffer: frames in buffers of the port's pool, and copies.
     pub fn kept_frames(&self) -> (usize, usize) {
         self.reorder.len()
     }
@@ -467,8 +461,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Flushes work requests of up to FLUSHED_QPS_PER_POLL queue pairs in error. Returns whether more may be left to
-    /// flush.
+    /// Flushes work requests of queue pairs in error. Returns whether work requests may be left to flush.
     fn flush_errors(&mut self) -> bool {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
             let Some(slot) = self.errors.pop_front() else { break };
@@ -496,7 +489,6 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Schedules the queue pair with index `slot` to transmit, unless it is scheduled already.
 fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.scheduled, true)

@@ -1,5 +1,5 @@
-//! Modifies queue pairs (IBA 11.2.5.2): checks the transition, then the ranges of values, then resolves the address
-//! vector; then applies the change.
+//! Modifies queue pairs (IBA 11.2.5.2): checks the transition and the ranges of values, resolves the address vector,
+//! and applies the change.
 
 use super::limits::MAX_RD_ATOMIC;
 use super::qp_object::{Attributes, Connection, Qp};
@@ -24,10 +24,8 @@ use crate::wire::{AddressPair, HeaderSpec, HeaderTemplate, flow_label_from_qpns,
 /// Hop limit (IPv6) or time to live (IPv4) of packets if the address vector has 0.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Mask of the ECN field in the traffic class (RFC 3168).
 const ECN_MASK: u8 = 3;
 
-/// Mask of the 20 bits of a flow label.
 const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl<P: Port> Engine<P> {
@@ -132,8 +130,6 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// Computes the attributes of a connection, with the headers of its packets, from `qpn` and the address vector
-    /// `path`.
     fn path_for(
         &mut self,
         qpn: Qpn,
@@ -216,7 +212,6 @@ struct Route {
     vlan: Option<u16>,
 }
 
-/// MACs, VLAN and source GID of the packets of a connection.
 struct Ends {
     src_mac: Mac,
     dst_mac: Mac,

@@ -1,10 +1,7 @@
-//! The CNPs that a device has to send.
-
 use std::collections::VecDeque;
 
 use crate::congestion::notification::{NotificationConfig, NotificationPoint};
 
-/// Notification point of a device, and the queue pairs with a CNP due.
 pub(super) struct Notifier {
     pub point: NotificationPoint,
     /// Indices of the queue pairs with a CNP due, each at most once.
@@ -12,12 +9,10 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Creates the notifier of a device with at most `slots` queue pairs.
     pub(super) fn new(config: NotificationConfig, slots: usize) -> Self {
         Notifier { point: NotificationPoint::new(config, slots), due: VecDeque::new() }
     }
 
-    /// Returns whether no CNP is due.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.due.is_empty()

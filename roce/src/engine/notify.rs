@@ -7,9 +7,8 @@ use crate::port::Port;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Counts a CE mark on a packet that has passed the ICRC check and `is_mark_plausible`. If the notification point
-    /// permits, makes a CNP due; not for a packet without payload (ACK, READ request), because a CNP makes the peer
-    /// send data slower.
+    /// Counts a CE mark. If the packet has a payload and the notification point permits, a CNP becomes due. A packet
+    /// without payload (ACK, READ request) elicits no CNP, because a CNP makes the peer send data slower.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -24,7 +23,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Passes a CNP with the BECN bit to the congestion control of its queue pair; counts other CNPs as ignored.
+    /// Passes a CNP to the congestion control of its queue pair. A CNP without the BECN bit, or to a queue pair whose
+    /// congestion control does not react to CNPs, is counted as ignored.
     #[cold]
     pub(super) fn on_cnp(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -36,8 +36,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Sends due CNPs before all other packets, so that CNPs do not wait behind data. Returns the number of CNPs
-    /// processed.
+    /// Sends due CNPs, before all other packets of a poll. Returns the number of CNPs sent or discarded.
     #[cold]
     pub(super) fn transmit_notifications(&mut self) -> u32 {
         let traffic_class = self.notifier.point.config().traffic_class();

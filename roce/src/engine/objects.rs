@@ -1,5 +1,3 @@
-//! Creation and destruction of protection domains, memory regions, completion queues and queue pairs.
-
 use super::Engine;
 use super::error::{CreateError, DestroyError};
 use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
@@ -147,8 +145,8 @@ impl<P: Port> Engine<P> {
         self.qps.get(qpn.value()).map(|qp| qp.counters)
     }
 
-    /// Returns the congestion control of a connected queue pair; its window and rate are those of the last packet sent
-    /// or response received. `None` if the queue pair does not exist or is not connected.
+    /// Returns the congestion control of a queue pair, with its window and rate at the last packet sent or response
+    /// received. `None` if the queue pair does not exist or is not connected.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
         Some(connection.requester.congestion())
@@ -164,7 +162,7 @@ impl<P: Port> Engine<P> {
         start::psn(self.random.bits())
     }
 
-    /// Puts the queue pairs that use completion queue `cq`, which has overflowed, into error.
+    /// Puts the queue pairs that use the overflowed completion queue `cq` into error.
     pub(super) fn fail_users_of(&mut self, cq: CqId) {
         let uses = |qp: &Qp| qp.init.send_cq == cq || qp.init.recv_cq == cq;
         let slots: Vec<usize> = self

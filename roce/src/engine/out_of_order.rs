@@ -11,8 +11,8 @@ use crate::qp::rc::responder::OutOfOrder;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Processes an out-of-order packet, whose frame has `frame_bytes` bytes. If the frame is to be buffered, returns
-    /// the index (slot) of the queue pair, and the PSN.
+    /// Processes an out-of-order packet. If its frame is to be buffered, returns the index of the queue pair (slot) and
+    /// the PSN.
     #[cold]
     #[inline(never)]
     pub(super) fn on_out_of_order(
@@ -40,7 +40,7 @@ impl<P: Port> Engine<P> {
 
     /// If the content of `packet` differs from that of the buffered or placed packet of the same PSN (conflict),
     /// discards the earlier packet, because otherwise a forged packet that was received before the peer's packet would
-    /// be executed. Under relaxed placement, discards all out-of-order packets of the queue pair.
+    /// be executed. Under relaxed placement, discards instead all out-of-order packets of the queue pair.
     fn discard_conflicting(&mut self, slot: usize, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         // Bytes of phantom payload are unspecified, so contents cannot be compared.
@@ -79,7 +79,7 @@ impl<P: Port> Engine<P> {
                 at + 1
             }
             Kind::Frame => {
-                // `remove` moves the later frames, to keep their order: at most a burst of frames, and rarely.
+                // `remove` keeps the order of the later frames; it moves at most one burst of them.
                 self.reorder.buffer_frame(slot, psn, frames.remove(at), self.now);
                 at
             }
@@ -109,15 +109,13 @@ impl<P: Port> Engine<P> {
                 Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
             };
             if let Ok(packet) = &Packet::parse(frame) {
-                // This closure equals that of `Engine::on_request`; the compiler would inline a shared one in neither
-                // place.
+                // The same closure as in `Engine::on_request`: the compiler would not inline a shared one.
                 self.with_responder(slot, |responder, rx| responder.on_request(packet, rx));
             }
         }
     }
 
-    /// Drops expired packets of the reorder buffer, at most REORDER_EXPIRED_PER_POLL. Returns whether more packets may
-    /// have expired.
+    /// Drops expired packets of the reorder buffer. Returns whether more packets may have expired.
     #[inline]
     pub(super) fn expire_buffered(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
@@ -127,8 +125,6 @@ impl<P: Port> Engine<P> {
         true
     }
 
-    /// Counts in `counter` that the buffered packet `psn` was dropped, and removes `psn` from the responder's
-    /// out-of-order set.
     fn on_discarded(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         *counter(&mut qp.counters) += 1;

@@ -1,5 +1,3 @@
-//! The state of a queue pair in the engine.
-
 use super::source::Source;
 use crate::counters::QpCounters;
 use crate::id::{Gid, Mac, Qpn};
@@ -15,8 +13,8 @@ use crate::queue::{CqTable, Cqe, RecvPoster, RecvQueue, SendPoster, WcOpcode, Wc
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Attributes of the connection. Congestion control is `None` in RESET only: the transition to INIT sets the
-    /// device's.
+    /// Attributes of the connection. Congestion control is `None` in RESET only; the transition to INIT sets the
+    /// congestion control of the device.
     pub conn: ConnAttr,
     /// Address vector; `None` before RTR.
     pub path: Option<AddressVector>,
@@ -56,11 +54,9 @@ pub(super) struct Connection {
     pub responder: Responder,
     /// Whether requests are sent first in the next quantum, because READ responses used up the last one.
     pub requests_first: bool,
-    /// Headers of all packets to the peer.
     pub builder: PacketBuilder,
     /// Destination MAC: that of the peer or of a gateway.
     pub peer_mac: Mac,
-    /// MAC, IP address and UDP source ports that the peer's packets must have.
     pub source: Source,
     pub peer: Gid,
     /// Source GID of packets to the peer.
@@ -71,22 +67,19 @@ pub(super) struct Connection {
 
 pub(super) struct Qp {
     pub qpn: Qpn,
-    /// The values given when the queue pair was created.
     pub init: QpInit,
     pub state: QpState,
     pub attributes: Attributes,
     /// Send queue and the PSNs of its work requests.
     pub outstanding: Outstanding,
-    /// Receive queue.
     pub rq: RecvQueue,
     /// State of the connection; `None` before RTR.
     pub connection: Option<Connection>,
     pub counters: QpCounters,
     /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
     pub cnp_due: bool,
-    /// Whether the queue pair is scheduled to transmit.
     pub scheduled: bool,
-    /// Whether the queue pair is in error, and its index in `Engine::errors`.
+    /// Whether `Engine::errors` contains the queue pair.
     pub flushing: bool,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
@@ -95,7 +88,6 @@ pub(super) struct Qp {
 }
 
 impl Qp {
-    /// Returns the writer of the CQEs of a send queue.
     pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
         init: &QpInit,
@@ -113,7 +105,7 @@ impl Qp {
         self.rq.set_open(state != QpState::Reset);
     }
 
-    /// Flushes at most `count` work requests of each queue, oldest first. Returns whether work requests are left.
+    /// Flushes at most `count` work requests of each queue. Returns whether work requests are left.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let mut completions = Qp::send_completions(cqs, &self.init, self.qpn, &mut self.counters);
         for _ in 0..count {
@@ -131,7 +123,7 @@ impl Qp {
         !self.rq.is_empty() || !self.outstanding.queue().is_empty()
     }
 
-    /// Resets the queue pair: discards its work requests without completions, its connection and its attributes.
+    /// Discards the work requests without completions, and the connection and attributes: the transition to RESET.
     pub(super) fn discard(&mut self) {
         while self.outstanding.pop().is_some() {}
         while self.rq.release_oldest().is_some() {}

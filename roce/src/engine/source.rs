@@ -1,9 +1,7 @@
-//! The source that packets to a queue pair must have.
-
 use crate::id::Mac;
 use crate::wire::AddressPair;
 
-/// Attributes of a packet's source that are checked besides its IP address. Both checks are on by default.
+/// Checks of a received packet's source, besides the check of its IP address. Both are on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceChecks {
     /// If set, the source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent.
@@ -46,25 +44,21 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Creates the required source of a peer from which no packet was received yet.
     pub(super) fn new(checks: SourceChecks, mac: Option<Mac>, addresses: AddressPair) -> Self {
         let port = if checks.udp_port { SourcePort::Unbound } else { SourcePort::Any };
         Source { mac: mac.filter(|_| checks.mac), addresses, request_port: port, response_port: port }
     }
 
-    /// Returns the UDP source port required of requests, or of responses.
     #[inline]
     pub(super) fn port(&self, is_request: bool) -> SourcePort {
         if is_request { self.request_port } else { self.response_port }
     }
 
-    /// Returns whether the next in-order request, or response, binds the UDP source port.
     #[inline]
     pub(super) fn is_unbound(&self, is_request: bool) -> bool {
         self.port(is_request) == SourcePort::Unbound
     }
 
-    /// Requires UDP source port `port` of all later requests, or responses.
     pub(super) fn bind(&mut self, is_request: bool, port: u16) {
         let bound = if is_request { &mut self.request_port } else { &mut self.response_port };
         *bound = SourcePort::Bound(port);

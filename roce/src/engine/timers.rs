@@ -17,12 +17,10 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Creates an empty heap for `slots` queue pairs.
     pub(super) fn new(slots: usize) -> Self {
         Timers { heap: Vec::with_capacity(slots), places: vec![ABSENT; slots] }
     }
 
-    /// Returns the earliest time at which a queue pair may be due; `None` if no queue pair has an entry.
     #[inline]
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
@@ -41,7 +39,6 @@ impl Timers {
         }
     }
 
-    /// Removes the earliest entry if it has expired at `now`, and returns the index of its queue pair.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<usize> {
         let (at, slot) = *self.heap.first()?;
         if at > now {
@@ -51,7 +48,6 @@ impl Timers {
         Some(slot as usize)
     }
 
-    /// Removes the entry of the queue pair with index `slot`, if any.
     pub(super) fn remove(&mut self, slot: usize) {
         if let Some(&place) = self.places.get(slot)
             && place != ABSENT

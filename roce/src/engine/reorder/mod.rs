@@ -6,7 +6,7 @@
 //!                                          '-> an entry of the frames: the port's buffer
 //! ```
 //! The responder has the set of buffered PSNs, this module has the packets. A short frame is copied, because otherwise
-//! the few bytes would occupy a whole buffer of the port, which can hold a packet of the largest path MTU.
+//! its few bytes would occupy a whole buffer of the port's pool.
 
 #[cfg(test)]
 mod reorder_tests;
@@ -19,10 +19,9 @@ use crate::recovery::psn_set::PsnSet;
 use crate::time::Instant;
 use store::{Owner, Store};
 
-/// Form in which a packet is buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The port's frame itself.
+    /// The frame itself, in its buffer of the port's pool.
     Frame,
     /// A copy of the frame's bytes.
     Copy,
@@ -31,7 +30,6 @@ pub(super) enum Kind {
 impl Kind {
     const ALL: [Kind; 2] = [Kind::Frame, Kind::Copy];
 
-    /// Returns the form for a frame of `len_bytes` bytes.
     pub(super) fn of(len_bytes: usize) -> Self {
         if len_bytes <= REORDER_COPY_BYTES { Kind::Copy } else { Kind::Frame }
     }
@@ -40,25 +38,20 @@ impl Kind {
 /// Whether a queue pair may buffer one more packet within its share of the reorder buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// The packet may be buffered.
     Free,
     /// The packet may be buffered if this buffered packet of the same queue pair, whose PSN is higher, is dropped.
     Instead(Psn),
-    /// The packet may not be buffered.
     None,
 }
 
-/// A packet removed from the reorder buffer.
 pub(super) enum Taken<F> {
-    /// The port's frame.
     Frame(F),
     /// Length in bytes of a packet copied to the caller's buffer.
     Copy(usize),
 }
 
-/// Buffered packets of one queue pair.
 struct Window {
-    /// Entry of each packet, at its PSN modulo window; valid if `frames` or `copies` contains the PSN.
+    /// Index of each packet's entry in its `Store`, at PSN modulo window; valid for the PSNs in `frames` and `copies`.
     places: CircularArray<u32>,
     /// PSNs buffered as [`Kind::Frame`], and as [`Kind::Copy`]; a PSN is in at most one of the two sets.
     frames: PsnSet,
@@ -105,14 +98,12 @@ pub(super) struct ReorderBuffer<F> {
     bytes: Box<[u8]>,
 }
 
-/// Returns the range of `ReorderBuffer::bytes` that belongs to entry `place` of the copies.
 fn copy_range(place: u32) -> std::ops::Range<usize> {
     let start = place as usize * REORDER_COPY_BYTES;
     start..start + REORDER_COPY_BYTES
 }
 
 impl<F: AsRef<[u8]>> ReorderBuffer<F> {
-    /// Creates an empty reorder buffer.
     pub(super) fn new() -> Self {
         ReorderBuffer {
             windows: Vec::new(),
@@ -138,7 +129,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.divide();
     }
 
-    /// Drops the buffered packets of the queue pair with index `slot`, closes its window, and releases its reservation.
+    /// Drops the buffered packets of the queue pair with index `slot`, and releases its reservation.
     pub(super) fn close(&mut self, slot: usize) {
         self.clear(slot);
         if self.windows.get_mut(slot).and_then(Option::take).is_some() {
@@ -152,7 +143,6 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         self.copies.divide(windows.map(|window| window.buffered(Kind::Copy)));
     }
 
-    /// Drops the buffered packets of the queue pair with index `slot`.
     pub(super) fn clear(&mut self, slot: usize) {
         for kind in Kind::ALL {
             let mut from = Psn::new(0);
@@ -165,13 +155,10 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Returns the numbers of frames of the port, and of copies, that are buffered.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.frames.len(), self.copies.len())
     }
 
-    /// Returns whether the queue pair in `slot`, whose expected PSN is `expected`, may buffer the out-of-order packet
-    /// `psn`.
     pub(super) fn room(&self, slot: usize, kind: Kind, psn: Psn, expected: Psn) -> Room {
         let Some(window) = self.windows.get(slot).and_then(Option::as_ref) else { return Room::None };
         let has_room = match kind {
@@ -186,7 +173,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         farthest.filter(is_farther).map_or(Room::None, Room::Instead)
     }
 
-    /// Buffers a frame itself, in place of a packet buffered at `psn` modulo window.
+    /// Buffers `frame`; drops a packet buffered before at `psn` modulo window.
     pub(super) fn buffer_frame(&mut self, slot: usize, psn: Psn, frame: F, now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -196,7 +183,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Buffers a copy of a frame of [`Kind::Copy`], in place of a packet buffered at `psn` modulo window.
+    /// Buffers a copy of `frame`; drops a packet buffered before at `psn` modulo window.
     pub(super) fn buffer_copy(&mut self, slot: usize, psn: Psn, frame: &[u8], now: Instant) {
         self.release(slot, psn);
         let Some(window) = self.windows.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -209,7 +196,6 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         window.insert(Kind::Copy, psn, place);
     }
 
-    /// Returns the frame of the packet `psn`; `None` if that packet is not buffered.
     pub(super) fn get(&self, slot: usize, psn: Psn) -> Option<&[u8]> {
         let (kind, place) = self.windows.get(slot)?.as_ref()?.find(psn)?;
         let (owner, bytes) = match kind {
@@ -222,8 +208,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         (owner.psn == psn).then_some(bytes)
     }
 
-    /// Removes and returns the packet `psn`; `None` if that packet is not buffered. The bytes of a [`Kind::Copy`] are
-    /// copied into `room`.
+    /// Removes and returns the packet `psn`, if buffered. The bytes of a [`Kind::Copy`] are copied into `room`.
     pub(super) fn take(
         &mut self,
         slot: usize,
@@ -253,7 +238,6 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         }
     }
 
-    /// Returns the time at which the oldest packet expires; `None` if no packet is buffered.
     #[inline]
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let (frame, copy) = (self.frames.oldest(), self.copies.oldest());
@@ -267,7 +251,7 @@ impl<F: AsRef<[u8]>> ReorderBuffer<F> {
         if self.frames.len() + self.copies.len() == 0 { None } else { self.pop_oldest_expired(now) }
     }
 
-    /// Not inlined (cold), because an idle poll would otherwise keep registers for this code.
+    /// `cold` keeps this code out of line: inlined, it would occupy registers in each idle poll.
     #[cold]
     fn pop_oldest_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         let is_expired =

@@ -59,7 +59,7 @@ fn short_packets_are_copied() {
     }
 }
 
-/// An operation on a reorder buffer in which queue pairs 0 and 1 have windows of 64 packets. PSNs count from
+/// An operation on a reorder buffer in which queue pairs 0 and 1 have windows of 64 packets. PSNs are relative to
 /// `EXPECTED`.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -131,7 +131,6 @@ const fn alone(entries: usize) -> usize {
     REORDER_RESERVED + (REORDER_SHARE_OF_FREE * shared).div_ceil(REORDER_SHARE_OF_FREE + 1)
 }
 
-/// Expected result of `ReorderBuffer::room`.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Free,
@@ -141,8 +140,7 @@ enum Wanted {
 }
 
 /// One queue pair has taken all entries of one kind that it may take, with packets of PSN 1000 and above. Columns:
-/// name; length of those packets in bytes; length and PSN of the next packet; the room that the buffer offers to that
-/// packet.
+/// name; length of those packets in bytes; length in bytes and PSN of the next packet; result of `room` for it.
 #[rustfmt::skip]
 const FULL: &[(&str, usize, usize, u32, Wanted)] = &[
     ("frames: below all", FRAME, FRAME, 999, Wanted::Instead),

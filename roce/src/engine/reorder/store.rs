@@ -4,8 +4,8 @@
 //!   entries:  | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
 //!   by age:   oldest <-> .. <-> newest, over all queue pairs
 //! ```
-//! Beyond its reservation, a queue pair may take an entry only while it has fewer such entries than a multiple of the
-//! free unreserved ones, so that no queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
+//! A queue pair may take an unreserved entry only while it has fewer unreserved entries than a multiple of the free
+//! ones, so that no queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
 
 use crate::engine::limits::{REORDER_RESERVED, REORDER_SHARE_OF_FREE};
 use crate::psn::Psn;
@@ -51,7 +51,6 @@ pub(super) struct Store<T> {
 }
 
 impl<T> Store<T> {
-    /// Creates an empty store of at most `places_max` entries, without reservations.
     pub(super) fn new(places_max: usize) -> Self {
         Store {
             places: Vec::new(),
@@ -66,7 +65,6 @@ impl<T> Store<T> {
         }
     }
 
-    /// Returns the number of packets buffered.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
@@ -75,15 +73,13 @@ impl<T> Store<T> {
     /// Divides the entries anew among the queue pairs that may buffer packets; `buffered` has the number of packets
     /// that each of them has buffered.
     pub(super) fn divide(&mut self, buffered: impl Iterator<Item = usize> + Clone) {
-        // Allocates all entries at the first call, so that buffering a packet allocates no memory. While no queue pair
-        // may buffer packets, no entries are allocated.
+        // Allocates all entries at the first call, so that buffering a packet allocates no memory.
         self.places.reserve_exact(self.places_max - self.places.len());
         self.owners = buffered.clone().count();
         self.reserved = REORDER_RESERVED.min(self.places_max / 2 / self.owners.max(1));
         self.shared = buffered.map(|buffered| buffered.saturating_sub(self.reserved)).sum();
     }
 
-    /// Returns whether a queue pair that has buffered `buffered` packets may buffer one more packet.
     pub(super) fn has_room(&self, buffered: usize) -> bool {
         let left = self.places_max - self.reserved * self.owners;
         let free = left.saturating_sub(self.shared);
@@ -118,13 +114,12 @@ impl<T> Store<T> {
         Some(at)
     }
 
-    /// Returns the packet in the entry with index `at`; `None` if the entry is free.
     pub(super) fn get(&self, at: u32) -> Option<&(Owner, T)> {
         self.places.get(at as usize)?.taken.as_ref()
     }
 
-    /// Frees the entry with index `at` and returns its packet. The queue pair of this packet has `buffered` packets
-    /// buffered, this packet included.
+    /// Frees the entry with index `at` and returns its packet. `buffered` is the number of packets that the packet's
+    /// queue pair has buffered, this packet included.
     pub(super) fn remove(&mut self, at: u32, buffered: usize) -> Option<(Owner, T)> {
         let place = self.places.get_mut(at as usize)?;
         let taken = place.taken.take()?;
@@ -143,7 +138,6 @@ impl<T> Store<T> {
         Some(taken)
     }
 
-    /// Returns the owner of the packet buffered first, and the time at which that packet was buffered.
     #[inline]
     pub(super) fn oldest(&self) -> Option<(Owner, Instant)> {
         let place = self.places.get(self.oldest as usize)?;
