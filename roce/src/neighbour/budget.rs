@@ -1,4 +1,4 @@
-//! Rate limit of replies: a token bucket per source MAC, for [`SOURCES_MAX`] sources.
+//! Rate limit of replies: a token bucket per source MAC.
 
 use crate::id::Mac;
 use crate::time::Instant;
@@ -7,8 +7,7 @@ use crate::time::Instant;
 pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
 /// Time between two replies to one source MAC after the burst: 1 ms, so 1000 replies per second.
 pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
-/// Largest number of token buckets. A further source replaces the bucket filled longest ago, so memory is bounded for
-/// any number of sources. [`super::ANSWERS_WAITING_MAX`] bounds the replies to all sources together.
+/// Largest number of token buckets. A further source replaces the bucket to which tokens were credited longest ago.
 pub(crate) const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,15 +18,13 @@ struct Bucket {
     filled_at: Instant,
 }
 
-/// The token buckets of all sources, at most [`SOURCES_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     buckets: Vec<Bucket>,
 }
 
 impl Budget {
-    /// Credits the bucket of `source` with the tokens due up to `now`, then takes a token. Returns false if the bucket
-    /// has no token.
+    /// Takes a token from the bucket of `source`. Returns false if the bucket is empty.
     pub(super) fn charge(&mut self, source: Mac, now: Instant) -> bool {
         let Some(bucket) = self.bucket_of(source, now) else { return false };
         let elapsed_nanos = now.nanos_since(bucket.filled_at);

@@ -26,18 +26,17 @@ pub(crate) const NEIGHBOURS_MAX: usize = 1024;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
 
-/// Wait times for the reply to the first, second, third and fourth broadcast or multicast query. The first times are
-/// short, so that a lost query does not delay a connection for long.
+/// Wait times for the replies to successive broadcast or multicast queries. The first two are short, so that a lost
+/// query does not delay a connection for long.
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
-/// Wait times for the reply to the first, second and third unicast query to the Ethernet address in use; broadcast or
-/// multicast queries follow.
+/// Wait times for the replies to successive unicast queries to the Ethernet address in use. Broadcast or multicast
+/// queries follow.
 pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
-/// Minimum time from a reply to the next verification that a claim starts: 1 s. So, if a neighbour has moved and claims
-/// its address, the first query follows within 1 s.
+/// Minimum time from a reply to the next verification that a claim starts: 1 s.
 pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
-/// Time after a reply until a lookup verifies the Ethernet address (RFC 4861, REACHABLE_TIME): 30 s.
+/// Time after a reply from which on a lookup starts a verification (RFC 4861, REACHABLE_TIME): 30 s.
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
 /// Time for which lookups of a neighbour that did not reply return `Unreachable` without a query: 1 s.
 const FAILED_HOLD_NANOS: u64 = 1000 * MILLISECOND_NANOS;
@@ -56,11 +55,9 @@ pub enum Resolution {
     Unreachable,
 }
 
-/// Source of the Ethernet address of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// The address is from a reply, or from the kernel. A reply may change the entry, and a new entry may evict the
-    /// entry.
+    /// The address is from a reply or from the kernel. A new entry may evict the entry.
     Asked,
     /// The address is from the configuration. The entry is neither evicted nor changed by received frames.
     Configured,
@@ -135,7 +132,7 @@ struct Entry {
     used: Instant,
 }
 
-/// A query for `ip` to send: unicast to `probe`, the Ethernet address to verify; broadcast or multicast if `probe` is
+/// A query to send for `ip`: unicast to `probe`, the Ethernet address to verify; broadcast or multicast if `probe` is
 /// `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
@@ -143,7 +140,6 @@ pub(super) struct Ask {
     pub(super) probe: Option<Mac>,
 }
 
-/// Counters of the cache, part of [`super::NeighbourCounters`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CacheCounters {
     pub(super) evicted: u64,
@@ -154,7 +150,7 @@ pub(super) struct CacheCounters {
     pub(super) moves_followed: u64,
 }
 
-/// The neighbour cache. The maps are ordered, so that the order of queries is the same in each run of a simulation.
+/// The maps are ordered, so that the order of queries is the same in each run of a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: BTreeMap<IpAddr, Entry>,
@@ -164,27 +160,22 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Returns a number that changes when the result of a lookup may have changed.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Returns the time at which the next query is sent or an entry fails; `None` if no timer runs.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// Returns the Ethernet address in use for `ip`; `None` if `ip` is not resolved.
     pub(super) fn mac_of(&self, ip: IpAddr) -> Option<Mac> {
         self.entries.get(&ip)?.state.mac()
     }
 
-    /// Returns whether the cache has an entry for `ip`, in any state.
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         self.entries.contains_key(&ip)
     }
 
-    /// Returns the number of cache entries, in any state.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -227,8 +218,8 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Returns the next query that is due at `now`, and rearms the timer of its entry. Sets entries to `Failed` for
-    /// which all queries have been sent without a reply.
+    /// Returns a query that is due at `now`, and rearms the timer of its entry. An entry whose last query got no reply
+    /// in time becomes `Failed`.
     pub(super) fn next_ask(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(due, ip)) = self.timers.first() {
             if due > now {
@@ -245,7 +236,6 @@ impl Cache {
         None
     }
 
-    /// Sets the entry of `ip` to `Failed`, unless its origin is the configuration.
     pub(super) fn give_up(&mut self, ip: IpAddr, now: Instant) {
         if self.entries.get(&ip).is_some_and(|entry| entry.origin == Origin::Asked) {
             self.counters.unanswered += 1;
@@ -326,8 +316,8 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// If the cache is full, evicts, of the entries of origin `Asked` without a due or outstanding query, the entry
-    /// whose last lookup was longest ago. Returns false if no entry may be evicted.
+    /// If the cache is full, evicts the entry with the oldest last lookup of all entries that are not configured and
+    /// have no due or outstanding query. Returns false if no entry may be evicted.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;
@@ -374,7 +364,6 @@ mod tests {
         Instant::from_nanos(millis * MILLISECOND_NANOS)
     }
 
-    /// Returns the time in milliseconds and the destination of each query, until no timer of the cache runs.
     fn ask_times(cache: &mut Cache) -> Vec<(u64, Option<Mac>)> {
         let mut times = Vec::new();
         while let Some(due) = cache.next_due() {
@@ -408,7 +397,6 @@ mod tests {
         assert_eq!(cache.generation(), 1, "nothing changed");
     }
 
-    /// Returns a cache that received a reply of host 1 at time 0.
     fn cache_with_host_1() -> Cache {
         let mut cache = Cache::default();
         answered(&mut cache, 1, MAC, 0);

@@ -1,5 +1,3 @@
-//! Counters of ARP, neighbour discovery, ICMP echo and the neighbour cache.
-
 use crate::counters::counters;
 
 counters! {
@@ -34,7 +32,7 @@ counters! {
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,
-        /// Frames that claim an Ethernet address for a neighbour other than the address in use.
+        /// Frames that claim for a neighbour another Ethernet address than the one in use.
         moves_claimed,
         /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the address in use.
         moves_refuted,

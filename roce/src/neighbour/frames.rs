@@ -15,10 +15,8 @@ const FRAME_BYTES_MIN: usize = 60;
 /// Hop limit of neighbour discovery: 255 on arrival proves that no router forwarded the packet (RFC 4861 7.1).
 pub(super) const ND_HOP_LIMIT: u8 = 255;
 const ECHO_HOP_LIMIT: u8 = 64;
-/// The all-nodes group, ff02::1.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Ethernet addresses and VLAN of a frame to send; `vlan` is `None` for an untagged frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) source: Mac,
@@ -26,8 +24,8 @@ pub(super) struct Link {
     pub(super) vlan: Option<u16>,
 }
 
-/// Starts a frame: Ethernet header, VLAN tag if any, and IP or ARP header. Both arms add the IP or ARP header, because
-/// the type of the builder before this header depends on the VLAN tag.
+/// Starts a frame: Ethernet header, VLAN tag if any, and IP or ARP header. A macro, because the type of the builder
+/// depends on the VLAN tag.
 macro_rules! start {
     ($link:expr, $next:ident ( $($argument:expr),* )) => {{
         let link = $link;
@@ -91,13 +89,10 @@ pub(super) fn advertisement(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, &payload))
 }
 
-/// Returns the payload of a neighbour solicitation or advertisement: 16 bytes target address, 8 bytes option with the
-/// link-layer address `mac`.
 fn discovery_payload(target: Ipv6Addr, option: NdpOptionType, mac: Mac) -> Vec<u8> {
     [&target.octets()[..], &[option.0, 1], &mac.0].concat()
 }
 
-/// Builds the reply to the ICMP echo request `echo` with `payload` (RFC 792).
 pub(super) fn echo_reply_v4(
     link: Link,
     source: Ipv4Addr,
@@ -110,7 +105,6 @@ pub(super) fn echo_reply_v4(
     finish(frame.size(payload.len()), |out| frame.write_to_vec(out, payload))
 }
 
-/// Builds the reply to the ICMPv6 echo request `echo` with `payload` (RFC 4443, 4.2).
 pub(super) fn echo_reply_v6(
     link: Link,
     source: Ipv6Addr,
@@ -129,7 +123,6 @@ pub(super) fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c])
 }
 
-/// Returns the Ethernet group address of the solicited-node group of `target`.
 pub(super) fn solicited_node_mac(target: Ipv6Addr) -> Mac {
     group_mac_v6(solicited_node(target))
 }

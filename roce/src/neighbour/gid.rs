@@ -15,7 +15,6 @@ use crate::id::{Gid, Mac};
 /// Largest number of entries of a GID table; verbs has 8 bits for the source GID index (`sgid_index`).
 pub const GIDS_MAX: usize = 128;
 
-/// Index of the link-local GID, which is derived from the Ethernet address.
 pub(crate) const LINK_LOCAL_INDEX: usize = 0;
 
 /// The highest VLAN identifier; 802.1Q reserves 4095.
@@ -30,7 +29,7 @@ pub struct GidEntry {
     pub prefix_bits: u8,
     /// VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// True if `take_unannounced` has returned the address to be announced to neighbours.
+    /// True if `take_unannounced` has returned this address, for its announcement to neighbours.
     pub(super) announced: bool,
 }
 
@@ -107,7 +106,6 @@ impl GidTable {
         GidTable { entries: vec![Some(link_local)], generation: 0 }
     }
 
-    /// Creates the table of a port with Ethernet address `mac`. The only entry is the link-local GID, on `vlan`.
     pub(super) fn on_vlan(mac: Mac, vlan: Option<u16>) -> Result<Self, GidError> {
         let mut table = GidTable::new(mac);
         check_vlan(vlan)?;
@@ -199,8 +197,8 @@ impl GidTable {
             if own == destination {
                 return Some(u16::MAX);
             }
-            // An IPv6 multicast destination of at most link-local scope needs the link-local source, a wider scope a
-            // source that is not link-local. An IPv4 multicast destination accepts every IPv4 source.
+            // For IPv6 multicast of at most link-local scope, the source is the link-local address; for a wider scope,
+            // an address that is not link-local. For IPv4 multicast, any IPv4 address is a source.
             let local = is_link_scope(destination);
             if destination.is_multicast() {
                 return (entry.gid.is_link_local() == local || own.is_ipv4()).then_some(1);
@@ -219,7 +217,6 @@ impl GidTable {
         self.generation
     }
 
-    /// Marks all entries as announced, and returns the entries that were not marked before.
     pub(super) fn take_unannounced(&mut self) -> Vec<GidEntry> {
         let fresh = self.entries.iter_mut().flatten().filter(|entry| !entry.announced);
         fresh
@@ -238,7 +235,7 @@ fn check_vlan(vlan: Option<u16>) -> Result<(), GidError> {
     }
 }
 
-/// Returns whether `ip` can be the address of an interface: unicast, specified, and not loopback.
+/// Returns whether `ip` can be the address of an interface: not a group, broadcast, loopback or unspecified address.
 pub(super) fn is_unicast(ip: IpAddr) -> bool {
     Gid::from(ip).is_unicast()
 }

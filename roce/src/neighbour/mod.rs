@@ -92,8 +92,8 @@ pub struct NeighbourConfig {
 pub struct Conflict {
     /// The IP address that the frame of the other station claims.
     pub ip: IpAddr,
-    /// The Ethernet address that the frame gives for `ip`. If this is the port's own Ethernet address, the conflict is
-    /// about the Ethernet address.
+    /// The Ethernet address that the frame gives for `ip`. If it is the port's own, the conflict is about this Ethernet
+    /// address, not about `ip`.
     pub mac: Mac,
 }
 
@@ -111,7 +111,6 @@ pub struct Neighbour {
     budget: Budget,
     /// Queries and announcements to send, oldest first.
     questions: VecDeque<Vec<u8>>,
-    /// Replies to send, oldest first.
     answers: VecDeque<Vec<u8>>,
     conflict: Option<Conflict>,
     /// Address conflicts before this time are counted, but not stored in `conflict`.
@@ -122,11 +121,7 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Builds the GID table from `config`. On a dedicated port the first call of `poll_transmit` announces the
-    /// addresses of the port.
-    ///
-    /// # Errors
-    /// [`GidError`] for an address, prefix or VLAN that the GID table refuses.
+    /// On a dedicated port, the first call of `poll_transmit` announces the addresses of the port.
     pub(crate) fn new(config: NeighbourConfig) -> Result<Self, GidError> {
         let mut gids = GidTable::on_vlan(config.mac, config.vlan)?;
         for (ip, prefix_bits) in config.gids {
@@ -175,8 +170,8 @@ impl Neighbour {
         }
     }
 
-    /// Returns `dst` if `dst` is on the link, else the gateway for the IP family of `dst`. On a shared port returns
-    /// every unicast `dst`, because the kernel applies its own routes.
+    /// Returns `dst` if `dst` is on the link, else the gateway for the IP family of `dst`. On a shared port, returns
+    /// any unicast `dst`, because the kernel applies its own routes.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;
@@ -205,8 +200,7 @@ impl Neighbour {
     /// Sets the Ethernet address of the neighbour `ip`; received frames do not change this address. Returns false if
     /// the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
-        // Entries from the kernel may be evicted, because the kernel can be queried again; configured entries may not
-        // be evicted.
+        // An entry from the kernel may be evicted, because the kernel can be queried again; a configured entry may not.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
@@ -251,8 +245,6 @@ impl Neighbour {
         self.cache.wanted()
     }
 
-    /// Returns the next frame to send, or `None` if no frame is due at `now`. Each poll of the engine calls this
-    /// function.
     #[inline]
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
         // This check is inlined, because in nearly every poll no frame is due.
@@ -317,8 +309,8 @@ impl Neighbour {
         }
     }
 
-    /// Queues up to `ASKS_PER_CALL` queries that are due. On a shared port no query is queued, because the kernel sends
-    /// queries; the timers of the cache then only bound the wait for the kernel.
+    /// Queues due queries, at most `ASKS_PER_CALL`. On a shared port the kernel sends the queries; the timers of the
+    /// cache only limit the wait for the kernel's result.
     fn ask(&mut self, now: Instant) {
         for _ in 0..ASKS_PER_CALL {
             let Some(ask) = self.cache.next_ask(now) else { return };
@@ -330,7 +322,7 @@ impl Neighbour {
 
     fn send_ask(&mut self, Ask { ip, probe }: Ask) {
         let source = self.gids.select_for(ip).and_then(|index| self.gids.get(index)).copied();
-        // The port's address in the subnet of `ip` may have been removed since the lookup. Then no query is sent.
+        // If the port's address in the subnet of `ip` was removed after the lookup, no query is sent.
         let Some(source) = source else { return };
         match (source.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(target)) => {
@@ -351,8 +343,7 @@ impl Neighbour {
         Link { source: self.mac, destination, vlan }
     }
 
-    /// Queues a query or announcement. If `frame` is `None` or the queue is full, counts a drop. Returns the number of
-    /// frames queued (0 or 1), which the caller adds to a counter.
+    /// Queues a query or announcement, or counts a drop. Returns the number of frames queued: 0 or 1.
     fn enqueue(&mut self, frame: Option<Vec<u8>>) -> u64 {
         match frame {
             Some(frame) if self.questions.len() < TX_QUEUE_FRAMES_MAX => {

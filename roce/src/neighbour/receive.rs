@@ -1,5 +1,3 @@
-//! Parses, checks and answers received frames of ARP, neighbour discovery and ICMP echo.
-
 use std::net::{IpAddr, Ipv6Addr};
 
 use etherparse::icmpv6::{
@@ -16,25 +14,20 @@ use crate::id::Mac;
 use crate::time::Instant;
 
 /// Longest neighbour discovery message accepted, in bytes. Longer messages are dropped before their checksum is
-/// computed, because otherwise one frame would cost too much time.
+/// computed, because that would take too much time.
 const ND_BYTES_MAX: usize = 512;
 
-/// Reason to drop a frame.
+/// Reason to drop a frame, counted in the field of `NeighbourCounters` with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// The frame is of another protocol, for another station, or without effect.
     Ignored,
-    /// The frame violates its protocol, or a checksum is wrong.
     Malformed,
-    /// The VLAN of the frame is not the VLAN of the address to which the frame refers.
     WrongVlan,
-    /// A reply would exceed the rate limit of the source of the frame, or the queue of replies is full.
     RateLimited,
 }
 
 use Refusal::{Ignored, Malformed, RateLimited, WrongVlan};
 
-/// Ethernet header fields of a received frame, and the time of its receipt.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     source: Mac,
@@ -232,7 +225,7 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Processes a neighbour advertisement (RFC 4861, 7.2.5). Other than in RFC 4861, the Ethernet address in use is
+    /// Processes a neighbour advertisement (RFC 4861, 7.2.5). Unlike in RFC 4861, the Ethernet address in use is
     /// verified before an advertised address replaces it.
     fn receive_advertisement(
         &mut self,
@@ -244,8 +237,8 @@ impl Neighbour {
     ) -> Result<(), Refusal> {
         let target = IpAddr::V6(target);
         let known = self.cache.mac_of(target);
-        // An advertisement without the link-layer address option only confirms the Ethernet address in use, if that is
-        // its source MAC.
+        // An advertisement without a link-layer address option can only confirm the Ethernet address in use, and only
+        // if it was sent from that address.
         let mac = link_address.or(known.filter(|&known| known == arrival.source)).ok_or(Ignored)?;
         self.check_conflict(target, mac, arrival)?;
         if !flags.r#override && known.is_some_and(|known| known != mac) {
@@ -268,15 +261,12 @@ impl Neighbour {
         Ok(self.link(arrival.source, arrival.vlan))
     }
 
-    /// Charges a reply to the rate limit of the source MAC. Refuses the reply if the limit is reached or the queue of
-    /// replies is full.
     fn charge(&mut self, arrival: Arrival) -> Result<(), Refusal> {
         let may = self.answers.len() < ANSWERS_WAITING_MAX && self.budget.charge(arrival.source, arrival.now);
         if may { Ok(()) } else { Err(RateLimited) }
     }
 
-    /// Queues a reply that `charge` has permitted. Returns the number of frames queued (0 or 1), which the caller adds
-    /// to a counter.
+    /// Queues a reply that `charge` has permitted. Returns the number of frames queued: 0 or 1.
     fn answer(&mut self, frame: Option<Vec<u8>>) -> u64 {
         let made = u64::from(frame.is_some());
         self.answers.extend(frame);
@@ -342,7 +332,6 @@ fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<
     Ok(found)
 }
 
-/// Returns whether `mac` can be the address of a station: neither a group nor zero.
 fn is_station(mac: Mac) -> bool {
     !mac.is_group() && mac != Mac::default()
 }

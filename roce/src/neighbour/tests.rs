@@ -45,7 +45,6 @@ pub(super) fn node(mac: Mac, gids: &[(&str, u8)]) -> Neighbour {
     node
 }
 
-/// Returns node A, with addresses 10.0.0.1 and 2001:db8::1, a gateway for each IP family, and an empty cache.
 pub(super) fn node_a() -> Neighbour {
     let gids = [("10.0.0.1", 24), ("2001:db8::1", 64)];
     let mut config = config(A_MAC, Mode::Dedicated, &gids);
@@ -56,7 +55,6 @@ pub(super) fn node_a() -> Neighbour {
     node
 }
 
-/// Passes frames between `a` and `b` in both directions until neither sends a frame.
 pub(super) fn settle(a: &mut Neighbour, b: &mut Neighbour, now: Instant) {
     loop {
         let (from_a, from_b) = (sent(a, now), sent(b, now));
