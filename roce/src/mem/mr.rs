@@ -14,7 +14,7 @@ pub struct PdId(pub u32);
 pub struct Access(pub u32);
 
 impl Access {
-    /// Local work requests may read the region, which every region permits; no further right.
+    /// No right but that of local work requests to read the region, which every region grants.
     pub const NONE: Access = Access(0);
     /// Local work requests may write to the region (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
@@ -41,16 +41,11 @@ impl std::ops::BitOr for Access {
     }
 }
 
-/// Reason why an access to memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryError {
-    /// No memory region has the key of the access.
     UnknownKey,
-    /// The memory region belongs to another protection domain than the queue pair.
     WrongPd,
-    /// The range of the access is not inside the memory region.
     OutOfBounds,
-    /// The memory region does not grant the right that the access needs.
     NoAccess,
 }
 
@@ -78,7 +73,6 @@ pub enum RegisterError {
     TooMany(usize),
 }
 
-/// Memory registered with a protection domain, an address and access rights.
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
     pd: PdId,
@@ -102,7 +96,6 @@ impl MemoryRegion {
     }
 }
 
-/// Number of bits of a key, all random.
 const KEY_BITS: u32 = 32;
 
 /// All memory regions of a device, by key. L_Key and R_Key of a region are the same number.
@@ -112,13 +105,10 @@ pub(crate) struct MemoryTable {
 }
 
 impl MemoryTable {
-    /// Creates an empty table of at most `max_regions` regions.
     pub(crate) fn new(max_regions: usize) -> Self {
         MemoryTable { regions: Table::new(KEY_BITS, max_regions) }
     }
 
-    /// Registers `memory`. `addr` is the address of its first byte in work requests and in a peer's requests: its
-    /// virtual address, or another address that the application chooses.
     pub(crate) fn register(
         &mut self,
         random: &mut Random,
@@ -144,13 +134,10 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Removes and returns the region with key `lkey`; `None` if no region has that key. The engine does not access the
-    /// memory of the region after this call.
     pub(crate) fn deregister(&mut self, lkey: LKey) -> Option<MemoryRegion> {
         self.regions.remove(lkey.0)
     }
 
-    /// Returns the number of regions of protection domain `pd`.
     pub(crate) fn count_of(&self, pd: PdId) -> usize {
         self.regions.iter().filter(|(_, region)| region.pd == pd).count()
     }
@@ -173,8 +160,7 @@ impl MemoryTable {
         self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
     }
 
-    /// Returns `len_bytes` bytes at `addr` of the region with key `rkey`, for a peer's request. The region must be of
-    /// `pd` and grant `access`. If `len_bytes` is 0, nothing is checked (IBA C9-88).
+    /// Returns bytes of a region for a peer's request. If `len_bytes` is 0, nothing is checked (IBA C9-88).
     #[inline]
     pub(crate) fn open_remote(
         &self,
