@@ -1,5 +1,3 @@
-//! Completion queues and their notifications.
-
 use super::cqe::{Cqe, WcStatus};
 use super::ring::{Consumer, Producer, ring};
 use crate::random::Random;
@@ -21,15 +19,13 @@ pub enum Notify {
     Any,
 }
 
-/// Result of writing a completion to a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The completion was queued; no notification is due.
     Quietly,
     /// The completion was queued, and the application is to be notified. The request for notification is used up.
     Notify,
-    /// The completion was lost, because the queue was full or had overflowed before. All later completions are lost,
-    /// too.
+    /// The completion was lost, because the queue was full or had overflowed before.
     Overflow,
 }
 
@@ -41,7 +37,6 @@ pub(crate) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Creates a completion queue of at most `depth` completions. Returns the engine's end and the application's end.
     pub(crate) fn new(depth: u32) -> (CompletionQueue, CqPoller) {
         let (entries, poller) = ring(depth);
         (CompletionQueue { entries, notify: None, overflowed: false }, poller)
@@ -54,7 +49,6 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns whether a completion was lost because the queue was full.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -79,10 +73,8 @@ impl CompletionQueue {
     }
 }
 
-/// Number of bits of a [`CqId`], all random.
 const CQ_BITS: u32 = 32;
 
-/// All completion queues of a device, with lists of the queues to be notified and of the queues that overflowed.
 pub(crate) struct CqTable {
     queues: Table<CompletionQueue>,
     /// Queues whose waiters are to be notified, each at most once.
@@ -92,12 +84,10 @@ pub(crate) struct CqTable {
 }
 
 impl CqTable {
-    /// Creates an empty table of at most `max_cqs` completion queues.
     pub(crate) fn new(max_cqs: usize) -> Self {
         CqTable { queues: Table::new(CQ_BITS, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
     }
 
-    /// Creates a completion queue of at most `depth` completions; `None` if the table is full.
     pub(crate) fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
@@ -107,30 +97,24 @@ impl CqTable {
         Some((CqId(number), poller))
     }
 
-    /// Returns whether completion queue `cq` exists.
     pub(crate) fn contains(&self, cq: CqId) -> bool {
         self.queues.get(cq.0).is_some()
     }
 
-    /// Returns the largest number of completion queues of the device.
     pub(crate) fn max_len(&self) -> usize {
         self.queues.max_len()
     }
 
-    /// Removes completion queue `cq`. Returns false if `cq` does not exist.
     pub(crate) fn destroy(&mut self, cq: CqId) -> bool {
         self.notified.retain(|other| *other != cq);
         self.overflowed.retain(|other| *other != cq);
         self.queues.remove(cq.0).is_some()
     }
 
-    /// Requests one notification of completion queue `cq`. Returns false if `cq` does not exist.
     pub(crate) fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
         self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
     }
 
-    /// If completion queue `cq` exists, writes `cqe` to `cq`, and lists `cq` if a notification or the report of an
-    /// overflow is due.
     #[inline]
     pub(crate) fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
         let Some(queue) = self.queues.get_mut(cq.0) else { return };
@@ -144,12 +128,10 @@ impl CqTable {
         }
     }
 
-    /// Returns a queue whose waiters are to be notified, and removes the queue from the list of these queues.
     pub(crate) fn take_notified(&mut self) -> Option<CqId> {
         self.notified.pop()
     }
 
-    /// Returns a queue whose overflow was not yet reported, and removes the queue from the list of these queues.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

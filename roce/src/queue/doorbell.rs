@@ -4,8 +4,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// One bit per queue pair, at the index of its slot in the table of queue pairs, and one summary bit per word of these
-/// bits, so that a poll of an idle device reads few words.
+/// One doorbell bit per queue pair, indexed by the queue pair's slot, and one summary bit per word of doorbell bits, so
+/// that a poll of an idle device reads few words.
 #[derive(Debug)]
 pub struct Doorbells {
     words: Box<[AtomicU64]>,

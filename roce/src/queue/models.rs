@@ -138,8 +138,7 @@ fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
     });
 }
 
-/// Polls, requests a notification and polls once more, as an application does before it sleeps: the completion is
-/// polled or notified.
+/// Polls, requests a notification and polls once more, as an application does before it sleeps.
 #[test]
 fn a_completion_is_polled_or_notified() {
     loom::model(|| {

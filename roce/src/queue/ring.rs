@@ -43,7 +43,6 @@ impl<T> Shared<T> {
     }
 }
 
-/// Producer's end of a ring: pushes elements.
 pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: u32,
@@ -57,10 +56,7 @@ pub struct Consumer<T> {
     tail_seen: u32,
 }
 
-/// Creates a ring of at most `depth` elements (1 to 2^30).
-///
-/// # Panics
-/// If `depth` is not 1 to 2^30; all callers have far smaller limits.
+/// Creates a ring of at most `depth` elements. Panics if `depth` is not 1 to 2^30; all callers have far smaller limits.
 pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
     ring_from(start::RING_POSITION, depth)
 }
@@ -76,12 +72,10 @@ pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>,
 }
 
 impl<T: Copy + Send> Producer<T> {
-    /// Returns the largest number of elements in the ring.
     pub(crate) fn depth(&self) -> u32 {
         self.shared.depth
     }
 
-    /// Returns whether `count` more elements fit now.
     #[inline]
     pub(crate) fn has_room(&mut self, count: u32) -> bool {
         if self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth {
@@ -91,15 +85,12 @@ impl<T: Copy + Send> Producer<T> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
     }
 
-    /// Returns the position that the next element pushed will have; positions count up by one, modulo 2^32.
-    ///
-    /// `position % n` may be used as an index only if `n` is a power of two, because otherwise the remainder jumps
-    /// where positions wrap.
+    /// Returns the position of the next element pushed, modulo 2^32. `position % n` may be used as an index only if `n`
+    /// is a power of two, because otherwise the remainder jumps where positions wrap.
     pub(crate) fn position(&self) -> u32 {
         self.tail
     }
 
-    /// Publishes `value`. If the ring is full, returns `value` as the error.
     #[inline]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if !self.has_room(1) {

@@ -7,9 +7,7 @@ use crate::mem::{MemoryTable, PdId};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvQueueSize {
-    /// Largest number of outstanding work requests.
     pub depth: u32,
-    /// Largest number of scatter entries of one work request.
     pub max_sges: u32,
 }
 
@@ -18,12 +16,12 @@ pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
 }
 
-/// The engine's end of a receive queue: receives from the oldest not completed to the newest posted.
+/// The engine's end of a receive queue.
 pub(crate) struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// Creates a receive queue of the given size that refuses posts until [`RecvQueue::set_open`].
+/// Creates a receive queue. It refuses posts until [`RecvQueue::set_open`].
 pub(crate) fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
     (RecvPoster { work: poster }, RecvQueue { work: queue })
@@ -52,35 +50,29 @@ impl RecvPoster {
 }
 
 impl RecvQueue {
-    /// If `open` is true, accepts posts from now on; otherwise refuses posts with [`PostError::WrongState`].
     pub(crate) fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
 
-    /// Returns whether no receive is posted.
     #[inline]
     pub(crate) fn is_empty(&mut self) -> bool {
         self.work.get(0).is_none()
     }
 
-    /// Returns the oldest receive, which the next message fills.
     #[inline]
     pub(crate) fn oldest(&mut self) -> Option<&RecvWqe> {
         self.work.get(0)
     }
 
-    /// Returns the receive at `index`, counted from the oldest (0); `None` if fewer receives are posted.
     pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         self.work.get(index)
     }
 
-    /// Removes and returns the oldest receive, and releases its scatter entries.
     #[inline]
     pub(crate) fn release_oldest(&mut self) -> Option<RecvWqe> {
         self.work.release_oldest()
     }
 
-    /// Returns access to the memory of this queue's scatter lists, in protection domain `pd`.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)

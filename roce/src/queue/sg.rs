@@ -7,11 +7,9 @@ use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
 /// Access to the memory of the scatter/gather lists of one send or receive queue.
 pub(crate) struct Lists<'a> {
-    /// All memory regions of the device.
     pub memory: &'a MemoryTable,
-    /// The queue pair's protection domain.
     pub pd: PdId,
-    /// Ring of the scatter/gather entries after the first of each list, of all work requests of the queue.
+    /// Ring of the scatter/gather entries of all work requests of the queue, except the first entry of each list.
     pub rest: &'a mut Consumer<Sge>,
 }
 

@@ -11,11 +11,8 @@ use crate::start;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendQueueSize {
-    /// Largest number of outstanding work requests.
     pub depth: u32,
-    /// Largest number of scatter/gather entries of one work request.
     pub max_sges: u32,
-    /// Largest number of inline bytes of one work request.
     pub max_inline_bytes: u32,
 }
 
@@ -23,7 +20,7 @@ pub(crate) struct SendQueueSize {
 pub struct SendPoster {
     work: WorkPoster<SendWqe>,
     inline: Memory,
-    /// Index of the part of `inline` that the next inline work request uses, 0 to `depth` - 1.
+    /// Index of the part of `inline`, 0 to `depth` - 1, that the next inline work request uses.
     inline_place: u32,
     size: SendQueueSize,
     signal_all: bool,
@@ -31,14 +28,14 @@ pub struct SendPoster {
     slot: usize,
 }
 
-/// The engine's end of a send queue: work requests from the oldest not completed to the newest posted.
+/// The engine's end of a send queue.
 pub(crate) struct SendQueue {
     work: WorkQueue<SendWqe>,
     inline: Memory,
 }
 
-/// Creates a send queue of the given size that refuses posts until [`SendQueue::set_open`]. A post sets the doorbell of
-/// `slot`, the slot of the queue pair. `signal_all` makes every work request signaled (`sq_sig_all`).
+/// Creates a send queue, which refuses posts until [`SendQueue::set_open`]. A post sets the doorbell of the queue pair
+/// with index `slot`. `signal_all` makes every work request signaled (`sq_sig_all`).
 pub(crate) fn send_queue(
     size: SendQueueSize,
     signal_all: bool,
@@ -106,9 +103,9 @@ impl SendPoster {
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
         let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        // Inline work requests use the `depth` parts of `inline` in turn. The next use of this part is `depth` inline
-        // posts later; this work request is released by then, because at most `depth` are outstanding. A ring position
-        // modulo `depth` would not do, because the remainder jumps where positions wrap.
+        // Inline work requests use the `depth` parts of `inline` in turn. A part is used anew `depth` inline posts
+        // later: its work request has been released by then, because at most `depth` are outstanding. The ring position
+        // modulo `depth` must not be the index, because the remainder jumps where positions wrap.
         self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
         Ok(list)
     }
@@ -120,29 +117,24 @@ impl SendPoster {
 }
 
 impl SendQueue {
-    /// If `open` is true, accepts posts from now on; otherwise refuses posts with [`PostError::WrongState`].
     pub(crate) fn set_open(&self, open: bool) {
         self.work.set_open(open);
     }
 
-    /// Returns whether no work request is outstanding.
     pub(crate) fn is_empty(&mut self) -> bool {
         self.work.len() == 0
     }
 
-    /// Returns the work request at `index`, counted from the oldest (0); `None` if no work request is posted there.
     #[inline]
     pub(crate) fn get(&mut self, index: u32) -> Option<&SendWqe> {
         self.work.get(index)
     }
 
-    /// Removes and returns the oldest work request, and releases its scatter/gather entries.
     #[inline]
     pub(crate) fn release_oldest(&mut self) -> Option<SendWqe> {
         self.work.release_oldest()
     }
 
-    /// Returns access to the memory of this queue's gather and scatter lists, in protection domain `pd`.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
@@ -178,7 +170,6 @@ mod tests {
         poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
     }
 
-    /// Returns the payload of an inline work request as an integer; `None` if the work request is not inline.
     fn inline_bytes(queue: &SendQueue, wqe: &SendWqe) -> Option<u64> {
         let mut bytes = [0; INLINE_BYTES as usize];
         queue.inline_span(wqe, 0, INLINE_BYTES).copy_to(&mut bytes);

@@ -15,9 +15,7 @@ use crate::mem::{MemoryTable, PdId};
 use crate::start;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A work queue element: a work request in a send or receive queue.
 pub(super) trait Wqe: Copy + Send {
-    /// Returns the scatter/gather list of the work request.
     fn list(&self) -> &SgList;
 }
 
@@ -29,15 +27,14 @@ pub(super) struct WorkPoster<W> {
     open: Arc<AtomicBool>,
 }
 
-/// The engine's end of a work queue: work requests from the oldest not completed to the newest posted.
+/// The engine's end of a work queue.
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
     sges: Consumer<Sge>,
     open: Arc<AtomicBool>,
 }
 
-/// Creates a queue of at most `depth` work requests with at most `max_sges` scatter/gather entries each. The queue
-/// refuses posts until [`WorkQueue::set_open`].
+/// Creates a work queue, which refuses posts until [`WorkQueue::set_open`].
 pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
     work_queue_from(start::RING_POSITION, depth, max_sges)
 }
@@ -56,7 +53,6 @@ pub(super) fn work_queue_from<W: Wqe>(
 }
 
 impl<W: Wqe> WorkPoster<W> {
-    /// Checks that the queue is open and not full, so that a work request may be posted.
     #[inline]
     pub(super) fn admit(&mut self) -> Result<(), PostError> {
         if !self.open.load(Ordering::Relaxed) {
@@ -100,25 +96,22 @@ impl<W: Wqe> WorkPoster<W> {
 }
 
 impl<W: Wqe> WorkQueue<W> {
-    /// If `open` is true, accepts posts from now on; otherwise refuses posts.
     pub(super) fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::Relaxed);
     }
 
-    /// Returns the number of work requests posted and not yet released.
     #[inline]
     pub(super) fn len(&mut self) -> u32 {
         self.wqes.len()
     }
 
-    /// Returns the work request at `index`, counted from the oldest (0); `None` if no work request is posted there.
     #[inline]
     pub(super) fn get(&mut self, index: u32) -> Option<&W> {
         self.wqes.get(index)
     }
 
-    /// Removes and returns the oldest work request, and releases its entries. The entries are released before the work
-    /// request, because an application thread that finds room for a work request expects room for its entries.
+    /// Releases the entries before the work request, because an application thread that finds room for a work request
+    /// expects room for its entries.
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;

@@ -158,7 +158,6 @@ impl SgList {
         Ok(SgList { first, rest_position, count: sges.len() as u32, len_bytes })
     }
 
-    /// Returns whether the list has at most one entry.
     #[inline]
     pub(crate) fn is_one_entry(&self) -> bool {
         self.count <= 1
@@ -217,23 +216,18 @@ impl SgList {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWqe {
-    /// The application's number of the work request.
     pub wr_id: u64,
-    /// Operation, with remote address and immediate.
     pub op: SendOp,
     /// Flags of the work request; `signaled` is also set if the queue signals all work requests (`sq_sig_all`).
     pub flags: SendFlags,
-    /// Whether the payload is in the inline memory of the send queue; the first entry of `list` then has an offset in
-    /// that memory as its address.
+    /// Whether the payload is in the inline memory of the send queue. If so, the address of the list's entry is an
+    /// offset in that memory.
     pub inline: bool,
-    /// Payload to send, or scatter list of a READ.
     pub list: SgList,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvWqe {
-    /// The application's number of the work request.
     pub wr_id: u64,
-    /// Scatter list, filled in order by the message.
     pub list: SgList,
 }
