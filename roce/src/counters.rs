@@ -1,6 +1,5 @@
 //! Counters, named as in the `hw_counters` of rxe and mlx5 where the meaning is the same.
 
-/// Declares a struct of counters: fields with their documentation, and an iterator over names and values.
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -36,7 +35,7 @@ counters! {
         sent_bytes,
         /// Payload bytes of requests executed and of READ responses placed, without duplicates.
         rcvd_bytes,
-        /// SEND and RDMA WRITE work requests completed with success as requester, signaled or not.
+        /// SEND and RDMA WRITE work requests that completed with success, signaled or not.
         rdma_sends,
         /// Receive work requests completed with success: by a SEND, or by an RDMA WRITE with immediate.
         rdma_recvs,
@@ -51,9 +50,8 @@ counters! {
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
-        /// Out-of-order packets dropped because the reorder buffer of the device, or the queue pair's share of that
-        /// buffer, was full. The packet received is dropped or, to make room for it, a buffered packet with a higher
-        /// PSN.
+        /// Out-of-order packets dropped because the device's reorder buffer, or the queue pair's share of it, was full:
+        /// the packet received or, to make room for it, a buffered packet with a higher PSN.
         reorder_no_room,
         /// Buffered packets dropped because the gap below them was not closed within one second.
         reorder_expired,
@@ -78,11 +76,12 @@ counters! {
         /// SACKs received (selective repeat), also SACKs that acknowledge no further PSN.
         sacks_received,
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
-        /// READ response; duplicates of tail loss probes are not counted.
+        /// READ response. A duplicate caused by a tail loss probe is not counted.
         spurious_retransmits,
         /// Probe timeouts that `roce_adp_retrans_to` does not count; at each a tail loss probe is sent (RFC 8985).
         tail_probes,
-        /// Probe timeouts after a wait of at least the RTO (RFC 6298), which count as congestion.
+        /// Probe timeouts that are not the first since progress and whose wait was at least the RTO (RFC 6298). Each is
+        /// reported to congestion control as a loss.
         roce_adp_retrans_to,
         /// Request packets retransmitted, tail loss probes included; retransmitted READ responses are not counted.
         retransmitted_pkts,
@@ -109,7 +108,7 @@ counters! {
         req_remote_access_errors,
         /// NAKs received with the code remote operational error.
         req_remote_operation_errors,
-        /// Duplicate READs dropped because no READ that the responder resources remember contains them.
+        /// Duplicate READs dropped because they are not part of a READ in the responder resources.
         duplicate_read_dropped,
         /// Duplicate READs dropped because too many responses of the READ were retransmitted (`RETRANSMITS_PER_READ`).
         duplicate_read_limited,
@@ -137,8 +136,8 @@ counters! {
 counters! {
     /// Frames dropped before they reached a queue pair, by reason, and frames that are not RoCE.
     DropCounters {
-        /// Frames of protocols other than RoCEv2, which are not counted as dropped: the neighbour code may process ARP,
-        /// neighbour discovery and echo.
+        /// Frames that are not RoCEv2. They do not count as dropped, because the module `neighbour` may process them
+        /// (ARP, neighbour discovery, ICMP echo).
         not_roce,
         /// Frames to a unicast MAC that is not the port's, and RoCE or malformed packets to a multicast or broadcast
         /// MAC.
@@ -167,7 +166,7 @@ counters! {
         bad_pad,
         /// Packets with a payload that their opcode does not permit.
         unexpected_payload,
-        /// Packets that passed all header checks but have a wrong ICRC; the ICRC is computed last.
+        /// Packets that passed all header checks of the queue pair but have a wrong ICRC.
         rx_icrc_errors,
         /// Packets to a QPN that no queue pair has.
         unknown_qp,

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Mask of the 24-bit fields of the BTH and the AETH.
 const MASK_24: u32 = 0x00FF_FFFF;
 
 /// Queue pair number (QPN), 24 bits.
@@ -68,11 +67,11 @@ pub struct QKey(pub u32);
 pub struct PKey(pub u16);
 
 impl PKey {
-    /// The default partition, full member: the only entry of a RoCE P_Key table.
+    /// P_Key of the default partition with full membership: the only entry of a RoCE P_Key table.
     pub const DEFAULT: PKey = PKey(0xFFFF);
 
     /// Returns whether a queue pair with this P_Key may receive a packet with the P_Key `other`: both are of the same
-    /// partition, and at least one of the two is of a full member (IBA 10.9.3).
+    /// partition, and at least one has the bit for full membership (IBA 10.9.3).
     pub(crate) const fn accepts(self, other: PKey) -> bool {
         (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
     }

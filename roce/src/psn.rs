@@ -24,7 +24,6 @@ pub enum PsnSpace {
     Response,
 }
 
-/// Two values of one kind, one for each PSN space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PerSpace<T> {
     requests: T,
@@ -32,12 +31,10 @@ pub(crate) struct PerSpace<T> {
 }
 
 impl<T: Copy> PerSpace<T> {
-    /// Creates a pair with `value` for both PSN spaces.
     pub(crate) const fn new(value: T) -> Self {
         PerSpace { requests: value, responses: value }
     }
 
-    /// Returns the values of both PSN spaces, to change them.
     pub(crate) fn both_mut(&mut self) -> [&mut T; 2] {
         [&mut self.requests, &mut self.responses]
     }

@@ -1,7 +1,7 @@
 //! Initial values of counters that wrap.
 //!
 //! With the Cargo feature `near-wrap`, for tests only, each counter begins a few steps before its wrap, so that the
-//! counter wraps in every test that uses the counter. Without the feature the initial values are constants.
+//! counter wraps in every test that uses the counter.
 //!
 //! | counter | bits | steps before the wrap, with the feature | initial value, without the feature |
 //! |---|---|---|---|
@@ -16,32 +16,29 @@
 //! The numbers of steps differ, because otherwise two counters would wrap at once, and a test could not notice that
 //! code confuses the two.
 //!
-//! [`Instant`] does not wrap: it saturates after 584 years. Truncations of an instant wrap: 2^32 s is the first instant
-//! at which the nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the slot of the simulator's timing
-//! wheel (2^12 slots of 1 ns), all wrap at once.
+//! [`Instant`] does not wrap: it saturates after 584 years. Its truncations to fewer bits wrap: 2^32 s is the first
+//! instant at which the nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the slot of the simulator's
+//! timing wheel (2^12 slots of 1 ns), all wrap at once.
 
 use crate::id::Msn;
 use crate::psn::Psn;
 use crate::time::Instant;
 
-/// True if counters begin near their wraps.
 const NEAR_WRAP: bool = cfg!(feature = "near-wrap");
 
 /// Largest number of steps before the wrap at which the first PSN and the first IPv4 identification begin.
 const DRAWN_MAX: u32 = 100;
 
-/// With `near-wrap` returns the 32-bit value `before_wrap` steps before the wrap to 0, otherwise 0.
+/// With `near-wrap`, returns the 32-bit value `before_wrap` steps before the wrap to 0, otherwise 0.
 const fn first(before_wrap: u32) -> u32 {
     if NEAR_WRAP { before_wrap.wrapping_neg() } else { 0 }
 }
 
-/// First position of the rings of work queues and completion queues.
 pub(crate) const RING_POSITION: u32 = first(3);
 
 /// Recv WQE sequence number of the first receive that a connection completes.
 pub const RECEIVE: u32 = first(2);
 
-/// Number of the first transmission in a log of sent packets.
 pub(crate) const TRANSMISSION: u32 = first(4);
 
 /// MSN before any request was executed (IBA 9.7.7.1: 0).
@@ -50,7 +47,7 @@ pub(crate) const MSN: Msn = Msn::new(first(5));
 /// First instant of simulations and of tests.
 pub const INSTANT: Instant = Instant::from_nanos(if NEAR_WRAP { (1_000_000_000 << 32) - 50 } else { 0 });
 
-/// Returns the first PSN of a connection: the low 24 bits of `chosen`; with `near-wrap`, 1 to 100 below 2^24.
+/// Returns the first PSN of a connection: the low 24 bits of `chosen`; with `near-wrap`, from 2^24 - 100 to 2^24 - 1.
 pub const fn psn(chosen: u32) -> Psn {
     if NEAR_WRAP { Psn::new(0).minus(1 + chosen % DRAWN_MAX) } else { Psn::new(chosen) }
 }

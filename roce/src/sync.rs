@@ -16,7 +16,6 @@ pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
-    /// Creates a cell that holds `value`.
     pub(crate) fn new(value: T) -> Self {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }

@@ -17,16 +17,15 @@ use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// A freed QPN or key may be allocated again after this count of other numbers of its table was freed.
+/// A freed QPN or key may be allocated again after this many other numbers of its table were freed.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
 /// Least ratio of index entries to numbers in the index, so that a search soon reaches an empty entry.
 const PLACES_PER_NUMBER: usize = 4;
 
-/// Number of index entries of an empty table, a power of two.
 const PLACES_MIN: usize = 64;
 
-/// Value of `Entry::slot` for a number in quarantine, which has no object; no object is in this slot.
+/// Value of `Entry::slot` for a number in quarantine: the slot of no object.
 const GONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -108,13 +107,11 @@ impl<T> Table<T> {
         Some(number)
     }
 
-    /// Returns the object with this number; `None` if no object has this number.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(self.find(number))?.as_ref().map(|(_, value)| value)
     }
 
-    /// Returns the object with this number, to change the object; `None` if no object has this number.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let slot = self.find(number);
@@ -144,13 +141,11 @@ impl<T> Table<T> {
         (slot < self.slots.len()).then_some(slot)
     }
 
-    /// Returns the object in slot `slot`; `None` if the slot is empty.
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
         self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
     }
 
-    /// Returns all objects with their numbers, in the order of slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
@@ -188,8 +183,6 @@ impl<T> Table<T> {
         }
     }
 
-    /// If the numbers with an object or in quarantine would use more than a quarter of the index entries, doubles the
-    /// index.
     fn reserve_place(&mut self) {
         let places = PLACES_PER_NUMBER * (self.len + self.quarantine.len());
         if places <= self.index.len() {
