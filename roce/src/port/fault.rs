@@ -7,8 +7,8 @@
 //!                                                     or 64 polls have passed
 //! ```
 //!
-//! Each direction draws from a random stream of its own, per frame, so the impairments depend only on the seed and the
-//! sequence of frames. The release of a held frame also depends on the number of polls.
+//! Each direction has a random stream of its own. Losses, corruptions and duplicates depend only on the seed and the
+//! sequence of frames; reordering also depends on the number of polls.
 
 use std::collections::VecDeque;
 
@@ -21,10 +21,9 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// Largest number of frames that overtake a held frame.
+/// Largest number of frames, not held themselves, that overtake a held frame.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// Polls after which a held frame is passed on in any case, because otherwise the last frame of a burst would stay
-/// held.
+/// Number of polls after which a held frame is passed on, even if no frame has overtaken it.
 const REORDER_POLLS_MAX: u32 = 64;
 /// Largest number of frames held at once, per direction.
 const HELD_FRAMES_MAX: usize = 64;
@@ -46,20 +45,19 @@ pub enum FaultDirection {
 pub struct FaultConfig {
     /// Probability that a frame is dropped.
     pub drop_probability: Probability,
-    /// Probability that a frame is held until 1 to 8 later frames have passed.
+    /// Probability that a frame is held until 1 to 8 later frames, or 64 polls, have passed.
     pub reorder_probability: Probability,
     /// Probability that one random bit of a frame is flipped.
     pub corrupt_probability: Probability,
     /// Probability that a frame is duplicated.
     pub duplicate_probability: Probability,
-    /// Seed of the random draws; the same seed and frames give the same impairments.
+    /// Seed of the random draws; the same seed and frames give the same draws.
     pub seed: u64,
     /// Direction of the frames that are impaired.
     pub direction: FaultDirection,
 }
 
 impl FaultConfig {
-    /// Returns whether any probability is above 0.
     pub(crate) fn is_active(&self) -> bool {
         [
             self.drop_probability,
@@ -72,14 +70,14 @@ impl FaultConfig {
     }
 }
 
-/// Counters of the impaired frames of one direction.
+/// Counters of one direction of a [`Fault`] port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairedFrames {
-    /// Frames received or sent in this direction; 0 if the direction is not impaired.
+    /// All frames of this direction; 0 if the direction is not impaired.
     pub frames: u64,
     /// Frames dropped.
     pub dropped: u64,
-    /// Frames held until later frames had overtaken them.
+    /// Frames held for reordering.
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub corrupted: u64,
@@ -119,7 +117,6 @@ struct DelayedFrame<F> {
     polls_left: u32,
 }
 
-/// State of the impairments of one direction.
 struct Direction<F> {
     active: bool,
     drop: Threshold,
@@ -128,7 +125,6 @@ struct Direction<F> {
     duplicate: Threshold,
     rng: ChaCha8Rng,
     held: VecDeque<DelayedFrame<F>>,
-    /// Frames to pass on, in order.
     passed: VecDeque<FaultFrame<F>>,
     tally: ImpairedFrames,
 }
@@ -150,7 +146,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         }
     }
 
-    /// Applies the impairments to one frame; returns the frame if the frame is dropped.
+    /// Applies the impairments to `frame`. Returns a dropped frame, so that the caller can reuse its buffer.
     fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.drop.hits(|| self.rng.next_u32()) {
@@ -169,8 +165,8 @@ impl<F: AsRef<[u8]>> Direction<F> {
             self.tally.duplicated += 1;
             self.pass(FaultFrame::Copied(frame.as_ref().to_vec()));
         }
-        // Draws also if no further frame can be held, because otherwise the number of polls, by which held frames are
-        // released, would shift the draws of all later frames.
+        // Draws even if no further frame can be held: the number of held frames depends on the number of polls, and the
+        // draws of later frames must not.
         let is_reordered = self.reorder.hits(|| self.rng.next_u32());
         let frames_left = is_reordered.then(|| 1 + self.rng.next_u32() % REORDER_FRAMES_MAX);
         match frames_left {
@@ -191,7 +187,6 @@ impl<F: AsRef<[u8]>> Direction<F> {
         self.release();
     }
 
-    /// Counts a poll for each held frame, and passes on the held frames that are due.
     fn tick(&mut self) {
         for held in &mut self.held {
             held.polls_left = held.polls_left.saturating_sub(1);
@@ -215,9 +210,8 @@ pub struct Fault<P: Port> {
     tx: Direction<Vec<u8>>,
     /// Frames received from the inner port; empty between calls.
     arrived: Vec<P::Frame>,
-    /// Reserved frames to which the impairments were not applied yet.
     reserved: Staging,
-    /// Frames to send for which the inner port had no room yet.
+    /// Frames that the inner port has not accepted yet.
     outgoing: Staging,
 }
 
@@ -239,8 +233,7 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// Sets the probability of loss in the impaired directions. No effect on a port created with all
-    /// probabilities 0.
+    /// Sets the probability of loss in the impaired directions; no effect if all probabilities were 0 at the start.
     pub fn set_drop_probability(&mut self, probability: Probability) {
         self.rx.drop = probability.into();
         self.tx.drop = probability.into();
@@ -251,7 +244,6 @@ impl<P: Port> Fault<P> {
         FaultCounters { rx: self.rx.tally, tx: self.tx.tally }
     }
 
-    /// Applies the impairments to the reserved frames, and passes the frames that are due to the inner port.
     fn pass_on(&mut self) {
         while let Some(frame) = self.reserved.pop() {
             self.tx.admit(frame).into_iter().for_each(|lost| self.reserved.recycle(lost));
@@ -262,8 +254,7 @@ impl<P: Port> Fault<P> {
             });
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
-        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate a
-        // buffer.
+        // Returns the buffers of sent frames, because otherwise each `tx_reserve` would allocate a buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 
@@ -319,9 +310,9 @@ impl<P: Port> Port for Fault<P> {
         if !self.tx.active {
             return self.port.tx_reserve(len_bytes);
         }
-        // The caller has filled the previously reserved frame, so that frame is passed on without a flush.
+        // Passes on the frame reserved before, which the caller has filled by now.
         self.pass_on();
-        // If frames wait in `outgoing`, the inner port is full, which `None` reports to the caller.
+        // Frames stay in `outgoing` only while the inner port is full.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -366,7 +357,6 @@ mod tests {
         frames.iter().map(|f| u32::from_be_bytes(f.as_ref().try_into().unwrap())).collect()
     }
 
-    /// Sends 1000 frames one by one, and polls until no frame is held. Returns the frames received.
     fn run_tx(config: FaultConfig) -> (Vec<u32>, ImpairedFrames) {
         let (mut a, mut b) = tx_fault(config, 4096);
         (0..1000).for_each(|n| assert!(send(&mut a, n)));
@@ -374,7 +364,6 @@ mod tests {
         (receive(&mut b), a.counters().tx)
     }
 
-    /// As `run_tx`, with the impairments at the receiver.
     fn run_rx(config: FaultConfig) -> (Vec<u32>, ImpairedFrames) {
         let (mut a, b) = Loopback::pair(CAPS, CAPS, 4096);
         let mut b = Fault::new(b, FaultConfig { direction: FaultDirection::Rx, ..config });
@@ -460,8 +449,8 @@ mod tests {
             let (mut got, tally) = run(FaultConfig { reorder_probability: SOME, ..FaultConfig::default() });
             assert!((150..350).contains(&tally.reordered), "{tally:?}");
             assert!(!got.is_sorted());
-            // Up to REORDER_FRAMES_MAX frames overtake a held frame, and also frames that are held later but released
-            // earlier.
+            // A held frame is overtaken by up to REORDER_FRAMES_MAX frames that were not held, and by frames that were
+            // held later but released earlier.
             let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
             assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
             got.sort_unstable();
@@ -499,7 +488,7 @@ mod tests {
     fn the_draws_of_a_frame_do_not_depend_on_the_number_of_polls() {
         let config = FaultConfig {
             drop_probability: SOME,
-            // Below 1, so that each frame draws. Without duplicates, which would release held frames, 64 are held.
+            // At probability 1 no number would be drawn. Duplicates would release held frames, so none are configured.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

@@ -1,13 +1,11 @@
-//! The impairment of a frame, and the effect of several impairments on one frame: for the port
-//! [`Events`](super::events::Events), and for the links of a simulated network.
+//! Impairments of a frame, at a port ([`Events`](super::events::Events)) or on a link of a simulated network.
 
 use crate::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
 use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, VlanTag};
 
-/// The longest delay, in nanoseconds: 10 s.
 pub(crate) const DELAY_NANOS_MAX: u64 = 10_000_000_000;
-/// The largest number of packets behind which a frame may be reordered.
+/// Largest `behind_pkts` of a packet event.
 pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
 
 /// An impairment of a frame.
@@ -22,8 +20,8 @@ pub enum Impairment {
         /// The delay in nanoseconds.
         nanos: u64,
     },
-    /// The frame is held until `behind_pkts` later frames were sent, or for a time at most: at a port, later packets of
-    /// its PSN space, 1 ms; on a simulated link, later frames of the link, 50 us.
+    /// The frame is held until `behind_pkts` later frames were sent or a time limit has passed. A port counts packets
+    /// of the same PSN space, with a limit of 1 ms; a simulated link counts all its frames, with a limit of 50 us.
     Reorder {
         /// Number of later frames.
         behind_pkts: u32,
@@ -42,10 +40,10 @@ impl Impairment {
     /// Flips a bit of the ICRC, so that all headers stay readable in a capture.
     pub const CORRUPT_ICRC: Impairment = Impairment::Corrupt { bit: -25 };
 
-    /// Checks the ranges of a packet event: a delay of 1 ns to 10 s, and reordering behind 1 to 1024 packets.
+    /// Checks that a delay is 1 ns to 10 s, and that a reordering is behind 1 to 1024 packets.
     ///
     /// # Errors
-    /// The number out of its range, and the range.
+    /// The limit that is violated.
     pub fn check(self) -> Result<(), &'static str> {
         match self {
             Impairment::Delay { nanos: 0 } => Err("a delay needs some time"),
@@ -73,13 +71,13 @@ pub struct Disposition {
     pub copies: u32,
     /// Sum of the delays, in nanoseconds.
     pub delay_nanos: u64,
-    /// Largest number of later frames that overtake the frame; 0 if the frame is not reordered.
+    /// Number of later frames that must be sent before the frame; 0 if the frame is not reordered.
     pub behind_pkts: u32,
 }
 
 impl Disposition {
-    /// Adds `impairment`. `frame` holds the bytes that exist of a frame of `len_bytes`, from its Ethernet header on;
-    /// `Corrupt` and `MarkCe` change them.
+    /// Adds `impairment`; `Corrupt` and `MarkCe` change bytes of `frame`. `len_bytes` is the length of the frame
+    /// including its phantom payload, which has no bytes in `frame`.
     pub fn add(&mut self, impairment: Impairment, frame: &mut [u8], len_bytes: usize) {
         match impairment {
             Impairment::Drop => self.is_dropped = true,
@@ -95,8 +93,8 @@ impl Disposition {
     }
 }
 
-/// Flips a bit of a frame of `len_bytes`, numbered as in [`Impairment::Corrupt`]. No effect if the bit is after the
-/// bytes of `frame`.
+/// Flips a bit of a frame of `len_bytes`, numbered as in [`Impairment::Corrupt`]; no effect if the bit is in a phantom
+/// payload, after the bytes of `frame`.
 pub(crate) fn flip_bit(frame: &mut [u8], len_bytes: usize, bit: i64) {
     let bits = i64::try_from(len_bytes.saturating_mul(8)).unwrap_or(i64::MAX).max(1);
     let bit = bit.rem_euclid(bits);
@@ -137,7 +135,7 @@ pub fn mark_ce(frame: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// The worked example of the IPv4 checksum (0xB861), in an Ethernet frame.
+    /// An IPv4 header with a known checksum (0xB861), in an Ethernet frame.
     fn ipv4_frame() -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00]);

@@ -4,20 +4,19 @@
 //!   LoopbackPort a                                     LoopbackPort b
 //!     free -> reserved --tx_flush--> Wire a->b --rx_burst--> LoopbackFrame
 //!      ^                                                          |
-//!      +---- the buffer is free again when its last frame drops --+
+//!      +-------- the buffer is free when the frame is dropped ----+
 //! ```
 //!
 //! A sender keeps one reference to each of its buffers and passes a second reference to the receiver. A buffer is free
-//! when its reference count is one, so there is no locked free list and no allocation after the start. The ports may
-//! run on one thread or on two.
+//! when its reference count is one, so no locked free list is needed. The ports may run on one thread or on two.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` tests. Receivers drop frames nearly in the order sent, so the first
-/// buffer is free unless the receiver still holds its frame.
+/// Largest number of buffers that `tx_reserve` tests. Receivers drop frames nearly in the order sent, so a free buffer
+/// is near the front.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -43,8 +42,7 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // A poisoned lock is used, because no operation on the queue panics midway, so the queue is consistent even
-        // after a panic of another thread.
+        // Uses a poisoned lock: no operation on the queue panics midway, so the queue is always consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,7 +65,7 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this port that are not reserved, in the order in which they were last sent.
+    /// The buffers of this port that are not reserved: free, on the wire, or held by the receiver.
     buffers: VecDeque<Arc<Buffer>>,
     reserved: Vec<Arc<Buffer>>,
     outgoing: Arc<Wire>,

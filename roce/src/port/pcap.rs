@@ -33,7 +33,6 @@ impl From<PcapError> for CaptureError {
     }
 }
 
-/// The capture file of a [`Pcap`] port, with its counters.
 struct Recorder<W: io::Write> {
     writer: PcapWriter<W>,
     origin_nanos: u64,
@@ -70,7 +69,7 @@ impl<W: io::Write> Recorder<W> {
 /// A port that records the frames of both directions, in order: a received frame when `rx_burst` returns the frame, a
 /// sent frame when the inner port accepts the frame.
 ///
-/// After the first error frames are still passed on, but no longer recorded: see [`Pcap::error`].
+/// After the first error, frames are still passed on, but not recorded ([`Pcap::error`]).
 pub struct Pcap<P: Port, W: io::Write> {
     port: P,
     recorder: Recorder<W>,
@@ -236,7 +235,6 @@ mod tests {
         assert_eq!(a.recorded(), 2);
     }
 
-    /// A writer that accepts the given number of bytes, then fails.
     struct SmallDisk(usize);
 
     impl io::Write for SmallDisk {

@@ -40,15 +40,14 @@ impl FromStr for Probability {
     }
 }
 
-/// Number of draws, of 2^32 equally likely ones, for which an impairment occurs; compared once per frame in place of the
-/// probability, because the hot path has no floats.
+/// A probability in units of 2^-32, which is compared with a random 32-bit number, because the hot path has no floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Threshold(u64);
 
 impl Threshold {
     const DRAWS: u64 = 1 << 32;
 
-    /// Returns whether the impairment of a frame occurs. Draws only if the probability is neither 0 nor 1.
+    /// Returns whether the impairment of a frame occurs. Draws a number unless the probability is 0 or 1.
     pub(super) fn hits(self, draw: impl FnOnce() -> u32) -> bool {
         self.0 != 0 && (self.0 == Self::DRAWS || u64::from(draw()) < self.0)
     }

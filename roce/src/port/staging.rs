@@ -1,14 +1,11 @@
-//! A queue of frames between the caller of a port decorator and the inner port, for decorators that read a frame after
-//! the caller has filled the frame.
-
 use std::collections::VecDeque;
 
 use super::Port;
 
-/// Largest number of frames in the queue; if the queue is full, `reserve` returns `None`, as a full port does.
+/// Number of queued frames from which on `reserve` returns `None`, as a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
-/// Queue of frames in the order of their reservation. Buffers of removed frames are reused.
+/// Queue of frames for port decorators, which read a frame after the caller has filled it. Buffers are reused.
 #[derive(Default)]
 pub(super) struct Staging {
     frames: VecDeque<Vec<u8>>,
@@ -42,20 +39,18 @@ impl Staging {
         self.frames.pop_front()
     }
 
-    /// Stores a buffer that is no longer used, for a later `reserve`.
     pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < STAGED_FRAMES_MAX {
             self.spare.push(buffer);
         }
     }
 
-    /// Moves all unused buffers to the unused buffers of `other`.
     pub(super) fn return_spares(&mut self, other: &mut Staging) {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Moves the frames to `port` and calls `sent` for each; the caller then flushes `port`. If `port` is full even
-    /// after a flush, the frames that are left stay queued, in order, for the next call.
+    /// Passes the frames to `port` and calls `sent` for each; the caller then flushes `port`. Frames that do not fit
+    /// into `port` even after a flush stay queued.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

@@ -1,13 +1,11 @@
-//! A port decorator that impairs specified packets: for example, the n-th packet of a queue pair, or the second
-//! retransmission of that packet, is dropped, corrupted, CE-marked, duplicated, delayed or reordered. As in Lumina
-//! (SIGCOMM 2023), an event specifies queue pair, PSN, number of the transmission, and impairment (not an event of the
-//! verbs).
+//! A port decorator that impairs selected packets: for example, drops the n-th packet of a queue pair, or the second
+//! retransmission of that packet. An event selects one transmission by queue pair, PSN and count, and gives its
+//! impairment, as in Lumina (SIGCOMM 2023). These events are not the events of the verbs.
 //!
 //! ```text
 //!   frame sent --Packet::parse--> connection (destination GID and QPN) and PSN space (requests or responses)
-//!              --> offset of its PSN from the first PSN sent in that PSN space
-//!              --> each event of that PSN space and offset counts the packet; the event acts on the packet with
-//!                  the specified count
+//!              --> offset of the PSN from the first PSN sent in that PSN space
+//!              --> each event of that PSN space and offset counts the packet, and acts at its specified count
 //!
 //!   --corrupt, mark--> --drop?--> --duplicate?--> --delay, reorder?--> passed on
 //!                        |        copies are passed on   |               ^
@@ -16,7 +14,7 @@
 //!
 //! All events that select the same transmission act; their impairments combine as in [`Disposition`].
 //! Received frames are passed on unchanged. Each event acts once, so the number of events bounds the frames that are
-//! held or copied. Packets on which no event acts cause no allocation.
+//! held or copied.
 
 mod plan;
 mod streams;
@@ -34,8 +32,7 @@ use crate::time::Instant;
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
-/// Time in nanoseconds after which a reordered frame is sent, even if fewer packets than specified have overtaken the
-/// frame: 1 ms.
+/// Longest time for which `Reorder` holds a frame.
 const REORDER_NANOS_MAX: u64 = 1_000_000;
 
 /// The packet on which an event acted, and the time of the action.
@@ -59,20 +56,18 @@ pub struct Firing {
 pub struct EventOutcome {
     /// The event, as given in the plan.
     pub event: PacketEvent,
-    /// Number of matching packets sent, up to the packet on which the event acted.
+    /// Number of matching packets sent until the event acted, including the packet on which the event acted.
     pub passes: u32,
     /// The packet on which the event acted; `None` if the event has not acted.
     pub fired: Option<Firing>,
 }
 
-/// An event and its state.
 struct Watch {
     event: PacketEvent,
-    /// Entry of `Streams` for the event's connection and PSN space; `None` until the port sends a packet of that
-    /// connection and PSN space.
+    /// `None` until the port sends a packet of the event's connection and PSN space.
     space: Option<StreamId>,
-    /// Offset of the event's PSN in `space`, or `None` for any PSN; after the action, the offset of the packet acted
-    /// on.
+    /// Offset, from the first PSN of `space`, of the PSN to match; `None` matches any PSN. When the event acts, set to
+    /// the offset of the packet.
     offset: Option<u64>,
     passes: u32,
     fired: Option<Firing>,
@@ -132,9 +127,8 @@ pub struct Events<P: Port> {
     start: Option<Instant>,
     /// Held frames, at most one per event.
     delayed: Vec<DelayedFrame>,
-    /// Frames reserved since the last flush.
     reserved: Staging,
-    /// Frames to send for which the inner port had no room yet.
+    /// Frames that the inner port has not accepted yet.
     outgoing: Staging,
 }
 
@@ -177,7 +171,6 @@ impl<P: Port> Events<P> {
         &mut self.port
     }
 
-    /// Applies the events to one frame, and passes the frame on, holds or drops it.
     fn admit(&mut self, mut frame: Vec<u8>) {
         let Some(sighting) = Sighting::of(&frame) else { return self.outgoing.push(frame) };
         self.start.get_or_insert(self.now);
@@ -200,8 +193,7 @@ impl<P: Port> Events<P> {
         self.count_passing(space);
     }
 
-    /// Returns the PSN space of a packet and the offset of its PSN in that space; `None` if no event can match the
-    /// packet.
+    /// Returns the PSN space of a packet, and the offset of its PSN; `None` if no event can match the packet.
     fn find_lane(&mut self, sighting: &Sighting) -> Option<(StreamId, u64)> {
         let spot = self.streams.locate(sighting.dest, sighting.space, sighting.psn)?;
         if spot.is_new {
@@ -216,8 +208,7 @@ impl<P: Port> Events<P> {
         self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
-    /// Counts the packet for every event that matches, and returns the disposition of the frame by the events that act.
-    /// Impairments that change bytes of the packet are applied.
+    /// Counts the packet for each event that matches. The events that act change `frame` or the returned disposition.
     fn impair(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Disposition {
         let mut disposition = Disposition::default();
         let packet = frame.get_mut(..sighting.len_bytes).unwrap_or_default();
@@ -250,8 +241,7 @@ impl<P: Port> Events<P> {
         disposition
     }
 
-    /// Counts a packet of `space` that was passed on, for the frames held behind packets of that space. Passes on the
-    /// held frames that are due.
+    /// Decrements `behind_pkts` of the held frames of `space`, because a packet of `space` was passed on.
     fn count_passing(&mut self, space: StreamId) {
         if self.delayed.is_empty() {
             return;
@@ -267,7 +257,6 @@ impl<P: Port> Events<P> {
         self.release();
     }
 
-    /// Passes on the held frames that are due, in the order in which they were held.
     fn release(&mut self) {
         let now = self.now;
         let due = |delayed: &DelayedFrame| delayed.behind_pkts == Some(0) || delayed.due <= now;
@@ -304,7 +293,7 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // If frames wait in `outgoing`, the inner port is full, which `None` reports to the caller.
+        // Frames stay in `outgoing` only while the inner port is full.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -319,8 +308,7 @@ impl<P: Port> Port for Events<P> {
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
         self.port.tx_flush();
-        // Returns the buffers, which move from `reserved` to `outgoing`, because otherwise each frame would allocate a
-        // buffer.
+        // Returns the buffers of sent frames, because otherwise each `tx_reserve` would allocate a buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 

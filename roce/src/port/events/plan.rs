@@ -1,19 +1,16 @@
-//! The specification of events: packets that match, and impairments.
-
 use crate::id::Qpn;
 use crate::port::impairment::Impairment;
 use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
-/// Largest number of events of one port.
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Largest number of connections that are numbered; the limit of `roce perf -q`.
+/// Largest number of connections on which events can act; equal to the limit of `roce perf -q`.
 pub(crate) const CONNECTIONS_MAX: u32 = 4096;
 
 /// The queue pair whose packets an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventQp {
-    /// The number of the connection, from 1: the port numbers connections in the order of their first packets sent.
+    /// Number of the connection: 1 for the connection on which the port sends first, 2 for the next, and so on.
     Number(u32),
     /// The destination QPN in the packet.
     Dest(Qpn),
@@ -22,16 +19,15 @@ pub enum EventQp {
 /// The PSN of the packets that an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPsn {
-    /// Number of the PSN, from 1, which is the first PSN that the port sends in the PSN space.
+    /// Position of the PSN in the PSN space: 1 is the first PSN that the port sends, 2 the PSN after it.
     Relative(u32),
     /// The PSN in the packet. The same PSN after a wrap, 2^24 PSNs later, does not match.
     Absolute(Psn),
-    /// Any PSN: [`PacketEvent::pass`] counts packets, not transmissions of one PSN.
+    /// Any PSN; [`PacketEvent::pass`] then counts packets of all PSNs.
     Any,
 }
 
 impl EventPsn {
-    /// Returns the offset of this PSN from `first`, the first PSN of the PSN space; `None` for any PSN.
     pub(super) fn offset_from(self, first: Psn) -> Option<u64> {
         match self {
             EventPsn::Relative(number) => Some(u64::from(number.saturating_sub(1))),
@@ -41,7 +37,7 @@ impl EventPsn {
     }
 }
 
-/// An event: applies `impairment` to one of the packets that match all other fields.
+/// An event: applies `impairment` to packet number `pass` of the packets that match `qp`, `space`, `psn` and `opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// Queue pair of the packet.
@@ -50,18 +46,16 @@ pub struct PacketEvent {
     pub space: PsnSpace,
     /// PSN of the packet.
     pub psn: EventPsn,
-    /// Opcode of the packet; `None` for any. A SEND also matches the numbered SEND.
+    /// Opcode of the packet; `None` for any. The opcode of a SEND also matches the corresponding numbered SEND.
     pub opcode: Option<Opcode>,
-    /// Number of the packet among the matching packets, from 1. If `psn` names one PSN, 1 is the first transmission, 2
-    /// the first retransmission.
+    /// Number of the packet among the matching packets, from 1. If `psn` is a single PSN, 1 is its first transmission
+    /// and 2 its first retransmission.
     pub pass: u32,
-    /// The impairment of the packet with that number.
+    /// Impairment of packet number `pass`.
     pub impairment: Impairment,
 }
 
 impl PacketEvent {
-    /// Returns whether the event matches packets of PSN space `space` on the connection `number`, whose destination QPN
-    /// is `dest_qpn`.
     pub(super) fn names(&self, number: u32, dest_qpn: Qpn, space: PsnSpace) -> bool {
         let is_of_qp = match self.qp {
             EventQp::Number(wanted) => wanted == number,
@@ -107,10 +101,10 @@ pub enum PlanError {
 pub struct EventPlan(Vec<PacketEvent>);
 
 impl EventPlan {
-    /// Checks `events` and makes them a plan.
+    /// Creates a plan of `events`.
     ///
     /// # Errors
-    /// [`PlanError`] if there are more than `EVENTS_MAX` events, or a number is out of its range.
+    /// [`PlanError`] if there are more than 256 events, or a number is out of its range.
     pub fn new(events: Vec<PacketEvent>) -> Result<Self, PlanError> {
         if events.len() > EVENTS_MAX {
             return Err(PlanError::TooMany { count: events.len() });

@@ -1,6 +1,3 @@
-//! Assigns each packet to a connection and a PSN space, and computes the offset of its PSN from the first PSN of that
-//! space.
-
 use std::collections::HashMap;
 
 use super::plan::CONNECTIONS_MAX;
@@ -11,43 +8,39 @@ use crate::psn::{Psn, PsnSpace};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(usize);
 
-/// The highest PSN that the port has sent in a PSN space.
 #[derive(Clone, Copy)]
 struct Sent {
-    /// The highest PSN, and its offset from the first PSN. Offsets do not wrap at 2^24.
+    /// The highest PSN sent. `newest_offset` is its offset from the first PSN, and does not wrap at 2^24.
     newest: Psn,
     newest_offset: u64,
     is_watched: bool,
 }
 
-/// Connection, PSN space and offset of a packet.
 pub(super) struct Position {
     pub(super) space: StreamId,
-    /// Number of the connection, from 1: connections are numbered in the order of their first packets.
+    /// Connections are numbered from 1, in the order of their first packets.
     pub(super) number: u32,
-    /// Distance from the first PSN of the PSN space; `None` if the packet's PSN is below that PSN.
+    /// Offset of the PSN from the first PSN of the PSN space; `None` if the PSN is below the first PSN.
     pub(super) offset: Option<u64>,
     /// Whether the packet is the first of its PSN space.
     pub(super) is_new: bool,
 }
 
-/// The first [`CONNECTIONS_MAX`] connections on which a port sends; later connections are ignored.
+/// The first [`CONNECTIONS_MAX`] connections on which a port sends; no event acts on later connections.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: HashMap<(Gid, Qpn), u32>,
-    /// State of the two PSN spaces of each connection, requests first, then responses; `None` before the first packet
-    /// of a space.
+    /// Two entries per connection: requests, responses. `None` before the first packet of the PSN space.
     sent: Vec<Option<Sent>>,
 }
 
 impl Streams {
-    /// Creates an empty table; if `is_active`, allocates memory for [`CONNECTIONS_MAX`] connections.
     pub(super) fn new(is_active: bool) -> Self {
         let room = if is_active { CONNECTIONS_MAX as usize } else { 0 };
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Returns the position of a packet to `dest`, and adds `dest` if unknown; `None` if the table is full.
+    /// Returns the position of a packet to `dest`. A new `dest` is added; `None` if the table is full.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {
@@ -71,7 +64,6 @@ impl Streams {
         Some(Position { space: StreamId(at), number, offset, is_new })
     }
 
-    /// Marks a PSN space in which events are specified.
     pub(super) fn watch(&mut self, space: StreamId) {
         if let Some(Some(sent)) = self.sent.get_mut(space.0) {
             sent.is_watched = true;

@@ -1,5 +1,3 @@
-//! Tests of packet events in virtual time, between two loopback ports.
-
 use proptest::prelude::*;
 
 use super::plan::{CONNECTIONS_MAX, EVENTS_MAX};
@@ -34,7 +32,6 @@ fn template(qpn: u32, to: IpAddr, vlan: Option<u16>) -> HeaderTemplate {
     .unwrap()
 }
 
-/// Two connected ports; the first applies events.
 struct Bench {
     port: Events<LoopbackPort>,
     far: LoopbackPort,
@@ -72,7 +69,6 @@ impl Bench {
         self.port.tx_flush();
     }
 
-    /// Sends SENDs with these PSNs to queue pair 0x11.
     fn sends(&mut self, psns: impl IntoIterator<Item = u32>) -> &mut Self {
         let template = template(0x11, V4, None);
         psns.into_iter().for_each(|psn| self.send(&template, SEND, psn));
@@ -86,7 +82,6 @@ impl Bench {
         frames.iter().map(|frame| frame.as_ref().to_vec()).collect()
     }
 
-    /// Returns the PSNs of the packets received. Panics if an ICRC is wrong.
     fn arrived(&mut self) -> Vec<u32> {
         let frames = self.frames();
         let psn = |frame: &Vec<u8>| {
@@ -339,7 +334,6 @@ fn numbers_out_of_range_are_refused() {
 }
 
 proptest! {
-    /// Compares any sequence of transmissions with a model that counts the transmissions of each PSN.
     #[test]
     fn each_event_acts_on_its_transmission_alone(
         psns in prop::collection::vec(0..6u32, 1..60),
