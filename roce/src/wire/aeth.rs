@@ -1,5 +1,3 @@
-//! Acknowledge extended transport header (IBA 9.3.5), its syndromes and the RNR timer codes.
-
 use crate::id::Msn;
 
 /// NAK code: the reason for which a responder refuses a request (IBA table 46).
@@ -45,7 +43,7 @@ impl NakCode {
 
 /// Mask of the low five bits of a syndrome: credit code, RNR timer code or NAK code.
 const VALUE: u8 = 0x1F;
-/// Values of the high three bits of a syndrome, which select the meaning of the low five bits.
+/// High three bits of a syndrome, which select the meaning of the low five bits.
 const ACK: u8 = 0x00;
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
@@ -97,7 +95,7 @@ impl Syndrome {
     }
 }
 
-/// Acknowledge extended transport header, 4 bytes.
+/// Acknowledge extended transport header (IBA 9.3.5), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// ACK, RNR NAK or NAK, with credit code, RNR timer code or NAK code.
@@ -126,7 +124,7 @@ impl Aeth {
 /// Returns the minimum RNR wait for the RNR timer code `code`, in nanoseconds (IBA table 45): 10 us for code 1,
 /// up to 491.52 ms for code 31; 655.36 ms for code 0. Only the low five bits of `code` are used.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
-    // In units of 10 us: 2^(code / 2) for an even code from 2 on, and 3/2 of that number for the odd code after it.
+    // In units of 10 us: 2^n for code 2n, 3 * 2^(n - 1) for code 2n + 1; except 2^16 for code 0 and 1 for code 1.
     let units: u64 = match code & VALUE {
         0 => 65_536,
         even if even % 2 == 0 => 1 << (even / 2),

@@ -1,8 +1,6 @@
-//! Atomic extended transport header and the atomic acknowledge header (IBA 9.3.4, 9.3.5.3).
-
 use crate::id::RKey;
 
-/// Atomic extended transport header, 28 bytes, of a COMPARE SWAP or FETCH ADD.
+/// Atomic extended transport header (IBA 9.3.4), 28 bytes, of a COMPARE SWAP or FETCH ADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
     /// Virtual address of 8 bytes in the responder's memory. IBA demands a multiple of 8; `parse` accepts any value.
@@ -38,7 +36,7 @@ impl AtomicEth {
     }
 }
 
-/// Atomic acknowledge extended transport header, 8 bytes, of the response to an atomic request.
+/// Atomic acknowledge extended transport header (IBA 9.3.5.3), 8 bytes, of the response to an atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
     /// Value of the 8 bytes before the atomic operation.

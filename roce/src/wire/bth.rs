@@ -1,5 +1,3 @@
-//! Base transport header (IBA 9.2).
-
 use super::opcode::Opcode;
 use crate::id::{PKey, Qpn};
 use crate::psn::Psn;
@@ -10,7 +8,7 @@ const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQ: u8 = 0x80;
 
-/// Base transport header, 12 bytes. The reserved bits are sent as zero and ignored when received.
+/// Base transport header (IBA 9.2), 12 bytes. The reserved bits are sent as zero and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// Opcode: transport service, operation, and position of the packet in its message.
@@ -82,7 +80,6 @@ pub(super) const fn ecn_byte(fecn: bool, becn: bool) -> u8 {
     (if fecn { FECN } else { 0 }) | (if becn { BECN } else { 0 })
 }
 
-/// Returns byte 8 of the header: AckReq.
 pub(super) const fn ack_byte(ack_req: bool) -> u8 {
     if ack_req { ACK_REQ } else { 0 }
 }

@@ -1,8 +1,6 @@
-//! Datagram extended transport header (IBA 9.3.2).
-
 use crate::id::{QKey, Qpn};
 
-/// Datagram extended transport header, 8 bytes. The reserved byte is sent as zero and ignored when received.
+/// Datagram extended transport header (IBA 9.3.2), 8 bytes. The reserved byte is sent as zero and not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Q_Key; must equal the Q_Key of the destination queue pair.

@@ -6,12 +6,10 @@ use crate::id::Mac;
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86DD;
-/// EtherType of an 802.1Q tag.
 pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of the outer tag of 802.1ad (QinQ).
 pub(crate) const ETHERTYPE_QINQ: u16 = 0x88A8;
 
-/// Mask of the VLAN identifier (12 bits) in tag control information.
 pub(crate) const VLAN_ID_MASK: u16 = 0xFFF;
 
 /// Ethernet II header, 14 bytes.
@@ -47,26 +45,22 @@ impl EthHeader {
     }
 }
 
-/// 802.1Q tag after its EtherType ([`ETHERTYPE_VLAN`]): tag control information, EtherType of the next header.
+/// The part of an 802.1Q tag after the EtherType 0x8100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VlanTag {
     /// Priority (3 bits), drop eligible (1), VLAN identifier (12).
     pub tci: u16,
-    /// EtherType of the next header.
     pub ethertype: u16,
 }
 
 impl VlanTag {
-    /// Length on the wire in bytes, without the EtherType of the tag.
     pub(crate) const LEN: usize = 4;
 
-    /// Decodes the tag; every bit pattern is valid.
     pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [c0, c1, t0, t1] = *bytes;
         VlanTag { tci: u16::from_be_bytes([c0, c1]), ethertype: u16::from_be_bytes([t0, t1]) }
     }
 
-    /// Encodes the tag.
     pub(crate) fn write(&self, bytes: &mut [u8; Self::LEN]) {
         bytes[..2].copy_from_slice(&self.tci.to_be_bytes());
         bytes[2..].copy_from_slice(&self.ethertype.to_be_bytes());

@@ -1,6 +1,4 @@
-//! Flush extended transport header (IBA annex A19).
-
-/// Flush extended transport header, 4 bytes: placement type and selectivity level of a FLUSH.
+/// Flush extended transport header (IBA annex A19), 4 bytes: placement type and selectivity level of a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
     /// Placement type, 4 bits: bit 0 global visibility, bit 1 persistence.

@@ -8,36 +8,33 @@ use std::sync::LazyLock;
 /// Length of the ICRC in bytes. The ICRC is the last field of every packet.
 pub const ICRC_LEN: usize = 4;
 
-/// A hasher in its initial state, cloned for each packet, because `Hasher::new` looks up the CPU's features
-/// (31 instructions).
+/// Initial state of the CRC. Cloned for each packet, because `Hasher::new` looks up CPU features (31 instructions).
 static HASHER: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
-/// Value of the CRC register, before the final inversion, after the eight 0xFF bytes that replace an InfiniBand link
-/// header.
+/// CRC register, before the final inversion, after the eight 0xFF bytes in place of an InfiniBand link header.
 const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
 
 /// Length in bytes of IP header (IPv4, IPv6), UDP header and base transport header, which contain all masked fields.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// Length in bytes of IP, UDP and base transport header with padding before them, a multiple of 16.
+/// Length in bytes of the headers with padding before them, rounded up to a multiple of 16.
 const V4_BLOCKS: usize = V4_LEN.next_multiple_of(16);
 const V6_BLOCKS: usize = V6_LEN.next_multiple_of(16);
 
-/// Masked bits of IPv4 packets: type of service, TTL, IPv4 header checksum, UDP checksum, and the byte of FECN and
-/// BECN in the base transport header.
+/// Masked bits of IPv4 packets: type of service, TTL, header checksum, UDP checksum, and the BTH byte of FECN and BECN.
 const V4_MASK: [u8; V4_BLOCKS] =
     in_blocks(V4_LEN, &[(1, 0xFF), (8, 0xFF), (10, 0xFF), (11, 0xFF), (26, 0xFF), (27, 0xFF), (32, 0xFF)]);
 
-/// Masked bits of IPv6 packets: traffic class, flow label, hop limit, UDP checksum, byte of FECN and BECN.
+/// Masked bits of IPv6 packets: traffic class, flow label, hop limit, UDP checksum, and the BTH byte of FECN and BECN.
 const V6_MASK: [u8; V6_BLOCKS] = in_blocks(
     V6_LEN,
     &[(0, 0x0F), (1, 0xFF), (2, 0xFF), (3, 0xFF), (7, 0xFF), (46, 0xFF), (47, 0xFF), (52, 0xFF)],
 );
 
-/// Bytes XORed into the padded headers. A CRC XORs its register into the next four bytes of input. So four 0xFF bytes
-/// at the start set the register of a new hasher from all ones to zero, and `AFTER_LINK_HEADER`, XORed into the first
-/// four bytes of the headers, has the effect of eight 0xFF bytes before the headers.
+/// Bytes XORed into the padded headers. Four 0xFF bytes at the start of the padding set the CRC register to zero, which
+/// the rest of the padding leaves unchanged. `AFTER_LINK_HEADER`, XORed into the first four bytes of the headers, then
+/// has the effect of eight 0xFF bytes before the headers.
 const V4_START: [u8; V4_BLOCKS] = start(V4_LEN);
 const V6_START: [u8; V6_BLOCKS] = start(V6_LEN);
 
@@ -49,11 +46,10 @@ const fn start<const N: usize>(len: usize) -> [u8; N] {
     blocks
 }
 
-// At least four bytes of padding precede the headers, because `start` needs room for four 0xFF bytes.
+// The padding has room for the four 0xFF bytes of `start`.
 const _: () = assert!(V4_BLOCKS - V4_LEN >= 4 && V6_BLOCKS - V6_LEN >= 4);
 
-/// Returns an array of zeroes, in which each pair (offset, value) of `bytes` sets one byte. Offsets count from the
-/// start of the last `len` bytes.
+/// Returns zeroes in which each pair (offset, value) of `bytes` sets a byte. Offset 0 is byte `N - len`.
 #[expect(clippy::indexing_slicing, reason = "evaluated for constants only, from offsets that are constants")]
 const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N] {
     let mut blocks = [0; N];
@@ -86,8 +82,7 @@ pub fn compute(l3: &[u8]) -> Option<u32> {
     }
 }
 
-/// Returns the ICRC that `l3` would have with the IP identification and AckReq of `fields`; `None` if [`compute`]
-/// returns `None` for `l3`.
+/// Returns the ICRC of `l3` with IP identification and AckReq replaced by those of `fields`; `None` as for [`compute`].
 pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
@@ -116,12 +111,10 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
 pub(super) struct RetransmitFields {
     /// IPv4 identification; zero in IPv6 packets.
     ip_id: [u8; 2],
-    /// The byte of the base transport header that contains AckReq.
     ack_req: u8,
 }
 
 impl RetransmitFields {
-    /// Reads the fields of the packet `l3`; `None` if `l3` ends before the byte of AckReq.
     pub(super) fn of(l3: &[u8]) -> Option<Self> {
         let at = |at: usize| l3.get(at).copied();
         match l3.first()? >> 4 {
@@ -137,11 +130,10 @@ impl RetransmitFields {
 /// Offset of the byte that contains AckReq, from the start of the base transport header.
 const ACK_REQ_AT: usize = 8;
 
-/// Returns the ICRC of the headers in `blocks`, to which this function applies `mask` and `start`, and of `rest`.
+/// Returns the ICRC of the headers in `blocks`, masked by `mask`, and of `rest`.
 ///
-/// The zeroes before the headers leave a CRC register of zero unchanged. They align the masked headers to the 16-byte
-/// blocks that the CRC loads, because a load that spans several stores causes a store-forwarding stall (measured: 7 ns
-/// instead of 21 ns).
+/// The padding aligns the headers to the 16-byte blocks that the CRC loads, because a load that spans several stores
+/// causes a store-forwarding stall (measured: 7 ns with the padding, 21 ns without).
 fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: &[u8]) -> u32 {
     // The array is built by index, because zipped iterators first write an array of zeroes (4 instructions more).
     let at = |bytes: &[u8; N], i: usize| bytes.get(i).copied().unwrap_or_default();
@@ -187,26 +179,23 @@ const fn after() -> [[u32; 256]; V6_LEN] {
 const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 
-/// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the result of [`compute`] for the headers of `l3` with
-/// zeroes at `V4_VARYING`. `None` if `l3` is shorter than the headers.
+/// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the ICRC of its headers with zeroes at `V4_VARYING`.
+/// `None` if `l3` is shorter than the headers.
 ///
-/// A CRC is linear, so each byte at `V4_VARYING` XORs a contribution of its own into `header_crc`. Of the headers only
-/// these bytes are loaded, because the headers were just stored in parts: a load that spans several stores causes a
-/// store-forwarding stall.
+/// A CRC is linear: each byte at `V4_VARYING` XORs a contribution of its own into `header_crc`. Other header bytes are
+/// not loaded, because a load that spans the stores of several fields causes a store-forwarding stall.
 pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
     extend(header_crc, header, &V4_VARYING, rest)
 }
 
-/// Returns the ICRC of the IPv6 packet `l3`. `header_crc` is the result of [`compute`] for the headers of `l3` with
-/// zeroes at `V6_VARYING`. `None` if `l3` is shorter than the headers.
+/// As [`extend_v4`], for IPv6.
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
     extend(header_crc, header, &V6_VARYING, rest)
 }
 
 /// Returns the ICRC of `header` and `rest`. `header_crc` is the ICRC of `header` with zeroes at the offsets `varying`.
-/// `None` if an offset is not below `N`.
 #[inline(always)]
 fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], rest: &[u8]) -> Option<u32> {
     let mut sum = header_crc;

@@ -1,8 +1,6 @@
-//! Invalidate extended transport header (IBA 9.3.7).
-
 use crate::id::RKey;
 
-/// Invalidate extended transport header, 4 bytes, of a SEND WITH INVALIDATE.
+/// Invalidate extended transport header (IBA 9.3.7), 4 bytes, of a SEND WITH INVALIDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth {
     /// R_Key that the responder invalidates when it executes the SEND.

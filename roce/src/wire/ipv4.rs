@@ -4,7 +4,6 @@
 pub const PROTOCOL_UDP: u8 = 17;
 /// First byte of an IPv4 header without options: version 4, header length 5 words.
 pub(crate) const VERSION_IHL: u8 = 0x45;
-/// The "don't fragment" bit of `flags_fragment`.
 pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
 /// The bits of `flags_fragment` that are 0 in an unfragmented datagram: "more fragments" and the fragment offset.
 pub(crate) const FRAGMENT_BITS: u16 = 0x3FFF;
@@ -69,8 +68,7 @@ impl Ipv4Header {
     }
 }
 
-/// Returns the sum of the header's ten 16-bit words, not folded (RFC 1071). If the checksum is correct, the sum
-/// folds to 0xFFFF.
+/// Returns the sum of the header's ten 16-bit words, not folded; a correct checksum makes it fold to 0xFFFF (RFC 1071).
 pub(crate) fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
     header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
 }
@@ -83,7 +81,6 @@ pub(crate) const fn fold(sum: u32) -> u16 {
     if carry { sum + 1 } else { sum }
 }
 
-/// Returns whether the header's checksum is correct.
 pub(crate) fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
     fold(word_sum(header)) == 0xFFFF
 }

@@ -1,6 +1,5 @@
 //! IPv6 header (RFC 8200). IPv6 extension headers are neither sent nor accepted.
 
-/// Next-header value of a fragment header.
 pub(crate) const NEXT_HEADER_FRAGMENT: u8 = 44;
 
 /// IPv6 header, 40 bytes.

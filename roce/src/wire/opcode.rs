@@ -18,7 +18,7 @@ pub enum Transport {
     Xrc,
     /// Congestion notification packet, which belongs to no transport service.
     Cnp,
-    /// Opcodes of manufacturers, 0xC0 to 0xFF (IBA 9.2.1): reliable connections that agreed to selective repeat.
+    /// Opcodes 0xC0 to 0xFF (manufacturers, IBA 9.2.1): reliable connections that agreed to selective repeat.
     Manufacturer,
 }
 
@@ -121,8 +121,7 @@ impl ExtHeader {
     }
 }
 
-/// Column `payload` of the opcode table: `None` if packets of the opcode have no payload, `Data` if they may have a
-/// payload.
+/// Column `payload` of the opcode table: `Data` if packets of the opcode may have a payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Payload {
     None,
@@ -154,12 +153,10 @@ pub struct OpcodeInfo {
     pub is_request: bool,
     /// True if a responder sends the packet to a requester; false for a CNP.
     pub is_response: bool,
-    /// Offset of each extension header in bytes from the end of the base transport header, indexed by [`ExtHeader`];
-    /// `ABSENT` for a header that the packet does not have.
+    /// Offset of each [`ExtHeader`] in bytes from the end of the base transport header; `ABSENT` for missing headers.
     offsets: [u8; ExtHeader::COUNT],
 }
 
-/// Value in `OpcodeInfo::offsets` for an extension header that the packets do not have.
 const ABSENT: u8 = u8::MAX;
 
 impl OpcodeInfo {
@@ -205,8 +202,7 @@ impl OpcodeInfo {
         }
     }
 
-    /// Returns the offset of `header` in bytes from the end of the base transport header; `None` if packets of this
-    /// opcode have no such header.
+    /// Returns the offset of `header` in bytes from the end of the base transport header; `None` if it is missing.
     #[inline]
     pub(crate) fn offset_of(&self, header: ExtHeader) -> Option<usize> {
         match self.offsets.get(header as usize) {
@@ -215,12 +211,10 @@ impl OpcodeInfo {
         }
     }
 
-    /// Returns whether a packet of this opcode begins a message.
     pub(crate) const fn starts_message(&self) -> bool {
         matches!(self.position, Position::First | Position::Only)
     }
 
-    /// Returns whether a packet of this opcode ends a message.
     pub(crate) const fn ends_message(&self) -> bool {
         matches!(self.position, Position::Last | Position::Only)
     }

@@ -1,5 +1,3 @@
-//! Parses a received frame in one pass.
-
 use super::atomiceth::{AtomicAckEth, AtomicEth};
 use super::eth::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EthHeader, VLAN_ID_MASK, VlanTag,
@@ -122,11 +120,9 @@ pub struct Packet<'a> {
     pub info: &'static OpcodeInfo,
     /// Payload without pad.
     pub payload: &'a [u8],
-    /// Extension headers, `info.ext_len_bytes` bytes.
     ext: &'a [u8],
     /// The packet from its IP header to its pad bytes, from which the ICRC is computed.
     l3: &'a [u8],
-    /// The ICRC in the packet, whether right or wrong.
     icrc: u32,
 }
 
@@ -211,8 +207,7 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Returns whether the packet is of VLAN `vlan` (`None`: untagged). VLAN identifier 0 means untagged (IEEE 802.1Q
-    /// 9.6).
+    /// Returns whether the packet is of `vlan`. `None` and VLAN identifier 0 both mean untagged (IEEE 802.1Q 9.6).
     #[inline]
     pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
         self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
@@ -223,21 +218,19 @@ impl<'a> Packet<'a> {
         self.icrc
     }
 
-    /// Returns whether opcode, solicited event, extension headers and payload equal those of `other`. The caller
-    /// compares addresses and PSN. IP identification, ECN and AckReq are ignored, because a retransmission may change
-    /// these fields.
+    /// Returns whether opcode, solicited event, extension headers and payload equal those of `other`. Ignores IP
+    /// identification, ECN and AckReq, because a retransmission may change these fields.
     pub(crate) fn has_content_of(&self, other: &Packet<'_>) -> bool {
         let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
         content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
     }
 
-    /// Returns the fingerprint with which [`Packet::has_fingerprint`] compares a later packet of the same PSN.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// Returns whether the ICRC shows that this packet has the content of the packet whose fingerprint is `other`. An
-    /// attacker who knows that packet bit for bit can forge a packet with the same ICRC.
+    /// Returns whether this packet, with IP identification and AckReq replaced by those of `other`, has the ICRC of
+    /// `other`. An attacker who knows the packet of `other` can forge a packet with the same ICRC.
     pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
@@ -257,7 +250,6 @@ impl<'a> Packet<'a> {
         self.gid(16, 24)
     }
 
-    /// Returns whether source and destination IP address equal those of `pair`.
     #[inline]
     pub(crate) fn is_between(&self, pair: &AddressPair) -> bool {
         // Source and destination address are adjacent in the IP header, so a single comparison covers both addresses.
@@ -269,7 +261,6 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Returns whether the source IP address is `gid`.
     #[inline]
     pub(crate) fn is_from(&self, gid: &Gid) -> bool {
         self.has_address(gid, 12, 8)
@@ -293,8 +284,6 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Returns the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header, whose length `parse` has
-    /// checked.
     fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
         if self.ip.is_ipv6 {
             self.l3.get(v6_at..).and_then(|b| b.first_chunk()).map_or(Gid::ZERO, |ip| Gid(*ip))
@@ -304,7 +293,6 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Returns the bytes of the extension header `header`; `None` if the opcode has no such header.
     fn ext<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
         self.ext.get(self.info.offset_of(header)?..)?.first_chunk()
     }
@@ -366,13 +354,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns the first `N` bytes as an array, and the bytes after them.
 fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// Fields of an IP header. No field is a `bool`, because the compiler would store the discriminant of `Result` in the
-/// `bool`, then store the fields one by one and load them together, which causes a store-forwarding stall.
+/// Fields of an IP header. No field is a `bool`, because the compiler would use a `bool` as the discriminant of
+/// `Result`, store the fields one by one and load them together, which causes a store-forwarding stall.
 struct IpParts<'a> {
     tclass: u8,
     ttl: u8,
@@ -430,7 +417,6 @@ fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
     Ok(IpParts { tclass, ttl, flow_label, packet, payload })
 }
 
-/// Headers, payload and ICRC of a RoCE v2 packet.
 struct Transport<'a> {
     bth: Bth,
     info: &'static OpcodeInfo,

@@ -42,7 +42,6 @@ fn packet(opcode: Opcode, payload_len: usize) -> PacketSpec {
     }
 }
 
-/// Returns a frame with its ICRC, and with zeroes as extension headers and payload.
 fn frame(spec: &HeaderSpec, opcode: Opcode, payload_len: usize) -> Vec<u8> {
     let template = HeaderTemplate::new(spec).unwrap();
     let mut frame = vec![0; template.frame_len(opcode.info().unwrap().ext_len_bytes, payload_len)];
@@ -51,14 +50,12 @@ fn frame(spec: &HeaderSpec, opcode: Opcode, payload_len: usize) -> Vec<u8> {
     frame
 }
 
-/// Applies `change` to a valid frame with 5 bytes of payload, and returns the parse error of the result.
 fn after(is_ipv6: bool, change: impl FnOnce(&mut Vec<u8>)) -> ParseError {
     let mut frame = frame(&header(is_ipv6), Opcode::RC_SEND_ONLY, 5);
     change(&mut frame);
     Packet::parse(&frame).unwrap_err()
 }
 
-/// Writes the correct IPv4 header checksum to `frame`.
 fn mend_checksum(frame: &mut [u8]) {
     let header = frame[IP..].first_chunk_mut::<{ Ipv4Header::LEN }>().unwrap();
     header[10..12].fill(0);

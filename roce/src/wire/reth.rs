@@ -1,8 +1,6 @@
-//! RDMA extended transport header (IBA 9.3.3).
-
 use crate::id::RKey;
 
-/// RDMA extended transport header, 16 bytes: the memory of the responder that a request reads, writes or flushes.
+/// RDMA extended transport header (IBA 9.3.3), 16 bytes: the memory of the responder that a request accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Virtual address of the first byte in the responder's memory.

@@ -1,5 +1,3 @@
-//! Builds frames to send. The headers that are constant for a destination are written once, then copied per packet.
-
 use super::atomiceth::{AtomicAckEth, AtomicEth};
 use super::bth::{self, Bth};
 use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthHeader, VlanTag};
@@ -15,10 +13,8 @@ use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Length in bytes of IP header (IPv4, IPv6), UDP header and base transport header.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
-/// Length in bytes of the Ethernet header, without and with a VLAN tag.
 const ETH_LEN: usize = EthHeader::LEN;
 const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 
@@ -50,7 +46,7 @@ pub struct HeaderSpec {
 }
 
 impl HeaderSpec {
-    /// Returns the IPv4 header. Length, identification and checksum are 0, because `fill_v4` sets them per packet.
+    /// Length, identification and checksum are 0, because `fill_v4` sets them per packet.
     fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
         Ipv4Header {
             version_ihl: VERSION_IHL,
@@ -66,7 +62,7 @@ impl HeaderSpec {
         }
     }
 
-    /// Returns the IPv6 header. The length is 0, because `fill_v6` sets it per packet.
+    /// The length is 0, because `fill_v6` sets it per packet.
     fn ipv6(&self, src: Ipv6Addr, dst: Ipv6Addr) -> Ipv6Header {
         Ipv6Header {
             version: 6,
@@ -125,7 +121,6 @@ pub struct FrameParts<'a> {
 }
 
 impl FrameParts<'_> {
-    /// Returns the space of the extension header `header`; `None` if the opcode has no such header.
     fn ext<const N: usize>(&mut self, header: ExtHeader) -> Option<&mut [u8; N]> {
         self.ext.get_mut(self.info.offset_of(header)?..)?.first_chunk_mut()
     }
@@ -206,8 +201,7 @@ pub struct HeaderTemplate {
     is_ipv6: bool,
     has_vlan: bool,
     mig_req: bool,
-    /// Sum of the 16-bit words of the IPv4 header, in which length, identification and checksum are 0. For IPv6 the sum
-    /// is 0.
+    /// Sum of the 16-bit words of the IPv4 header with length, identification and checksum 0; 0 for IPv6.
     ipv4_sum: u32,
     /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
     header_crc: u32,
@@ -245,7 +239,6 @@ impl HeaderTemplate {
         Ok(template)
     }
 
-    /// Writes all headers, with zeroes in the fields that differ between packets.
     fn put_headers<const N: usize>(
         &mut self,
         spec: &HeaderSpec,
@@ -300,7 +293,6 @@ impl HeaderTemplate {
         self.mig_req = mig_req;
     }
 
-    /// Sets the traffic class (IPv4: type of service) of the packets written after this call: DSCP and ECN.
     pub(crate) fn set_tclass(&mut self, tclass: u8) {
         let at = self.l3_offset();
         if self.is_ipv6 {
@@ -358,12 +350,10 @@ impl HeaderTemplate {
         Some(())
     }
 
-    /// Returns the sum of the 16-bit words of the IPv4 header in `bytes`; the caller stores this sum in `ipv4_sum`.
     fn sum_ipv4(&self) -> u32 {
         self.bytes.get(self.l3_offset()..).and_then(|b| b.first_chunk()).map_or(0, ipv4::word_sum)
     }
 
-    /// Returns the offset of the IP header in the frame, in bytes.
     const fn l3_offset(&self) -> usize {
         if self.has_vlan { VLAN_LEN } else { ETH_LEN }
     }
@@ -389,8 +379,6 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// Writes the headers of an IPv6 frame, which have `LEN` bytes with the IP header at offset `L3`, and returns the
-    /// bytes after the headers. `None` if the IP payload would exceed 65,535 bytes.
     fn fill_v6<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -406,7 +394,6 @@ impl HeaderTemplate {
         Some(body)
     }
 
-    /// Writes the fields of the base transport header that differ between packets.
     fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], spec: &PacketSpec) {
         let [len_low, ..] = spec.payload_len.to_le_bytes();
         let pad_bytes = len_low.wrapping_neg() & 3;
@@ -419,8 +406,7 @@ impl HeaderTemplate {
     }
 }
 
-/// Buffer to which headers are written one after another. The buffer must be long enough for all headers; the first
-/// header that does not fit, and all headers after it, are not written.
+/// Buffer to which headers are written one after another, as long as they fit.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {

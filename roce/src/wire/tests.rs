@@ -1,6 +1,3 @@
-//! Tests of whole frames: [`Packet::parse`] and the crate etherparse read back the fields that [`HeaderTemplate`]
-//! wrote; no received frame causes a panic; the ICRC covers all bits except the masked bits.
-
 use super::*;
 use crate::id::{Gid, Mac, Msn, PKey, QKey, Qpn, RKey};
 use crate::psn::Psn;
@@ -9,7 +6,6 @@ use proptest::prelude::*;
 
 const UDP_PORT: u16 = 4791;
 
-/// All values from which a test builds a frame.
 #[derive(Clone, Debug)]
 struct Recipe {
     header: HeaderSpec,
@@ -51,7 +47,6 @@ fn any_ext() -> impl Strategy<Value = Ext> {
     })
 }
 
-/// Generates two addresses of the same IP family.
 fn any_addresses() -> impl Strategy<Value = (Gid, Gid)> {
     let v4 = any::<[[u8; 4]; 2]>().prop_map(|[a, b]| (Gid::from(Ipv4(a)), Gid::from(Ipv4(b))));
     let v6 = any::<[[u8; 16]; 2]>()
@@ -123,7 +118,6 @@ impl Recipe {
         template
     }
 
-    /// Builds the frame, with its ICRC, in a buffer of 0xA5 bytes.
     fn frame(&self) -> Vec<u8> {
         let template = self.template();
         let info = self.packet.opcode.info().unwrap();
@@ -144,7 +138,7 @@ impl Recipe {
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
-                // `FrameParts` has no setter for these headers: the 0xA5 bytes of the buffer stay, under the ICRC.
+                // `FrameParts` has no setter for these headers: they consist of the 0xA5 bytes of the buffer.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
             .unwrap();
@@ -195,7 +189,6 @@ impl Recipe {
     }
 }
 
-/// Returns the UDP payload that etherparse finds in `frame`; asserts IPv4 header checksum and UDP destination port.
 fn udp_payload(frame: &[u8]) -> Vec<u8> {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     if let Some(NetSlice::Ipv4(ip)) = &sliced.net {
@@ -304,8 +297,6 @@ proptest! {
     }
 }
 
-/// Parses a frame. If `frame` is a valid RoCE packet, calls every accessor and asserts that etherparse finds the same
-/// length of the UDP payload.
 fn look_at_everything(frame: &[u8]) {
     let Ok(packet) = Packet::parse(frame) else { return };
     let ext = [

@@ -1,6 +1,4 @@
-//! Extended reliable connection header (IBA annex A14).
-
-/// XRC extended transport header, 4 bytes. The reserved byte is sent as zero and ignored when received.
+/// XRC extended transport header (IBA annex A14), 4 bytes. The reserved byte is sent as zero and not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
     /// Number of the shared receive queue at the responder, 24 bits.
