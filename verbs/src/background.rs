@@ -1,4 +1,4 @@
-//! The handle of the background thread, which `progress.rs` runs.
+//! The handle of the background thread (`progress.rs`).
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
@@ -10,27 +10,24 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Stores the handle of the background thread, which the caller has started.
     pub(crate) fn keep(&self, handle: JoinHandle<()>) {
         let thread = handle.thread().clone();
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle, thread));
     }
 
-    /// Wakes the background thread. If the background thread is awake, its next sleep ends at once.
     pub(crate) fn wake(&self) {
         if let Some((_, thread)) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             thread.unpark();
         }
     }
 
-    /// Wakes the background thread and waits for its end, unless the caller is this thread. `Shared::stopping` must be
-    /// set.
+    /// Ends the background thread; `Shared::stopping` must be set. If the caller is another thread, waits for the end.
     pub(crate) fn join(&self) {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((handle, thread)) = taken {
             thread.unpark();
             if handle.thread().id() != thread::current().id() {
-                // The error is ignored: it reports a panic, which `progress::run_to_the_end` has reported before.
+                // An error means that the thread panicked, which `progress::run_to_the_end` has logged.
                 let _ = handle.join();
             }
         }

@@ -1,4 +1,4 @@
-//! Completion channels, on which a thread waits for a completion without polling.
+//! Completion channels.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,12 +12,10 @@ use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
 
-/// Time for which `CompChannel::wait` polls the engine before the thread sleeps, because most completions take less
-/// time than the wake-up of a thread.
+/// Time for which `CompChannel::wait` polls before it sleeps: most completions take less time than a wake-up.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A completion channel (`ibv_comp_channel`), which queues events of its completion queues. Clones are the same
-/// channel.
+/// A completion channel (`ibv_comp_channel`): a queue of events of completion queues. Clones are the same channel.
 #[derive(Clone)]
 pub struct CompChannel {
     pub(crate) inbox: Arc<Inbox>,

@@ -1,4 +1,4 @@
-//! The device: an engine over a live port, and the threads that drive the engine.
+//! The context: an open device, with its attributes, counters and asynchronous events.
 
 use std::fs::File;
 use std::io::BufWriter;

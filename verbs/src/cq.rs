@@ -20,7 +20,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
-        // Cannot fail, because each queue pair keeps its completion queues alive, and none uses this one any more.
+        // Cannot fail: each queue pair holds its completion queues, so no queue pair uses this completion queue now.
         let _ = driven.engine.destroy_cq(self.id);
     }
 }
@@ -91,8 +91,8 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Locks the application's end of the completion queue. A thread that holds this lock may lock the engine; a thread
-    /// that holds the lock of the engine never takes this lock.
+    /// Lock order: a thread may lock the engine while it holds this lock; a thread that has locked the engine never
+    /// takes this lock.
     #[inline]
     fn lock(&self) -> LockGuard<'_, CqPoller> {
         self.0.poller.lock()

@@ -1,5 +1,4 @@
-//! The state that all objects of a device share: the locked engine, its clock, and the signals to the background
-//! thread.
+//! State shared by all objects of a device: the locked engine, its clock, the signals to the background thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -58,12 +57,11 @@ pub(crate) struct DeviceCore {
     channels: HashMap<CqId, Arc<Inbox>>,
     pub(crate) async_events: VecDeque<Event>,
     watch: Watch,
-    /// Name of the thread that a test makes panic at the next poll of the engine by this thread; `None`: no thread.
+    /// For tests: the thread of this name panics at its next poll of the engine.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
 }
 
-/// State shared by all objects of a device.
 pub(crate) struct Shared {
     driven: DriveLock<DeviceCore>,
     fatal: Arc<Fatal>,
@@ -75,8 +73,8 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device, held by its contexts, protection domains and completion queues. When the last of them is dropped,
-/// the drop of `Owner` ends the background thread.
+/// An open device. Each context, protection domain and completion queue holds it; the drop of the last one ends the
+/// background thread.
 pub(crate) struct Owner {
     pub(crate) shared: Arc<Shared>,
 }
@@ -91,8 +89,7 @@ impl Drop for Owner {
 /// Largest number of asynchronous events queued for the application; a further event replaces the oldest.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
-/// Largest number of unresolved neighbours for which one call of `follow_kernel` asks the kernel, in addition to the
-/// neighbours whose MAC is rechecked.
+/// Largest number of unresolved neighbours for which one call of `follow_kernel` asks the kernel.
 const WANTED_PER_TURN: usize = 32;
 
 impl Drive for DeviceCore {
@@ -116,8 +113,6 @@ impl Drive for DeviceCore {
 }
 
 impl DeviceCore {
-    /// Polls the engine once. Queues the completion events of the engine in their completion channels, and its
-    /// asynchronous events in `async_events`.
     #[inline]
     pub(crate) fn poll(&mut self, now: roce::time::Instant) -> Progress {
         #[cfg(test)]
@@ -136,8 +131,8 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// Sets the link speed that congestion control uses to the speed that the driver reports; only on PCI ports,
-    /// because the drivers of virtual devices report an invented speed.
+    /// On a PCI port, gives congestion control the link speed that the driver reports. Drivers of virtual devices
+    /// report an invented speed.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
         let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
@@ -159,15 +154,12 @@ impl DeviceCore {
         self.async_events.push_back(event);
     }
 
-    /// Performs slow control-plane work: restarts a port that is down and whose link comes up only with the peer's
-    /// process, logs address conflicts, and asks the kernel for the MACs of neighbours.
     pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
-            // The addresses are logged here, because the rate-limited warning of watch.rs has only the number of
-            // conflicts.
+            // The warning of `watch.rs` has the number of conflicts only, so the addresses are logged here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
         }
         if let Err(error) = self.follow_kernel(now) {
@@ -210,8 +202,7 @@ impl DeviceCore {
         }
     }
 
-    /// If a comparison is due, compares the counters that should not grow with their last log lines, and returns the
-    /// log lines that are due.
+    /// Returns the warnings that are due about counters that should not grow (`watch.rs`).
     pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
         if !self.watch.is_due(now) {
             return Vec::new();
@@ -240,8 +231,7 @@ impl DeviceCore {
         }
     }
 
-    /// Puts the device in a fatal error: queues `Event::DeviceFatal`, and wakes all threads that wait on a completion
-    /// channel. Only the first call has an effect.
+    /// Queues `Event::DeviceFatal` and wakes the waiters of all completion channels. Only the first call has an effect.
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
@@ -290,10 +280,7 @@ impl Shared {
         }
     }
 
-    /// Locks the engine for a control operation; waits while another thread drives the engine.
-    ///
-    /// # Errors
-    /// [`Error::DeviceFatal`]
+    /// Locks the engine for a control operation; waits while another thread drives it. Fails after a fatal error.
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
         // Checked after the lock is taken, because the previous holder may have panicked.
@@ -313,10 +300,7 @@ impl Shared {
         self.fatal.reason().is_none().then_some(driven)
     }
 
-    /// Checks that the device is not in a fatal error.
-    ///
-    /// # Errors
-    /// [`Error::DeviceFatal`]
+    /// Fails if the device is in a fatal error.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.fatal.reason() {
@@ -335,10 +319,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Polls the engine once for an application thread, unless another thread drives the engine.
-    ///
-    /// # Errors
-    /// [`Error::DeviceFatal`]
+    /// Polls the engine once, unless another thread drives it. Fails after a fatal error.
     #[inline]
     pub(crate) fn drive(&self) -> Result<(), Error> {
         match self.try_lock() {
@@ -354,21 +335,19 @@ impl Shared {
     /// Sends the posted work requests. If another thread drives the engine, that thread sends them.
     #[inline]
     pub(crate) fn push(&self) {
-        // The drop of the guard executes an atomic read-modify-write instruction, which drains the processor's store
-        // buffer. Otherwise the frame may stay in the store buffer while this thread already polls for the response:
-        // 0.3 us of a latency of 1.4 us (EPYC, two cores).
+        // The drop of `driven` executes an atomic swap, which drains the processor's store buffer. Without the swap,
+        // the frame could stay in the store buffer while this thread already polls for the response: 0.3 us of a
+        // latency of 1.4 us (EPYC, two cores).
         if let Some(mut driven) = self.driven.try_lock_to_send() {
             self.activity.count_poll();
             driven.send_posted();
         }
     }
 
-    /// Implements [`Context::gid`](crate::Context::gid).
     pub(crate) fn gid(&self, index: usize) -> Option<Gid> {
         self.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
     }
 
-    /// Implements [`Context::resolve`](crate::Context::resolve).
     pub(crate) fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
         let start = Instant::now();
@@ -390,7 +369,6 @@ impl Shared {
         }
     }
 
-    /// Returns the description and the counters of the device, for readers of its statistics socket.
     pub(crate) fn describe(&self) -> Answer {
         let driven = self.inspect();
         let dpdk = driven.wire().dpdk();
@@ -408,7 +386,6 @@ impl Shared {
         }
     }
 
-    /// Announces to the background thread that the application stops polling, and wakes the background thread.
     pub(crate) fn hand_over(&self) {
         self.activity.hand_over();
         self.background.wake();

@@ -27,22 +27,21 @@ use crate::lock::{Lock, LockGuard};
 pub(crate) trait Drive {
     /// Sends the packets of the work requests that were posted and not yet sent.
     fn send_posted(&mut self);
-    /// Puts the device in a fatal error: the panic of the holder may have left the engine in an inconsistent state.
+    /// Puts the device in a fatal error, because the panic may have left the engine in an inconsistent state.
     fn on_panic(&mut self);
 }
 
 /// The engine, and the lock that a thread holds while it drives the engine.
 pub(crate) struct DriveLock<T: Drive> {
     driven: Lock<T>,
-    /// Set by a thread that posted work requests and did not get the lock; the holder clears it, and sends them.
+    /// Set by a thread that posted work requests but did not get the lock; the holder then sends these work requests.
     asked: AtomicBool,
 }
 
-/// The taken lock. If the thread panics while it holds the lock, the drop calls [`Drive::on_panic`].
+/// A guard whose drop calls [`Drive::on_panic`] if the thread panicked while it held the lock.
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
-    /// Whether the thread was already unwinding when it took the lock, as in a `Drop`: `on_panic` is then not called,
-    /// because this panic did not happen in the engine.
+    /// If true, `on_panic` is not called: the thread was unwinding already when it took the lock (in a `Drop`).
     was_panicking: bool,
 }
 
@@ -62,7 +61,7 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
     }
 }
 
-/// The held lock. The drop releases the lock, and then sends the work requests of threads that set `asked`.
+/// A guard whose drop releases the lock, then sends the work requests of threads that set `asked`.
 pub(crate) struct DriveGuard<'a, T: Drive> {
     // `poison_guard`, which holds the lock, is dropped first, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
@@ -79,12 +78,10 @@ impl<T: Drive> DriveLock<T> {
         DriveGuard { poison_guard: PoisonGuard::new(driven), _answer: Answer(self) }
     }
 
-    /// Takes the lock; waits while another thread holds the lock.
     pub(crate) fn lock(&self) -> DriveGuard<'_, T> {
         self.guard(self.driven.lock())
     }
 
-    /// Takes the lock; `None` if another thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
@@ -102,8 +99,8 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that set `asked`. The loop ends, because each round removes work requests
-    /// from send queues, and receives no ACKs, which would make room in the send queues for further work requests.
+    /// Sends the work requests of threads that set `asked`. The loop ends when the send queues are full at the latest:
+    /// only received ACKs make room in a send queue, and the loop receives none.
     #[cold]
     fn answer(&self) {
         // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.
@@ -124,8 +121,8 @@ struct Answer<'a, T: Drive>(&'a DriveLock<T>);
 impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // A swap, because a load may be executed before the release of the lock is visible, and would then miss a
-        // thread that fails to take the lock and sets `asked` between the load and the release.
+        // A swap: a load may be executed before the release of the lock is visible, and would then miss a thread that
+        // fails to take the lock and sets `asked` in between.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -156,48 +153,43 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Returns how often application threads polled the engine or pushed work requests, modulo 2^64. While the number
-    /// grows, the background thread sleeps.
+    /// Number of polls and pushes of the engine by application threads, modulo 2^64.
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Counts a poll or push by an application thread. A load and a store suffice, because only the holder of the
-    /// [`DriveLock`] calls this function.
+    /// Counts a poll or push. A load and a store suffice: only the holder of the [`DriveLock`] calls this function.
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Announces to the background thread that the application stops polling. The caller must then wake the background
-    /// thread.
+    /// Announces that the application stops polling. The caller must then wake the background thread.
     pub(crate) fn hand_over(&self) {
-        // A swap, because loom may order a plain store before a swap of `look` that does not read the stored value.
+        // Under loom, a plain store could precede a swap of `look` that does not read it, and be lost.
         self.handed_over.swap(true, Ordering::AcqRel);
     }
 }
 
-/// The value of [`Activity::polls`] at the background thread's last call of `look`.
+/// The background thread's record of [`Activity::polls`] at its last call of `look`.
 #[derive(Default)]
 pub(crate) struct Watch {
     polls_seen: u64,
 }
 
-/// Result of [`Watch::look`]: the threads that should drive the engine.
+/// Result of [`Watch::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// The threads of the application, because an application thread polled since the last call of `look`.
+    /// Application threads drive the engine: one of them polled since the last call of `look`.
     Application,
-    /// The background thread, because no application thread polled since the last call of `look`.
+    /// The background thread drives the engine: no application thread polled since the last call of `look`.
     Background,
-    /// The background thread drives the engine, because an application thread has called `hand_over` since the last
-    /// call of `look`.
+    /// The background thread drives the engine: an application thread called `hand_over` since the last call of `look`.
     TakenOver,
 }
 
 impl Watch {
-    /// Reads the application's signals since the last call, and returns the threads that should drive the engine.
     pub(crate) fn look(&mut self, activity: &Activity) -> Duty {
         let handed_over = activity.handed_over.swap(false, Ordering::AcqRel);
         let polls = activity.polls();

@@ -108,7 +108,7 @@ pub enum Error {
     Unreachable {
         /// GID of the peer.
         dgid: Gid,
-        /// Local GID of index `sgid_index`; zero if the GID table has no entry of this index.
+        /// Local GID with the index `sgid_index` of the failed call; zero if the GID table has no entry of this index.
         sgid: Gid,
         /// Time waited, in milliseconds.
         waited_millis: u64,

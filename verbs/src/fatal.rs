@@ -6,18 +6,16 @@
 
 use std::sync::OnceLock;
 
-/// Reason for the device's fatal error (`IBV_EVENT_DEVICE_FATAL`); empty while the device works.
+/// Reason for the fatal error of a device (`IBV_EVENT_DEVICE_FATAL`); empty while the device works.
 #[derive(Default)]
 pub(crate) struct Fatal(OnceLock<String>);
 
 impl Fatal {
-    /// Returns the reason for the fatal error; `None` while the device works.
     #[inline]
     pub(crate) fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 
-    /// Sets the reason for the fatal error, unless a reason is set already. Returns whether `reason` was set.
     pub(crate) fn set(&self, reason: String) -> bool {
         self.0.set(reason).is_ok()
     }
@@ -121,8 +119,7 @@ mod tests {
         let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
         context.shared().inspect().panics_in = thread::current().name().map(str::to_owned);
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // `poll_one` is repeated, because it does not poll the engine while the background thread drives the
-            // engine.
+            // The loop is needed because `poll_one` does not poll the engine while the background thread drives it.
             while context.shared().inspect().panics_in.is_some() {
                 cq.poll_one().unwrap();
             }

@@ -9,7 +9,7 @@ use roce::sync::Mutex;
 
 /// A counting semaphore.
 pub(crate) trait Semaphore {
-    /// Adds 1 to the count, which wakes waiters.
+    /// Adds 1 to the count and wakes waiters.
     fn add(&self);
     /// Subtracts 1 from the count; a count of 0 is unchanged.
     fn take(&self);
@@ -57,7 +57,6 @@ impl<S: Semaphore> Inbox<S> {
         self.count.add();
     }
 
-    /// Removes the oldest event and returns its completion queue; `None` if no event is pending.
     pub(crate) fn take(&self) -> Option<CqId> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let cq = ready.pop_front()?;

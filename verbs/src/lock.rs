@@ -7,7 +7,6 @@
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 
-/// The guard of a [`Lock`].
 #[cfg(not(loom))]
 pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 

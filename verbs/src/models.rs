@@ -41,8 +41,6 @@ fn post(bells: &Doorbells, lock: &DriveLock<DoorbellCore>, slot: usize) {
     }
 }
 
-/// Polls the engine once and stops, as an application thread after its completion, or the background thread before a
-/// nap.
 fn poll(lock: &DriveLock<DoorbellCore>) {
     if let Some(mut driven) = lock.try_lock() {
         driven.send_posted();

@@ -17,8 +17,7 @@ use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
-/// Number of posted send work requests that are sent together. The first work request posted after an application
-/// thread polled the engine is sent at once.
+/// Number of send work requests, posted since the last push, at which `Qp::after_posts` pushes again.
 const POSTS_PER_PUSH: u32 = 16;
 
 /// Longest time for which [`Qp::modify`] waits for the MAC of the destination of an address vector.
@@ -69,7 +68,7 @@ pub struct ConnectOptions {
     pub gid_index: u8,
     /// Traffic class of packets sent: DSCP (6 bits) and ECN field (2 bits).
     pub traffic_class: u8,
-    /// Attributes of this end of the connection. The device's congestion control is
+    /// Attributes of this end of the connection. If `conn.congestion` is `None`, the congestion control is
     /// [`DeviceOptions::congestion`](crate::DeviceOptions::congestion).
     pub conn: ConnAttr,
 }
@@ -266,10 +265,9 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Pushes the send work requests that were posted (makes the engine send them) if `POSTS_PER_PUSH` or more were
-    /// posted since the last push, or if an application thread polled the engine since then. Otherwise the next poll of
-    /// the engine sends them. Threads that post at the same time may miscount, which delays a work request until the
-    /// next poll at most.
+    /// Pushes the posted send work requests (makes the engine send them) if `POSTS_PER_PUSH` were posted since the last
+    /// push, or if an application thread polled the engine since then. Otherwise the next poll sends them. Threads that
+    /// post at the same time may miscount, which delays a work request until the next poll at most.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;

@@ -67,8 +67,7 @@ impl Watch {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Returns whether a comparison is due, because `LOOK_INTERVAL_NANOS` have passed since the last one. If so,
-    /// records `now` as the time of this comparison.
+    /// Returns whether a comparison is due at `now`. If so, `now` becomes the time of the last comparison.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -77,16 +76,15 @@ impl Watch {
         due
     }
 
-    /// Returns whether this comparison includes the sums of the counters of all `qp_count` queue pairs: always up to
-    /// `SUMMED_QPS_MAX` queue pairs, otherwise only if `qp_errors`, the number of times that a queue pair went into
-    /// error, has changed.
+    /// Returns whether this comparison includes the counters of the queue pairs: if at most `SUMMED_QPS_MAX` exist, or
+    /// if `qp_errors` (transitions of queue pairs to the error state) has changed.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
-    /// Compares the values in `counters` with the values in the last log lines, and returns the log lines that are due.
-    /// A counter that `counters` does not contain is taken as unchanged; the order does not matter.
+    /// Returns the log lines that are due because values in `counters` exceed the values in the last log lines. A
+    /// counter missing from `counters` is taken as unchanged.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -109,8 +107,8 @@ impl Watch {
                 continue;
             }
             lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
-            // Two intervals without a log line show that the counter had stopped growing. The new growth probably has
-            // another cause, so the interval is reset to its minimum.
+            // No log line for two intervals: the counter had stopped growing, and the new growth probably has another
+            // cause.
             let has_rested = since >= 2 * last.interval_nanos;
             let interval_nanos = if has_rested {
                 INTERVAL_MIN_NANOS

@@ -4,7 +4,7 @@ use libc::sock_filter;
 
 use super::guard::ROCE_UDP_PORT;
 
-// Operation codes of classic BPF, each with its class, size, mode or comparison (linux/bpf_common.h).
+// Opcodes of classic BPF (linux/bpf_common.h).
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_HALF_INDEXED: u16 = 0x48;
@@ -43,8 +43,7 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Returns a conditional jump, to be placed at index `at` of the program. The program continues at index `yes` if the
-/// comparison with `k` holds, otherwise at index `no`.
+/// Returns the jump at index `at` of the program: to index `yes` if the comparison with `k` holds, otherwise to `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
@@ -56,8 +55,7 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_BYTE, PACKET_TYPE),
     jump(1, JUMP_EQUAL, PACKET_HOST, 2, DROP),
-    // Accepts frames without a VLAN tag or with VLAN identifier 0, a priority tag that selects no VLAN (IEEE 802.1Q).
-    // The kernel has moved the tag to the metadata.
+    // Accepts frames without a VLAN tag or with VLAN 0, a priority tag. The kernel moves the tag to the metadata.
     instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
     jump(3, JUMP_EQUAL, 0, 7, 4),
     instruction(LOAD_HALF, VLAN_TAG),

@@ -7,7 +7,6 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::{Interface, KernelError};
 
-/// UDP destination port of RoCE v2 packets.
 pub(super) const ROCE_UDP_PORT: u16 = 4791;
 
 /// The classic BPF program `ret #0`: truncates every datagram to 0 bytes, which drops the datagram.
@@ -17,11 +16,10 @@ const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 ///
 /// The packet socket of a shared port receives a copy of each frame, and the kernel processes the frame too. Without a
 /// UDP socket on port 4791 the kernel would answer every RoCE packet with an ICMP port unreachable, on which some peers
-/// end the connection. The filter of the guard's sockets drops datagrams before they are queued, so the datagrams take
-/// no memory; the receive buffers have the kernel's minimum size nevertheless.
+/// end the connection. A filter drops the datagrams before they are queued, so they take no memory.
 ///
-/// Until it is dropped, the guard covers all addresses of the interface, also addresses added later. Several processes
-/// may each have a guard on the same interface.
+/// The guard covers all addresses of the interface, also addresses added later. Several processes may each have a guard
+/// on the same interface.
 #[derive(Debug)]
 pub struct PortGuard {
     _sockets: Vec<Socket>,
@@ -51,7 +49,7 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     if address.is_ipv6() {
         socket.set_only_v6(true).map_err(&failed)?;
     }
-    // SO_REUSEADDR lets several guards bind UDP port 4791, which a socket without this option then cannot bind.
+    // With SO_REUSEADDR, several guards can bind UDP port 4791; a program without this option then cannot.
     socket.set_reuse_address(true).map_err(&failed)?;
     // The filter is attached before the bind, otherwise datagrams received in between would be queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;

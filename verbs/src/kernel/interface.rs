@@ -99,8 +99,7 @@ fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError
     })
 }
 
-/// Returns whether `error` means that no interface has the requested name, or that the name is not valid for an
-/// interface (longer than 15 bytes, for example).
+/// Returns whether `error` means that no interface has the requested name, or that no interface can have this name.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL))
 }

@@ -28,12 +28,11 @@ const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
-/// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads. Further datagrams
-/// stay queued in the kernel.
+/// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads.
 const CHANGES_PER_CALL: usize = 64;
 /// Largest number of destinations that one call of [`KernelNeighbours::due`] returns.
 const DUE_PER_CALL: usize = 32;
-/// Time after a resolution at which the destination is resolved anew, even without a notification of a change.
+/// Interval at which each destination is resolved anew, even without a notification of a change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A destination IP address for which [`KernelNeighbours::resolve`] was called.
@@ -165,7 +164,6 @@ impl KernelNeighbours {
         self.followed.remove(&ip);
     }
 
-    /// Returns state and MAC of the entry for `ip` in the kernel's neighbour table; `None` without an entry.
     fn lookup(&mut self, ip: IpAddr) -> Result<Option<(NeighbourState, Option<Mac>)>, KernelError> {
         let mut question = NeighbourMessage::default();
         question.header.ifindex = self.index;
@@ -200,8 +198,7 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // These errors are transient and ignored: a tentative address of the interface, a full buffer, a route
-                // that changes.
+                // These errors are transient: a tentative address of the interface, a full buffer, a changing route.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable
@@ -237,7 +234,6 @@ fn route_by(route: &RouteMessage, index: u32) -> Option<Option<IpAddr>> {
     is_ours.then(|| gateway_of(&route.attributes))
 }
 
-/// Returns the IP address of a neighbour table entry.
 fn neighbour_of(entry: &NeighbourMessage) -> Option<IpAddr> {
     entry.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),

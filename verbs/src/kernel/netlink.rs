@@ -32,7 +32,6 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// Opens a routing socket that receives the kernel's notifications of the multicast groups `groups`.
     pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
         let failed = KernelError::system("follow changes in the kernel");
         let netlink = Netlink::open()?;
@@ -51,8 +50,7 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // Notifications are accepted with any sequence number, which is that of the program that made the
-                // change, or 0. A notification that cannot be parsed is treated like a dropped one.
+                // Any sequence number is accepted: a notification has that of the request which made the change.
                 Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
                     Ok(_) => {}
                     Err(_) => return Ok(None),
@@ -65,8 +63,7 @@ impl Netlink {
         Ok(Some(changes))
     }
 
-    /// Sends the request `question` and returns the kernel's answers. An error in an answer is returned like an error
-    /// of a system call.
+    /// Sends the request `question` and returns the kernel's answers. An error in an answer is the error of this call.
     pub(super) fn ask(
         &mut self,
         doing: &'static str,

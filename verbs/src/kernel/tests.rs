@@ -16,8 +16,7 @@ const INSIDE: &str = "ROCE_TEST_IN_NAMESPACE";
 const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xA]);
 const PEER_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xB]);
 
-/// Commands that create a veth pair with addresses and routes, v0 in the test's namespace and v1 in `peer`, and the
-/// interface d0, which is down.
+/// Creates the veth pair v0 and v1 (v1 in `peer`) with addresses and routes, and the pair d0 and d1, which is down.
 const SET_UP: &str = "
     mount -t tmpfs tmpfs /run
     ip netns add peer
@@ -68,7 +67,6 @@ fn v0() -> Interface {
     Interface::read("v0").unwrap()
 }
 
-/// Calls `attempt` until it returns a value; panics after ten seconds.
 fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -145,7 +143,7 @@ fn the_kernel_finds_neighbours_when_asked() {
             let mac = wait_for("a neighbour that is there", || match neighbours.resolve(address).unwrap() {
                 Resolution::Known(mac) => Some(mac),
                 Resolution::Pending => None,
-                // Unreachable while the link-local address of v0 is tentative.
+                // The address is unreachable while the link-local address of v0 is tentative.
                 Resolution::Unreachable => None,
             });
             assert_eq!(mac, PEER_MAC, "{address}");
@@ -289,7 +287,6 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
     });
 }
 
-/// Returns how the engine of the device resolves `address` at present.
 fn way(context: &crate::Context, address: &str) -> Resolution {
     context.shared().lock().unwrap().engine.resolve(ip(address).into())
 }

@@ -1,4 +1,4 @@
-//! An engine's port that is a DPDK port.
+//! The implementation of the engine's [`Port`] by a DPDK port.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,8 @@ pub struct DpdkPort {
 /// busy machine.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Bytes of queued frames at which a burst is sent: 32 KiB. The first frame of a burst waits until the burst is
-/// complete. Without this limit, the first of 64 frames of 4 KiB would wait for 25 us, which delays a peer that needs
-/// this frame (a retransmission, for example). With bursts of 32 KiB, the time of the driver's call is still
-/// negligible.
+/// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete; without this
+/// limit, the first of 64 frames of 4 KiB would wait for 25 us, and delay the peer if it is a retransmission.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {

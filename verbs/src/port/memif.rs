@@ -58,10 +58,7 @@ impl Socket {
 }
 
 /// Attaches a memif as the server of its socket or, if that fails, as the client. Returns the device, and whether the
-/// device is the client.
-///
-/// # Errors
-/// The driver's error as server if both roles fail, or the error of the runtime directory.
+/// device is the client. If both roles fail, returns the error as server.
 pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(Device, bool), OpenError> {
     let socket = Socket::of(&spec.target, || Ok(runtime_dir()?))?;
     let access = MemifAccess { uids: spec.peer_uids.clone() };
@@ -78,8 +75,8 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
     }
 }
 
-/// Calls `listen`. If the directory of the socket is private, first locks the directory and removes a stale socket;
-/// without the lock, two processes could each remove the new socket of the other process.
+/// Calls `listen`. In a private directory, first locks the directory and removes a stale socket; without the lock, two
+/// processes could each remove the new socket of the other.
 fn serve<T>(
     socket: &Socket,
     listen: impl Fn() -> Result<T, DeviceError>,
@@ -89,7 +86,7 @@ fn serve<T>(
     let what = "cannot lock the runtime directory";
     let _lock = locked.map_err(|error| OpenError::System { what, error })?;
     if is_stale(Path::new(&socket.name)) {
-        // An error of the removal is ignored, because `listen` then fails and its error is returned.
+        // An error of `remove_file` is ignored: `listen` then fails, and its error is returned.
         let _removed = fs::remove_file(&socket.name);
     }
     Ok(listen())

@@ -23,16 +23,15 @@ use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 const BUFFER_BYTES: u16 = 8192;
 /// Largest MTU of ports other than XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
-/// Data bytes of a packet buffer (mbuf) of an XDP port: the kernel requires a buffer with all its headers to fit a
-/// page.
+/// Data bytes of an mbuf of an XDP port: the kernel requires that a buffer with all its headers fits a page.
 const XDP_BUFFER_BYTES: u16 = 3072;
 /// Largest MTU of XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of an Ethernet header with one VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
-/// Number of mbufs in a thread's cache of the mbuf pool. DPDK returns mbufs to the pool when a cache has one and a half
-/// times as many.
+/// Number of mbufs in a thread's cache of the mbuf pool. DPDK returns mbufs to the pool when a cache holds one and a
+/// half times this number.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 /// Number of threads with a cache of the mbuf pool: the thread that initialised DPDK, and a thread that the application
@@ -45,16 +44,15 @@ const XDP_DESCRIPTORS: u16 = 2048;
 const MBUFS_BESIDE_RINGS: u32 =
     (REORDER_FRAMES_MAX + 2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the number of mbufs of the pool of a port with `queues` receive and `queues` transmit queues. The pool
-/// suffices for full rings, the mbufs outside the rings, and a burst, so the receive rings stay full, whatever the
-/// engine buffers.
+/// Returns the number of mbufs of the pool of a port. It suffices for full rings of `queues` receive and `queues`
+/// transmit queues, even if the engine buffers as many frames as it can.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
 
 /// Handles of a shared port: the kernel's routes and neighbours, and the guard of UDP port 4791.
 pub struct SharedInterface {
-    /// Resolves neighbours for the engine through the kernel.
+    /// The kernel's routes and neighbours.
     pub neighbours: KernelNeighbours,
     /// While held, keeps the kernel from answering packets to UDP port 4791 with ICMP port unreachable.
     _guard: PortGuard,
@@ -90,7 +88,6 @@ fn refuse(spec: &PortSpec, key: &'static str, reason: &'static str) -> OpenError
     OpenError::KeyDoesNotApply { kind: spec.kind.name(), key, reason }
 }
 
-/// Returns an error if a port other than a memif has the key `secret` or `uid`.
 fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const MEMIF: &str = "it says who may be the other end of a memif";
     let memif = spec.kind == PortKind::Memif;
@@ -123,8 +120,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
     let port = DpdkPort::new(port, caps, false);
-    // Because the XDP program takes every frame of its queue, the kernel receives neither ARP nor neighbour discovery,
-    // so the stack answers them: a dedicated port.
+    // The XDP program takes every frame of its queue, so the stack itself must answer ARP and neighbour discovery.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
     let shared = if is_xdp {
         None

@@ -70,7 +70,7 @@ pub struct PortSpec {
     pub mtu_bytes: Option<u16>,
     /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,
-    /// Attributes of a packet's source that are checked besides its IP address.
+    /// Whether a packet's source MAC and source UDP port are checked, besides its source IP address.
     pub source_checks: SourceChecks,
     /// Secret of a memif: the server accepts only clients that present the same secret; `None`: no secret.
     pub secret: Option<String>,
@@ -135,8 +135,7 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
-/// Parses the value of `key`, which names an attribute of a packet's source. Returns whether the attribute is checked:
-/// true for `bound`, false for `any`.
+/// Parses the value of the key `source-mac` or `source-port`: true (checked) for `bound`, false for `any`.
 fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     match value {
         "any" => Ok(false),

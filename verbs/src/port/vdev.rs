@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number at the end of the next name that `vdev_name` returns.
 static NEXT_VDEV: AtomicU32 = AtomicU32::new(0);
 
 /// Returns a new name for a virtual device of the DPDK driver `driver`: the driver's name and a number.

@@ -48,12 +48,10 @@ pub fn port_counter_names() -> impl Iterator<Item = &'static str> {
     driver.chain(dpdk_ffi::PortCounters::default().iter()).map(|(name, _)| name)
 }
 
-/// Returns a map of the pairs of name and value in `counters`.
 pub(crate) fn map(counters: impl Iterator<Item = (&'static str, u64)>) -> CounterMap {
     counters.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Returns the counters of impairments as a map, without directions whose count of frames is 0.
 pub(crate) fn map_faults(faults: &FaultCounters) -> CounterMap {
     let ways = [("tx", faults.tx), ("rx", faults.rx)];
     let counts = ways.into_iter().filter(|(_, tally)| tally.frames > 0).flat_map(|(way, tally)| {

@@ -24,12 +24,10 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Returns the effective user of this process.
     pub(super) fn current() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
-        // If the variable is missing, EAL sets it to a stand-in, which is ignored here, because other processes do not
-        // know it.
+        // EAL sets a missing `XDG_RUNTIME_DIR` to a stand-in, which other processes do not know.
         let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
         User { uid, runtime: runtime.filter(is_given) }
     }
@@ -43,10 +41,7 @@ impl User {
         places
     }
 
-    /// Returns the first of `directories` that exists or can be created, and that no other user has access to.
-    ///
-    /// # Errors
-    /// The error of the last of `directories`.
+    /// Returns the first of `directories` that exists or can be created, and to which no other user has access.
     pub(super) fn make_directory(&self) -> io::Result<PathBuf> {
         let mut result = Err(ErrorKind::NotFound.into());
         for directory in self.directories() {
@@ -59,9 +54,8 @@ impl User {
     }
 }
 
-/// Returns the directories that may have statistics sockets to read, each with the user ID of its owner: the
-/// directories of `user` or, if `user` is root, of all users. Leaves out directories to which others than the owner
-/// have access.
+/// Returns the directories with statistics sockets to read, each with the user ID of its owner: the directories of
+/// `user` or, if `user` is root, of all users, except directories to which others than the owner have access.
 pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {
     let mut places = user.directories();
     if user.uid == 0 {

@@ -92,21 +92,20 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether no process has the process ID in the socket's name: the process has ended, or is in another PID
-/// namespace.
+/// Returns whether this PID namespace has no process with the process ID in the socket's name.
 fn looks_left(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.trim_start_matches(PREFIX).split('.').next().unwrap_or_default();
     !Path::new("/proc").join(pid).exists()
 }
 
-/// Removes the statistics sockets of ended processes, which refuse a connection. A live process, in another PID
-/// namespace, accepts the connection, and its socket stays.
+/// Removes the statistics sockets of ended processes, which refuse a connection. A socket of a process in another PID
+/// namespace accepts the connection and stays.
 pub(super) fn remove_left(directory: &Path) {
     for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
             tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
-            // An error is ignored, because another reader may have removed the socket.
+            // An error of `remove_file` is ignored: another reader may have removed the socket.
             let _ = fs::remove_file(&path);
         }
     }

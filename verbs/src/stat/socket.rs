@@ -21,8 +21,7 @@ pub(crate) struct StatSocket {
 }
 
 impl StatSocket {
-    /// Opens a statistics socket in the user's directory; a process may open several. Removes sockets of ended
-    /// processes.
+    /// Opens a statistics socket in the user's directory, and removes sockets of ended processes.
     pub(crate) fn open() -> io::Result<Self> {
         let directory = User::current().make_directory()?;
         remove_left(&directory);
@@ -33,7 +32,7 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // The socket is renamed after it listens, otherwise a reader would regard its process as ended.
+        // The socket is renamed after it listens: a reader takes a socket that refuses connections for a left-over one.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
@@ -42,7 +41,7 @@ impl StatSocket {
             .and_then(|()| fs::set_permissions(&unnamed, Permissions::from_mode(0o600)))
             .and_then(|()| fs::rename(&unnamed, &path));
         if let Err(error) = named {
-            // An error of the removal is ignored, because the error in `named` is returned.
+            // An error of `remove_file` is ignored: the error in `named` is returned.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
