@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Slots of the wheel, one per nanosecond: more than the serialisation of a long frame on a fast wire, or the
-/// propagation delay of a short cable.
+/// Slots of the wheel, one per nanosecond. Most events (ends of frames, arrivals over short cables) fit on the wheel.
 const SLOTS: usize = 4096;
 const WORD_BITS: usize = 64;
 const WORDS: usize = SLOTS / WORD_BITS;
@@ -47,7 +46,7 @@ pub struct EventQueue<T> {
     free: u32,
     /// Entries beyond the wheel: time, order of insertion, node.
     later: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    /// The earliest time in `later`; `u64::MAX` if it is empty.
+    /// The earliest time in `later`; `u64::MAX` if `later` is empty.
     later_nanos: u64,
     added_later: u64,
 }
@@ -69,8 +68,8 @@ impl<T> Default for EventQueue<T> {
 }
 
 impl<T: Copy> EventQueue<T> {
-    /// Adds an entry at `nanos`. A time before the last entry removed panics in debug builds, and else is due at
-    /// once.
+    /// Adds an entry due at `nanos`. A time before that of the last entry removed panics in debug builds; in release
+    /// builds such an entry is due at once.
     #[inline]
     pub fn schedule(&mut self, nanos: u64, entry: T) {
         debug_assert!(nanos >= self.at_nanos, "time runs forwards");
@@ -113,7 +112,7 @@ impl<T: Copy> EventQueue<T> {
         }
     }
 
-    /// The time of the next entry; `None` if there is none.
+    /// The time of the next entry; `None` if the queue is empty.
     #[inline]
     pub fn next_nanos(&self) -> Option<u64> {
         if self.summary == 0 {
@@ -125,7 +124,7 @@ impl<T: Copy> EventQueue<T> {
         let distance = if ahead != 0 {
             ahead.trailing_zeros() as usize
         } else {
-            // Search order: the words after this one, those before it, then the passed part of this one.
+            // Searches the words after `word`, then the words before it, then the bits of `word` below `bit`.
             let words = self.summary.rotate_right(word as u32) & !1;
             let step = if words != 0 { words.trailing_zeros() as usize } else { WORDS };
             let found = (word + step) % WORDS;
@@ -134,7 +133,7 @@ impl<T: Copy> EventQueue<T> {
         Some(self.at_nanos + distance as u64)
     }
 
-    /// Removes and returns the next entry, with its time, if that is at or before `nanos`.
+    /// Removes and returns the next entry and its time, if the entry is due at or before `nanos`.
     #[inline]
     pub fn pop_until(&mut self, nanos: u64) -> Option<(u64, T)> {
         let due_nanos = self.next_nanos()?;
@@ -164,8 +163,8 @@ impl<T: Copy> EventQueue<T> {
         Some((due_nanos, node.entry))
     }
 
-    /// Moves the entries that are now in the wheel's range from the heap to the wheel, before later insertions, to
-    /// preserve their order.
+    /// Moves the heap's entries that are now in the wheel's range to the wheel, before a later entry of the same time
+    /// is inserted there.
     #[cold]
     fn turn(&mut self) {
         while let Some(&Reverse((nanos, _, node))) = self.later.peek()

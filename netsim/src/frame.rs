@@ -1,4 +1,4 @@
-//! Frames, and the slab that stores those in the network.
+//! Frames, and the slab that stores all frames in the network.
 //!
 //! ```text
 //!   | bytes: headers, and all of a short frame | phantom_bytes: a length without contents |
@@ -9,7 +9,7 @@ use roce::port::impairment::{Disposition, Impairment};
 
 use crate::rng::mix;
 
-/// Unused buffers stored for reuse, at most.
+/// Largest number of unused buffers stored for reuse.
 const SPARE_BUFFERS_MAX: usize = 4096;
 
 /// A frame without FCS, from the destination address on.
@@ -19,7 +19,7 @@ pub struct Frame {
     pub bytes: Vec<u8>,
     /// Number of further bytes, which occupy wire and queues, but have no contents.
     pub phantom_bytes: u32,
-    /// Whether a bit was flipped, possibly of the phantom bytes. A CRC over the whole frame would be wrong.
+    /// Whether a bit was flipped, in `bytes` or in the phantom bytes, so that a CRC of the whole frame does not match.
     pub corrupted: bool,
 }
 
@@ -29,7 +29,6 @@ impl Frame {
         self.bytes.len() + self.phantom_bytes as usize
     }
 
-    /// Adds `impairment` to `disposition`; if a bit was flipped, sets `corrupted`.
     pub(crate) fn impair(&mut self, impairment: Impairment, disposition: &mut Disposition) {
         let len_bytes = self.len_bytes();
         disposition.add(impairment, &mut self.bytes, len_bytes);
@@ -52,21 +51,21 @@ impl From<Vec<u8>> for Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameId(u32);
 
-/// The number of no host, and of no link.
+/// Number that stands for no host, or for no link.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A frame in the network, with its forwarding data, in one cache line because each switch reads it.
+/// A frame in the network and its forwarding data: one cache line, because each switch reads it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct InTransit {
     pub(crate) frame: Frame,
-    /// The destination host; [`NONE`] if no host has the address.
+    /// Number of the destination host; [`NONE`] if no host has the destination address.
     pub(crate) to: u32,
     /// Hash for equal-cost multipath, the same for all frames of a flow.
     pub(crate) flow_hash: u64,
 }
 
-/// All frames in the network. Queues and events hold their indices.
+/// All frames in the network. Queues and events refer to a frame by its [`FrameId`].
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     slots: Vec<InTransit>,
@@ -94,7 +93,6 @@ impl Frames {
         &mut self.slots[id.0 as usize]
     }
 
-    /// Copies frame `id`.
     pub(crate) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut bytes = self.spare.pop().unwrap_or_default();
         let original = &self.slots[id.0 as usize];
@@ -105,19 +103,16 @@ impl Frames {
         self.insert(InTransit { frame, to, flow_hash })
     }
 
-    /// Removes a frame and returns it.
     pub(crate) fn remove(&mut self, id: FrameId) -> Frame {
         self.free.push(id.0);
         std::mem::take(&mut self.slots[id.0 as usize].frame)
     }
 
-    /// Removes a frame and recycles its buffer.
     pub(crate) fn discard(&mut self, id: FrameId) {
         let frame = self.remove(id);
         self.recycle(frame.bytes);
     }
 
-    /// Returns a buffer of `len_bytes` bytes with unspecified contents.
     pub(crate) fn buffer(&mut self, len_bytes: usize) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(len_bytes, 0);
@@ -135,13 +130,10 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 
-/// IP version of a frame, by EtherType, and offset of its IP header.
+/// IP version by EtherType, with the offset of the IP header.
 pub(crate) enum Ip {
-    /// IPv4; offset of the header.
     V4(usize),
-    /// IPv6; offset of the header.
     V6(usize),
-    /// Another protocol.
     Other,
 }
 
@@ -156,7 +148,7 @@ pub(crate) fn find_ip(frame: &[u8]) -> Ip {
     }
 }
 
-/// The ECN field of an IP packet (RFC 3168): 0 not ECT, 1 or 2 ECT, 3 CE. 0 for other frames.
+/// Returns the ECN field of an IP packet (RFC 3168): 0 for not ECT, 1 or 2 for ECT, 3 for CE; 0 for a frame without IP.
 pub(crate) fn ecn_bits(frame: &[u8]) -> u8 {
     let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
     match find_ip(frame) {
@@ -166,7 +158,7 @@ pub(crate) fn ecn_bits(frame: &[u8]) -> u8 {
     }
 }
 
-/// Hashes a flow: IP addresses, protocol and ports, assuming no IP options; else the Ethernet addresses.
+/// Returns a hash of IP addresses, protocol and ports (without IP options); without IP, of the Ethernet addresses.
 pub(crate) fn flow_hash(frame: &[u8]) -> u64 {
     let fold = |hash: u64, bytes: &[u8]| {
         bytes.chunks(8).fold(hash, |hash, chunk| {

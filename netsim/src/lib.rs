@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A [`Network`] holds hosts and switches connected by links. The caller advances the time with
-//! [`Network::run_until`], sends frames with [`Network::send`] and takes received ones with
-//! [`Network::receive`]. Time is nanoseconds in a `u64`. Events at the same time are processed in the order in
-//! which they were scheduled, so a run depends on its inputs and its seed only.
+//! [`Network::run_until`], sends frames with [`Network::send`] and receives frames with [`Network::receive`]. Time is
+//! nanoseconds in a `u64`. Events at the same time are processed in the order in which they were scheduled, so a run
+//! depends on its inputs and its seed only.
 //!
 //! * [`Frame`]: bytes, and phantom bytes, which have a length but no contents.
 //! * [`topology`]: [`topology::leaf_spine`], [`topology::fat_tree`], [`topology::star`].

@@ -7,10 +7,10 @@ use crate::id::{LinkId, Node};
 use crate::rng::SplitMix;
 use crate::tape::{Tape, TapeEntry};
 
-/// Bytes that a frame occupies on the wire besides its own: preamble 8, FCS 4, interpacket gap 12.
+/// Bytes that a frame occupies on the wire in addition to its own bytes: preamble 8, FCS 4, interpacket gap 12.
 pub const WIRE_OVERHEAD_BYTES: u64 = 24;
 
-/// Bytes of the shortest frame without FCS; shorter ones occupy the wire for as long.
+/// Bytes of the shortest frame without FCS; a shorter frame occupies the wire for the same time.
 const MIN_FRAME_BYTES: u64 = 60;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -22,8 +22,8 @@ pub struct LinkConfig {
     pub rate_bits_per_sec: u64,
     /// Propagation delay in nanoseconds.
     pub propagation_nanos: u64,
-    /// Bytes of the queue, those of the frame on the wire included; a frame that does not fit is dropped. Must hold
-    /// the longest frame.
+    /// Limit of the queue in bytes, the frame on the wire included; a frame that does not fit is dropped. Must hold the
+    /// longest frame.
     pub queue_bytes_max: usize,
 }
 
@@ -33,8 +33,8 @@ impl LinkConfig {
         self.wire_nanos_after(len_bytes, 0).0
     }
 
-    /// Serialisation time of a frame right after one whose time was rounded up by `excess`, which is deducted, and
-    /// the amount by which this time is rounded up. Both in units of 1 / `rate_bits_per_sec` ns.
+    /// Returns the serialisation time of a frame in nanoseconds, rounded up, and the rounding in units of
+    /// `1 / rate_bits_per_sec` ns. `excess`: the rounding of the frame before, which is deducted.
     #[inline]
     fn wire_nanos_after(&self, len_bytes: usize, excess: u64) -> (u64, u64) {
         let bytes = (len_bytes as u64).max(MIN_FRAME_BYTES) + WIRE_OVERHEAD_BYTES;
@@ -51,22 +51,22 @@ impl LinkConfig {
     }
 }
 
-/// Counters of a link, of frames unless stated otherwise. With `queued` frames not sent yet, and `travelling`
-/// frames sent and not arrived, `offered = overrun + left + queued`, and
+/// Counters of a link, in frames unless the name has another unit. If `queued` frames are not sent yet, and
+/// `travelling` frames are sent but not received, then `offered = overrun + left + queued` and
 /// `delivered = left - dropped + duplicated - travelling`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Frames to be sent on the link, dropped ones included.
+    /// Frames passed to the link for sending, dropped frames included.
     pub offered: u64,
     /// Frames dropped because the queue, or the memory of the switch that sends, was full.
     pub overrun: u64,
     /// Frames whose last bit left the sender.
     pub left: u64,
-    /// Bytes of those frames.
+    /// Bytes of the frames whose last bit left the sender.
     pub left_bytes: u64,
-    /// Frames dropped by the tape or at random.
+    /// Frames dropped by the tape or by random loss.
     pub dropped: u64,
-    /// Duplicates sent by the tape.
+    /// Duplicates that the tape added.
     pub duplicated: u64,
     /// Frames corrupted by the tape and not dropped.
     pub corrupted: u64,
@@ -80,13 +80,13 @@ pub struct LinkCounters {
     pub pauses: u64,
     /// Total time paused, in nanoseconds.
     pub paused_nanos: u64,
-    /// Most bytes in the queue at once.
+    /// Largest number of bytes in the queue.
     pub queue_bytes_peak: u64,
-    /// Most bytes received on this link and buffered at once in the switch at its end.
+    /// Largest number of bytes received on this link and buffered in the switch at its end.
     pub input_bytes_peak: u64,
 }
 
-/// A frame held until others have passed it.
+/// A frame held until `passes_left` later frames have passed it.
 pub(crate) struct DelayedFrame {
     pub(crate) number: u32,
     pub(crate) frame: FrameId,
@@ -106,23 +106,23 @@ pub(crate) struct Link {
     pub(crate) config: LinkConfig,
     pub(crate) from: Node,
     pub(crate) to: Node,
-    /// Frames to send; while the wire is busy, the first is on it.
+    /// Frames to send. While the wire is busy, the first frame is on the wire.
     queue: VecDeque<Queued>,
     pub(crate) queued_bytes: usize,
     pub(crate) busy: bool,
     /// The time at which the last bit of the frame on the wire leaves.
     pub(crate) busy_until_nanos: u64,
-    /// Whether the rounding of a frame's time is deducted from the next frame's.
+    /// Whether the rounding of a frame's serialisation time is deducted from that of the next frame.
     pub(crate) keeps_fractions: bool,
-    /// That rounding, in units of 1 / `rate_bits_per_sec` ns.
+    /// Rounding of the last frame's serialisation time, in units of `1 / rate_bits_per_sec` ns.
     excess: u64,
-    /// The time since which the link is paused.
+    /// The time since which the link is paused; `None`: not paused.
     pub(crate) paused_since_nanos: Option<u64>,
     /// Bytes received on this link and buffered in the switch at its end.
     pub(crate) input_bytes: usize,
-    /// Whether that switch has sent PAUSE, and no RESUME since.
+    /// Whether the switch at the end of the link has sent PAUSE, and no RESUME since.
     pub(crate) asked_to_pause: bool,
-    /// A frame is dropped if 64 random bits are below this.
+    /// A frame is dropped if a random number of 64 bits is below this threshold.
     pub(crate) loss_threshold: u64,
     pub(crate) rng: SplitMix,
     /// The tape's entries for this link that have not been applied.
@@ -165,7 +165,6 @@ impl Link {
         self.left_on_tape = 0;
     }
 
-    /// Whether the queue has room for `len_bytes`.
     #[inline]
     pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
         self.queued_bytes + len_bytes <= self.config.queue_bytes_max
@@ -179,8 +178,7 @@ impl Link {
         self.queue.push_back(queued);
     }
 
-    /// Starts to send the next frame, if the wire is free and not paused, and returns the time at which its last bit
-    /// leaves.
+    /// Starts to send the next frame, unless the wire is busy or paused. Returns the time at which its last bit leaves.
     #[inline]
     pub(crate) fn start_next(&mut self, now_nanos: u64) -> Option<u64> {
         if self.busy || self.paused_since_nanos.is_some() {
@@ -196,7 +194,6 @@ impl Link {
         Some(self.busy_until_nanos)
     }
 
-    /// Removes the frame whose last bit has left from the queue.
     #[inline]
     pub(crate) fn take_sent(&mut self) -> Option<Queued> {
         self.busy = false;
@@ -207,13 +204,13 @@ impl Link {
         Some(queued)
     }
 
-    /// Draws whether the next frame is dropped.
+    /// Draws whether random loss drops the next frame.
     #[inline]
     pub(crate) fn is_unlucky(&mut self) -> bool {
         self.loss_threshold > 0 && self.rng.bits() < self.loss_threshold
     }
 
-    /// Takes the tape's next entry for frame number `frame`.
+    /// Removes and returns the tape's next entry, if it is for frame number `frame`.
     #[inline]
     pub(crate) fn next_entry(&mut self, frame: u64) -> Option<TapeEntry> {
         if self.entries.front()?.frame == frame { self.entries.pop_front() } else { None }

@@ -60,7 +60,7 @@ fn mix_added(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The threshold below which 64 random bits are with `probability`.
+/// Returns `probability * 2^64`: a random number of 64 bits is below this threshold with `probability`.
 ///
 /// # Panics
 /// If `probability` is not between 0 and 1.

@@ -15,7 +15,6 @@ pub struct Routes {
     hosts: usize,
     starts: Vec<u32>,
     lists: Vec<u32>,
-    /// The link from each host, and the end of each link, to follow paths.
     egress: Vec<Option<LinkId>>,
     to: Vec<Node>,
 }
@@ -89,7 +88,7 @@ impl Routes {
         found
     }
 
-    /// One of the shortest paths from one host to another, a list of links in order; empty if there is none.
+    /// One of the shortest paths from one host to another, a list of links in order; empty if there is no path.
     pub fn path(&self, from: HostId, to: HostId) -> Vec<LinkId> {
         let mut path: Vec<LinkId> = self.egress[from.0].into_iter().collect();
         while let Some(Node::Switch(switch)) = path.last().map(|link| self.to[link.0]) {

@@ -15,7 +15,7 @@ use crate::rng::{SplitMix, mix, threshold};
 /// Selection of a frame's output port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarding {
-    /// By learned source addresses; frames to unknown destinations are flooded. For trees only.
+    /// Forwards by learned source addresses; floods frames to unknown destinations. For networks without loops.
     #[default]
     Learning,
     /// Equal-cost multipath: one of the shortest paths by a hash of addresses, protocol and ports, salted per
@@ -76,7 +76,7 @@ impl Pfc {
     /// [`Pfc::headroom_bytes`] for frames that arrive after PAUSE was triggered; xon is two longest frames below xoff.
     ///
     /// # Panics
-    /// If the memory is too small for these.
+    /// If `input_bytes_max` is too small for these thresholds.
     pub fn lossless(input_bytes_max: usize, link: &crate::LinkConfig, frame_bytes_max: usize) -> Pfc {
         let headroom_bytes = Pfc::headroom_bytes(link, frame_bytes_max);
         let xoff_bytes = input_bytes_max.checked_sub(headroom_bytes);
@@ -91,8 +91,8 @@ impl Pfc {
         Pfc { xoff_bytes, xon_bytes }
     }
 
-    /// Most bytes received on `link` above `xoff_bytes`: those sent during the frame on the reverse wire, the PAUSE
-    /// and two propagation delays; one frame that the sender has begun; the frame that crossed the threshold.
+    /// Largest number of bytes received on `link` above xoff: during the frame on the reverse wire, the PAUSE frame and
+    /// two propagation delays, plus the frame that crossed xoff and the frame that the sender has begun.
     pub fn headroom_bytes(link: &crate::LinkConfig, frame_bytes_max: usize) -> usize {
         let pause_nanos = link.wire_nanos(frame_bytes_max) + link.wire_nanos(PAUSE_BYTES);
         link.bytes_in(pause_nanos + 2 * link.propagation_nanos) + 2 * frame_bytes_max
@@ -105,13 +105,13 @@ impl Pfc {
 pub struct SwitchConfig {
     /// Selection of the output port.
     pub forwarding: Forwarding,
-    /// Buffered bytes of one input port at most.
+    /// Largest number of bytes buffered for one input port.
     pub input_bytes_max: usize,
-    /// Buffered bytes of the whole switch at most.
+    /// Largest number of bytes buffered in the whole switch.
     pub shared_bytes_max: usize,
-    /// ECN marking; `None` for none.
+    /// ECN marking; `None`: no marking.
     pub ecn: Option<Red>,
-    /// Priority flow control; `None` for none.
+    /// Priority flow control; `None`: no flow control.
     pub pfc: Option<Pfc>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Switch {
     pub(crate) config: SwitchConfig,
     /// Links out of the switch, each with the link into the switch from the same neighbour.
     pub(crate) ports: Vec<(LinkId, LinkId)>,
-    /// The output link by learned Ethernet address.
+    /// Output link of each learned Ethernet address.
     pub(crate) learned: HashMap<[u8; 6], LinkId>,
     pub(crate) shared_bytes: usize,
     /// XORed into a flow's hash, so that switches choose independently.

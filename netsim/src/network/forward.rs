@@ -9,14 +9,13 @@ use crate::link::Queued;
 use crate::route::Routes;
 
 impl Network {
-    /// The shortest paths between all hosts, which switches other than learning ones use.
+    /// Returns the shortest paths between all hosts, by which all switches except learning switches forward.
     pub fn routes(&mut self) -> &Routes {
         let (links, switches, hosts) = (&self.links, self.switches.len(), self.hosts.len());
         let ends = || links.iter().map(|link| [link.from, link.to]).collect::<Vec<_>>();
         self.routes.get_or_insert_with(|| Routes::new(&ends(), switches, hosts))
     }
 
-    /// Forwards a frame on one of the shortest paths; drops it if its destination is unknown.
     pub(super) fn forward_routed(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
         if self.routes.is_none() {
             self.routes();
@@ -37,7 +36,6 @@ impl Network {
         self.pass_on(id, from, out, frame);
     }
 
-    /// Learns the source address, and forwards a frame to the port of its destination, or floods it.
     pub(super) fn forward_learned(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
         let switch = &mut self.switches[id.0];
         let bytes = &self.frames.get(frame).frame;
@@ -58,7 +56,6 @@ impl Network {
         }
     }
 
-    /// Forwards a frame to all ports except its input port.
     fn flood(&mut self, id: SwitchId, from: LinkId, frame: FrameId) {
         for at in 0..self.switches[id.0].ports.len() {
             let (out, into) = self.switches[id.0].ports[at];

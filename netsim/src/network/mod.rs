@@ -21,15 +21,15 @@ use crate::tape::Tape;
 /// A frame as it left a sender, before impairments.
 #[derive(Clone, Copy, Debug)]
 pub struct Sighting<'a> {
-    /// The time at which its last bit left the sender.
+    /// The time at which the frame's last bit left the sender.
     pub nanos: u64,
-    /// The link on which it was sent.
+    /// The link on which the frame was sent.
     pub link: LinkId,
-    /// Its number on the link since the tape was set.
+    /// Number of the frame on the link, counted from 0 since the tape was set.
     pub number: u64,
     /// The frame's bytes, without phantom bytes.
     pub frame: &'a [u8],
-    /// Its length on the wire, phantom bytes included, without FCS.
+    /// Length of the frame on the wire, phantom bytes included, without FCS.
     pub len_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ enum Event {
 struct Host {
     egress: Option<LinkId>,
     received: VecDeque<FrameId>,
-    /// Bytes of queue space of which the host is to be notified; 0 for none.
+    /// Bytes of free queue space at which the host is notified; 0: no notification.
     room_wanted_bytes: usize,
     /// Whether the host is in `Network::news`.
     has_news: bool,
@@ -68,7 +68,7 @@ pub struct Network {
     hosts: Vec<Host>,
     switches: Vec<Switch>,
     addresses: HashMap<[u8; 6], u32>,
-    /// Computed at first use; reset by a new switch or cable.
+    /// The routes are computed at first use; a new switch or cable resets them.
     routes: Option<Routes>,
     news: Vec<HostId>,
     recorder: Option<Recorder>,
@@ -95,7 +95,7 @@ impl Network {
         HostId(self.hosts.len() - 1)
     }
 
-    /// Maps an Ethernet address to `host`; switches other than learning ones forward by this mapping only.
+    /// Maps an Ethernet address to `host`. All switches except learning switches forward by this mapping only.
     pub fn set_address(&mut self, host: HostId, address: [u8; 6]) {
         self.addresses.insert(address, host.0 as u32);
     }
@@ -162,9 +162,9 @@ impl Network {
         }
     }
 
-    /// Lets cables connected after this call carry fractions of a nanosecond from frame to frame, so that a wire
-    /// that is never idle sends at its exact rate. Otherwise each frame's time is rounded up to whole nanoseconds:
-    /// 0.4 % too long for 1 KB at 40 Gbit/s, and 4 % at 400.
+    /// Makes cables connected after this call deduct the rounding of a frame's serialisation time from that of the next
+    /// frame, so that a wire that is never idle sends at its exact rate. Otherwise each time is rounded up to whole
+    /// nanoseconds: 0.4 % too long for 1 KB at 40 Gbit/s, and 4 % at 400 Gbit/s.
     pub fn keep_fractions(&mut self) {
         self.keeps_fractions = true;
     }
@@ -194,12 +194,12 @@ impl Network {
         self.now_nanos
     }
 
-    /// The time of the next scheduled event, in nanoseconds; `None` if there is none.
+    /// The time of the next scheduled event, in nanoseconds; `None` if no event is scheduled.
     pub fn next_event_nanos(&self) -> Option<u64> {
         self.events.next_nanos()
     }
 
-    /// Processes all events due up to `nanos`, and advances the time to it.
+    /// Processes all events due up to `nanos`, and sets the time to `nanos`.
     pub fn run_until(&mut self, nanos: u64) {
         while let Some((at, event)) = self.events.pop_until(nanos) {
             self.now_nanos = at;
@@ -209,8 +209,8 @@ impl Network {
     }
 
     /// Processes events up to `nanos`, or up to the first time at which a host is to be notified, because a frame
-    /// arrived or queue space is free ([`Network::want_room`]). All events of that time are processed. The host is
-    /// then in [`Network::take_news`].
+    /// arrived or queue space is free ([`Network::want_room`]). All events of that time are processed.
+    /// [`Network::take_news`] then lists the host.
     pub fn run_until_news(&mut self, nanos: u64) {
         let mut until = nanos;
         while let Some((at, event)) = self.events.pop_until(until) {
@@ -223,7 +223,7 @@ impl Network {
         self.now_nanos = self.now_nanos.max(until);
     }
 
-    /// Appends the hosts notified since the last call, each once, in the order of their first notification.
+    /// Appends to `hosts` the hosts notified since the last call, each once, in the order of their first notification.
     pub fn take_news(&mut self, hosts: &mut Vec<HostId>) {
         for host in &self.news {
             self.hosts[host.0].has_news = false;
@@ -252,7 +252,7 @@ impl Network {
         self.frames.buffer(len_bytes)
     }
 
-    /// Returns the buffer of a received frame for reuse.
+    /// Recycles the buffer of a received frame for [`Network::buffer`].
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         self.frames.recycle(buffer);
     }
@@ -262,7 +262,7 @@ impl Network {
         self.hosts[host.0].egress.is_some_and(|link| self.links[link.0].has_room(len_bytes))
     }
 
-    /// Requests one notification of `host` when a frame has left and its link's queue has room for `len_bytes`.
+    /// Requests one notification of `host`, when a frame has left and the queue of its link has room for `len_bytes`.
     pub fn want_room(&mut self, host: HostId, len_bytes: usize) {
         self.hosts[host.0].room_wanted_bytes = len_bytes;
     }
@@ -281,7 +281,7 @@ impl Network {
         self.offer(link, id);
     }
 
-    /// Takes the oldest frame from `host`'s receive queue.
+    /// Removes and returns the oldest frame of `host`'s receive queue.
     pub fn receive(&mut self, host: HostId) -> Option<Frame> {
         let frame = self.hosts[host.0].received.pop_front()?;
         Some(self.frames.remove(frame))
@@ -292,24 +292,24 @@ impl Network {
         self.hosts[host.0].received.len()
     }
 
-    /// The counters of a link; a pause in progress is included.
+    /// Returns the counters of a link. `paused_nanos` includes a pause in progress.
     pub fn counters(&self, link: LinkId) -> LinkCounters {
         let link = &self.links[link.0];
         let pause_nanos = link.paused_since_nanos.map_or(0, |since| self.now_nanos - since);
         LinkCounters { paused_nanos: link.counters.paused_nanos + pause_nanos, ..link.counters }
     }
 
-    /// Bytes in the queue of `link`, those of the frame on the wire included.
+    /// Bytes in the queue of `link`, the frame on the wire included.
     pub fn queued_bytes(&self, link: LinkId) -> usize {
         self.links[link.0].queued_bytes
     }
 
-    /// Number of links; link numbers are below it.
+    /// Number of links, which are numbered from 0.
     pub fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// The two nodes of a link: from, to.
+    /// Returns the sending and the receiving node of a link.
     pub fn ends(&self, link: LinkId) -> [Node; 2] {
         [self.links[link.0].from, self.links[link.0].to]
     }
@@ -332,7 +332,7 @@ impl Network {
         self.hops
     }
 
-    /// Frames dropped by switches other than learning ones, for want of a host with the destination address.
+    /// Frames dropped because no host has the destination address, or no path leads to it; not by learning switches.
     pub fn unroutable(&self) -> u64 {
         self.unroutable
     }
@@ -343,7 +343,6 @@ impl Network {
         }
     }
 
-    /// Queues a frame of a host for its link, or drops it if the queue is full.
     fn offer(&mut self, id: LinkId, frame: FrameId) {
         let len_bytes = self.frames.get(frame).frame.len_bytes();
         let link = &mut self.links[id.0];
@@ -357,7 +356,6 @@ impl Network {
         self.transmit(id);
     }
 
-    /// Starts to send the first frame of a link's queue, if the wire is free and not paused.
     #[inline]
     fn transmit(&mut self, id: LinkId) {
         if let Some(nanos) = self.links[id.0].start_next(self.now_nanos) {
@@ -388,7 +386,6 @@ impl Network {
         self.transmit(id);
     }
 
-    /// Applies the tape and random loss to a frame, and schedules its arrival.
     fn impair(&mut self, id: LinkId, number: u64, frame: FrameId) {
         let mut disposition =
             Disposition { is_dropped: self.links[id.0].is_unlucky(), ..Disposition::default() };
@@ -417,7 +414,7 @@ impl Network {
         self.passed(id);
     }
 
-    /// Holds a frame until `passes_left` others have passed, or [`Tape::HOLD_NANOS_MAX`].
+    /// Holds a frame until `passes_left` later frames have passed it, for [`Tape::HOLD_NANOS_MAX`] at most.
     fn hold(&mut self, id: LinkId, frame: FrameId, passes_left: u32) {
         let link = &mut self.links[id.0];
         let number = link.held_count;
@@ -427,7 +424,7 @@ impl Network {
         self.events.schedule(too_long_nanos, Event::HeldTooLong { link: id.0 as u32, held: number });
     }
 
-    /// Counts a frame that passed the held ones, and releases those due.
+    /// Counts one more frame that passed all held frames, and schedules the arrival of held frames that are due.
     fn passed(&mut self, id: LinkId) {
         for held in &mut self.links[id.0].held {
             held.passes_left = held.passes_left.saturating_sub(1);
@@ -438,7 +435,6 @@ impl Network {
         }
     }
 
-    /// Schedules the arrival of a frame, after propagation delay and `delay_nanos`.
     #[inline]
     fn travel(&mut self, id: LinkId, frame: FrameId, delay_nanos: u64) {
         let nanos = self.links[id.0].config.propagation_nanos.saturating_add(delay_nanos);

@@ -29,7 +29,7 @@ impl Network {
         self.ask_to_resume(switch, LinkId(input as usize));
     }
 
-    /// Sends PAUSE to the sender of `into` if its buffered bytes exceed xoff.
+    /// Sends PAUSE to the sender of `into` if more than xoff bytes received on `into` are buffered.
     pub(super) fn ask_for_pause(&mut self, id: SwitchId, into: LinkId) {
         let Some(pfc) = self.switches[id.0].config.pfc else { return };
         let link = &mut self.links[into.0];
@@ -53,7 +53,7 @@ impl Network {
         }
     }
 
-    /// Sends PAUSE or RESUME on the reverse link of `into`, after the frame on that wire.
+    /// Sends PAUSE or RESUME on the reverse link of `into`, after the frame that is on the reverse wire.
     fn send_pause(&mut self, into: LinkId, on: bool) {
         // The two directions of a cable have the numbers 2n and 2n + 1.
         let back = &self.links[into.0 ^ 1];
@@ -62,7 +62,7 @@ impl Network {
         self.events.schedule(wire_free_nanos.saturating_add(nanos), Event::Pause { link: into.0 as u32, on });
     }
 
-    /// Processes PAUSE or RESUME at the sender of a link; the frame on the wire is sent to its end.
+    /// Processes PAUSE or RESUME at the sender of a link. A frame on the wire is still sent to its end.
     pub(super) fn paused(&mut self, id: LinkId, on: bool) {
         let link = &mut self.links[id.0];
         if on {

@@ -24,7 +24,6 @@ fn pair(config: LinkConfig, entries: &[(u64, Impairment)]) -> Pair {
     Pair { network, a, b, a_to_b }
 }
 
-/// Sends `count` frames of 60 bytes, numbered in the first byte.
 fn send_numbered(pair: &mut Pair, count: u8) {
     for number in 0..count {
         pair.network.send(pair.a, vec![number; 60]);

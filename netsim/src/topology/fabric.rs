@@ -7,13 +7,13 @@ use crate::link::LinkConfig;
 use crate::network::Network;
 use crate::switch::SwitchConfig;
 
-/// Most hosts of a topology.
+/// Largest number of hosts of a topology.
 pub const HOSTS_MAX: usize = 4096;
 
-/// Most spine switches of a leaf-spine network.
+/// Largest number of spine switches of a leaf-spine network.
 pub const SPINES_MAX: usize = 1024;
 
-/// Most cables between the switches of a leaf-spine network; a fat-tree has two per host.
+/// Largest number of cables between the switches of a leaf-spine network.
 pub const CABLES_MAX: usize = 1 << 16;
 
 /// Cables, switches and seed of a fabric.
@@ -50,7 +50,7 @@ pub struct Fabric {
 pub enum TopologyError {
     /// A fat-tree of switches with an odd number of ports, or none.
     OddPorts(usize),
-    /// A number that must be at least 1 is 0; its name.
+    /// The named number is 0, but must be at least 1.
     Zero(&'static str),
     /// More hosts than [`HOSTS_MAX`].
     TooManyHosts(usize),

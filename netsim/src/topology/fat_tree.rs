@@ -18,8 +18,8 @@ pub fn fat_tree_hosts(k: usize) -> Option<usize> {
     Some(k.checked_mul(k)?.checked_mul(k)? / 4)
 }
 
-/// Builds the fat-tree of `k`-port switches. Shortest paths between two hosts: 1 of 2 links at the same edge
-/// switch, k/2 of 4 links in the same pod, (k/2)^2 of 6 links otherwise.
+/// Builds the fat-tree of `k`-port switches. Shortest paths: between hosts of one edge switch 1 path of 2 links, of one
+/// pod k/2 paths of 4 links, of two pods (k/2)^2 paths of 6 links.
 ///
 /// # Errors
 /// [`TopologyError`] if `k` is odd or 0, or there are more than [`super::HOSTS_MAX`] hosts.

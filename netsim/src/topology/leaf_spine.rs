@@ -21,8 +21,8 @@ pub struct LeafSpine {
     pub spines: usize,
 }
 
-/// Builds a leaf-spine network. Shortest paths: `spines` of 4 links between hosts of different leaves, one of 2
-/// links between those of the same.
+/// Builds a leaf-spine network. Shortest paths: between hosts of one leaf 1 path of 2 links, between hosts of different
+/// leaves `spines` paths of 4 links.
 ///
 /// # Errors
 /// [`TopologyError`] if a number is 0 or above its limit.

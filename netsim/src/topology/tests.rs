@@ -35,7 +35,7 @@ fn a_fat_tree_has_the_ways_that_it_should() {
         let half = k / 2;
         assert_eq!((fabric.hosts.len(), fat_tree_hosts(k)), (hosts, Some(hosts)));
         assert_eq!(fabric.tiers.iter().map(Vec::len).collect::<Vec<_>>(), [k * half, k * half, half * half]);
-        // Cables at hosts, edge to aggregation, and aggregation to core are equally many, of two links each.
+        // `hosts` cables each from hosts to edge, edge to aggregation, and aggregation to core; a cable is two links.
         assert_eq!(fabric.network.links(), 2 * 3 * hosts);
         assert_eq!(ways(&mut fabric, 0, hosts - 1), (half * half, 6));
         if k > 2 {

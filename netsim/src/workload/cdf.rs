@@ -8,7 +8,7 @@ use crate::rng::SplitMix;
 /// A cumulative distribution of flow sizes, linear between its points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cdf {
-    /// Sizes in bytes, and the share of flows that are no larger, 0 to 1; neither decreases.
+    /// Size in bytes, and share (0 to 1) of flows that are no larger; neither value decreases from point to point.
     points: Vec<(f64, f64)>,
 }
 
@@ -57,7 +57,7 @@ impl Cdf {
         Ok(Cdf { points: points.to_vec() })
     }
 
-    /// The distribution in which all flows have this size.
+    /// The distribution in which all flows have the size `bytes`.
     pub fn fixed(bytes: u32) -> Cdf {
         Cdf { points: vec![(f64::from(bytes), 0.0), (f64::from(bytes), 1.0)] }
     }
@@ -82,7 +82,7 @@ impl Cdf {
         Cdf::of_percents(tables::IRN)
     }
 
-    /// The distribution of a name: `hadoop`, `ali-storage`, `web-search`, `irn`; `None` for any other.
+    /// Returns the distribution `hadoop`, `ali-storage`, `web-search` or `irn`; `None` for any other name.
     pub fn by_name(name: &str) -> Option<Cdf> {
         Some(match name {
             "hadoop" => Cdf::hadoop(),

@@ -12,7 +12,7 @@ pub struct Flow {
     pub start_nanos: u64,
     /// The number of the sending host.
     pub from: usize,
-    /// The number of the receiving host, not `from`.
+    /// The number of the receiving host, different from `from`.
     pub to: usize,
     /// Length of the message.
     pub bytes: u32,
@@ -30,8 +30,7 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// Creates flows whose bytes, without headers, offer a load of `load` (0 to 1) to the hosts' links of
-    /// `rate_bits_per_sec` each.
+    /// Creates flows whose payload loads the hosts' links, of `rate_bits_per_sec` each, to the share `load` (0 to 1).
     ///
     /// # Panics
     /// If there are fewer than two hosts, or no load.
@@ -65,12 +64,12 @@ pub struct Incast {
     pub start_nanos: u64,
     /// Number of sending hosts.
     pub senders: usize,
-    /// Bytes that each sends.
+    /// Bytes that each host sends.
     pub bytes_each: u32,
 }
 
 impl Incast {
-    /// The flows, from different random hosts to another random one.
+    /// Returns the flows: from `senders` different random hosts to one other random host.
     ///
     /// # Panics
     /// If there are fewer than `senders` + 1 hosts.
