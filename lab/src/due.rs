@@ -18,7 +18,6 @@ pub(crate) struct DueTimes {
 }
 
 impl DueTimes {
-    /// Creates the tree with no host due.
     pub(crate) fn new(hosts: usize) -> Self {
         let first = hosts.next_power_of_two();
         DueTimes { earlier_nanos: vec![NEVER; 2 * first], first }

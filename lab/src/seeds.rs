@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `experiment` once per seed, on the number of cores or `threads_max` threads, whichever is less, and
-/// returns the results in the order of the seeds. A world cannot change threads, so `experiment` creates its own.
+/// Runs `experiment` once per seed, on the number of cores or `threads_max` threads, whichever is less, and returns the
+/// results in the order of the seeds. A world cannot change threads, so `experiment` creates the world.
 pub fn run_all<T: Send>(seeds: &[u64], threads_max: usize, experiment: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(threads_max).clamp(1, seeds.len().max(1));

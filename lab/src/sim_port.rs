@@ -15,7 +15,7 @@ pub type Buffers = Rc<RefCell<Vec<Box<Received>>>>;
 
 /// A buffer for a received frame.
 pub struct Received {
-    /// At least as long as the frame.
+    /// The first `len_bytes` bytes are the frame.
     bytes: Vec<u8>,
     len_bytes: usize,
     /// The pool to which the buffer returns.
@@ -40,7 +40,7 @@ impl Drop for SimFrame {
     }
 }
 
-/// The port of one host. It is full if the queue of the host's link is.
+/// The port of one host. The port is full if the queue of the host's link is full.
 ///
 /// With [`Payload::Phantom`], only headers enter the network:
 /// ```text
@@ -54,15 +54,15 @@ pub struct SimPort {
     reserved: Vec<Frame>,
     reserved_bytes: usize,
     refused: Rc<Cell<bool>>,
-    /// With phantom payload, the frame that the engine writes, and its length; 0 for none.
+    /// With phantom payload, the frame that the engine writes. `scratch_bytes`: length of this frame; 0: no frame.
     scratch: Vec<u8>,
     scratch_bytes: usize,
     buffers: Buffers,
 }
 
 impl SimPort {
-    /// Creates the port of `host`. Also returns a flag that the port sets when it refuses a frame because it is
-    /// full. `buffers` is shared by all ports of the thread.
+    /// Creates the port of `host`. Also returns a flag that the port sets when it refuses a frame because its queue is
+    /// full. All ports of the thread share `buffers`.
     pub fn new(
         network: SharedNetwork,
         host: HostId,
@@ -90,7 +90,7 @@ impl SimPort {
         (port, refused)
     }
 
-    /// Reserves the headers of the frame just written, which is complete when the next is reserved or on a flush.
+    /// Stores the headers of the frame in `scratch`, which the engine has completed by the next reservation or flush.
     fn keep_headers(&mut self, network: &mut Network) {
         let written = &self.scratch[..std::mem::take(&mut self.scratch_bytes)];
         if written.is_empty() {
@@ -103,7 +103,6 @@ impl SimPort {
         self.reserved.push(Frame { bytes, phantom_bytes, corrupted: false });
     }
 
-    /// Converts a frame of the network to one for the engine.
     fn unpack(&self, frame: Frame, network: &mut Network) -> SimFrame {
         let spare = self.buffers.borrow_mut().pop();
         let mut received = spare.unwrap_or_else(|| {
@@ -195,8 +194,7 @@ impl Port for SimPort {
     }
 }
 
-/// Bytes of a frame that the network transmits: the headers of a packet with an application's payload, all of any
-/// other.
+/// Bytes of a frame that the network transmits: the headers, if the payload is an application's; otherwise all bytes.
 fn carried_bytes(frame: &[u8]) -> usize {
     headers_bytes(frame).unwrap_or(frame.len())
 }

@@ -1,13 +1,13 @@
-//! Engines on a simulated network. An engine is polled if frames were received, its deadline is due, work was
-//! posted, its last poll asked for another, or a full port has room again, and for no other reason, so that an
-//! engine which reports its deadline wrongly stalls here as it would live.
+//! Engines on a simulated network. An engine is polled only if frames were received, its deadline is due, work was
+//! posted, its last poll requested another poll, or a full port has room again. An engine that reports a wrong deadline
+//! therefore stalls in the simulation, as it would on a real port.
 //!
 //! ```text
 //!   World::new   a cable or a learning switch; ARP and neighbour discovery, payload transmitted
 //!   World::on    any network (`netsim::topology`); neighbours resolved or set, payload transmitted or phantom
 //!
 //!   step:  network runs to the next notification of a host, or the earliest due host --> due hosts are polled
-//!          [`World::polled`] lists them: only their completion queues can have changed
+//!          [`World::polled`] lists the polled hosts: only their completion queues can have changed
 //! ```
 //! After a change of an engine other than by a poll (work posted, a queue pair modified) [`Host::kick`] must be
 //! called. The cost of a step is nearly independent of the number of hosts.
@@ -52,7 +52,7 @@ pub struct WorldConfig {
 /// Resolution of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// Dedicated ports: by ARP and neighbour discovery. The network must flood broadcasts.
+    /// Dedicated ports resolve neighbours by ARP and neighbour discovery. The network must flood broadcasts.
     Ask,
     /// Shared ports: [`World::connect`] sets the neighbours' MACs.
     Static,
@@ -73,11 +73,11 @@ pub struct HostConfig {
     pub limits: DeviceLimits,
     /// Resolution of neighbours.
     pub neighbours: Neighbours,
-    /// Whether payload is transmitted. If it is phantom, registered memory should be [`Memory::phantom`].
+    /// Whether payload is transmitted. With [`Payload::Phantom`], registered memory should be [`Memory::phantom`].
     pub payload: Payload,
 }
 
-/// Limits for the tests; small, because they create thousands of engines.
+/// Limits for the tests; small, because the tests create thousands of engines.
 const LIMITS: DeviceLimits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 64, max_qps: 128 };
 
 impl From<&WorldConfig> for HostConfig {
@@ -103,9 +103,9 @@ pub struct QpSizes {
     pub recvs: u32,
     /// Depths of the completion queues of sends and of receives in CQEs.
     pub cqes: [u32; 2],
-    /// Entries of a scatter/gather list at most.
+    /// Largest number of entries of a scatter/gather list.
     pub sges: u32,
-    /// Bytes of inline data at most.
+    /// Largest number of bytes of inline data.
     pub inline_bytes: u32,
 }
 
@@ -132,7 +132,7 @@ pub struct EndAttr {
     pub qpn: Qpn,
     /// First PSN that this end sends.
     pub first_psn: Psn,
-    /// Attributes of this end; path MTU and selective repeat must be those of both ends.
+    /// Attributes of this end. Both ends must have the same path MTU, and both or neither must have selective repeat.
     pub conn: ConnAttr,
 }
 
@@ -148,7 +148,7 @@ pub struct Host {
     refused: Rc<Cell<bool>>,
     wants_poll: bool,
     ready_nanos: u64,
-    /// The world's list of kicked hosts.
+    /// The world's list of hosts on which `kick` was called.
     kicked: Rc<RefCell<Vec<usize>>>,
 }
 
@@ -182,7 +182,7 @@ pub enum Step {
     Idle,
 }
 
-/// Most hosts of a world: their numbers take 16 bits of an address.
+/// Largest number of hosts of a world: a host number takes 16 bits of an address.
 pub const HOSTS_MAX: usize = 0xFFFE;
 
 /// The last 16 bits of the addresses of host `number`.
@@ -191,8 +191,8 @@ fn suffix_of(number: usize) -> [u8; 2] {
     (number as u16 + 1).to_be_bytes()
 }
 
-/// The Ethernet address of host `number`. Addresses differ by at least two bits, otherwise a learning switch
-/// would learn a wrong port from a corrupted frame, which a real one drops because of its FCS.
+/// The Ethernet address of host `number`. Addresses differ by at least two bits; otherwise a learning switch would
+/// learn a wrong port from a corrupted frame, which a real switch drops because of the FCS.
 pub fn mac_of(number: usize) -> Mac {
     let [high, low] = suffix_of(number);
     Mac([0x02, high ^ low, low, high ^ low, low, low])
@@ -221,8 +221,8 @@ impl Host {
         QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
     }
 
-    /// Creates a queue pair on existing completion queues. One for all queue pairs of a host needs less memory, and
-    /// fewer polls.
+    /// Creates a queue pair on existing completion queues. One completion queue for all queue pairs of a host needs
+    /// less memory and fewer polls.
     pub fn create_qp_on(&mut self, sizes: &QpSizes, send_cq: CqId, recv_cq: CqId) -> QpHandles {
         let init = QpInit {
             pd: self.pd,
@@ -244,7 +244,7 @@ impl Host {
         self.kicked.borrow_mut().push(self.number);
     }
 
-    /// The time at which this host is to be polled, computed at `now_nanos`; `None` if it need not be.
+    /// The time at which this host is to be polled, computed at `now_nanos`; `None` if no poll is needed.
     fn due_nanos(&self, network: &Network, now_nanos: u64) -> Option<u64> {
         let has_room = self.refused.get() && network.has_room(self.id, self.frame_bytes_max);
         let due_nanos = if self.wants_poll || has_room || network.waiting(self.id) > 0 {
@@ -266,7 +266,7 @@ impl World {
         World::on(network, &ids, &config.into())
     }
 
-    /// Creates an engine on each host of `ids` of `network`. Hosts are numbered in this order.
+    /// Creates an engine on each host of `ids` of `network`. Hosts are numbered in the order of `ids`.
     pub fn on(mut network: Network, ids: &[HostId], config: &HostConfig) -> World {
         assert!(config.poll_gap_nanos > 0, "a poll takes time");
         let mut numbers = vec![usize::MAX; ids.iter().map(|id| id.0 + 1).max().unwrap_or(0)];
@@ -314,7 +314,7 @@ impl World {
         });
     }
 
-    /// The virtual time in nanoseconds since the start, which the engines see as [`start::INSTANT`].
+    /// The virtual time in nanoseconds since the start. The engines see the start as [`start::INSTANT`].
     pub fn now_nanos(&self) -> u64 {
         self.network.borrow().now_nanos()
     }
@@ -364,7 +364,7 @@ impl World {
         while self.step(None) != Step::Idle {}
     }
 
-    /// Connects two queue pairs over IPv6 or IPv4, and takes both from RESET to RTS.
+    /// Connects two queue pairs over IPv6 or IPv4, and moves both from RESET to RTS.
     pub fn connect(&mut self, ipv6: bool, ends: [EndAttr; 2]) {
         for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
             let address = addresses_of(peer.host)[usize::from(ipv6)];
@@ -435,7 +435,6 @@ fn engine_config(number: usize, link_bits_per_sec: u64, config: &HostConfig) -> 
     }
 }
 
-/// Connects two hosts by a cable, any other number by a learning switch.
 fn join(network: &mut Network, ids: &[HostId], link: LinkConfig) {
     if let [a, b] = ids {
         network.connect(*a, *b, link);

@@ -12,7 +12,7 @@ use crate::world::{HostConfig, Neighbours, World};
 pub(super) const POLL_GAP_NANOS: u64 = 100;
 /// Limits of a host: a queue pair per unfinished flow.
 const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX };
-/// Unfinished flows from and to one host at most.
+/// Largest number of unfinished flows from and to one host.
 pub(super) const QPS_MAX: usize = 8192;
 /// Limit of an output queue that is bounded by the input ports' memory only.
 const UNBOUNDED_BYTES: usize = 1 << 40;
@@ -22,9 +22,7 @@ pub(super) struct Hosts {
     pub(super) world: World,
     /// The network's identifiers of the hosts, by number.
     pub(super) ids: Vec<HostId>,
-    /// The link from each host.
     pub(super) uplinks: Vec<LinkId>,
-    /// The link to each host.
     pub(super) downlinks: Vec<LinkId>,
 }
 
@@ -36,9 +34,6 @@ impl Hosts {
 }
 
 /// Builds the fabric of `setup`, with phantom payload and without neighbour discovery.
-///
-/// # Errors
-/// If the fabric cannot be built.
 pub(super) fn build(setup: &Setup, seed: u64) -> Result<Hosts, String> {
     let config = config(setup, seed);
     let topology: Result<Topology, _> = match setup.fabric {

@@ -3,7 +3,7 @@
 /// A figure: name, label with unit, and definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Name of its column in files.
+    /// Name of the figure's column in files.
     pub name: &'static str,
     /// Label in tables and plots, with its unit.
     pub label: &'static str,
@@ -77,7 +77,7 @@ figures! {
         "1 where the retransmission was not asked for by the responder but came by a timer or a tail probe.";
 }
 
-/// The figure with this name; `None` if there is none.
+/// Returns the figure `name`; `None` if no figure has this name.
 pub fn figure(name: &str) -> Option<Figure> {
     FIGURES.iter().copied().find(|figure| figure.name == name)
 }

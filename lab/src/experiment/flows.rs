@@ -26,7 +26,7 @@ const BASE: u64 = 0x1_0000_0000;
 const MEMORY_BYTES: usize = 1 << 31;
 /// First PSNs of the two ends of each connection.
 const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
-/// Samples of queues and rates per run: this number to twice as many.
+/// A long run has from `SAMPLES` to `2 * SAMPLES` samples of queues and rates.
 const SAMPLES: usize = 250;
 /// Initial interval between samples.
 const FIRST_INTERVAL_NANOS: u64 = 1_000;
@@ -54,7 +54,6 @@ struct InTransit {
     _send: SendPoster,
 }
 
-/// Runs the flows or the incast of a point.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let setup = &point.setup;
     let hosts = build(setup, point.seed)?;
@@ -86,7 +85,7 @@ struct Run<'a> {
     setup: &'a Setup,
     hosts: Hosts,
     desks: Vec<Desk>,
-    /// Sorted by start time.
+    /// All flows of the run, sorted by start time.
     flows: Vec<Flow>,
     started: usize,
     /// Flows that have started and not completed, by index in `flows`.
@@ -158,7 +157,6 @@ impl<'a> Run<'a> {
         Ok(Some(format!("{left} of {of} flows unfinished after {limit_ms} ms, {failed} of them failed")))
     }
 
-    /// Creates and connects the queue pairs of the next flow, and posts its WRITE.
     fn start(&mut self) -> Result<(), String> {
         let number = self.started as u64;
         let flow = self.flows[self.started];
@@ -202,7 +200,6 @@ impl<'a> Run<'a> {
         host.engine.create_qp(&init).map_err(|error| format!("too many flows under way at one host: {error}"))
     }
 
-    /// Processes the completions of `host`, and destroys the queue pairs of the completed flows.
     fn collect(&mut self, host: usize) {
         while let Some(cqe) = self.desks[host].completions.pop() {
             let Some(InTransit { flow, qpns, .. }) = self.in_transit.remove(&cqe.wr_id) else { continue };
@@ -234,7 +231,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The results of all started flows; those not completed are given the time until now.
+    /// Returns the results of all started flows. The completion time of an uncompleted flow is the time until now.
     fn all_flows(&mut self) -> Vec<FlowResult> {
         let now_nanos = self.hosts.world.now_nanos() - self.start_nanos;
         let mut flows = std::mem::take(&mut self.finished);
@@ -289,12 +286,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The completion time of a flow alone in the network: its packets are sent back to back, and the ACK of the last
-/// immediately.
+/// The completion time of a flow alone in the network, with packets sent back to back and an immediate last ACK.
 ///
 /// ```text
-///   host 0 --| 1 | 2 | .. | n |--> switch        n is sent after all others on the first link,
-///   switch     --| 1 | 2 | .. | n |--> host 1    and after n-1 on each later one
+///   host 0 --| 1 | 2 | .. | n |--> switch        packet n waits for all others on the first
+///   switch     --| 1 | 2 | .. | n |--> host 1    link, and for packet n-1 on each later link
 /// ```
 fn ideal_nanos(setup: &Setup, path_links: usize, bytes: u32) -> u64 {
     let link: LinkConfig = setup.link.config();
@@ -313,7 +309,7 @@ fn ideal_nanos(setup: &Setup, path_links: usize, bytes: u32) -> u64 {
     data_nanos + links * (link.wire_nanos(ACK_BYTES) + 2 * link.propagation_nanos)
 }
 
-/// The percentile by nearest rank: the value that a share of `share` (0 to 1) does not exceed; 0 of no values.
+/// Returns the percentile by nearest rank: the value that the share `share` (0 to 1) does not exceed; 0 without values.
 fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -321,13 +317,13 @@ fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     values.get(place - 1).copied().unwrap_or(0.0)
 }
 
-/// Samples queues and rates at intervals. At `2 * SAMPLES` samples every other one is discarded and the interval
+/// Samples queues and rates at intervals. At `2 * SAMPLES` samples, every other sample is discarded and the interval
 /// doubled, because the duration of a run is not known beforehand.
 struct Sampler {
     next_nanos: u64,
     interval_nanos: u64,
     samples: Vec<Sample>,
-    /// The links from switches.
+    /// Links from switches; the queues of these links are sampled.
     queues: Vec<LinkId>,
 }
 

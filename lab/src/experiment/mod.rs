@@ -5,8 +5,7 @@
 //!     TOML               each with a complete Setup                        figures, flows, series
 //! ```
 //!
-//! The same document and seeds give the same figures, on any number of threads, except on real ports, whose
-//! time is real.
+//! The same document and seeds give the same figures, on any number of threads, except on real ports.
 
 mod fabric;
 mod figures;
@@ -34,7 +33,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("ports-goodput-vs-loss", include_str!("../../experiments/ports-goodput-vs-loss.toml")),
 ];
 
-/// The document of the built-in experiment `name`; `None` if there is none.
+/// The document of the built-in experiment `name`; `None` if no experiment has this name.
 pub fn shipped(name: &str) -> Option<&'static str> {
     SHIPPED.iter().find(|(shipped, _)| *shipped == name).map(|(_, text)| *text)
 }

@@ -22,7 +22,7 @@ pub enum PlanError {
     Point {
         /// The point's variant and values.
         place: String,
-        /// The error, and what was needed.
+        /// The error, and the valid values.
         what: String,
     },
     /// The document as a whole is invalid.
@@ -33,7 +33,7 @@ pub enum PlanError {
 /// An experiment as described by its document.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// The text of its document.
+    /// The text of the document.
     pub text: String,
     /// Name on the command line.
     pub name: String,
@@ -57,7 +57,7 @@ pub struct Experiment {
     overlays: Vec<Table>,
 }
 
-/// A key of the setup and the values it takes.
+/// A key of the setup, and the values that the key takes in turn.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
@@ -75,7 +75,7 @@ pub struct Sweep {
 pub struct Paper {
     /// Authors, title, venue.
     pub citation: String,
-    /// Its results, with numbers.
+    /// Results of the publication, with numbers.
     pub finding: String,
 }
 
@@ -135,13 +135,13 @@ const SETUP_KEYS: [&str; 6] = ["fabric", "link", "switch", "loss", "transport", 
 const ONLY_VARIANT: &str = "all";
 /// Longest document in bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 16;
-/// Most points of one experiment.
+/// Largest number of points of one experiment.
 const POINTS_MAX: usize = 10_000;
-/// Most `[[sweep]]` tables of one document.
+/// Largest number of `[[sweep]]` tables of one document.
 const SWEEPS_MAX: usize = 8;
-/// Most `[[compare]]` tables of one document.
+/// Largest number of `[[compare]]` tables of one document.
 const COMPARISONS_MAX: usize = 64;
-/// Most names in the key of a sweep, the depth of the setup's tables.
+/// Largest number of names in the key of a sweep: the depth of the setup's tables.
 const KEY_NAMES_MAX: usize = 3;
 
 impl Experiment {
@@ -288,7 +288,7 @@ impl Experiment {
 }
 
 impl Sweep {
-    /// Whether all its values are numbers.
+    /// Returns whether all values of the sweep are numbers.
     pub fn is_numeric(&self) -> bool {
         self.values.iter().all(|value| match value {
             Value::String(text) => text.parse::<Probability>().is_ok() || text.parse::<f64>().is_ok(),
@@ -296,7 +296,7 @@ impl Sweep {
         })
     }
 
-    /// A value as text, for tables and axes.
+    /// Returns value number `place` as text, for tables and axes.
     pub fn value_name(&self, place: usize) -> String {
         match &self.values[place] {
             Value::String(text) => text.clone(),

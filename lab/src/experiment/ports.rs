@@ -13,10 +13,8 @@ use super::spec::{Fabric, Op, Workload};
 /// Interval at which the client is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Runs server and client, and collects the client's figures. A run that exceeds its time limit is ended.
-///
-/// # Errors
-/// If a process cannot be started or fails; the message has its standard error.
+/// Runs server and client, and collects the client's figures. A run that exceeds its time limit is ended. An error has
+/// the standard error of the process that failed.
 pub(super) fn run(point: &Point, program: &Path) -> Result<PointResult, String> {
     let (Fabric::Ports { host, .. }, Workload::Stream { limit_ms, .. }) =
         (&point.setup.fabric, &point.setup.workload)
@@ -37,7 +35,7 @@ pub(super) fn run(point: &Point, program: &Path) -> Result<PointResult, String> 
     collect(point, &report)
 }
 
-/// A process that is killed on drop, otherwise a server whose client fails would wait forever.
+/// A process that is killed on drop, because a server whose client failed would wait forever.
 struct Running {
     role: &'static str,
     child: Option<Child>,
@@ -57,7 +55,7 @@ impl Running {
         Ok(Running { role, child: Some(child) })
     }
 
-    /// Waits for its end for at most `limit`, and returns whether it has ended. Its output must fit a pipe.
+    /// Waits at most `limit` for the end of the process; returns whether it has ended. The output must fit a pipe.
     fn ends_within(&mut self, limit: Duration) -> Result<bool, String> {
         let end = Instant::now() + limit;
         loop {
@@ -71,10 +69,8 @@ impl Running {
         }
     }
 
-    /// Waits for its end, and returns its standard output.
-    ///
-    /// # Errors
-    /// Its exit status and standard error, if it failed.
+    /// Waits for the end of the process and returns its standard output; if it failed, its exit status and standard
+    /// error.
     fn finish(mut self) -> Result<Vec<u8>, String> {
         let role = self.role;
         let child = self.child.take().ok_or("it was waited for before")?;
@@ -91,7 +87,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Fails if the process has ended already, which is fine.
+            // Fails if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -9,7 +9,7 @@
 //!               |--------- retransmission -------------|
 //!                        |- generation -|     |reaction|      propagation between them
 //! ```
-//! Of READs the roles are swapped: the responses carry the payload, and the report is the READ request that
+//! READs swap the roles: the responses carry the payload, and the report is the READ request that
 //! requests the lost response.
 
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ use super::spec::{Op, Workload};
 use super::stream::Pair;
 use crate::world::Step;
 
-/// Messages sent before the one with the event.
+/// Number of messages sent before the message with the event.
 const WARM_UP_MESSAGES: u32 = 8;
 /// Time limit of one message, retries included.
 const LIMIT_NANOS: u64 = 60_000_000_000;
@@ -57,7 +57,7 @@ impl Seen {
     }
 }
 
-/// Runs one message without the event and one with it.
+/// Sends one message without the event, then one message with the event.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let Workload::Reaction { op, action, micros, behind, packet, .. } = point.setup.workload else {
         return Err("a reaction was expected".to_owned());
@@ -109,7 +109,7 @@ fn judge(result: &mut PointResult, seen: &[Seen], event: TapeEntry, propagation_
     }
 }
 
-/// Sends one message, and returns the time until its completion and all packets sent.
+/// Sends the warm-up messages, then one message. Returns the nanoseconds and packets that this message took.
 fn message(
     point: &Point,
     event: Option<TapeEntry>,
@@ -120,7 +120,7 @@ fn message(
     };
     let message_bytes = packets * point.setup.transport.path_mtu.bytes();
     let mut pair = Pair::new(&point.setup, op, message_bytes, 1, point.seed);
-    // Earlier messages give the requester round-trip times, as a connection in use has them.
+    // The warm-up messages give the requester samples of the round trip, as in a connection in use.
     for number in 0..WARM_UP_MESSAGES {
         complete(&mut pair, number)?;
     }
@@ -145,7 +145,6 @@ fn message(
     Ok((nanos, seen))
 }
 
-/// Posts message `number` and steps the world until its completion.
 fn complete(pair: &mut Pair, number: u32) -> Result<(), String> {
     let limit_nanos = pair.world.now_nanos() + LIMIT_NANOS;
     pair.post(number);

@@ -10,13 +10,13 @@ use super::plan::{Experiment, Point};
 pub struct PointResult {
     /// The point that was run.
     pub point: Point,
-    /// The figures measured; those that do not apply to the run are absent.
+    /// The figures measured, without figures that do not apply to the run.
     pub figures: Vec<(Figure, f64)>,
     /// The flows; empty if the workload has none.
     pub flows: Vec<FlowResult>,
     /// Samples of the fabric over time; empty if the workload has no flows.
     pub samples: Vec<Sample>,
-    /// Reason for which the run ended before all messages completed; `None` if they did.
+    /// Reason for which the run ended before all messages completed; `None` if all messages completed.
     pub ended_early: Option<String>,
 }
 
@@ -29,19 +29,19 @@ pub struct FlowResult {
     pub to: usize,
     /// Payload in bytes.
     pub bytes: u32,
-    /// Time of its post, since the start of the run.
+    /// Time at which the message was posted, since the start of the run.
     pub start_nanos: u64,
-    /// Flow completion time: from its post to its completion at the sender. If it did not complete with success,
-    /// the time until the end of the run, a lower bound.
+    /// Flow completion time: from the post to the completion at the sender. For a flow that did not complete with
+    /// success, the time until the end of the run, a lower bound.
     pub fct_nanos: u64,
-    /// Whether it completed with success.
+    /// Whether the flow completed with success.
     pub completed: bool,
     /// Flow completion time if the flow were alone in the network.
     pub ideal_nanos: u64,
 }
 
 impl FlowResult {
-    /// Slowdown: flow completion time divided by that of the flow alone.
+    /// Slowdown: `fct_nanos` divided by `ideal_nanos`.
     pub fn slowdown(&self) -> f64 {
         self.fct_nanos as f64 / self.ideal_nanos as f64
     }
@@ -86,14 +86,14 @@ impl PointResult {
     }
 }
 
-/// All points of an experiment, in the order of its variants, values and seeds.
+/// The results of an experiment. The points are in the order of variants, values and seeds.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The experiment that was run.
     pub experiment: Experiment,
-    /// The results of its points.
+    /// The results of the points.
     pub points: Vec<PointResult>,
-    /// The command that repeats it.
+    /// The command that repeats the run.
     pub command: String,
 }
 
@@ -104,18 +104,18 @@ pub struct Group<'a> {
     pub variant: usize,
     /// Index of the value of each sweep.
     pub values: Vec<usize>,
-    /// Its runs, in the order of seeds.
+    /// The runs, in the order of their seeds.
     pub runs: Vec<&'a PointResult>,
 }
 
 impl Group<'_> {
-    /// The mean of a figure over the seeds that have it; `None` if none has.
+    /// The mean of `figure` over the runs that have this figure; `None` if no run has it.
     pub fn mean(&self, figure: Figure) -> Option<f64> {
         let values: Vec<f64> = self.runs.iter().filter_map(|run| run.get(figure)).collect();
         if values.is_empty() { None } else { Some(values.iter().sum::<f64>() / values.len() as f64) }
     }
 
-    /// The minimum and maximum of a figure over the seeds; `None` if none has it.
+    /// The minimum and maximum of `figure` over the runs; `None` if no run has this figure.
     pub fn range(&self, figure: Figure) -> Option<(f64, f64)> {
         let values = self.runs.iter().filter_map(|run| run.get(figure));
         values.fold(None, |range, value| match range {
@@ -126,7 +126,7 @@ impl Group<'_> {
 }
 
 impl Outcome {
-    /// The runs grouped over seeds, in order.
+    /// The runs in groups of one variant and one combination of values.
     pub fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for run in &self.points {
@@ -153,8 +153,8 @@ impl Outcome {
         self.points.iter().map(|run| run.point.seed).max().unwrap_or(0)
     }
 
-    /// Sets [`KEPT`] of each run, relative to the run without loss of the same variant, seed and other values. No
-    /// effect without a sweep of `loss.chance`.
+    /// Sets [`KEPT`] of each run, relative to the run without loss that has the same variant, seed and values of all
+    /// other sweeps. No effect without a sweep of `loss.chance`.
     pub(super) fn relate(&mut self) {
         let first: Vec<(usize, Vec<usize>, u64, f64)> = self
             .points

@@ -10,12 +10,12 @@ use super::spec::{Fabric, Workload};
 use super::{flows, ports, reaction, stream};
 use crate::seeds;
 
-/// Options of a run. Except `seeds`, they do not change the figures of simulations.
+/// Options of a run. Of these, only `seeds` changes the figures of simulations.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of seeds, 1 to this; `None` for the document's.
+    /// Number of seeds: the runs have the seeds 1 to this number. `None`: the number in the document.
     pub seeds: Option<u32>,
-    /// Parallel runs, at most one per core; `None` for the number of cores. On real ports always 1.
+    /// Largest number of parallel runs; `None`: the number of cores. On real ports always 1.
     pub jobs: Option<NonZero<usize>>,
     /// The `roce` program, for experiments on real ports.
     pub program: PathBuf,
@@ -41,10 +41,10 @@ pub enum RunError {
     },
 }
 
-/// Runs all points. Calls `progress` with the number of points done, and of all.
+/// Runs all points. Calls `progress` with the number of points done and the number of all points.
 ///
 /// # Errors
-/// The error of the first point, in the order of the points, that failed; all points are run.
+/// The error of the first failed point, in the order of the points. All points are run nevertheless.
 pub fn run(
     experiment: &Experiment,
     options: &Options,

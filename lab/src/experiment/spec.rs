@@ -125,13 +125,13 @@ impl Link {
 pub struct Switch {
     /// Memory per input port, in units of 1,000 bytes.
     pub buffer_kbytes: f64,
-    /// Limit of an output queue, in units of 1,000 bytes; if `None`, only `buffer_kbytes` limits.
+    /// Limit of an output queue, in units of 1,000 bytes; `None`: only `buffer_kbytes` limits the queue.
     pub output_kbytes: Option<f64>,
     /// Selection among the shortest paths.
     pub routing: Routing,
     /// Priority flow control: an input port that is nearly full pauses its sender, so that no packet is dropped.
     pub pfc: bool,
-    /// ECN marking by queue length; `None` for none.
+    /// ECN marking by queue length; `None`: no marking.
     pub ecn: Option<Ecn>,
 }
 
@@ -153,8 +153,8 @@ pub enum Routing {
     SprayRoundRobin,
 }
 
-/// ECN marking by the length of the output queue: with a probability that increases from 0 at `kmin_kbytes` to
-/// `pmax` at `kmax_kbytes`, and always above.
+/// ECN marking by the length of the output queue: with a probability that increases from 0 at `kmin_kbytes` to `pmax`
+/// at `kmax_kbytes`, and always above `kmax_kbytes`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ecn {
@@ -189,7 +189,7 @@ pub struct Transport {
     /// Congestion control, in the syntax of `--congestion`.
     #[serde(deserialize_with = "from_str")]
     pub congestion: CongestionScheme,
-    /// Packets in flight at most, in place of the limit of the congestion control; 0 to keep that.
+    /// Limit of packets in flight that replaces the limit of the congestion control; 0: no replacement.
     pub window_pkts: u32,
     /// Path MTU: payload bytes of a packet, 256 to 4096.
     #[serde(deserialize_with = "path_mtu", rename = "path_mtu_bytes")]
@@ -277,7 +277,7 @@ pub enum Workload {
         message_bytes: u32,
         /// Number of messages.
         messages: u32,
-        /// Messages outstanding at most.
+        /// Largest number of outstanding messages.
         #[serde(default = "default_depth")]
         depth: u32,
         /// Time limit of the run; virtual time in a simulation.
@@ -399,17 +399,17 @@ fn path_mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathMtu, D::Er
 
 /// Longest time limit of a simulated run.
 const LIMIT_MS_MAX: u64 = 600_000;
-/// Most flows of one run; each is a row of the report.
+/// Largest number of flows of one run; each flow is a row of the report.
 const FLOWS_MAX: usize = 1_000_000;
 /// Longest flow, below the 2^31 bytes of the longest message.
 const FLOW_BYTES_MAX: u32 = 1_000_000_000;
-/// Most messages of a stream.
+/// Largest number of messages of a stream.
 const MESSAGES_MAX: u32 = 1_000_000_000;
 /// Most messages outstanding.
 const DEPTH_MAX: u32 = 1024;
-/// Most packets of the message of a reaction; each is recorded.
+/// Largest number of packets of the message of a reaction, all of which are recorded.
 const REACTION_PACKETS_MAX: u32 = 10_000;
-/// Most hosts of a fabric.
+/// Largest number of hosts of a fabric.
 const HOSTS_MAX: usize = 1024;
 /// Slowest and fastest wire.
 const RATE_GBIT_PER_SEC: [f64; 2] = [0.001, 10_000.0];
@@ -419,18 +419,18 @@ const PROPAGATION_US_MAX: f64 = 1e6;
 const QUEUE_KBYTES: [f64; 2] = [10.0, 1e6];
 /// Highest probability of loss.
 const LOSS_MAX: f64 = 0.5;
-/// Longest name of a port or a host; every point has a copy.
+/// Longest name of a port or a host, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 /// MTU of the simulated ports; allows a path MTU of 4096.
 pub(super) const PORT_MTU_BYTES: usize = 4_200;
-/// Longest message, as in `roce perf`.
+/// Longest message in bytes, as in `roce perf`.
 const MESSAGE_BYTES_MAX: u32 = 1 << 23;
 
 impl Setup {
     /// Checks the ranges of the values, and their combination.
     ///
     /// # Errors
-    /// A message that names the key, its value and what was needed.
+    /// A message that names the key, its value and the valid values.
     pub fn check(&self) -> Result<(), String> {
         let [rate_min, rate_max] = RATE_GBIT_PER_SEC;
         in_range("link.rate_gbit_per_sec", self.link.rate_gbit_per_sec, rate_min, rate_max)?;

@@ -25,7 +25,6 @@ const MAX_RD_ATOMIC: u8 = 16;
 /// First PSNs of requester and responder.
 const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 
-/// One end of the connection.
 struct End {
     qp: QpEnds,
     lkey: LKey,
@@ -104,10 +103,7 @@ impl Pair {
         self.world.hosts[0].kick();
     }
 
-    /// The number of messages completed since the last call.
-    ///
-    /// # Errors
-    /// The status of the first completion with an error.
+    /// Returns the number of messages completed since the last call, or the status of the first completion in error.
     pub(super) fn completed(&mut self) -> Result<u32, WcStatus> {
         let [requester, responder] = &mut self.ends;
         while responder.qp.recv_cq.pop().is_some() {}
@@ -152,7 +148,6 @@ impl Pair {
     }
 }
 
-/// Runs a stream between two hosts.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let setup = &point.setup;
     let Workload::Stream { op, message_bytes, messages, depth, limit_ms } = setup.workload else {

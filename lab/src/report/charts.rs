@@ -49,7 +49,7 @@ fn other_values(outcome: &Outcome) -> Vec<Vec<usize>> {
     others
 }
 
-/// Plots a figure over the first sweep, with a line per variant; `None` if no run of these values has it.
+/// Plots a figure over the first sweep, with a line per variant; `None` if no run has the figure.
 fn over_first_sweep(
     outcome: &Outcome,
     first: &Sweep,
@@ -81,10 +81,10 @@ fn over_first_sweep(
     lines(&titles, &names, &series, scale, first.is_numeric()).map(Some)
 }
 
-/// Points of a drawn distribution, about.
+/// Approximate number of points of a drawn distribution.
 const CDF_POINTS: usize = 300;
 
-/// Most combinations of values with a plot of their own, which has a curve per variant.
+/// Largest number of combinations of values that have a plot of their own.
 const COMBINATIONS_MAX: usize = 9;
 
 /// For each plotted combination of values, its name and the run of each variant with seed 1.
@@ -105,7 +105,6 @@ fn side_by_side(outcome: &Outcome) -> Vec<(String, Vec<(&str, &PointResult)>)> {
     combinations.iter().map(runs).collect()
 }
 
-/// Plots the distribution of slowdown.
 fn slowdowns(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let mut plots = Vec::new();
     for (name, runs) in side_by_side(outcome) {
@@ -172,8 +171,8 @@ fn courses(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     Ok(plots)
 }
 
-/// Plots the share of retransmissions in the packets sent, for lost packets and spurious, for each variant with
-/// any.
+/// For each variant with retransmissions, plots the share of retransmissions of lost packets, and of spurious
+/// retransmissions, in the packets sent.
 fn breakdown(outcome: &Outcome) -> Result<Vec<Plot>, ReportError> {
     let experiment = &outcome.experiment;
     let mut plots = Vec::new();

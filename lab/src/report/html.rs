@@ -12,7 +12,7 @@ use crate::experiment::results::{Figure, figure};
 
 const TEMPLATE: &str = include_str!("report.html");
 
-/// Renders the page.
+/// Renders the HTML page of `outcome`.
 ///
 /// # Errors
 /// [`ReportError`] if a plot cannot be drawn.
@@ -62,7 +62,7 @@ fn paragraphs(text: &str) -> Vec<&str> {
     text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()).collect()
 }
 
-/// The lines of all comparisons, each one figure of two variants with the same values.
+/// Returns the rows of the comparisons. Each row compares one figure of two variants with the same values.
 fn comparisons(outcome: &Outcome) -> Vec<minijinja::Value> {
     let experiment = &outcome.experiment;
     let mut lines = Vec::new();

@@ -21,7 +21,7 @@ const COLOURS: [RGBColor; 8] = [
 ];
 /// Distance between dots side by side, as a share of the distance between two names.
 const DOT_GAP: f64 = 0.1;
-/// Radius of these dots in pixels.
+/// Radius of a dot in pixels, if the dots are side by side.
 const DOT_RADIUS: i32 = 6;
 const TEXT: (&str, u32) = ("sans-serif", 16);
 /// Ratio of largest to smallest value above which the axis is logarithmic.
@@ -36,20 +36,17 @@ pub(super) struct Plot {
     pub(super) legend: Vec<Legend>,
 }
 
-/// An entry of the legend.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Legend {
     pub(super) name: String,
     pub(super) colour: String,
 }
 
-/// A named series of values.
 pub(super) struct Series<T> {
     pub(super) name: String,
     pub(super) values: Vec<T>,
 }
 
-/// Texts of a plot.
 pub(super) struct Titles<'a> {
     pub(super) title: &'a str,
     pub(super) note: &'a str,
@@ -58,7 +55,7 @@ pub(super) struct Titles<'a> {
 }
 
 impl Plot {
-    /// Assembles the plot of `series`; `log_axis` names the logarithmic axis, if there is one.
+    /// Assembles the plot of `series`. `log_axis` names the logarithmic axis, if any.
     fn new<T>(titles: &Titles<'_>, log_axis: Option<&str>, series: &[Series<T>], svg: String) -> Self {
         let note = match log_axis {
             Some(axis) => format!("{} The {axis} axis is logarithmic.", titles.note),
@@ -92,7 +89,6 @@ fn svg(draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> Result<String, Rep
     Ok(text[from..].replace(" xmlns=\"http://www.w3.org/2000/svg\"", ""))
 }
 
-/// Scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Linear, from 0.
@@ -101,7 +97,7 @@ pub(super) enum Scale {
     LogWhereFar,
 }
 
-/// Whether the axis is logarithmic, and its lower and upper end.
+/// Returns whether the axis is logarithmic, and the lower and upper end of the axis.
 fn ends(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> (bool, f64, f64) {
     let most = values.clone().fold(0.0, f64::max);
     let least = values.clone().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
@@ -115,7 +111,7 @@ fn ends(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> (bool, f64, 
     }
 }
 
-/// Draws dots for each series over names equally spaced on the x axis; if `joined`, with a line through them.
+/// Draws dots for each series over names equally spaced on the x axis; if `joined`, a line connects the dots.
 pub(super) fn lines(
     titles: &Titles<'_>,
     names: &[String],
@@ -162,7 +158,7 @@ where
         if joined {
             chart.draw_series(LineSeries::new(points(), style)).map_err(|error| error.to_string())?;
         }
-        // Earlier series have larger dots, so that of equal values they are visible as rings.
+        // Earlier series have larger dots, which remain visible as rings around dots of equal values.
         let radius = if joined { 4 + (count - 1 - at).min(8) as i32 } else { DOT_RADIUS };
         let dots = points().map(|place| Circle::new(place, radius, colour(at).filled()));
         chart.draw_series(dots).map_err(|error| error.to_string())?;
@@ -254,7 +250,6 @@ where
         .map_err(|error| error.to_string())
 }
 
-/// Draws a stacked bar for each name.
 pub(super) fn stacked_bars(
     titles: &Titles<'_>,
     names: &[String],

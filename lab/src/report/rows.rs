@@ -6,11 +6,8 @@ use super::error::ReportError;
 use crate::experiment::results::{FlowResult, Sample};
 use crate::experiment::{Outcome, Point, PointResult};
 
-/// CSV with a row per point: variant, values of the sweeps, seed, figures. A figure that a point does not
+/// CSV with a row per point: variant, values of the sweeps, seed, figures. The cell of a figure that a point does not
 /// have is empty.
-///
-/// # Errors
-/// None that depends on `outcome`.
 pub fn csv(outcome: &Outcome) -> Result<String, ReportError> {
     let figures = outcome.figures();
     let columns: Vec<&str> = figures.iter().map(|figure| figure.name).chain(["ended_early"]).collect();
@@ -54,9 +51,6 @@ fn table<R: IntoIterator<Item = Vec<String>>>(
 }
 
 /// CSV with a row per flow of each run; `None` if the workload has no flows.
-///
-/// # Errors
-/// None that depends on `outcome`.
 pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     if outcome.points.iter().all(|run| run.flows.is_empty()) {
         return Ok(None);
@@ -76,9 +70,6 @@ pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
 }
 
 /// CSV with a row per sample of the fabric in each run; `None` if there are no samples.
-///
-/// # Errors
-/// None that depends on `outcome`.
 pub fn samples_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     if outcome.points.iter().all(|run| run.samples.is_empty()) {
         return Ok(None);

@@ -3,7 +3,6 @@
 use super::number::number;
 use crate::experiment::Outcome;
 
-/// Column heads and rows of a table.
 pub(super) struct Grid {
     pub(super) head: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
