@@ -48,6 +48,7 @@ local field = {
     version = ProtoField.uint8("rocex.sack.version", "Version", base.DEC, nil, 0xF0),
     flags = ProtoField.uint8("rocex.sack.flags", "Flags", base.HEX, nil, 0x0F),
     duplicate = ProtoField.bool("rocex.sack.duplicate", "Trigger had been received before", 8, nil, 0x01),
+    no_room = ProtoField.bool("rocex.sack.no_room", "Packet dropped for want of room", 8, nil, 0x02),
     trigger = ProtoField.uint24("rocex.sack.trigger", "PSN that triggered it", base.HEX),
     bitmap = ProtoField.bytes("rocex.sack.bitmap", "Bitmap"),
     received = ProtoField.uint32("rocex.sack.received", "Packets received ahead"),
@@ -125,6 +126,7 @@ local function add_sack(tree, bth, body, info)
     item:add(field.version, sacketh(0, 1))
     local flags = item:add(field.flags, sacketh(0, 1))
     flags:add(field.duplicate, sacketh(0, 1))
+    flags:add(field.no_room, sacketh(0, 1))
     item:add(field.trigger, sacketh(1, 3))
     info[#info + 1] = string.format("missing %06x trigger %06x", psn, sacketh(1, 3):uint())
     if sacketh(0, 1):bitfield(0, 4) ~= SACK_VERSION then

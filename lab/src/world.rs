@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use netsim::{HostId, LinkConfig, Network};
 use roce::congestion::CongestionScheme;
-use roce::engine::limits::DeviceLimits;
+use roce::engine::limits::{DeviceLimits, REORDER_BYTES};
 use roce::engine::{Engine, EngineConfig, QpHandles};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
@@ -47,6 +47,8 @@ pub struct WorldConfig {
     pub congestion: CongestionScheme,
     /// Seed of the engines' keys and numbers.
     pub seed: u64,
+    /// Bytes of each host's reorder buffer.
+    pub reorder_bytes: usize,
 }
 
 /// Resolution of neighbours.
@@ -78,7 +80,8 @@ pub struct HostConfig {
 }
 
 /// Limits for the tests; small, because the tests create thousands of engines.
-const LIMITS: DeviceLimits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 64, max_qps: 128 };
+const LIMITS: DeviceLimits =
+    DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 256, max_qps: 128, reorder_bytes: REORDER_BYTES };
 
 impl From<&WorldConfig> for HostConfig {
     fn from(config: &WorldConfig) -> Self {
@@ -87,7 +90,7 @@ impl From<&WorldConfig> for HostConfig {
             poll_gap_nanos: config.poll_gap_nanos,
             congestion: config.congestion,
             seed: config.seed,
-            limits: LIMITS,
+            limits: DeviceLimits { reorder_bytes: config.reorder_bytes, ..LIMITS },
             neighbours: Neighbours::Ask,
             payload: Payload::Carried,
         }

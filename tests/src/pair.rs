@@ -4,6 +4,7 @@ use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
 use roce::engine::Event;
+use roce::engine::limits::REORDER_BYTES;
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::psn::Psn;
@@ -132,6 +133,7 @@ impl Pair {
             poll_gap_nanos: 100,
             congestion: CongestionScheme::default(),
             seed: 1,
+            reorder_bytes: REORDER_BYTES,
         });
         let sizes = QpSizes {
             sends: config.depth,

@@ -177,7 +177,8 @@ fn extension(packet: &Packet<'_>, header: ExtHeader) -> Option<Section> {
             let sacketh = packet.sacketh()?;
             let version = ("version", Value::Number(sacketh.version.into()));
             let duplicate = ("duplicate", Value::Number(sacketh.duplicate.into()));
-            ("sacketh", vec![version, duplicate, ("trigger", Value::Id(sacketh.trigger.value()))])
+            let no_room = ("no_room", Value::Number(sacketh.no_room.into()));
+            ("sacketh", vec![version, duplicate, no_room, ("trigger", Value::Id(sacketh.trigger.value()))])
         }
         ExtHeader::RecvEth => {
             let recveth = packet.recveth()?;

@@ -2,7 +2,7 @@
 
 use netsim::topology::{Fabric as Topology, FabricConfig, LeafSpine, fat_tree, leaf_spine, star};
 use netsim::{Forwarding, HostId, LinkConfig, LinkId, Pfc, Red, SwitchConfig};
-use roce::engine::limits::DeviceLimits;
+use roce::engine::limits::{DeviceLimits, REORDER_BYTES};
 use roce::port::Payload;
 
 use super::spec::{Ecn, Fabric, PORT_MTU_BYTES, Routing, Setup, Switch};
@@ -11,7 +11,8 @@ use crate::world::{HostConfig, Neighbours, World};
 /// Minimum time between polls of a host.
 pub(super) const POLL_GAP_NANOS: u64 = 100;
 /// Limits of a host: a queue pair per unfinished flow.
-const LIMITS: DeviceLimits = DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX };
+const LIMITS: DeviceLimits =
+    DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX, reorder_bytes: REORDER_BYTES };
 /// Largest number of unfinished flows from and to one host.
 pub(super) const QPS_MAX: usize = 8192;
 /// Limit of an output queue that is bounded by the input ports' memory only.

@@ -6,7 +6,7 @@ use netsim::workload::Flow;
 use netsim::{Forwarding, LinkConfig, LinkCounters, LinkId, Pfc, Red, SwitchConfig};
 use roce::congestion::CongestionScheme;
 use roce::counters::QpCounters;
-use roce::engine::limits::DeviceLimits;
+use roce::engine::limits::{DeviceLimits, REORDER_BYTES};
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
@@ -111,7 +111,13 @@ impl Mesh {
             poll_gap_nanos: 200,
             congestion: config.congestion,
             seed: config.seed,
-            limits: DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 1, max_qps },
+            limits: DeviceLimits {
+                max_pds: 1,
+                max_mrs: 1,
+                max_cqs: 1,
+                max_qps,
+                reorder_bytes: REORDER_BYTES,
+            },
             neighbours: Neighbours::Static,
             payload: config.payload,
         };

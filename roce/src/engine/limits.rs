@@ -41,23 +41,19 @@ pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 /// Speed assumed for a link that does not report its speed, in bits per second.
 pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Largest number of frames in a device's reorder buffer, over all queue pairs. Each occupies a buffer of the port's
-/// pool.
-pub const REORDER_FRAMES_MAX: usize = 4096;
+/// Default of [`DeviceLimits::reorder_bytes`]: 16 windows of 1,024 packets of path MTU 4096 take as much.
+pub const REORDER_BYTES: usize = 64 << 20;
 
-/// Largest number of copies of short frames in a device's reorder buffer. A copy occupies no buffer of the port's pool.
-pub const REORDER_COPIES_MAX: usize = 4096;
+/// Bytes of the reorder buffer reserved for each queue pair: 16 packets of path MTU 4096, or 256 short ones. Fewer if the
+/// reservations of all queue pairs would exceed half of the reorder buffer.
+pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
-/// Longest frame that the reorder buffer copies, in bytes: enough for a SEND or WRITE of 128 bytes with any headers.
-pub(crate) const REORDER_COPY_BYTES: usize = 256;
+/// While a queue pair has less unreserved room of the reorder buffer than this multiple of the free unreserved room, it
+/// may take more.
+pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
-/// Entries of the reorder buffer reserved for each queue pair, separately for frames and for copies; fewer if the
-/// reservations of all queue pairs would exceed half of the entries.
-pub(crate) const REORDER_RESERVED: usize = 16;
-
-/// While a queue pair has fewer unreserved entries of the reorder buffer than this multiple of the free unreserved
-/// entries, it may take another.
-pub(crate) const REORDER_SHARE_OF_FREE: usize = 8;
+/// Largest number of bytes that a frame takes in the reorder buffer: path MTU 4096, headers, and the rest of a cell.
+pub(crate) const REORDER_FRAME_BYTES: usize = 4608;
 
 /// Time after which a buffered packet is dropped, in nanoseconds. Within one second, a peer that has not failed
 /// retransmits the packets of the gap many times.
@@ -93,23 +89,31 @@ pub struct DeviceLimits {
     pub max_cqs: usize,
     /// Largest number of queue pairs.
     pub max_qps: usize,
+    /// Largest number of bytes of the reorder buffer, which all queue pairs share. Allocated as they are needed.
+    pub reorder_bytes: usize,
 }
 
 impl Default for DeviceLimits {
     fn default() -> Self {
-        DeviceLimits { max_pds: 1024, max_mrs: 65_536, max_cqs: 8192, max_qps: 16_384 }
+        DeviceLimits {
+            max_pds: 1024,
+            max_mrs: 65_536,
+            max_cqs: 8192,
+            max_qps: 16_384,
+            reorder_bytes: REORDER_BYTES,
+        }
     }
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
-// Two queue pairs that lose packets at the same time can each buffer a default window.
-const _: () = assert!(REORDER_FRAMES_MAX >= 2 * DEFAULT_WINDOW_PKTS as usize);
+// 32 queue pairs that lose packets at the same time can each buffer a default window of the largest packets.
+const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORDER_FRAME_BYTES);
 // A packet before the last one of a window must request an ACK, because otherwise the requester stops for a round trip
 // after each window.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
-// The largest window of selective repeat fits in one SACK, and has no more packets than the reorder buffer has frames.
+// The largest window of selective repeat fits in one SACK, and three of them in the reorder buffer.
 const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
-const _: () = assert!(WINDOW_PKTS_MAX as usize <= REORDER_FRAMES_MAX);
+const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_FRAME_BYTES <= REORDER_BYTES);
 // The longest message has no more PSNs than may be outstanding, at the smallest path MTU of 256 bytes.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
 // Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates: at most 256 entries.

@@ -65,8 +65,8 @@ pub use qp_object::{Attributes, QpHandles};
 pub use source::SourceChecks;
 
 use limits::{
-    DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, RX_BURST_FRAMES,
-    TIMERS_PER_POLL,
+    DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, REORDER_FRAME_BYTES,
+    RX_BURST_FRAMES, TIMERS_PER_POLL,
 };
 use notifier::Notifier;
 use qp_object::Qp;
@@ -169,9 +169,9 @@ enum Outgoing {
 ///   late poll is no error, but makes timers late.
 ///
 /// # Frames
-/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns.
-/// Exception: frames in the reorder buffer ([`Engine::kept_frames`]) stay until a later poll executes them, or drops
-/// them after [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is
+/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns. Copies of
+/// out-of-order frames ([`Engine::buffered_bytes`]) stay until a later poll executes them, or drops them after
+/// [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is
 /// counted in [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent
 /// before `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
 ///
@@ -303,7 +303,9 @@ pub struct Engine<P: Port> {
     past: QpCounters,
     qp_errors: u64,
     frames: Vec<P::Frame>,
-    reorder: ReorderBuffer<P::Frame>,
+    reorder: ReorderBuffer,
+    /// Frame taken from the reorder buffer; kept to reuse its memory.
+    taken: Vec<u8>,
     /// Reordering threshold in packets that a queue pair learned last (selective repeat); other queue pairs adopt it.
     reorder_pkts: u32,
     now: Instant,
@@ -341,7 +343,8 @@ impl<P: Port> Engine<P> {
             past: QpCounters::default(),
             qp_errors: 0,
             frames: Vec::with_capacity(RX_BURST_FRAMES),
-            reorder: ReorderBuffer::new(),
+            reorder: ReorderBuffer::new(limits.reorder_bytes),
+            taken: Vec::with_capacity(REORDER_FRAME_BYTES),
             reorder_pkts: 0,
             now: Instant::ZERO,
         })
@@ -446,9 +449,10 @@ impl<P: Port> Engine<P> {
         self.qp_errors
     }
 
-    /// Returns the numbers of packets in the reorder buffer: frames in buffers of the port's pool, and copies.
-    pub fn kept_frames(&self) -> (usize, usize) {
-        self.reorder.len()
+    /// Returns the number of bytes of the reorder buffer that out-of-order packets occupy; at most
+    /// [`DeviceLimits::reorder_bytes`].
+    pub fn buffered_bytes(&self) -> usize {
+        self.reorder.occupied_bytes()
     }
 
     fn expire_timers(&mut self) {

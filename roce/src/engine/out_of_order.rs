@@ -2,40 +2,37 @@
 
 use super::Engine;
 use super::ingress::Next;
-use super::limits::{REORDER_COPY_BYTES, REORDER_EXPIRED_PER_POLL};
-use super::reorder::{Kind, Room, Taken};
-use crate::counters::QpCounters;
+use super::limits::REORDER_EXPIRED_PER_POLL;
+use super::reorder::Room;
 use crate::port::{Payload, Port};
 use crate::psn::Psn;
 use crate::qp::rc::responder::OutOfOrder;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Processes an out-of-order packet. If its frame is to be buffered, returns the index of the queue pair (slot) and
-    /// the PSN.
+    /// Processes an out-of-order packet, received as `frame`.
     #[cold]
     #[inline(never)]
-    pub(super) fn on_out_of_order(
-        &mut self,
-        slot: usize,
-        packet: &Packet<'_>,
-        frame_bytes: usize,
-        first: bool,
-    ) -> Option<(usize, Psn)> {
+    pub(super) fn on_out_of_order(&mut self, slot: usize, packet: &Packet<'_>, frame: &[u8], first: bool) {
         let psn = packet.bth.psn;
         self.discard_conflicting(slot, packet);
-        let expected = self.qps.at_mut(slot)?.connection.as_ref()?.responder.expected_psn();
-        let room = self.reorder.room(slot, Kind::of(frame_bytes), psn, expected);
+        let Some(connection) = self.qps.at_mut(slot).and_then(|qp| qp.connection.as_ref()) else { return };
+        let expected = connection.responder.expected_psn();
+        let mut room = self.reorder.room(slot, frame.len(), psn, expected);
         let found = OutOfOrder { first, has_room: room != Room::None };
         let next = self.with_responder(slot, |responder, rx| responder.on_out_of_order(packet, found, rx));
         if !matches!(next, Next::Buffer) {
-            return None;
+            return;
         }
-        if let Room::Instead(farthest) = room {
+        // A long frame may need the room of several short ones.
+        while let Room::Instead(farthest) = room {
             self.reorder.discard(slot, farthest);
-            self.on_discarded(slot, farthest, |counters| &mut counters.reorder_no_room);
+            self.on_no_room(slot, farthest);
+            room = self.reorder.room(slot, frame.len(), psn, expected);
         }
-        Some((slot, psn))
+        if room == Room::None || !self.reorder.buffer(slot, psn, frame, self.now) {
+            self.on_no_room(slot, psn);
+        }
     }
 
     /// If the content of `packet` differs from that of the buffered or placed packet of the same PSN (conflict),
@@ -50,10 +47,10 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };
         let responder = &mut connection.responder;
-        let buffered = self.reorder.get(slot, psn).and_then(|frame| Packet::parse(frame).ok());
-        let is_same = match buffered {
-            Some(buffered) => Some(packet.has_content_of(&buffered)),
-            None => responder.is_same_as_placed(packet),
+        let is_same = if self.reorder.copy_to(slot, psn, &mut self.taken) {
+            Packet::parse(&self.taken).ok().map(|buffered| packet.has_content_of(&buffered))
+        } else {
+            responder.is_same_as_placed(packet)
         };
         if is_same != Some(false) {
             return;
@@ -67,52 +64,30 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Buffers the frame at index `at` of `frames`, or a copy of that frame. Returns the index of the next frame to
-    /// process.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn buffer(&mut self, slot: usize, psn: Psn, frames: &mut Vec<P::Frame>, at: usize) -> usize {
-        let Some(frame) = frames.get(at).map(P::Frame::as_ref) else { return at + 1 };
-        match Kind::of(frame.len()) {
-            Kind::Copy => {
-                self.reorder.buffer_copy(slot, psn, frame, self.now);
-                at + 1
-            }
-            Kind::Frame => {
-                // `remove` keeps the order of the later frames; it moves at most one burst of them.
-                self.reorder.buffer_frame(slot, psn, frames.remove(at), self.now);
-                at
-            }
-        }
-    }
-
     /// Executes buffered and placed packets from the expected PSN up to the next gap, at most one window of packets.
     #[inline(never)]
     pub(super) fn replay(&mut self, slot: usize) {
-        let mut room = [0; REORDER_COPY_BYTES];
-        loop {
-            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state.receives()) else { return };
-            let Some(responder) = qp.connection.as_ref().map(|connection| &connection.responder) else {
-                return;
-            };
+        let mut frame = std::mem::take(&mut self.taken);
+        while let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state.receives()) {
+            let Some(connection) = &qp.connection else { break };
+            let responder = &connection.responder;
             if !responder.has_buffered_next() {
-                return;
+                break;
             }
             let expected = responder.expected_psn();
             if responder.has_placed() {
                 self.with_responder(slot, |responder, rx| responder.on_placed(rx));
                 continue;
             }
-            let Some(taken) = self.reorder.take(slot, expected, &mut room) else { return };
-            let frame = match &taken {
-                Taken::Frame(frame) => frame.as_ref(),
-                Taken::Copy(len_bytes) => room.get(..*len_bytes).unwrap_or_default(),
-            };
-            if let Ok(packet) = &Packet::parse(frame) {
+            if !self.reorder.take(slot, expected, &mut frame) {
+                break;
+            }
+            if let Ok(packet) = &Packet::parse(&frame) {
                 // The same closure as in `Engine::on_request`: the compiler would not inline a shared one.
                 self.with_responder(slot, |responder, rx| responder.on_request(packet, rx));
             }
         }
+        self.taken = frame;
     }
 
     /// Drops expired packets of the reorder buffer. Returns whether more packets may have expired.
@@ -120,14 +95,24 @@ impl<P: Port> Engine<P> {
     pub(super) fn expire_buffered(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
             let Some((slot, psn)) = self.reorder.pop_expired(self.now) else { return false };
-            self.on_discarded(slot, psn, |counters| &mut counters.reorder_expired);
+            self.on_expired(slot, psn);
         }
         true
     }
 
-    fn on_discarded(&mut self, slot: usize, psn: Psn, counter: fn(&mut QpCounters) -> &mut u64) {
+    /// Removes the packet `psn`, which was dropped for want of room, from the responder's out-of-order set.
+    fn on_no_room(&mut self, slot: usize, psn: Psn) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
-        *counter(&mut qp.counters) += 1;
+        qp.counters.reorder_no_room += 1;
+        if let Some(connection) = &mut qp.connection {
+            connection.responder.discard_for_room(psn);
+        }
+    }
+
+    /// Removes the expired packet `psn` from the responder's out-of-order set.
+    fn on_expired(&mut self, slot: usize, psn: Psn) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        qp.counters.reorder_expired += 1;
         if let Some(connection) = &mut qp.connection {
             connection.responder.discard(psn);
         }

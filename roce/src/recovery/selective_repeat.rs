@@ -12,7 +12,7 @@
 //! first, because it shows that the network reorders packets; a probe timeout below acknowledged packets lowers it.
 
 use super::events::{PsnSpan, SelectiveEvent};
-use super::sent_log::{AckTime, SentLog};
+use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
 use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
 use crate::wire::sacketh::bitmap_words;
@@ -50,6 +50,8 @@ pub(crate) struct SelectiveResult {
     pub lost_responses: u32,
     /// A retransmission was spurious.
     pub is_spurious: bool,
+    /// The responder dropped a packet for want of room; not set again before all PSNs sent so far are acknowledged.
+    pub no_room: bool,
 }
 
 /// Requester half of selective repeat.
@@ -60,6 +62,8 @@ pub(crate) struct SelectiveRepeat {
     reordering_threshold_pkts: u32,
     /// The reordering threshold is not raised again before una is at this PSN.
     raised_at: Psn,
+    /// A lack of room is not reported again before una is at this PSN.
+    no_room_until: Psn,
     /// The last tail loss probe, and the last later probe: first PSN, count. Their duplicates are no sign of reordering.
     probes: [(Psn, u32); 2],
     /// The tail loss probe in `probes` is not sent yet.
@@ -80,6 +84,7 @@ impl SelectiveRepeat {
             log,
             reordering_threshold_pkts: 0,
             raised_at: first,
+            no_room_until: first,
             probes: [(first, 0); 2],
             is_tail_probe_due: false,
         }
@@ -100,7 +105,8 @@ impl SelectiveRepeat {
         // that would have been acknowledged first.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
-        let sent_at = if is_tail_probe { Instant::ZERO } else { now };
+        let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
+        let sent_at = if is_tail_probe { long_ago } else { now };
         self.log.on_sent(psn, span, sent_at);
     }
 
@@ -130,6 +136,10 @@ impl SelectiveRepeat {
             SelectiveEvent::Sack { next, header, bitmap } => {
                 result.is_executed = self.on_executed(next, requests, time);
                 result.is_spurious = header.duplicate && self.on_duplicate(header.trigger);
+                if header.no_room && !self.is_above_una(self.no_room_until) {
+                    result.no_room = true;
+                    self.no_room_until = self.log.una().plus(self.log.sent());
+                }
                 result.lost_requests = self.on_sack(next, bitmap, requests, time);
             }
             SelectiveEvent::Duplicate { psn } => result.is_spurious = self.on_duplicate(psn),
@@ -238,13 +248,17 @@ impl SelectiveRepeat {
         if was_probe || !self.log.is_retransmitted(psn) {
             return false;
         }
-        let una = self.log.una();
-        if self.raised_at.index_in(una.plus(1), self.log.sent()).is_none() {
+        if !self.is_above_una(self.raised_at) {
             self.reordering_threshold_pkts = (self.reordering_threshold_pkts * 2)
                 .clamp(REORDERING_THRESHOLD_PKTS_FIRST, self.log.window_pkts() / 2);
-            self.raised_at = una.plus(self.log.sent());
+            self.raised_at = self.log.una().plus(self.log.sent());
         }
         true
+    }
+
+    /// Returns whether una has not reached `psn`, which is at most one above the highest PSN sent.
+    fn is_above_una(&self, psn: Psn) -> bool {
+        psn.index_in(self.log.una().plus(1), self.log.sent()).is_some()
     }
 
     /// Retransmits after an RNR NAK of `psn`: only that packet, because the responder buffers the packets above it.

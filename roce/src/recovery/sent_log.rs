@@ -44,9 +44,13 @@ struct Transmission {
 pub(crate) struct AckTime {
     /// Time at which the acknowledgement was received.
     pub now: Instant,
-    /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
+    /// The shortest round trip measured, in nanoseconds; [`RTT_UNKNOWN_NANOS`] before the first sample.
     pub rtt_min_nanos: u64,
 }
+
+/// Longer than any round trip: before the first sample, an acknowledgement may be that of the first transmission however
+/// late it is, so that of a retransmission shows no loss. Half of the circle of [`Transmission`]'s times.
+pub(crate) const RTT_UNKNOWN_NANOS: u64 = 1 << 31;
 
 /// Log of the packets sent; see the module.
 #[derive(Clone, Debug)]

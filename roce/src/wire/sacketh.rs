@@ -15,6 +15,9 @@ use crate::psn::Psn;
 /// Flag bit 0: the packet that triggered the SACK is a duplicate.
 const DUPLICATE: u8 = 1;
 
+/// Flag bit 1: since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
+const NO_ROOM: u8 = 2;
+
 /// Selective acknowledge extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SackEth {
@@ -22,6 +25,8 @@ pub struct SackEth {
     pub version: u8,
     /// True if the packet that triggered the SACK is a duplicate.
     pub duplicate: bool,
+    /// True if an out-of-order packet was dropped since the last SACK, because the reorder buffer had no room.
+    pub no_room: bool,
     /// PSN of the request packet that triggered the SACK.
     pub trigger: Psn,
 }
@@ -40,13 +45,19 @@ impl SackEth {
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [first, p0, p1, p2] = *bytes;
         let trigger = Psn::new(u32::from_be_bytes([0, p0, p1, p2]));
-        SackEth { version: first >> 4, duplicate: first & DUPLICATE != 0, trigger }
+        SackEth {
+            version: first >> 4,
+            duplicate: first & DUPLICATE != 0,
+            no_room: first & NO_ROOM != 0,
+            trigger,
+        }
     }
 
     /// Encodes the header.
     pub fn write(&self, bytes: &mut [u8; Self::LEN]) {
         let [_, p0, p1, p2] = self.trigger.value().to_be_bytes();
-        *bytes = [(self.version << 4) | (u8::from(self.duplicate) * DUPLICATE), p0, p1, p2];
+        let flags = u8::from(self.duplicate) * DUPLICATE + u8::from(self.no_room) * NO_ROOM;
+        *bytes = [(self.version << 4) | flags, p0, p1, p2];
     }
 }
 
@@ -63,14 +74,19 @@ mod tests {
 
     #[test]
     fn bytes_and_back() {
-        let header = SackEth { version: SackEth::VERSION, duplicate: true, trigger: Psn::new(0x12_3456) };
+        let header = SackEth {
+            version: SackEth::VERSION,
+            duplicate: true,
+            no_room: false,
+            trigger: Psn::new(0x12_3456),
+        };
         let mut bytes = [0; 4];
         header.write(&mut bytes);
         assert_eq!(bytes, [0x11, 0x12, 0x34, 0x56]);
         assert_eq!(SackEth::parse(&bytes), header);
         assert_eq!(
             SackEth::parse(&[0x2E, 0, 0, 1]),
-            SackEth { version: 2, duplicate: false, trigger: Psn::new(1) }
+            SackEth { version: 2, duplicate: false, no_room: true, trigger: Psn::new(1) }
         );
     }
 

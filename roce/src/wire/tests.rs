@@ -42,7 +42,12 @@ fn any_ext() -> impl Strategy<Value = Ext> {
         deth: Deth { qkey: QKey(h), src_qp: Qpn::new(e) },
         xrceth: XrcEth { srqn: g & 0xFF_FFFF },
         feth: Feth { placement: j & 0x0F, selectivity: k & 3 },
-        sacketh: SackEth { version: i >> 4, duplicate: j & 1 == 1, trigger: Psn::new(e) },
+        sacketh: SackEth {
+            version: i >> 4,
+            duplicate: j & 1 == 1,
+            no_room: j & 2 == 2,
+            trigger: Psn::new(e),
+        },
         recveth: RecvEth { recv_seq: f, packet: h },
     })
 }

@@ -2,15 +2,16 @@
 //! in any order: runs a script and checks invariants every few polls. Shared by the fuzz target, the replay of its
 //! corpus and a property test.
 //!
-//! * The frames that the engine reports as buffered are those missing in the port's pool, and within its bounds.
+//! * The engine returns every frame to the port, and buffers no more bytes than its limit.
 //! * A queue pair in a state that receives no packets buffers none.
 //! * Every frame is dropped for a counted reason or reaches a queue pair.
 //! * No byte changes, except by a receive or a permitted WRITE.
-//! * The engine becomes idle; after all queue pairs are destroyed, all frames are back in the pool.
+//! * The engine becomes idle; after all queue pairs are destroyed, the reorder buffer is empty.
 
+use super::REORDER_BYTES;
 use super::several::{Several, retransmitted};
 use super::tape::{self, Tape};
-use roce::engine::limits::{REORDER_COPIES_MAX, REORDER_FRAMES_MAX, REORDER_NANOS_MAX};
+use roce::engine::limits::REORDER_NANOS_MAX;
 use roce::qp::QpState;
 use roce::recovery::RecoveryScheme;
 
@@ -22,14 +23,14 @@ const FRAMES_MAX: usize = 10_000;
 const UNCHECKED_POLLS_MAX: usize = 16;
 /// Queue pairs at once.
 const QPS_MAX: usize = 4;
-/// Payload bytes of a packet that is buffered as a copy.
+/// Payload bytes of a packet that takes one cell of the reorder buffer.
 const TINY: usize = 64;
 
 /// Counts of a run, so that a test can check that scripts reach deep states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Packets buffered at once at most.
-    pub(crate) kept_max: usize,
+    /// Bytes buffered at once at most.
+    pub(crate) buffered_bytes_max: usize,
     /// Packets dropped for want of room.
     pub(crate) no_room: u64,
     /// Packets dropped with age.
@@ -217,13 +218,9 @@ impl Crowd<'_> {
 
     fn check(&mut self) {
         self.several.check();
-        let (frames, copies) = self.several.engine.kept_frames();
-        assert_eq!(frames, self.several.pinned(), "kept, and missing in the pool");
-        assert!(
-            frames <= REORDER_FRAMES_MAX && copies <= REORDER_COPIES_MAX,
-            "{frames} frames, {copies} copies"
-        );
-        self.tally.kept_max = self.tally.kept_max.max(frames + copies);
+        let buffered_bytes = self.several.engine.buffered_bytes();
+        assert!(buffered_bytes <= REORDER_BYTES, "{buffered_bytes} bytes are buffered");
+        self.tally.buffered_bytes_max = self.tally.buffered_bytes_max.max(buffered_bytes);
         let counters = self.several.engine.counters();
         let dropped: u64 = self.several.engine.drop_counters().iter().map(|(_, count)| count).sum();
         assert_eq!(
@@ -236,7 +233,7 @@ impl Crowd<'_> {
     fn check_states(&self) {
         let takes = |index| matches!(self.several.state(index), QpState::Rtr | QpState::Rts | QpState::Sqd);
         if !(0..self.sent.len()).any(takes) {
-            assert_eq!(self.several.engine.kept_frames(), (0, 0), "kept for nobody");
+            assert_eq!(self.several.engine.buffered_bytes(), 0, "buffered for no queue pair");
         }
     }
 
@@ -249,11 +246,7 @@ impl Crowd<'_> {
             self.check();
         }
         self.poll();
-        assert_eq!(
-            (self.several.engine.kept_frames(), self.several.pinned()),
-            ((0, 0), 0),
-            "some are not back"
-        );
+        assert_eq!(self.several.engine.buffered_bytes(), 0, "packets of destroyed queue pairs");
         let counters = self.several.engine.counters();
         self.tally.no_room = counters.reorder_no_room;
         self.tally.expired = counters.reorder_expired;

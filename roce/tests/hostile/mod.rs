@@ -51,8 +51,10 @@ const INLINE_BYTES: u32 = 64;
 const INLINE: u8 = 0x55;
 /// Set in the `wr_id` of receives.
 const RECV_BIT: u64 = 1;
-/// Net allocations of the engine in one run, in bytes: event queues that grow.
-const ALLOCATED_MAX_BYTES: i64 = 16 << 10;
+/// Bytes of the reorder buffer.
+pub(crate) const REORDER_BYTES: usize = 2 << 20;
+/// Net allocations of the engine in one run, in bytes: event queues that grow, and the reorder buffer with its lists.
+const ALLOCATED_MAX_BYTES: i64 = (16 << 10) + (REORDER_BYTES + REORDER_BYTES / 3) as i64;
 /// Time of a poll after the script.
 const POLL_NANOS: u64 = 100;
 /// The lowest minimum rate of the scripts' congestion control.
@@ -153,7 +155,8 @@ fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
     let neighbour =
         NeighbourConfig { mac, mode: Mode::Shared, gids, gateway_v4: None, gateway_v6: None, vlan: None };
     let mut config = EngineConfig::new([7; 32], neighbour);
-    config.limits = DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps };
+    config.limits =
+        DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps, reorder_bytes: REORDER_BYTES };
     let mut engine = Engine::new(WirePort::new(mac), config).unwrap();
     for last in [2, 3] {
         engine.neighbour_mut().set_neighbour(gid(setup, last), Mac([2, 0, 0, 0, 0, last]));

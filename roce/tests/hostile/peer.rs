@@ -136,8 +136,8 @@ impl Peer {
         let _ = parts.set_aeth(aeth);
         let _ = parts.set_recveth(recveth);
         let _ = parts.set_immdt(0x4949_4949);
-        let (trigger, duplicate) = (spec.psn.plus(3), spec.solicited);
-        let _ = parts.set_sacketh(SackEth { version: SackEth::VERSION, duplicate, trigger });
+        let (trigger, duplicate, no_room) = (spec.psn.plus(3), spec.solicited, spec.ack_req);
+        let _ = parts.set_sacketh(SackEth { version: SackEth::VERSION, duplicate, no_room, trigger });
         template.seal(&mut frame).unwrap();
         frame
     }

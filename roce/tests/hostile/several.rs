@@ -188,6 +188,8 @@ impl Several {
     pub(crate) fn check(&mut self) {
         let fills = self.arena.private(self.arena.addr(Target::Private), REGION_BYTES as u32);
         self.arena.check([fills].iter());
+        let held = self.frames.iter().filter(|frame| Rc::strong_count(frame) > 1).count();
+        assert_eq!(held, self.engine.port().incoming.len(), "the engine returns every frame to the port");
         self.frames.retain(|frame| Rc::strong_count(frame) > 1);
     }
 
@@ -202,10 +204,9 @@ impl Several {
         self.run();
     }
 
-    /// Frames that are missing in the port's pool.
-    pub(crate) fn pinned(&self) -> usize {
-        let held = self.frames.iter().filter(|frame| Rc::strong_count(frame) > 1).count();
-        held - self.engine.port().incoming.len()
+    /// Packets of the path MTU of [`setup`] in the reorder buffer, if it has no others: each takes two cells of 256 bytes.
+    pub(crate) fn buffered(&self) -> usize {
+        self.engine.buffered_bytes() / 512
     }
 
     /// A counter of a queue pair.

@@ -109,7 +109,8 @@ impl Link {
             vlan: None,
         };
         let mut config = EngineConfig::new([7; 32], neighbour);
-        config.limits = DeviceLimits { max_pds: 2, max_mrs: 2, max_cqs: 2, max_qps: 4 };
+        config.limits =
+            DeviceLimits { max_pds: 2, max_mrs: 2, max_cqs: 2, max_qps: 4, ..DeviceLimits::default() };
         let engine = Engine::new(WirePort::new(OWN_MAC), config).unwrap();
         let mut link = Link {
             engine,

@@ -5,6 +5,7 @@ mod congestion;
 mod cost;
 mod errors;
 mod fairness;
+mod flows;
 mod goodput;
 mod long_path;
 mod placement;

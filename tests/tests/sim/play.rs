@@ -4,6 +4,7 @@ use lab::world::{EndAttr, QpSizes, Step, World, WorldConfig};
 use netsim::{LinkCounters, LinkId};
 use roce::congestion::CongestionScheme;
 use roce::counters::{DropCounters, QpCounters};
+use roce::engine::limits::REORDER_BYTES;
 use roce::mem::{Access, Memory};
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::CqPoller;
@@ -140,6 +141,7 @@ impl Run {
             poll_gap_nanos: scenario.poll_gap_nanos,
             congestion: scenario.congestion,
             seed: scenario.seed,
+            reorder_bytes: REORDER_BYTES,
         });
         let mirrors = plan.images.iter().enumerate().map(|(host, Images { local, remote })| Mirrors {
             local: mirror(&mut world, host, local, LOCAL_BASE, Access::LOCAL_WRITE),

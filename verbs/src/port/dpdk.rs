@@ -92,14 +92,14 @@ impl Port for DpdkPort {
 mod tests {
     use super::super::open;
     use super::*;
-    use roce::engine::limits::{REORDER_FRAMES_MAX, RX_BURST_FRAMES};
+    use roce::engine::limits::RX_BURST_FRAMES;
 
     #[test]
     fn what_the_engine_keeps_leaves_enough_for_the_rings() {
         let spec = "eal:net_null1".parse().unwrap();
         let mut port = open(&spec, &dpdk_ffi::EalConfig::default()).unwrap().port;
         let mut kept = Vec::new();
-        while kept.len() < REORDER_FRAMES_MAX + RX_BURST_FRAMES {
+        while kept.len() < RX_BURST_FRAMES {
             assert_ne!(port.rx_burst(&mut kept, RX_BURST_FRAMES), 0, "{} frames are kept", kept.len());
         }
         let rings = 2 * u32::from(dpdk_ffi::DEFAULT_DESCRIPTORS);

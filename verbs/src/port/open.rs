@@ -6,7 +6,7 @@ use dpdk_ffi::{
     DEFAULT_DESCRIPTORS, Device, Eal, EalConfig, EalError, HELD_MBUFS, Memory, Mempool, MempoolConfig,
     PortBuilder, PortError,
 };
-use roce::engine::limits::{REORDER_FRAMES_MAX, RX_BURST_FRAMES};
+use roce::engine::limits::RX_BURST_FRAMES;
 use roce::id::Mac;
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::PortCaps;
@@ -39,13 +39,12 @@ const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 const CACHES: u32 = 2;
 /// Number of descriptors of each ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
-/// Largest number of mbufs outside a port's rings: in the reorder buffer, in a received burst, in linear copies of that
-/// burst, allocated for frames to send, and in the caches of threads.
-const MBUFS_BESIDE_RINGS: u32 =
-    (REORDER_FRAMES_MAX + 2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
+/// Largest number of mbufs outside a port's rings: in a received burst, in linear copies of that burst, allocated for
+/// frames to send, and in the caches of threads.
+const MBUFS_BESIDE_RINGS: u32 = (2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
 /// Returns the number of mbufs of the pool of a port. It suffices for full rings of `queues` receive and `queues`
-/// transmit queues, even if the engine buffers as many frames as it can.
+/// transmit queues.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }

@@ -93,7 +93,12 @@ impl Pkt {
             recveth: RecvEth { recv_seq: start::RECEIVE, packet: 0 },
             imm: 0,
             syndrome: Syndrome::ACK,
-            sacketh: SackEth { version: SackEth::VERSION, duplicate: false, trigger: psn(at) },
+            sacketh: SackEth {
+                version: SackEth::VERSION,
+                duplicate: false,
+                no_room: false,
+                trigger: psn(at),
+            },
         }
     }
 
@@ -188,6 +193,7 @@ impl Port for Recorder {
 ///   A3 ACK    N3 NAK PSN sequence error    I3 NAK invalid request    X3 NAK remote access error
 ///   R3 RNR NAK    O3 NAK remote operational error    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
 ///   S1<4[3,4]  SACK: expected PSN 1, trigger 4, PSNs 3 and 4 buffered    S1<0=[]  the trigger is a duplicate
+///   S1<4![3]   a packet was dropped for want of room
 /// ```
 fn text_of(frame: &[u8]) -> String {
     let packet = Packet::parse(frame).expect("a response is well-formed");
@@ -203,13 +209,14 @@ fn text_of(frame: &[u8]) -> String {
             };
             format!("D{at}{position}")
         }
-        (_, _, Some(SackEth { duplicate, trigger, .. })) => {
+        (_, _, Some(SackEth { duplicate, no_room, trigger, .. })) => {
             let words = bitmap_words(packet.payload).enumerate();
             let bits = words
                 .flat_map(|(w, word)| (0..32).filter(move |i| word >> i & 1 == 1).map(move |i| 32 * w + i));
             let above: Vec<_> = bits.map(|bit| (at + 1 + bit as i32).to_string()).collect();
-            let mark = if duplicate { "=" } else { "" };
-            format!("S{at}<{}{mark}[{}]", index_of(trigger), above.join(","))
+            let duplicate = if duplicate { "=" } else { "" };
+            let no_room = if no_room { "!" } else { "" };
+            format!("S{at}<{}{duplicate}{no_room}[{}]", index_of(trigger), above.join(","))
         }
         (_, Some(Syndrome::Ack { .. }), _) => format!("A{at}"),
         (_, Some(Syndrome::RnrNak { .. }), _) => format!("R{at}"),

@@ -47,9 +47,10 @@ enum Probe {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossTimer {
     pub(super) timer: RetransmitTimer,
-    /// Loss window: limits the packets in flight of improved go-back-N, because a loss retransmits all of them.
+    /// Loss window: limits the packets in flight of improved go-back-N, because a loss retransmits all of them, and the
+    /// PSNs from una on of selective repeat, if the responder drops packets for want of room.
     loss_window: LossWindow,
-    /// Maximum number of packets in flight: the loss window, or 1 until a probe of improved go-back-N is acknowledged.
+    /// The loss window, or 1 until a probe of improved go-back-N is acknowledged.
     pub(super) in_flight_pkts_max: u32,
     pub(super) rto: AdaptiveRto,
     /// Start of the local ACK timeout: the last progress, the last use of a retry, or the sending that armed the timer.
@@ -87,6 +88,13 @@ impl LossTimer {
     fn end_probe(&mut self) -> Probe {
         self.in_flight_pkts_max = self.loss_window.window_pkts();
         std::mem::replace(&mut self.probe, Probe::None)
+    }
+
+    /// Updates the loss window under selective repeat, after `acked_pkts` were acknowledged and `sent_pkts` are sent from
+    /// una on. `no_room`: the responder dropped a packet for want of room.
+    pub(super) fn on_room(&mut self, acked_pkts: u32, sent_pkts: u32, no_room: bool) {
+        self.loss_window.on_ack_event(acked_pkts, sent_pkts, no_room);
+        self.in_flight_pkts_max = self.loss_window.window_pkts();
     }
 
     /// Returns whether the next packet is the probe of improved go-back-N.

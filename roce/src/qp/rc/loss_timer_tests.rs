@@ -158,7 +158,7 @@ impl Sender {
     fn sack(&mut self, next: i32, buffered: &[i32]) {
         let bits = buffered.iter().fold(0u32, |bits, at| bits | 1 << (at - next - 1));
         let trigger = psn(*buffered.last().expect("a SACK of the tables has a bit"));
-        let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
+        let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
         let bitmap = &bits.to_be_bytes();
         self.respond(ResponseEvent::Selective(SelectiveEvent::Sack { next: psn(next), header, bitmap }));
     }

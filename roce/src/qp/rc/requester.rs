@@ -12,6 +12,7 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::queue::{SendOp, SendWqe, WcStatus};
+use crate::recovery::sent_log::RTT_UNKNOWN_NANOS;
 use crate::recovery::{
     AckEvent, AckResult, AckTime, Answers, Expiry, Recovery, RecoveryScheme, SelectiveEvent,
 };
@@ -175,7 +176,11 @@ impl Requester {
     /// Returns the time by which an acknowledgement at `now` is judged.
     #[inline]
     fn ack_time(&self, now: Instant) -> AckTime {
-        AckTime { now, rtt_min_nanos: self.loss_timer.rto.min_nanos() }
+        let rtt_min_nanos = match self.loss_timer.rto.min_nanos() {
+            0 => RTT_UNKNOWN_NANOS,
+            nanos => nanos,
+        };
+        AckTime { now, rtt_min_nanos }
     }
 
     /// Returns the congestion control, whose pacer also delays the READ responses of this queue pair.
@@ -297,7 +302,10 @@ impl Requester {
             Recovery::GoBackN(scheme) => scheme.unacked(),
             // Because READ responses in flight would block them, retransmissions are not counted.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => 0,
-            Recovery::SelectiveRepeat(scheme) if scheme.log().sent() >= scheme.log().window_pkts() => {
+            Recovery::SelectiveRepeat(scheme)
+                if scheme.log().sent()
+                    >= scheme.log().window_pkts().min(self.loss_timer.in_flight_pkts_max) =>
+            {
                 return false;
             }
             Recovery::SelectiveRepeat(scheme) => scheme.log().unacked(),
@@ -498,6 +506,7 @@ impl Requester {
         if result.is_executed {
             self.rnr_retries_left = self.config.rnr_retry;
         }
+        self.loss_timer.on_room(result.acked_pkts, self.recovery.sent(), result.no_room);
         if result.acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
         }

@@ -200,6 +200,8 @@ pub(crate) struct Responder {
     recv_seq: u32,
     reads: ReadQueue,
     due: Due,
+    /// Since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
+    no_room: bool,
     /// The ACK became due since the last transmit, and is delayed by one poll, so that a reply of the application is
     /// sent before it, and one ACK acknowledges two bursts. An ACK of [`ACK_DELAY_PKTS_MAX`] PSNs or more is not
     /// delayed, because a peer with a small window waits for it.
@@ -227,6 +229,7 @@ impl Responder {
             recv_seq: start::RECEIVE,
             reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
             due: Due::Nothing,
+            no_room: false,
             ack_may_wait: false,
         }
     }
@@ -339,6 +342,12 @@ impl Responder {
         is_buffered.then(|| placing.is_same(packet))
     }
 
+    /// Records that the frame of `psn` was dropped from the reorder buffer, because the buffer had no room for another.
+    pub(crate) fn discard_for_room(&mut self, psn: Psn) {
+        self.no_room = true;
+        self.discard(psn);
+    }
+
     /// Records that the frame of `psn` was dropped from the reorder buffer.
     pub(crate) fn discard(&mut self, psn: Psn) {
         let expected = self.expected_psn();
@@ -437,6 +446,7 @@ impl Responder {
             None if has_room => Disposition::Buffered,
             None => {
                 rx.counters.reorder_no_room += 1;
+                self.no_room = true;
                 return Disposition::Dropped;
             }
         };
@@ -799,11 +809,11 @@ impl Responder {
             && *tx.budget > 0
         {
             // A SACK precedes READ responses, because the peer retransmits a lost request only after the SACK.
-            let header = SackEth { version: SackEth::VERSION, duplicate, trigger };
+            let header = SackEth { version: SackEth::VERSION, duplicate, no_room: self.no_room, trigger };
             if self.send_sack(header, tx).is_err() {
                 return TxOutcome::TxRingFull;
             }
-            self.due = Due::Nothing;
+            (self.due, self.no_room) = (Due::Nothing, false);
         }
         while let Some(waiting) = self.reads.front() {
             if *tx.budget == 0 {

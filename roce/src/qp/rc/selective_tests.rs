@@ -98,7 +98,7 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
     // Two more READs are requested; the SACK reports the first of the two missing.
     (0..2).for_each(|_| reader.read());
     let trigger = Reader::psn(2 * READ_PKTS);
-    let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger };
+    let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
     let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
     reader.event(SelectiveEvent::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
     let recovery = &mut reader.requester.recovery;
@@ -111,7 +111,8 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
 fn what_the_peer_reneged_on_is_retransmitted() {
     let mut reader = Reader::new();
     (0..6).for_each(|_| reader.send());
-    let header = SackEth { version: SackEth::VERSION, duplicate: false, trigger: Reader::psn(5) };
+    let header =
+        SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger: Reader::psn(5) };
     reader.event(SelectiveEvent::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
     reader.requester.recovery.on_sent(1, reader.now);
@@ -149,4 +150,26 @@ fn a_timer_learns_when_it_expires_of_what_came_and_stops_where_nothing_is_waited
     assert!(!reader.expire(), "it was put off");
     assert_eq!(reader.requester.deadline(), Some(last_rx_at.plus_nanos(wait_nanos)));
     assert!(reader.expire(), "nothing came since");
+}
+
+#[test]
+fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
+    let mut reader = Reader::new();
+    (0..60).for_each(|_| reader.send());
+    reader.event(SelectiveEvent::Executed { next: Reader::psn(60) });
+    (0..40).for_each(|_| reader.send());
+    let on_no_room = |reader: &mut Reader, next: u32, trigger: u32| {
+        let trigger = Reader::psn(trigger);
+        let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: true, trigger };
+        let next = Reader::psn(next);
+        reader.event(SelectiveEvent::Sack { next, header, bitmap: &1u32.to_be_bytes() });
+        reader.requester.loss_timer.in_flight_pkts_max
+    };
+    assert_eq!(on_no_room(&mut reader, 60, 62), 60 / 3);
+    for (next, trigger) in [(60, 63), (79, 81)] {
+        assert_eq!(on_no_room(&mut reader, next, trigger), 60 / 3, "PSNs of the same window");
+    }
+    reader.event(SelectiveEvent::Executed { next: Reader::psn(100) });
+    (0..40).for_each(|_| reader.send());
+    assert_eq!(on_no_room(&mut reader, 101, 103), 17, "a rise by an eighth, then three quarters");
 }

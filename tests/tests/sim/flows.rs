@@ -1,0 +1,216 @@
+//! Many queue pairs of one device that lose packets at the same time: each needs its share of the reorder buffer.
+
+use lab::rng::SplitMix;
+use lab::world::{EndAttr, QpEnds, QpSizes, World, WorldConfig};
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
+use roce::congestion::CongestionScheme;
+use roce::engine::limits::REORDER_BYTES;
+use roce::id::{LKey, RKey};
+use roce::mem::{Access, Memory};
+use roce::qp::{ConnAttr, PathMtu};
+use roce::queue::{SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
+use roce::recovery::RecoveryScheme;
+use roce::start;
+use tests::pair::conn;
+
+const MESSAGE_BYTES: u32 = 65_536;
+const GBIT_PER_SEC: f64 = 40.0;
+/// Packets of 100,000 that each link loses.
+const LOSS: usize = 1_000;
+const FRAMES: u64 = 1_000_000;
+
+#[derive(Clone, Copy)]
+struct Case {
+    flows: usize,
+    path_mtu: PathMtu,
+    /// Propagation one way, in nanoseconds.
+    delay_nanos: u64,
+    reorder_bytes: usize,
+    /// Window of selective repeat, in packets; that of congestion control is a quarter.
+    window_pkts: u32,
+    /// WRITEs in progress of each flow.
+    depth: u64,
+    /// Time measured, after as long a time of warm-up, in nanoseconds.
+    nanos: u64,
+}
+
+struct Flow {
+    ends: [QpEnds; 2],
+    posted: u64,
+    completed: u64,
+    /// Completed before the time measured.
+    warm: u64,
+}
+
+struct Flows {
+    world: World,
+    flows: Vec<Flow>,
+    lkey: LKey,
+    rkey: RKey,
+}
+
+impl Flows {
+    fn new(case: Case) -> Flows {
+        let link = LinkConfig {
+            rate_bits_per_sec: (GBIT_PER_SEC * 1e9) as u64,
+            propagation_nanos: case.delay_nanos,
+            queue_bytes_max: 1 << 28,
+        };
+        let congestion = CongestionScheme::Window { window_pkts: case.window_pkts / 4 };
+        let config = WorldConfig {
+            hosts: 2,
+            link,
+            mtu_bytes: 4200,
+            poll_gap_nanos: 200,
+            congestion,
+            seed: 1,
+            reorder_bytes: case.reorder_bytes,
+        };
+        let mut world = World::new(&config);
+        let [(lkey, _), (_, rkey)] = [0, 1].map(|host| {
+            let memory = Memory::alloc(MESSAGE_BYTES as usize);
+            world.hosts[host].register(&memory, 0, Access::ALL)
+        });
+        let cqes = [2 * case.depth as u32, 1];
+        let sizes = QpSizes { sends: case.depth as u32, recvs: 1, cqes, sges: 1, inline_bytes: 0 };
+        let conn = ConnAttr {
+            path_mtu: case.path_mtu,
+            congestion: Some(congestion),
+            timeout: 14,
+            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: case.window_pkts },
+            ..conn()
+        };
+        let connect = |_| {
+            let ends = [0, 1].map(|host| world.hosts[host].create_qp(&sizes));
+            let end = |host: usize| EndAttr { host, qpn: ends[host].qpn, first_psn: start::psn(7), conn };
+            world.connect(false, [end(0), end(1)]);
+            Flow { ends, posted: 0, completed: 0, warm: 0 }
+        };
+        let flows = (0..case.flows).map(connect).collect();
+        world.settle();
+        Flows { world, flows, lkey, rkey }
+    }
+
+    /// Loses `loss` of 100,000 packets on both links from now on.
+    fn lose(&mut self, loss: usize) {
+        let mut rng = SplitMix::new(1 + self.flows.len() as u64);
+        let mut entries = Vec::new();
+        for link in [0, 1].map(LinkId) {
+            let lost = (0..FRAMES).filter(|_| rng.up_to(99_999) < loss);
+            entries.extend(lost.map(|frame| TapeEntry { link, frame, impairment: Impairment::Drop }));
+        }
+        self.world.network.borrow_mut().set_tape(&Tape(entries));
+    }
+
+    /// Takes completions, and posts WRITEs up to `depth` of each flow.
+    fn post(&mut self, depth: u64) {
+        for flow in &mut self.flows {
+            while let Some(done) = flow.ends[0].send_cq.pop() {
+                assert_eq!(done.status, WcStatus::Success);
+                flow.completed += 1;
+            }
+            while flow.posted - flow.completed < depth {
+                let sges = [Sge { addr: 0, len_bytes: MESSAGE_BYTES, lkey: self.lkey }];
+                let request = SendRequest {
+                    wr_id: flow.posted,
+                    op: SendOp::Write { remote_addr: 0, rkey: self.rkey },
+                    flags: SendFlags { signaled: true, ..SendFlags::default() },
+                    data: SendData::Sges(&sges),
+                };
+                flow.ends[0].send.post(&request).expect("there is room");
+                flow.posted += 1;
+                self.world.hosts[0].kick();
+            }
+        }
+    }
+}
+
+/// Returns the payload of completed messages per second of each flow, in Gbit/s.
+fn run(case: Case, loss: usize) -> Vec<f64> {
+    let mut all = Flows::new(case);
+    all.lose(loss);
+    let start_nanos = all.world.now_nanos();
+    for end_nanos in [start_nanos + case.nanos, start_nanos + 2 * case.nanos] {
+        all.flows.iter_mut().for_each(|flow| flow.warm = flow.completed);
+        while all.world.now_nanos() < end_nanos {
+            all.post(case.depth);
+            all.world.step(None);
+        }
+    }
+    for h in 0..2 {
+        let c = all.world.hosts[h].engine.counters();
+        println!(
+            "host {h}: {:?} buffered {}",
+            c.iter().filter(|(_, n)| *n > 0).collect::<Vec<_>>(),
+            all.world.hosts[h].engine.buffered_bytes()
+        );
+    }
+    let gbit = |flow: &Flow| {
+        (flow.completed - flow.warm) as f64 * f64::from(MESSAGE_BYTES) * 8.0 / case.nanos as f64
+    };
+    all.flows.iter().map(gbit).collect()
+}
+
+/// Jain's fairness index: 1 if all flows are equally fast, 1/n if one of n has all.
+fn jain(rates: &[f64]) -> f64 {
+    let (sum, squares) =
+        rates.iter().fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
+    sum * sum / (rates.len() as f64 * squares)
+}
+
+const MS: u64 = 1_000_000;
+
+/// A case with work requests for a window of packets, and a reorder buffer of the default size.
+fn case(flows: usize, path_mtu: PathMtu, delay_nanos: u64, window_pkts: u32, nanos: u64) -> Case {
+    let depth = u64::from(window_pkts * path_mtu.bytes() / MESSAGE_BYTES).max(16);
+    Case { flows, path_mtu, delay_nanos, reorder_bytes: REORDER_BYTES, window_pkts, depth, nanos }
+}
+
+/// Prints the goodput of each case at a loss of 1 %. Fails if less is kept of that without loss than `kept_min`, or if a
+/// flow has less than a tenth of the fair share.
+fn check(cases: &[Case], kept_min: f64, jain_min: f64) {
+    let mut wrong = Vec::new();
+    for case in cases {
+        let [clean, lossy] = [0, LOSS].map(|loss| run(*case, loss));
+        let (all, clean) = (lossy.iter().sum::<f64>(), clean.iter().sum::<f64>());
+        let kept = all / (clean * (1.0 - LOSS as f64 / 100_000.0));
+        let least = lossy.iter().copied().fold(f64::MAX, f64::min) * case.flows as f64 / all;
+        let row = format!(
+            "{} flows, {} us one way, reorder buffer of {} KiB, 1 % loss: {all:.1} of {clean:.1} Gbit/s, {kept:.3} kept, \
+             Jain {:.3}, smallest share {least:.2} of the fair one",
+            case.flows,
+            case.delay_nanos / 1000,
+            case.reorder_bytes >> 10,
+            jain(&lossy)
+        );
+        println!("{row}");
+        if kept < kept_min || least < 0.1 || jain(&lossy) < jain_min {
+            wrong.push(row);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn many_flows_keep_their_goodput() {
+    let cases = [
+        case(1, PathMtu::Mtu1024, 4_000, 1024, 2 * MS),
+        case(16, PathMtu::Mtu1024, 4_000, 1024, 5 * MS),
+        case(64, PathMtu::Mtu1024, 4_000, 1024, 60 * MS),
+        case(4, PathMtu::Mtu4096, 1_000_000, 4096, 20 * MS),
+        case(64, PathMtu::Mtu4096, 1_000_000, 256, 20 * MS),
+    ];
+    check(&cases, 0.95, 0.95);
+}
+
+/// Each flow gets less room than its window: the responder drops out-of-order packets, and the requester reduces the
+/// PSNs that it sends above una.
+#[test]
+fn a_flow_without_room_is_slowed_and_not_starved() {
+    let small = |case: Case| Case { reorder_bytes: case.reorder_bytes / 8, ..case };
+    let cases = [
+        small(case(64, PathMtu::Mtu1024, 4_000, 1024, 60 * MS)),
+        small(case(4, PathMtu::Mtu4096, 1_000_000, 4096, 40 * MS)),
+    ];
+    check(&cases, 0.2, 0.0);
+}
