@@ -53,6 +53,7 @@ impl OutOfOrderSet {
     }
 
     /// Removes the `span` PSNs from `expected` on, whose packets were executed or dropped.
+    #[inline]
     pub(crate) fn advance(&mut self, expected: Psn, span: u32) {
         self.buffered.remove_range(expected, span);
     }

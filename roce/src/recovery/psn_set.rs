@@ -94,6 +94,8 @@ impl PsnSet {
         }
     }
 
+    // Not inlined, because `remove_range` could not be inlined with it.
+    #[inline(never)]
     fn remove_words(&mut self, first: Psn, count: u32) {
         let count = count.min(self.capacity());
         let mut done = 0;

@@ -22,8 +22,4 @@ mod placing_tests;
 #[cfg(test)]
 mod read_queue_tests;
 #[cfg(test)]
-mod responder_ack_tests;
-#[cfg(test)]
-mod responder_tests;
-#[cfg(test)]
 mod selective_tests;

@@ -13,11 +13,11 @@
 //!   /2 /p1   poll with a budget of two packets; with one transmit buffer
 //! ```
 
-use super::harness::{
-    ALL, Bench, GBN, IMPROVED, MTU_BYTES, Pkt, SELECTIVE, UNKNOWN, VA, counted, index_of, psn,
-};
 use crate::psn::Psn;
 use crate::qp::Placement;
+use crate::qp::rc::harness::{
+    ALL, Bench, GBN, IMPROVED, MTU_BYTES, Pkt, SELECTIVE, UNKNOWN, VA, counted, index_of, psn,
+};
 use crate::recovery::RecoveryScheme;
 use crate::wire::Opcode;
 

@@ -1,14 +1,14 @@
 //! Table tests of the responder's checks of a request (IBA 9.7.4.1): order and length of the packets of a message,
 //! access rights, memory and receives.
 
-use super::harness::{
-    ALL, Bench, FIRST_PSN, GBN, IMPROVED, LOCAL_READ, MTU_BYTES, OTHER_PD, Pkt, READABLE, REGION_BYTES,
-    SELECTIVE, UNKNOWN, VA, WRITABLE, counted,
-};
-use super::responder::ResponderAction;
+use super::ResponderAction;
 use crate::id::RKey;
 use crate::mem::Access;
 use crate::qp::Placement;
+use crate::qp::rc::harness::{
+    ALL, Bench, FIRST_PSN, GBN, IMPROVED, LOCAL_READ, MTU_BYTES, OTHER_PD, Pkt, READABLE, REGION_BYTES,
+    SELECTIVE, UNKNOWN, VA, WRITABLE, counted,
+};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::queue::{WcOpcode, WcStatus};
 use crate::recovery::RecoveryScheme;

@@ -1,6 +1,11 @@
 //! Test of the last PSN that a responder acknowledges, beside the READs that it remembers.
 
-use super::*;
+use super::{Responder, ResponderConfig};
+use crate::id::{Msn, RKey};
+use crate::psn::Psn;
+use crate::qp::ConnAttr;
+use crate::qp::rc::read_queue::ReadRequest;
+use crate::wire::Reth;
 
 /// The only READ stays in the history until `forget_stale` removes it, because no later READ displaces it.
 #[test]
@@ -12,9 +17,17 @@ fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() 
     let reth = Reth { va: 0, rkey: RKey(1), len_bytes: mtu_bytes };
     responder.reads.push(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
     responder.accept(1);
-    assert_eq!(responder.last_acknowledged(), first.minus(1), "its response acknowledges the READ");
+    assert_eq!(
+        responder.transmitter().last_acknowledged(),
+        first.minus(1),
+        "its response acknowledges the READ"
+    );
     for quarter in 1..=4 {
         responder.accept(Psn::COUNT / 4);
-        assert_eq!(responder.last_acknowledged(), first.plus(quarter * (Psn::COUNT / 4)), "{quarter}");
+        assert_eq!(
+            responder.transmitter().last_acknowledged(),
+            first.plus(quarter * (Psn::COUNT / 4)),
+            "{quarter}"
+        );
     }
 }

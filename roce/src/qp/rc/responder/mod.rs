@@ -1,0 +1,260 @@
+//! The responder: receives and executes requests, and sends ACKs, NAKs and READ responses (IBA 9.7.4, 9.7.5).
+//!
+//! Each stage of a request consumes a value that only the stage before it can make:
+//!
+//! ```text
+//!   order              checks                       execute        ack            transmit
+//!   Packet --on_packet--> Sequenced --> Authorized --> executed --> response due --> ACK, NAK, SACK, responses
+//!             |               |
+//!             |               '- refused: NAK invalid request, remote access, RNR ..
+//!             '- duplicate: ACK, or retransmit READ responses
+//!             '- out of order: buffered or placed; NAK PSN sequence error, or SACK
+//! ```
+
+mod ack;
+mod checks;
+mod context;
+mod execute;
+mod message;
+mod order;
+mod transmit;
+
+#[cfg(test)]
+mod ack_tests;
+#[cfg(test)]
+mod checks_tests;
+#[cfg(test)]
+mod history_tests;
+
+use super::placing::Request;
+use super::read_queue::{NotQueued, ReadQueue};
+use super::requester::{TxContext, TxOutcome};
+use crate::congestion::Congestion;
+use crate::port::Port;
+use crate::psn::Psn;
+use crate::queue::{Cqe, WcOpcode, WcStatus};
+use crate::recovery::Verdict;
+use crate::wire::{NakCode, Operation, Packet};
+
+pub(crate) use context::{OutOfOrder, ResponderAction, ResponderConfig, RxContext};
+
+use ack::{AckPolicy, Due};
+use checks::{Checks, Refusal, sequence};
+use execute::Execution;
+use order::{Disposition, Order};
+use transmit::Transmitter;
+
+/// Maximum number of duplicate READs, or of parts of READs, queued under selective repeat.
+pub(crate) const DUPLICATE_READS_MAX: usize = 512;
+
+#[derive(Debug)]
+pub(crate) struct Responder {
+    order: Order,
+    execution: Execution,
+    reads: ReadQueue,
+    acks: AckPolicy,
+}
+
+impl Responder {
+    /// Creates a responder that has received nothing.
+    pub(crate) fn new(config: ResponderConfig) -> Self {
+        let order = Order::new(&config);
+        let duplicates_max = order.is_selective().then_some(DUPLICATE_READS_MAX);
+        Responder {
+            order,
+            execution: Execution::new(config.mtu_bytes),
+            reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
+            acks: AckPolicy::new(config.first_psn),
+        }
+    }
+
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.order.expected()
+    }
+
+    /// Returns whether an ACK, NAK, SACK or READ response is to be sent.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.acks.due() != Due::Nothing || !self.reads.is_empty()
+    }
+
+    /// Returns whether the packet with the expected PSN is buffered or placed.
+    #[inline]
+    pub(crate) fn has_buffered_next(&self) -> bool {
+        self.order.has_next()
+    }
+
+    /// Returns whether the payload of the expected PSN is placed.
+    pub(crate) fn has_placed(&self) -> bool {
+        self.order.has_placed()
+    }
+
+    /// Processes a request whose addresses, P_Key and ICRC were checked.
+    #[inline(always)]
+    pub(crate) fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
+        match self.order.on_packet(packet.bth.psn) {
+            Verdict::InOrder => self.on_expected(packet, rx),
+            Verdict::Duplicate => self.on_duplicate(packet, rx),
+            Verdict::OutOfOrder { first } => ResponderAction::OutOfOrder { first },
+        }
+    }
+
+    /// Checks and executes a request with the expected PSN.
+    #[inline]
+    fn on_expected<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> ResponderAction {
+        let memory = rx.memory;
+        let partial = self.execution.partial();
+        let checks = Checks { partial, reads: &self.reads, is_selective: self.order.is_selective() };
+        let authorized = sequence(request, partial, self.execution.mtu_bytes())
+            .and_then(|request| checks.authorize(request, rx, memory));
+        // `authorized` is passed by reference, because a move would load at once fields stored one by one, and stall.
+        let executed = match &authorized {
+            Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
+            Err(refusal) => Err(*refusal),
+        };
+        match executed {
+            Ok(span) => {
+                self.accept(span);
+                self.acks.on_executed(request, &self.order)
+            }
+            Err(refusal) => self.refuse(refusal, rx),
+        }
+    }
+
+    /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
+    pub(crate) fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+        while self.has_placed() {
+            let middles = self.order.middles(self.execution.partial());
+            let action = match (middles, self.order.placed()) {
+                (0, Some(placed)) => self.on_expected(&placed, rx),
+                // A placed MIDDLE without a message in progress, or of a SEND in a WRITE, or of a WRITE in a SEND.
+                (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
+                (packets, _) => self.on_middles(packets, rx),
+            };
+            if let fatal @ ResponderAction::Fatal(_) = action {
+                return fatal;
+            }
+        }
+        ResponderAction::Answer
+    }
+
+    /// Executes `packets` placed MIDDLEs of the message in progress.
+    fn on_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> ResponderAction {
+        let last = self.order.expected().plus(packets - 1);
+        if let Err(refusal) = self.execution.execute_middles(packets, rx) {
+            return self.refuse(refusal, rx);
+        }
+        self.accept(packets);
+        self.acks.on_middles_executed(last, &self.order)
+    }
+
+    /// Advances the expected PSN by `span`: by 1 for each packet executed, for a READ by its number of responses.
+    #[inline]
+    fn accept(&mut self, span: u32) {
+        if self.order.accept(span) {
+            self.acks.on_missing_executed();
+        }
+    }
+
+    fn refuse(&mut self, refusal: Refusal, rx: &mut RxContext<'_>) -> ResponderAction {
+        self.order.pass(1);
+        let code = match refusal {
+            Refusal::Drop => return ResponderAction::Nothing,
+            Refusal::NotReady => {
+                rx.counters.out_of_buffer += 1;
+                self.order.on_not_ready();
+                self.acks.on_not_ready(rx.min_rnr_timer);
+                return ResponderAction::Answer;
+            }
+            Refusal::Nak(code) => code,
+            Refusal::NakAndFailReceive(code, status) => {
+                rx.counters.local_protection_err += u64::from(status == WcStatus::LocProtErr);
+                if let Some(wqe) = rx.rq.release_oldest() {
+                    let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Recv, rx.qpn);
+                    rx.cqs.write(rx.cq, Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn }, false);
+                }
+                code
+            }
+        };
+        match code {
+            NakCode::RemoteAccessError => rx.counters.resp_remote_access_errors += 1,
+            NakCode::RemoteOperationalError => rx.counters.resp_remote_operation_errors += 1,
+            _ => rx.counters.resp_invalid_request += 1,
+        }
+        self.acks.on_refused(code);
+        ResponderAction::Fatal(code)
+    }
+
+    /// Processes a duplicate request (IBA 9.7.5.1.3): makes an ACK or SACK due, or queues READ responses to retransmit.
+    fn on_duplicate(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
+        rx.counters.duplicate_request += 1;
+        if packet.info.operation != Operation::ReadRequest {
+            self.acks.on_duplicate(packet.bth.psn, self.order.is_selective());
+            return ResponderAction::Answer;
+        }
+        let asked = packet.reth().ok_or(NotQueued::NotRemembered);
+        let refused = match asked.and_then(|reth| self.reads.on_duplicate(packet.bth.psn, &reth, rx.now)) {
+            Ok(()) => return ResponderAction::Answer,
+            Err(NotQueued::NotRemembered) => &mut rx.counters.duplicate_read_dropped,
+            Err(NotQueued::TooOften) => &mut rx.counters.duplicate_read_limited,
+            Err(NotQueued::NoRoom | NotQueued::OverLimit) => &mut rx.counters.read_deferred,
+        };
+        *refused += 1;
+        ResponderAction::Nothing
+    }
+
+    /// Places an out-of-order packet, or has its frame buffered if there is room, and makes a NAK or SACK due.
+    #[cold]
+    pub(crate) fn on_out_of_order(
+        &mut self,
+        packet: &Packet<'_>,
+        found: OutOfOrder,
+        rx: &mut RxContext<'_>,
+    ) -> ResponderAction {
+        rx.counters.out_of_seq_request += 1;
+        let disposition = self.order.on_out_of_order(packet, found.has_room, &self.execution, rx);
+        rx.counters.reorder_no_room += u64::from(disposition == Disposition::NoRoom);
+        let request = (packet.bth.psn, packet.bth.ack_req);
+        self.acks.on_out_of_order(request, found.first, disposition, &self.order, rx.counters)
+    }
+
+    /// Returns whether the out-of-order `packet` has the content placed at its PSN; `None` if none is placed there.
+    pub(crate) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
+        self.order.is_same_as_placed(packet)
+    }
+
+    /// Records that the frame of `psn` was dropped from the reorder buffer, because the buffer had no room for another.
+    pub(crate) fn discard_for_room(&mut self, psn: Psn) {
+        self.acks.on_no_room();
+        self.order.discard(psn);
+    }
+
+    /// Records that the frame of `psn` was dropped from the reorder buffer.
+    pub(crate) fn discard(&mut self, psn: Psn) {
+        self.order.discard(psn);
+    }
+
+    /// If placement is relaxed, drops all out-of-order packets. Returns whether placement is relaxed.
+    pub(crate) fn discard_out_of_order(&mut self) -> bool {
+        self.order.discard_all()
+    }
+
+    /// Sends, in this order, the SACK that is due, READ responses as `congestion` permits, and the ACK or NAK that is
+    /// due, until the budget is used up or the port is full.
+    pub(crate) fn transmit<P: Port>(
+        &mut self,
+        congestion: &mut Congestion,
+        tx: &mut TxContext<'_, P>,
+    ) -> TxOutcome {
+        self.transmitter().transmit(congestion, tx)
+    }
+
+    #[inline]
+    fn transmitter(&mut self) -> Transmitter<'_> {
+        Transmitter {
+            order: &self.order,
+            execution: &self.execution,
+            reads: &mut self.reads,
+            acks: &mut self.acks,
+        }
+    }
+}

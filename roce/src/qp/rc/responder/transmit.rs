@@ -1,0 +1,181 @@
+//! Transmission of the responses of a responder.
+
+use super::ack::{AckPolicy, Due};
+use super::execute::Execution;
+use super::order::Order;
+use crate::congestion::Congestion;
+use crate::mem::Access;
+use crate::port::Port;
+use crate::psn::Psn;
+use crate::qp::rc::emit::{PacketBuilder, PortFull};
+use crate::qp::rc::read_queue::{ReadQueue, ReadRequest};
+use crate::qp::rc::requester::{TxContext, TxOutcome};
+use crate::qp::rc::segment::response_segment;
+use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
+
+/// The parts of a responder that its responses are made from.
+pub(super) struct Transmitter<'a> {
+    pub order: &'a Order,
+    pub execution: &'a Execution,
+    pub reads: &'a mut ReadQueue,
+    pub acks: &'a mut AckPolicy,
+}
+
+impl Transmitter<'_> {
+    /// Sends, in this order, the SACK that is due, READ responses as `congestion` permits, and the ACK or NAK that is
+    /// due, until the budget is used up or the port is full.
+    #[inline]
+    pub(super) fn transmit<P: Port>(
+        &mut self,
+        congestion: &mut Congestion,
+        tx: &mut TxContext<'_, P>,
+    ) -> TxOutcome {
+        if let Some((trigger, duplicate, no_room)) = self.acks.sack()
+            && *tx.budget > 0
+        {
+            // A SACK precedes READ responses, because the peer retransmits a lost request only after the SACK.
+            let header = SackEth { version: SackEth::VERSION, duplicate, no_room, trigger };
+            if self.send_sack(header, tx).is_err() {
+                return TxOutcome::TxRingFull;
+            }
+            self.acks.on_sack_sent();
+        }
+        while let Some(waiting) = self.reads.front() {
+            if *tx.budget == 0 {
+                return TxOutcome::MoreToSend;
+            }
+            if !congestion.permit(tx.now, 0) {
+                return TxOutcome::Paced;
+            }
+            let index = waiting.sent;
+            match self.send_response(&waiting.request, index, congestion, tx) {
+                Ok(true) => self.reads.on_sent(),
+                Ok(false) => {
+                    // The memory region was deregistered since the READ, so the remaining responses cannot be sent.
+                    let nak = Syndrome::Nak(NakCode::RemoteAccessError);
+                    if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
+                        return TxOutcome::TxRingFull;
+                    }
+                    tx.counters.resp_remote_access_errors += 1;
+                    self.reads.clear();
+                    self.acks.clear();
+                    return TxOutcome::MrInvalidated;
+                }
+                Err(PortFull) => return TxOutcome::TxRingFull,
+            }
+        }
+        self.transmit_due(tx)
+    }
+
+    /// Sends the ACK or NAK that is due.
+    #[inline]
+    fn transmit_due<P: Port>(&mut self, tx: &mut TxContext<'_, P>) -> TxOutcome {
+        let expected = self.order.expected();
+        let (psn, syndrome) = match self.acks.due() {
+            Due::Nothing => return TxOutcome::Done,
+            Due::Ack if self.acks.delays_ack(expected) => return TxOutcome::AckDelayed,
+            Due::Ack => (self.last_acknowledged(), Syndrome::ACK),
+            Due::Refusal(syndrome) => (expected, syndrome),
+            Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent for lack of budget
+        };
+        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window: sends that ACK first.
+        let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
+        if is_sequence_error && self.order.buffers() && self.acks.last_acked_psn() != psn {
+            if *tx.budget == 0 {
+                return TxOutcome::MoreToSend;
+            }
+            let last = self.last_acknowledged();
+            if self.send_acknowledge(last, Syndrome::ACK, tx).is_err() {
+                return TxOutcome::TxRingFull;
+            }
+        }
+        if *tx.budget == 0 {
+            return TxOutcome::MoreToSend;
+        }
+        if self.send_acknowledge(psn, syndrome, tx).is_err() {
+            return TxOutcome::TxRingFull;
+        }
+        self.acks.clear();
+        TxOutcome::Done
+    }
+
+    /// Returns the PSN of an ACK: the last one below the expected PSN that belongs to no READ, because a READ is
+    /// acknowledged by its responses. Linux's rxe ends a connection if an ACK has a PSN of a READ.
+    #[inline]
+    pub(super) fn last_acknowledged(&mut self) -> Psn {
+        let last = self.order.expected().minus(1);
+        // Called at least once in each half of the PSN circle: no message is longer, and each ends with an ACK.
+        self.reads.forget_stale(last);
+        self.reads.last_before(last)
+    }
+
+    #[inline]
+    fn send_acknowledge<P: Port>(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        tx: &mut TxContext<'_, P>,
+    ) -> Result<(), PortFull> {
+        let spec = tx.builder.packet(Opcode::RC_ACKNOWLEDGE, psn, 0);
+        let aeth = Aeth { syndrome, msn: self.execution.msn() };
+        tx.builder.emit(tx.port, &spec, |parts| {
+            let _ = parts.set_aeth(aeth);
+        })?;
+        self.acks.on_sent(self.order.expected());
+        *tx.budget -= 1;
+        tx.counters.sent_pkts += 1;
+        Ok(())
+    }
+
+    /// Sends a SACK: the expected PSN, and a bitmap of the out-of-order PSNs above it.
+    #[cold]
+    fn send_sack<P: Port>(&self, header: SackEth, tx: &mut TxContext<'_, P>) -> Result<(), PortFull> {
+        let Some(words) = self.order.bitmap() else { return Ok(()) };
+        let mut spec = tx.builder.packet(Opcode::RC_SELECTIVE_ACKNOWLEDGE, self.order.expected(), 0);
+        spec.payload_len = 4 * words.len();
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.execution.msn() };
+        tx.builder.emit(tx.port, &spec, |parts| {
+            // The opcode has an AETH and a SackETH, so both are written.
+            let _ = parts.set_aeth(aeth);
+            let _ = parts.set_sacketh(header);
+            for (room, word) in parts.payload.chunks_exact_mut(4).zip(words) {
+                room.copy_from_slice(&word.to_be_bytes());
+            }
+        })?;
+        *tx.budget -= 1;
+        tx.counters.sent_pkts += 1;
+        tx.counters.sacks_sent += 1;
+        Ok(())
+    }
+
+    /// Sends response `index` of `read`. Returns `Ok(false)` if the memory region may no longer be read.
+    #[inline]
+    fn send_response<P: Port>(
+        &self,
+        read: &ReadRequest,
+        index: u32,
+        congestion: &mut Congestion,
+        tx: &mut TxContext<'_, P>,
+    ) -> Result<bool, PortFull> {
+        let mtu_bytes = self.execution.mtu_bytes();
+        let (opcode, len) = response_segment(read.reth.len_bytes, 0, index, mtu_bytes);
+        let va = read.reth.va.wrapping_add(u64::from(index * mtu_bytes));
+        let opened = tx.memory.open_remote(tx.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
+        let Ok(span) = opened else { return Ok(false) };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
+        let path: &mut PacketBuilder = tx.builder;
+        let spec = path.packet(opcode, read.first.plus(index), len);
+        path.emit(tx.port, &spec, |parts| {
+            // MIDDLE responses have no AETH, so for them none is written.
+            let _ = parts.set_aeth(aeth);
+            span.copy_to(parts.payload);
+        })?;
+        *tx.budget -= 1;
+        tx.counters.sent_pkts += 1;
+        tx.counters.sent_bytes += u64::from(len);
+        if !congestion.is_window() {
+            congestion.on_sent(tx.now, tx.builder.frame_bytes(opcode, len));
+        }
+        Ok(true)
+    }
+}
