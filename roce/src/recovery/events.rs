@@ -19,6 +19,14 @@ pub(crate) enum AckEvent {
         /// The first PSN to retransmit, and new una.
         next: Psn,
     },
+    /// The READ response `psn` was received and placed, while responses with lower PSNs are missing: an implied NAK of
+    /// these.
+    Received {
+        /// PSN of the first missing READ response, and new una.
+        next: Psn,
+        /// PSN of the response.
+        psn: Psn,
+    },
 }
 
 /// Transmission of a request that a response answers, after a probe of that request.
@@ -37,7 +45,7 @@ pub(crate) enum Answers {
 pub(crate) struct AckResult {
     /// Number of PSNs by which una advanced.
     pub newly_acked_pkts: u32,
-    /// Whether the PSN to send next was moved back to una, so that all packets from una on are retransmitted.
+    /// Whether the PSN to send next was moved back to una: packets from una on are retransmitted.
     pub lost: bool,
 }
 

@@ -5,28 +5,51 @@
 //!   acked      |  in flight         |  to retransmit     |  never sent
 //!   -----------|--------------------|--------------------|-------------> PSN
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
+//!
+//!   READ responses above missing ones are kept:
+//!             una                           lost_end               max_sent
+//!              | lost | received | lost | received |  in flight        |
+//!              next .................... --> then next = max_sent
 //! ```
 
 use super::events::{AckEvent, AckResult, Verdict};
+use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
+/// Number of PSNs from una on within which READ responses above a missing one are kept.
+const RECEIVED_PKTS_MAX: u32 = 4096;
+
 /// State of a requester under go-back-N.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
+    /// READ responses received above `una`, which is then a missing READ response.
+    received: PsnSet,
+    /// The packets below this PSN are lost, unless received; those from there on are in flight. Without effect if `next`
+    /// is `max_sent`.
+    lost_end: Psn,
     /// All PSNs from `una` to below this one were sent more than once; none, if it is not above `una`.
     retransmitted_end: Psn,
-    /// Whether a NAK or implied NAK moved `next` back to `una`, and neither a timeout nor an advance of `una` followed.
-    /// If so, further NAKs have no effect, because after a lost READ response each later response is an implied NAK.
+    /// Whether a NAK or implied NAK moved `next` back to `una`, and neither a timeout nor an advance of `una` followed;
+    /// with READ responses received, an advance to `lost_end`. If so, further NAKs have no effect, because after a
+    /// lost READ response each later response is an implied NAK.
     has_gone_back: bool,
 }
 
 impl GoBackN {
     /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
     pub(crate) fn new(first: Psn) -> Self {
-        GoBackN { una: first, next: first, max_sent: first, retransmitted_end: first, has_gone_back: false }
+        GoBackN {
+            una: first,
+            next: first,
+            max_sent: first,
+            received: PsnSet::new(RECEIVED_PKTS_MAX),
+            lost_end: first,
+            retransmitted_end: first,
+            has_gone_back: false,
+        }
     }
 
     /// Returns the PSN to send next.
@@ -70,21 +93,76 @@ impl GoBackN {
     pub(crate) fn on_sent(&mut self, span: u32) {
         let left_pkts = self.sent() - self.unacked();
         self.next = self.next.plus(span);
-        if left_pkts > 0 {
-            self.retransmitted_end = self.next;
-        }
         if span > left_pkts {
             self.max_sent = self.next;
         }
+        if left_pkts > 0 {
+            self.retransmitted_end = self.next;
+            self.skip_received();
+        }
+    }
+
+    /// Moves `next` forward over READ responses received, and from `lost_end` to `max_sent`. After a timeout no PSN is
+    /// passed over, because the response to a PSN received shows that a retransmission below was lost.
+    #[cold]
+    #[inline(never)]
+    fn skip_received(&mut self) {
+        if self.lost_end == self.max_sent {
+            return;
+        }
+        if let Some(left_pkts) = self.lost_end.index_in(self.next, RECEIVED_PKTS_MAX) {
+            self.next = self.received.first_missing(self.next, left_pkts).unwrap_or(self.lost_end);
+        }
+        if self.lost_end.offset_from(self.next).is_none_or(|offset| offset <= 0) {
+            self.next = self.max_sent;
+        }
+    }
+
+    /// Returns the number of responses to request by a READ request for [`GoBackN::next_psn`], of whose READ `rest_pkts`
+    /// PSNs are left: up to the end of the retransmission. The request begins at the first missing response and covers
+    /// those received between others that are missing, because Linux's rxe drops a request below an earlier one.
+    pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
+        self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
+    }
+
+    /// Returns whether any READ response was received above a missing one.
+    #[inline]
+    pub(crate) fn has_received(&self) -> bool {
+        !self.received.is_empty()
+    }
+
+    /// Returns whether the READ response `psn` was received, above a missing one.
+    #[inline]
+    pub(crate) fn is_received(&self, psn: Psn) -> bool {
+        self.has_received()
+            && psn.index_in(self.una, RECEIVED_PKTS_MAX).is_some_and(|index| index > 0)
+            && self.received.contains(psn)
+    }
+
+    /// Returns whether the READ response `psn` may be kept above a missing one.
+    pub(crate) fn may_receive(&self, psn: Psn) -> bool {
+        psn.index_in(self.una, RECEIVED_PKTS_MAX).is_some()
+    }
+
+    /// Returns the highest PSN of the READ responses received above a missing one.
+    pub(crate) fn last_received(&self) -> Option<Psn> {
+        self.received.last_in(self.una, RECEIVED_PKTS_MAX)
+    }
+
+    /// Returns the first PSN from `psn` on that is not received; `psn` is below [`GoBackN::last_received`].
+    pub(crate) fn first_missing(&self, psn: Psn) -> Psn {
+        self.received.first_missing(psn, RECEIVED_PKTS_MAX).unwrap_or(psn)
     }
 
     /// Advances `una` to the `next` of a response; after a loss, moves `next` back to `una`. Ignores a response whose
     /// `next` is not in `una..=max_sent`.
     pub(crate) fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
-        let (AckEvent::Cumulative { next, .. } | AckEvent::Lost { next }) = event;
+        let (AckEvent::Cumulative { next, .. } | AckEvent::Lost { next } | AckEvent::Received { next, .. }) =
+            event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
             return AckResult { newly_acked_pkts: 0, lost: false };
         };
+        let had_gone_back = self.has_gone_back;
         if newly_acked_pkts > 0 {
             if newly_acked_pkts > self.unacked() {
                 self.next = next;
@@ -92,12 +170,34 @@ impl GoBackN {
             self.una = next;
             self.has_gone_back = false;
         }
-        let lost = matches!(event, AckEvent::Lost { .. }) && !self.has_gone_back && self.unacked() > 0;
+        if self.has_received() || matches!(event, AckEvent::Received { .. }) {
+            self.update_received(event, newly_acked_pkts, had_gone_back);
+        }
+        let is_shown = self.has_received() || matches!(event, AckEvent::Lost { .. });
+        let lost = is_shown && !self.has_gone_back && self.unacked() > 0;
         if lost {
             self.next = self.una;
             self.has_gone_back = true;
+            self.lost_end = self.last_received().unwrap_or(self.max_sent);
+        } else if newly_acked_pkts > 0 && self.is_retransmission() {
+            self.skip_received();
         }
         AckResult { newly_acked_pkts, lost }
+    }
+
+    /// Updates the READ responses received, after `una` advanced by `newly_acked_pkts`.
+    #[cold]
+    #[inline(never)]
+    fn update_received(&mut self, event: AckEvent, newly_acked_pkts: u32, had_gone_back: bool) {
+        self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
+        // Below `lost_end` the missing READ responses are requested already.
+        self.has_gone_back = had_gone_back
+            && (newly_acked_pkts == 0
+                || self.has_received()
+                    && self.lost_end.offset_from(self.una).is_some_and(|offset| offset > 0));
+        if let AckEvent::Received { psn, .. } = event {
+            self.received.insert(psn);
+        }
     }
 
     /// Moves `next` forward to `max_sent`, because an ACK showed that the packets in flight at a timeout were not lost.
@@ -108,6 +208,7 @@ impl GoBackN {
     /// Moves `next` back to `una` after a timeout. The next NAK or implied NAK may move it back, too.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
+        self.lost_end = self.max_sent;
         self.has_gone_back = false;
     }
 }
@@ -273,6 +374,66 @@ mod tests {
             (scheme.next_psn(), scheme.is_retransmission(), scheme.unacked()),
             (FIRST.plus(5), false, 2)
         );
+    }
+
+    /// Returns the event of READ response `index`, received while `missing` is missing.
+    fn received(missing: u32, index: u32) -> AckEvent {
+        AckEvent::Received { next: FIRST.plus(missing), psn: FIRST.plus(index) }
+    }
+
+    /// Returns the first PSN and the number of responses of each READ request to retransmit; a READ has `read_pkts`.
+    fn retransmissions(scheme: &mut GoBackN, read_pkts: u32) -> Vec<(u32, u32)> {
+        let mut requests = Vec::new();
+        while scheme.is_retransmission() {
+            let index = scheme.next_psn().distance_from(FIRST);
+            let part_pkts = scheme.read_part(read_pkts - index % read_pkts);
+            requests.push((index, part_pkts));
+            scheme.on_sent(part_pkts);
+        }
+        requests
+    }
+
+    #[test]
+    fn read_responses_above_a_missing_one_are_kept() {
+        let mut scheme = sent(16);
+        let lost = AckResult { newly_acked_pkts: 0, lost: true };
+        assert_eq!(scheme.on_ack_event(received(0, 2)), lost);
+        assert_eq!(retransmissions(&mut scheme, 16), [(0, 2)]);
+        assert!(!scheme.on_ack_event(received(0, 5)).lost, "0 is requested already");
+        assert!(scheme.is_received(FIRST.plus(5)) && !scheme.is_received(FIRST.plus(3)));
+        // 0 and 1 arrive: 3 is missing below 5.
+        assert_eq!(scheme.on_ack_event(acked(3)), AckResult { newly_acked_pkts: 3, lost: true });
+        assert_eq!(retransmissions(&mut scheme, 16), [(3, 2)]);
+        assert_eq!(scheme.on_ack_event(acked(6)), AckResult { newly_acked_pkts: 3, lost: false });
+        assert_eq!((scheme.last_received(), scheme.unacked()), (None, 10));
+    }
+
+    #[test]
+    fn a_retransmission_passes_over_reads_whose_responses_were_received() {
+        let mut scheme = sent(16);
+        assert!(scheme.on_ack_event(received(0, 4)).lost);
+        assert_eq!(retransmissions(&mut scheme, 4), [(0, 4)]);
+        for index in [5, 9] {
+            assert!(!scheme.on_ack_event(received(0, index)).lost);
+        }
+        // The first READ arrives: 6 and 8 are missing below 9; 9 and what is above are not requested.
+        assert!(scheme.on_ack_event(acked(6)).lost);
+        assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 1)]);
+        scheme.on_timeout();
+        assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 4), (12, 4)], "after a timeout, all");
+        assert!(
+            scheme.on_ack_event(received(6, 9)).lost,
+            "a response to the retransmission, above a missing one"
+        );
+        assert!(!scheme.on_ack_event(acked(10)).lost);
+        assert!(!scheme.is_retransmission(), "9 was the last PSN lost");
+    }
+
+    #[test]
+    fn responses_beyond_the_window_are_not_kept() {
+        let scheme = sent(2 * RECEIVED_PKTS_MAX);
+        let kept = [0, RECEIVED_PKTS_MAX - 1, RECEIVED_PKTS_MAX].map(|i| scheme.may_receive(FIRST.plus(i)));
+        assert_eq!(kept, [true, true, false]);
     }
 
     #[test]

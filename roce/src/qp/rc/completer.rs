@@ -14,7 +14,7 @@ use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
-use crate::recovery::{AckEvent, Answers, Recovery, SelectiveEvent};
+use crate::recovery::{AckEvent, Answers, GoBackN, Recovery, SelectiveEvent};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
 /// State of queue pair and device that the completer needs to process a response.
@@ -152,14 +152,25 @@ impl Completer<'_> {
             self.counters.stale_responses += 1;
             return ResponseEvent::Ignored;
         };
-        if let Some(log) = self.recovery.log() {
-            if !log.is_response_missing(psn) {
+        let mut missing = None;
+        match self.recovery {
+            Recovery::SelectiveRepeat(scheme) if !scheme.log().is_response_missing(psn) => {
                 self.counters.stale_responses += 1;
                 return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
             }
-        } else if let Some(read) = self.outstanding.first_read_before(self.una, psn) {
-            self.counters.implied_nak_seq_err += 1;
-            return ResponseEvent::Ack(AckEvent::Lost { next: read });
+            Recovery::SelectiveRepeat(_) => {}
+            Recovery::GoBackN(scheme) if scheme.is_received(psn) => {
+                // After a timeout, it shows that the retransmitted responses below it were lost.
+                self.counters.stale_responses += 1;
+                return ResponseEvent::Ack(AckEvent::Received { next: self.una, psn });
+            }
+            Recovery::GoBackN(scheme) => {
+                missing = self.outstanding.first_read_before(self.una, psn);
+                self.counters.implied_nak_seq_err += u64::from(missing.is_some());
+                if let Some(next) = missing.filter(|_| !scheme.may_receive(psn)) {
+                    return ResponseEvent::Ack(AckEvent::Lost { next });
+                }
+            }
         }
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
@@ -172,16 +183,37 @@ impl Completer<'_> {
             return ResponseEvent::Failed { next: psn, status: WcStatus::LocProtErr };
         }
         self.counters.rcvd_bytes += u64::from(wanted_bytes);
-        if self.recovery.log().is_some() {
+        let Recovery::GoBackN(scheme) = self.recovery else {
             let executed = self.outstanding.request_of(&place).end();
             return ResponseEvent::ReadResponse { psn, executed };
+        };
+        if let Some(next) = missing {
+            return ResponseEvent::Ack(AckEvent::Received { next, psn });
         }
         let answers = match (place.packet + 1 == place.span.packets, packet.info.ends_message()) {
             (true, _) => Answers::Any,
             (false, true) => Answers::Probe,
             (false, false) => Answers::First,
         };
-        ResponseEvent::Ack(AckEvent::Cumulative { next: psn.plus(1), answers })
+        let after = psn.plus(1);
+        let next = if scheme.has_received() { self.first_missing(scheme, after) } else { after };
+        ResponseEvent::Ack(AckEvent::Cumulative { next, answers })
+    }
+
+    /// Returns the first PSN from `from` on that the responses received under go-back-N do not acknowledge: READ
+    /// responses above it may be received, which also acknowledge the messages before their READ.
+    #[cold]
+    fn first_missing(&mut self, scheme: &GoBackN, from: Psn) -> Psn {
+        let Some(last) = scheme.last_received() else { return from };
+        let mut next = from;
+        while last.offset_from(next).is_some_and(|offset| offset >= 0) {
+            match self.outstanding.find(next) {
+                Some(place) if !place.span.is_read => next = place.span.end(),
+                Some(_) if scheme.is_received(next) => next = scheme.first_missing(next),
+                _ => break,
+            }
+        }
+        next
     }
 }
 

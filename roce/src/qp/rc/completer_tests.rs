@@ -84,6 +84,10 @@ impl Bench {
         row.acked.iter().for_each(|index| log.on_response(psn(*index), time));
         let mut scheme = GoBackN::new(psn(row.una));
         scheme.on_sent(sent);
+        for index in row.acked {
+            let kept = AckEvent::Received { next: psn(row.una), psn: psn(*index) };
+            assert_eq!(scheme.on_ack_event(kept).newly_acked_pkts, 0);
+        }
         if row.is_sent_twice {
             scheme.on_timeout();
             scheme.on_sent(sent);
@@ -130,6 +134,8 @@ enum Event {
     Acked(i32),
     /// Go-back-N: all PSNs below this index are acknowledged, and the one of this index was lost.
     Lost(i32),
+    /// Go-back-N: the READ response of the second index is kept, the one of the first is missing.
+    Kept(i32, i32),
     /// Selective repeat: all requests below this index are executed.
     Executed(i32),
     /// Selective repeat: a SACK with this PSN.
@@ -151,6 +157,9 @@ impl Event {
             ResponseEvent::Stale => Event::Stale,
             ResponseEvent::Ack(AckEvent::Cumulative { next, .. }) => Event::Acked(index_of(next)),
             ResponseEvent::Ack(AckEvent::Lost { next }) => Event::Lost(index_of(next)),
+            ResponseEvent::Ack(AckEvent::Received { next, psn }) => {
+                Event::Kept(index_of(next), index_of(psn))
+            }
             ResponseEvent::Selective(SelectiveEvent::Executed { next }) => Event::Executed(index_of(next)),
             ResponseEvent::Selective(SelectiveEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
             ResponseEvent::ReadResponse { psn, executed } => {
@@ -163,14 +172,14 @@ impl Event {
     }
 }
 
-use Event::{Acked, Duplicate, Executed, Failed, Ignored, Lost, Response, Rnr, Sack, Stale};
+use Event::{Acked, Duplicate, Executed, Failed, Ignored, Kept, Lost, Response, Rnr, Sack, Stale};
 
 struct Row {
     name: &'static str,
     /// Clause of the IBA; empty: a choice of this stack, or no clause is known with certainty.
     rule: &'static str,
     una: i32,
-    /// Selective repeat: indices of the READ responses received above una.
+    /// Indices of the READ responses received above una.
     acked: &'static [i32],
     /// All packets from una on were sent twice.
     is_sent_twice: bool,
@@ -328,16 +337,25 @@ const READ_RESPONSES: &[Row] = &[
           selective: Response(2, 4), ..ROW },
     Row { name: "ONLY where a retransmitted READ ends", una: 3, is_sent_twice: true, response: Pkt::new(ONLY, 3, 100), go_back_n: Acked(4),
           selective: Response(3, 4), ..ROW },
-    Row { name: "a response above a gap", rule: "9.7.6", una: 1, response: middle(2), go_back_n: Lost(1),
+    Row { name: "a response above a gap", rule: "9.7.6", una: 1, response: middle(2), go_back_n: Kept(1, 2),
           selective: Response(2, 4),
           counters: [IMPLIED, ""], ..ROW },
     Row { name: "a response of the next READ", rule: "9.7.6", una: 2, response: Pkt::new(ONLY, 7, 8),
-          go_back_n: Lost(2),
+          go_back_n: Kept(2, 7),
           selective: Response(7, 8), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "a response of a READ behind a SEND", una: 0, response: middle(2), go_back_n: Kept(1, 2),
+          selective: Response(2, 4), counters: [IMPLIED, ""], ..ROW },
+    Row { name: "the response below two received", una: 1, acked: &[2, 3], response: first(1), go_back_n: Acked(4),
+          selective: Response(1, 4), ..ROW },
+    Row { name: "the response below one received and one missing", una: 1, acked: &[2], response: first(1),
+          go_back_n: Acked(3), selective: Response(1, 4), ..ROW },
+    Row { name: "the last missing response: messages before a READ received are acknowledged", una: 1,
+          acked: &[2, 3, 7], response: first(1), go_back_n: Acked(8), selective: Response(1, 4), ..ROW },
+    Row { name: "ACK of a message above a missing response", una: 1, acked: &[2, 3], response: ack(4),
+          go_back_n: Lost(1), selective: Executed(5), counters: [IMPLIED, ""], ..ROW },
     Row { name: "a response received before", rule: "9.7.5.1.7", una: 2, response: first(1), counters: STALE, go_back_n: Stale, selective: Stale, ..ROW },
     Row { name: "a response received before, above a gap", una: 1, acked: &[2], response: middle(2),
-          go_back_n: Lost(1), selective: Duplicate(2),
-          counters: [IMPLIED, "stale_responses"], ..ROW },
+          go_back_n: Kept(1, 2), selective: Duplicate(2), counters: STALE, ..ROW },
     Row { name: "a response at the PSN of a SEND", una: 4, response: Pkt::new(ONLY, 4, 1), counters: STALE, ..ROW },
     Row { name: "a response to a PSN never sent", una: 4, response: Pkt::new(ONLY, 8, 8), counters: STALE, ..ROW },
     Row { name: "MIDDLE, a byte short", una: 2, response: Pkt::new(MIDDLE, 2, 255), go_back_n: bad_response(2),
@@ -423,6 +441,7 @@ const PLACED: &[PlacedRow] = &[
     ("MIDDLE", 2, middle(2), &[(255, 0), (256, 0xA5), (511, 0xA5), (512, 0)]),
     ("LAST", 3, last(3, 100), &[(511, 0), (512, 0xA5), (611, 0xA5), (612, 0)]),
     ("ONLY of another READ", 7, Pkt::new(ONLY, 7, 8), &[(0, 0), (4096, 0xA5), (4103, 0xA5), (4104, 0)]),
+    ("above a gap", 1, middle(2), &[(255, 0), (256, 0xA5), (511, 0xA5), (512, 0)]),
     ("of a wrong length", 2, Pkt::new(MIDDLE, 2, 255), &[(256, 0)]),
     ("stale", 4, middle(2), &[(256, 0)]),
 ];

@@ -109,7 +109,8 @@ impl LossTimer {
         &mut self,
         scheme: &mut GoBackN,
         probe: Probe,
-        (newly_acked_pkts, answers): (u32, Answers),
+        AckResult { newly_acked_pkts, lost }: AckResult,
+        answers: Answers,
         now: Instant,
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
@@ -121,7 +122,7 @@ impl LossTimer {
             self.rto.cancel();
         }
         let has_samples = self.rto.min_nanos() > 0;
-        if is_first || (answers == Answers::Any && (!is_alone || !has_samples)) {
+        if !lost && (is_first || (answers == Answers::Any && (!is_alone || !has_samples))) {
             scheme.undo_timeout();
         }
         if answers == Answers::Any && is_alone && scheme.sent() > 0 {
@@ -221,7 +222,7 @@ impl LossTimer {
         let probe = self.end_probe();
         match (recovery as &mut Recovery, event) {
             (Recovery::GoBackN(scheme), AckEvent::Cumulative { answers, .. }) => {
-                self.on_probe_acked(scheme, probe, (newly_acked_pkts, answers), now);
+                self.on_probe_acked(scheme, probe, result, answers, now);
             }
             // The NAK may be that of the probe, so the timed packet is not measured (Karn's algorithm).
             _ if probe != Probe::None => self.rto.cancel(),

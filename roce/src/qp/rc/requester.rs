@@ -248,8 +248,8 @@ impl Requester {
             let is_numbered = self.recovery.log().is_some();
             let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
             let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_numbered);
-            let is_part =
-                part.opcode == Opcode::RC_RDMA_READ_REQUEST && (is_numbered || self.loss_timer.is_probing());
+            let is_part = part.opcode == Opcode::RC_RDMA_READ_REQUEST
+                && (is_numbered || self.recovery.is_retransmission());
             if is_part {
                 let Some(span) = self.read_span(outstanding, psn, place) else { return TxOutcome::Done };
                 part.limit_read(span, mtu_bytes);
@@ -281,7 +281,8 @@ impl Requester {
         let request = outstanding.request_of(&place);
         let span = request.end().distance_from(psn);
         match &self.recovery {
-            Recovery::GoBackN(_) => Some(PROBE_PKTS),
+            Recovery::GoBackN(_) if self.loss_timer.is_probing() => Some(PROBE_PKTS),
+            Recovery::GoBackN(scheme) => Some(scheme.read_part(span)),
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => {
                 Some(scheme.read_part(psn, request))
             }
