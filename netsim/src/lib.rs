@@ -12,8 +12,9 @@
 //!
 //! * [`Frame`]: bytes, and phantom bytes, which have a length but no contents.
 //! * [`topology`]: [`topology::leaf_spine`], [`topology::fat_tree`], [`topology::star`].
-//! * [`SwitchConfig`]: buffer limits, ECN marking ([`Red`]), priority flow control ([`Pfc`]), and [`Forwarding`]:
-//!   learning, or multipath over all shortest paths, per flow or per frame.
+//! * [`SwitchConfig`]: buffer limits, ECN marking ([`Red`]), priority flow control ([`Pfc`]), [`Service`]: frames in
+//!   order of arrival, or input ports in turn, and [`Forwarding`]: learning, or multipath over all shortest paths, per
+//!   flow or per frame.
 //! * [`Tape`]: impairments by frame number, as plain data that a property test can generate and shrink.
 //!   [`Network::set_loss`] drops frames at random.
 //! * [`workload`]: flows of published size distributions, and incasts.
@@ -86,5 +87,5 @@ pub use link::{LinkConfig, LinkCounters, WIRE_OVERHEAD_BYTES};
 pub use network::{Network, Sighting};
 pub use roce::port::impairment::Impairment;
 pub use route::Routes;
-pub use switch::{Forwarding, PAUSE_BYTES, Pfc, Red, SwitchConfig};
+pub use switch::{Forwarding, PAUSE_BYTES, Pfc, Red, Service, SwitchConfig};
 pub use tape::{Tape, TapeEntry};

@@ -102,12 +102,44 @@ pub(crate) struct Queued {
     pub(crate) input: u32,
 }
 
+/// Frames of an output port by input port, served in turn.
+#[derive(Default)]
+struct InputQueues {
+    /// An input link, and its frames.
+    queues: Vec<(u32, VecDeque<Queued>)>,
+    /// Index of the input port to be served next.
+    turn: usize,
+}
+
+impl InputQueues {
+    fn push(&mut self, queued: Queued) {
+        match self.queues.iter_mut().find(|(input, _)| *input == queued.input) {
+            Some((_, queue)) => queue.push_back(queued),
+            None => self.queues.push((queued.input, VecDeque::from([queued]))),
+        }
+    }
+
+    /// Removes the frame to be sent next: the first of the next input port that has any.
+    fn pop(&mut self) -> Option<Queued> {
+        for _ in 0..self.queues.len() {
+            let turn = self.turn % self.queues.len();
+            self.turn = turn + 1;
+            if let Some(queued) = self.queues[turn].1.pop_front() {
+                return Some(queued);
+            }
+        }
+        None
+    }
+}
+
 pub(crate) struct Link {
     pub(crate) config: LinkConfig,
     pub(crate) from: Node,
     pub(crate) to: Node,
-    /// Frames to send. While the wire is busy, the first frame is on the wire.
+    /// Frames to send. While the wire is busy, the first frame is on the wire. With `inputs`, only that frame.
     queue: VecDeque<Queued>,
+    /// Frames to send by input port, if the input ports are served in turn.
+    inputs: Option<InputQueues>,
     pub(crate) queued_bytes: usize,
     pub(crate) busy: bool,
     /// The time at which the last bit of the frame on the wire leaves.
@@ -142,6 +174,7 @@ impl Link {
             from,
             to,
             queue: VecDeque::new(),
+            inputs: None,
             queued_bytes: 0,
             busy: false,
             busy_until_nanos: 0,
@@ -165,6 +198,11 @@ impl Link {
         self.left_on_tape = 0;
     }
 
+    /// Serves the input ports in turn. No frame may be queued yet.
+    pub(crate) fn serve_inputs_in_turn(&mut self) {
+        self.inputs = Some(InputQueues::default());
+    }
+
     #[inline]
     pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
         self.queued_bytes + len_bytes <= self.config.queue_bytes_max
@@ -175,7 +213,10 @@ impl Link {
     pub(crate) fn enqueue(&mut self, queued: Queued) {
         self.queued_bytes += queued.len_bytes as usize;
         self.counters.queue_bytes_peak = self.counters.queue_bytes_peak.max(self.queued_bytes as u64);
-        self.queue.push_back(queued);
+        match &mut self.inputs {
+            Some(inputs) => inputs.push(queued),
+            None => self.queue.push_back(queued),
+        }
     }
 
     /// Starts to send the next frame, unless the wire is busy or paused. Returns the time at which its last bit leaves.
@@ -183,6 +224,9 @@ impl Link {
     pub(crate) fn start_next(&mut self, now_nanos: u64) -> Option<u64> {
         if self.busy || self.paused_since_nanos.is_some() {
             return None;
+        }
+        if let Some(inputs) = &mut self.inputs {
+            self.queue.extend(inputs.pop());
         }
         let len_bytes = self.queue.front()?.len_bytes as usize;
         let follows = self.keeps_fractions && now_nanos == self.busy_until_nanos;

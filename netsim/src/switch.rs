@@ -27,6 +27,17 @@ pub enum Forwarding {
     SprayRoundRobin,
 }
 
+/// Order in which an output port sends the frames of its queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// In the order of their arrival.
+    #[default]
+    Fifo,
+    /// One frame of each input port in turn, those of an input port in the order of their arrival (virtual output queues
+    /// with round-robin scheduling, as in IRN, SIGCOMM 2018, section 4.1).
+    RoundRobin,
+}
+
 /// ECN marking by the bytes in the output queue before a frame is added: never up to `kmin_bytes`, always above
 /// `kmax_bytes`, and between with a probability that increases linearly from 0 to `pmax` (RED on the
 /// instantaneous queue, as for DCQCN; Zhu et al., SIGCOMM 2015, figure 5). Frames that are not ECT are neither
@@ -105,6 +116,8 @@ impl Pfc {
 pub struct SwitchConfig {
     /// Selection of the output port.
     pub forwarding: Forwarding,
+    /// Order of the frames of an output port.
+    pub service: Service,
     /// Largest number of bytes buffered for one input port.
     pub input_bytes_max: usize,
     /// Largest number of bytes buffered in the whole switch.
@@ -119,6 +132,7 @@ impl SwitchConfig {
     /// A learning switch bounded by its output queues only, without marking and flow control.
     pub const PLAIN: SwitchConfig = SwitchConfig {
         forwarding: Forwarding::Learning,
+        service: Service::Fifo,
         input_bytes_max: usize::MAX,
         shared_bytes_max: usize::MAX,
         ecn: None,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use netsim::rng::SplitMix;
 use netsim::topology::{Fabric, FabricConfig, LeafSpine, fat_tree, leaf_spine, star};
 use netsim::workload::{Cdf, Poisson};
-use netsim::{Forwarding, Frame, LinkConfig, LinkId, Pfc, Red, SwitchConfig};
+use netsim::{Forwarding, Frame, LinkConfig, LinkId, Pfc, Red, Service, SwitchConfig};
 
 const CABLE: LinkConfig =
     LinkConfig { rate_bits_per_sec: 40_000_000_000, propagation_nanos: 2_000, queue_bytes_max: 1 << 30 };
@@ -354,4 +354,25 @@ fn news_come_once_and_at_their_moment() {
     network.run_until_news(2_000_000);
     network.take_news(&mut news);
     assert_eq!((news[0], network.now_nanos()), (a, 1_000_000 + wire_nanos));
+}
+
+#[test]
+fn an_input_port_served_in_turn_does_not_wait_for_the_frames_of_others() {
+    let place = |service| {
+        let mut fabric = with_addresses(star(4, &config(SwitchConfig { service, ..SWITCH })).unwrap());
+        for _ in 0..20 {
+            for from in [0, 1] {
+                fabric.network.send(fabric.hosts[from], frame(from, 3, 1));
+            }
+        }
+        // Hosts 0 and 1 send twice the rate of host 3's link: half of their frames wait when the frame of host 2 arrives.
+        fabric.network.run_until(10 * CABLE.wire_nanos(FRAME_BYTES));
+        fabric.network.send(fabric.hosts[2], frame(2, 3, 1));
+        settle(&mut fabric);
+        let from: Vec<u8> = receive(&mut fabric, 3).iter().map(|frame| frame.bytes[29]).collect();
+        assert_eq!([0, 1, 2].map(|host| from.iter().filter(|from| **from == host).count()), [20, 20, 1]);
+        from.iter().position(|from| *from == 2).unwrap()
+    };
+    let [fifo, in_turn] = [Service::Fifo, Service::RoundRobin].map(place);
+    assert!(fifo >= 20 && in_turn <= 13, "after {fifo} frames, and after {in_turn}");
 }

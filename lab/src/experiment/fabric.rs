@@ -1,11 +1,11 @@
 //! Builds the world of a setup: the network of its fabric with an engine on each host.
 
 use netsim::topology::{Fabric as Topology, FabricConfig, LeafSpine, fat_tree, leaf_spine, star};
-use netsim::{Forwarding, HostId, LinkConfig, LinkId, Pfc, Red, SwitchConfig};
+use netsim::{Forwarding, HostId, LinkConfig, LinkId, Pfc, Red, Service, SwitchConfig};
 use roce::engine::limits::{DeviceLimits, REORDER_BYTES};
 use roce::port::Payload;
 
-use super::spec::{Ecn, Fabric, PORT_MTU_BYTES, Routing, Setup, Switch};
+use super::spec::{Ecn, Fabric, Order, PORT_MTU_BYTES, Routing, Setup, Switch};
 use crate::world::{HostConfig, Neighbours, World};
 
 /// Minimum time between polls of a host.
@@ -63,7 +63,7 @@ pub(super) fn build(setup: &Setup, seed: u64) -> Result<Hosts, String> {
 }
 
 fn config(setup: &Setup, seed: u64) -> FabricConfig {
-    let Switch { buffer_kbytes, output_kbytes, routing, pfc, ecn } = &setup.switch;
+    let Switch { buffer_kbytes, output_kbytes, routing, service, pfc, ecn } = &setup.switch;
     let link = setup.link.config();
     let bytes = |kbytes: f64| (kbytes * 1e3) as usize;
     let cable = LinkConfig { queue_bytes_max: output_kbytes.map_or(UNBOUNDED_BYTES, bytes), ..link };
@@ -82,6 +82,10 @@ fn config(setup: &Setup, seed: u64) -> FabricConfig {
                 Routing::Ecmp => Forwarding::Ecmp,
                 Routing::Spray => Forwarding::SprayRandom,
                 Routing::SprayRoundRobin => Forwarding::SprayRoundRobin,
+            },
+            service: match service {
+                Order::Fifo => Service::Fifo,
+                Order::RoundRobin => Service::RoundRobin,
             },
             input_bytes_max,
             shared_bytes_max: usize::MAX,

@@ -129,6 +129,8 @@ pub struct Switch {
     pub output_kbytes: Option<f64>,
     /// Selection among the shortest paths.
     pub routing: Routing,
+    /// Order in which an output port sends its frames.
+    pub service: Order,
     /// Priority flow control: an input port that is nearly full pauses its sender, so that no packet is dropped.
     pub pfc: bool,
     /// ECN marking by queue length; `None`: no marking.
@@ -137,7 +139,14 @@ pub struct Switch {
 
 impl Default for Switch {
     fn default() -> Self {
-        Switch { buffer_kbytes: 240.0, output_kbytes: None, routing: Routing::Ecmp, pfc: false, ecn: None }
+        Switch {
+            buffer_kbytes: 240.0,
+            output_kbytes: None,
+            routing: Routing::Ecmp,
+            service: Order::Fifo,
+            pfc: false,
+            ecn: None,
+        }
     }
 }
 
@@ -151,6 +160,16 @@ pub enum Routing {
     Spray,
     /// The paths in turn, packet by packet.
     SprayRoundRobin,
+}
+
+/// Order in which an output port of a switch sends its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// In the order of their arrival.
+    Fifo,
+    /// One frame of each input port in turn.
+    RoundRobin,
 }
 
 /// ECN marking by the length of the output queue: with a probability that increases from 0 at `kmin_kbytes` to `pmax`

@@ -15,7 +15,7 @@ use crate::id::{HostId, LinkId, Node, SwitchId};
 use crate::link::{DelayedFrame, Link, LinkConfig, LinkCounters, Queued};
 use crate::rng::{SplitMix, threshold};
 use crate::route::Routes;
-use crate::switch::{Forwarding, Switch, SwitchConfig};
+use crate::switch::{Forwarding, Service, Switch, SwitchConfig};
 use crate::tape::Tape;
 
 /// A frame as it left a sender, before impairments.
@@ -148,6 +148,11 @@ impl Network {
         let rng = SplitMix::stream(self.seed, (id.0 as u64) << 1 | 1);
         let mut link = Link::new(config, from, to, rng);
         link.keeps_fractions = self.keeps_fractions;
+        if let Node::Switch(switch) = from
+            && self.switches[switch.0].config.service == Service::RoundRobin
+        {
+            link.serve_inputs_in_turn();
+        }
         self.links.push(link);
         id
     }
