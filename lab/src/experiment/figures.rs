@@ -40,7 +40,23 @@ figures! {
     LAST: "last_completion_us", "last completion, us",
         "When the last flow completed, counted from the start of the run; of an incast, its request completion time.";
     GOODPUT_ALL: "fabric_goodput_gbit_per_sec", "goodput of all, Gbit/s",
-        "Payload of all completed flows over the time until the last completion.";
+        "Payload of all completed flows over the time until the last completion; of long flows, payload completed in the measured time over that time.";
+    LINK_SHARE: "link_share", "share of the link",
+        "Goodput of all flows over the largest goodput of the bottleneck: (1 - loss) x the payload's share of its bit rate.";
+    JAIN: "jain_index", "Jain index",
+        "Fairness of the flows' goodputs: (sum)^2 / (n x sum of squares). 1: all equal; 1/n: one flow has all.";
+    GOODPUT_LEAST: "least_goodput_gbit_per_sec", "least goodput of a flow, Gbit/s",
+        "Goodput of the slowest flow.";
+    GOODPUT_MOST: "most_goodput_gbit_per_sec", "most goodput of a flow, Gbit/s",
+        "Goodput of the fastest flow.";
+    QUEUE_50: "queue_median_kbytes", "median queue, kB",
+        "Median of the queue of the bottleneck link, in units of 1,000 bytes, sampled every microsecond.";
+    QUEUE_99: "queue_p99_kbytes", "99th percentile of queue, kB",
+        "Queue of the bottleneck link, in units of 1,000 bytes, that 99 % of the samples do not exceed.";
+    RATE: "pacer_gbit_per_sec", "pacer rate, Gbit/s",
+        "Mean over flows and samples of the rate to which congestion control paces a flow; without one, the link's.";
+    WINDOW: "window_pkts", "window, packets",
+        "Mean over flows and samples of the congestion control's window.";
     SENT: "sent_pkts", "packets sent",
         "Packets that the requester (of flows: all hosts) sent, retransmissions included.";
     LOST: "lost_pkts", "packets lost",

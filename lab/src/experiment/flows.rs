@@ -33,7 +33,7 @@ const FIRST_INTERVAL_NANOS: u64 = 1_000;
 
 /// Header bytes of a WRITE packet and of an ACK on IPv4, without FCS: Ethernet 14, IP 20, UDP 8, BTH 12, ICRC 4;
 /// RETH 16 on the first packet of a message, AETH 4 on an ACK.
-const HEADERS_BYTES: usize = 58;
+pub(super) const HEADERS_BYTES: usize = 58;
 const RETH_BYTES: usize = 16;
 const ACK_BYTES: usize = HEADERS_BYTES + 4;
 
@@ -256,34 +256,35 @@ impl<'a> Run<'a> {
             let bits: u64 = done().map(|flow| u64::from(flow.bytes) * 8).sum();
             result.set(results::GOODPUT_ALL, bits as f64 / last_nanos as f64);
         }
-        self.network_figures(result);
+        network_figures(&self.hosts, result);
     }
+}
 
-    fn network_figures(&self, result: &mut PointResult) {
-        let mut all = QpCounters::default();
-        self.hosts.world.hosts.iter().for_each(|host| all.add(&host.engine.counters()));
-        let network = self.hosts.world.network.borrow();
-        let links: Vec<_> = (0..network.links()).map(|link| network.counters(LinkId(link))).collect();
-        let sum = |of: fn(&LinkCounters) -> u64| links.iter().map(of).sum::<u64>();
-        let lost = sum(|link| link.overrun + link.dropped + link.corrupted);
-        for (figure, count) in [
-            (results::SENT, all.sent_pkts),
-            (results::LOST, lost),
-            (results::RETRANSMITTED, all.retransmitted_pkts),
-            (results::NEEDLESS, all.retransmitted_pkts.saturating_sub(lost)),
-            (results::NAKS, all.packet_seq_err + all.implied_nak_seq_err + all.sacks_received),
-            (results::TIMEOUTS, all.local_ack_timeout_err + all.roce_adp_retrans_to),
-            (results::PROBES, all.tail_probes),
-            (results::MARKED, sum(|link| link.marked)),
-            (results::PAUSES, sum(|link| link.pauses)),
-            (results::HOPS, network.hops()),
-        ] {
-            result.set(figure, count as f64);
-        }
-        let peak = links.iter().map(|link| link.queue_bytes_peak).max().unwrap_or(0);
-        result.set(results::QUEUE_PEAK, peak as f64 / 1e3);
-        result.set(results::PAUSED, sum(|link| link.paused_nanos) as f64 / 1e3);
+/// Sets the figures of the engines' counters and of the network's.
+pub(super) fn network_figures(hosts: &Hosts, result: &mut PointResult) {
+    let mut all = QpCounters::default();
+    hosts.world.hosts.iter().for_each(|host| all.add(&host.engine.counters()));
+    let network = hosts.world.network.borrow();
+    let links: Vec<_> = (0..network.links()).map(|link| network.counters(LinkId(link))).collect();
+    let sum = |of: fn(&LinkCounters) -> u64| links.iter().map(of).sum::<u64>();
+    let lost = sum(|link| link.overrun + link.dropped + link.corrupted);
+    for (figure, count) in [
+        (results::SENT, all.sent_pkts),
+        (results::LOST, lost),
+        (results::RETRANSMITTED, all.retransmitted_pkts),
+        (results::NEEDLESS, all.retransmitted_pkts.saturating_sub(lost)),
+        (results::NAKS, all.packet_seq_err + all.implied_nak_seq_err + all.sacks_received),
+        (results::TIMEOUTS, all.local_ack_timeout_err + all.roce_adp_retrans_to),
+        (results::PROBES, all.tail_probes),
+        (results::MARKED, sum(|link| link.marked)),
+        (results::PAUSES, sum(|link| link.pauses)),
+        (results::HOPS, network.hops()),
+    ] {
+        result.set(figure, count as f64);
     }
+    let peak = links.iter().map(|link| link.queue_bytes_peak).max().unwrap_or(0);
+    result.set(results::QUEUE_PEAK, peak as f64 / 1e3);
+    result.set(results::PAUSED, sum(|link| link.paused_nanos) as f64 / 1e3);
 }
 
 /// The completion time of a flow alone in the network, with packets sent back to back and an immediate last ACK.
@@ -310,7 +311,7 @@ fn ideal_nanos(setup: &Setup, path_links: usize, bytes: u32) -> u64 {
 }
 
 /// Returns the percentile by nearest rank: the value that the share `share` (0 to 1) does not exceed; 0 without values.
-fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
+pub(super) fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let place = ((values.len() as f64 * share).ceil() as usize).clamp(1, values.len().max(1));
@@ -319,22 +320,22 @@ fn percentile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
 
 /// Samples queues and rates at intervals. At `2 * SAMPLES` samples, every other sample is discarded and the interval
 /// doubled, because the duration of a run is not known beforehand.
-struct Sampler {
+pub(super) struct Sampler {
     next_nanos: u64,
     interval_nanos: u64,
-    samples: Vec<Sample>,
+    pub(super) samples: Vec<Sample>,
     /// Links from switches; the queues of these links are sampled.
     queues: Vec<LinkId>,
 }
 
 impl Sampler {
-    fn new(hosts: &Hosts) -> Self {
+    pub(super) fn new(hosts: &Hosts) -> Self {
         let links = (0..hosts.world.network.borrow().links()).map(LinkId);
         let queues = links.filter(|link| !hosts.uplinks.contains(link)).collect();
         Sampler { next_nanos: 0, interval_nanos: FIRST_INTERVAL_NANOS, samples: Vec::new(), queues }
     }
 
-    fn look(&mut self, hosts: &Hosts, now_nanos: u64) {
+    pub(super) fn look(&mut self, hosts: &Hosts, now_nanos: u64) {
         if now_nanos < self.next_nanos {
             return;
         }

@@ -10,6 +10,7 @@
 mod fabric;
 mod figures;
 mod flows;
+mod long_flows;
 pub mod plan;
 pub mod ports;
 pub mod reaction;

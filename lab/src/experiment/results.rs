@@ -14,6 +14,8 @@ pub struct PointResult {
     pub figures: Vec<(Figure, f64)>,
     /// The flows; empty if the workload has none.
     pub flows: Vec<FlowResult>,
+    /// The goodput of each long flow; empty for other workloads.
+    pub rates: Vec<RateResult>,
     /// Samples of the fabric over time; empty if the workload has no flows.
     pub samples: Vec<Sample>,
     /// Reason for which the run ended before all messages completed; `None` if all messages completed.
@@ -52,6 +54,19 @@ impl FlowResult {
     }
 }
 
+/// The result of one long flow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateResult {
+    /// Number of the host that sends the payload.
+    pub from: usize,
+    /// Number of the host that receives the payload.
+    pub to: usize,
+    /// Time of its first post, since the start of the run.
+    pub start_nanos: u64,
+    /// Payload completed in the measured time, over that time, in Gbit/s.
+    pub goodput_gbits: f64,
+}
+
 /// A sample of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
@@ -70,6 +85,7 @@ impl PointResult {
             point: point.clone(),
             figures: Vec::new(),
             flows: Vec::new(),
+            rates: Vec::new(),
             samples: Vec::new(),
             ended_early: None,
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::plan::{Experiment, PlanError, Point};
 use super::results::{Outcome, PointResult};
 use super::spec::{Fabric, Workload};
-use super::{flows, ports, reaction, stream};
+use super::{flows, long_flows, ports, reaction, stream};
 use crate::seeds;
 
 /// Options of a run. Of these, only `seeds` changes the figures of simulations.
@@ -80,6 +80,7 @@ fn run_point(point: &Point, options: &Options) -> Result<PointResult, String> {
         (Fabric::Ports { .. }, _) => ports::run(point, &options.program),
         (_, Workload::Stream { .. }) => stream::run(point),
         (_, Workload::Reaction { .. }) => reaction::run(point),
+        (_, Workload::LongFlows { .. }) => long_flows::run(point),
         (_, Workload::Flows { .. } | Workload::Incast { .. }) => flows::run(point),
     }
 }

@@ -333,6 +333,27 @@ pub enum Workload {
         #[serde(default = "default_limit_ms")]
         limit_ms: u64,
     },
+    /// Long flows through one bottleneck: connections between one host and the others in turn, whose send queues are
+    /// kept full. The payload goes to host 0, whose link is the bottleneck. Only for a fabric of switches.
+    LongFlows {
+        /// The operation: of READs, host 0 is the requester.
+        #[serde(default)]
+        op: Op,
+        /// Number of connections.
+        flows: usize,
+        /// Bytes of a message.
+        message_bytes: u32,
+        /// Messages outstanding at most, per connection.
+        #[serde(default = "default_depth")]
+        depth: u32,
+        /// READs outstanding at most, per connection.
+        #[serde(default = "default_depth_reads")]
+        max_rd_atomic: u8,
+        /// Virtual time before the measurement. Connections start at random times in its first quarter.
+        warm_up_ms: u64,
+        /// Virtual time of the measurement.
+        measured_ms: u64,
+    },
     /// Many hosts send to one at the same time; each message is a WRITE on a connection of its own.
     Incast {
         /// Number of sending hosts.
@@ -346,6 +367,10 @@ pub enum Workload {
 }
 
 fn default_depth() -> u32 {
+    16
+}
+
+fn default_depth_reads() -> u8 {
     16
 }
 
@@ -422,6 +447,10 @@ const LIMIT_MS_MAX: u64 = 600_000;
 const FLOWS_MAX: usize = 1_000_000;
 /// Longest flow, below the 2^31 bytes of the longest message.
 const FLOW_BYTES_MAX: u32 = 1_000_000_000;
+/// Largest number of long flows of one run.
+const LONG_FLOWS_MAX: usize = 1024;
+/// Largest number of READs outstanding on one connection.
+const MAX_RD_ATOMIC: u8 = 128;
 /// Largest number of messages of a stream.
 const MESSAGES_MAX: u32 = 1_000_000_000;
 /// Most messages outstanding.
@@ -443,7 +472,7 @@ const NAME_BYTES_MAX: usize = 256;
 /// MTU of the simulated ports; allows a path MTU of 4096.
 pub(super) const PORT_MTU_BYTES: usize = 4_200;
 /// Longest message in bytes, as in `roce perf`.
-const MESSAGE_BYTES_MAX: u32 = 1 << 23;
+pub(super) const MESSAGE_BYTES_MAX: u32 = 1 << 23;
 
 impl Setup {
     /// Checks the ranges of the values, and their combination.
@@ -491,7 +520,7 @@ impl Setup {
                 "workload.senders = {senders}: needed a fabric of more hosts than that, and this one has {}",
                 fabric.hosts()
             )),
-            (_, Workload::Incast { .. } | Workload::Flows { .. }) => Ok(()),
+            (_, Workload::Incast { .. } | Workload::Flows { .. } | Workload::LongFlows { .. }) => Ok(()),
         }
     }
 
@@ -536,6 +565,25 @@ impl Setup {
                 in_range("workload.load", *load, 0.001, 2.0)?;
                 in_range("workload.flows", *flows as f64, 1.0, FLOWS_MAX as f64)?;
                 in_time(*limit_ms)
+            }
+            Workload::LongFlows {
+                flows,
+                message_bytes,
+                depth,
+                warm_up_ms,
+                measured_ms,
+                max_rd_atomic,
+                op,
+            } => {
+                if *op == Op::Send {
+                    return Err("workload.op = \"send\": needed \"write\" or \"read\"".to_owned());
+                }
+                in_range("workload.flows", *flows as f64, 1.0, LONG_FLOWS_MAX as f64)?;
+                in_range("workload.message_bytes", (*message_bytes).into(), 1.0, MESSAGE_BYTES_MAX.into())?;
+                in_range("workload.depth", (*depth).into(), 1.0, DEPTH_MAX.into())?;
+                in_range("workload.max_rd_atomic", (*max_rd_atomic).into(), 1.0, MAX_RD_ATOMIC.into())?;
+                in_range("workload.warm_up_ms", *warm_up_ms as f64, 0.0, LIMIT_MS_MAX as f64)?;
+                in_range("workload.measured_ms", *measured_ms as f64, 1.0, LIMIT_MS_MAX as f64)
             }
             Workload::Incast { senders, total_kbytes, limit_ms } => {
                 in_range("workload.senders", *senders as f64, 1.0, (HOSTS_MAX - 1) as f64)?;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::error::ReportError;
-use crate::experiment::results::{FlowResult, Sample};
+use crate::experiment::results::{FlowResult, RateResult, Sample};
 use crate::experiment::{Outcome, Point, PointResult};
 
 /// CSV with a row per point: variant, values of the sweeps, seed, figures. The cell of a figure that a point does not
@@ -67,6 +67,24 @@ pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
         run.flows.iter().map(row).collect::<Vec<_>>()
     };
     table(outcome, &columns, rows).map(Some)
+}
+
+/// CSV with a row per long flow of each run; `None` if the workload has none.
+///
+/// # Errors
+/// None that depends on `outcome`.
+pub fn rates_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
+    if outcome.points.iter().all(|run| run.rates.is_empty()) {
+        return Ok(None);
+    }
+    let rows = |run: &PointResult| {
+        let row = |rate: &RateResult| {
+            let [from, to] = [rate.from, rate.to].map(|host| host.to_string());
+            vec![from, to, rate.start_nanos.to_string(), format!("{:.6}", rate.goodput_gbits)]
+        };
+        run.rates.iter().map(row).collect::<Vec<_>>()
+    };
+    table(outcome, &["from", "to", "start_ns", "goodput_gbit_per_sec"], rows).map(Some)
 }
 
 /// CSV with a row per sample of the fabric in each run; `None` if there are no samples.
