@@ -120,7 +120,7 @@ fn schemes_that_need_no_marks_count_and_ignore_it() {
 
 #[test]
 fn a_flood_of_notifications_stops_at_the_least_rate_and_stops_nothing() {
-    let (mut a, mut b) = connected("dcqcn:rpg_min_rate=100", 0);
+    let (mut a, mut b) = connected("dcqcn:nvidia,rpg_min_rate=100", 0);
     let cnp = Cnp::of(&a, &b);
     for nanos in 0..20_000 {
         cnp.send(&mut a, &mut b, 10 * nanos);

@@ -1,5 +1,7 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3), with the parameters of NVIDIA's adapters under
-//! their names ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`).
+//! their names ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`). Defaults are the
+//! values of the paper. The preset `nvidia` has the defaults of the adapters: a decrease per 4 us, although CNPs report
+//! its effect a round trip later, so flows that share a bottleneck do not converge to equal rates.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
@@ -18,9 +20,9 @@ use super::parameters::{BITS_PER_MBIT, DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, par
 use crate::time::Instant;
 
 parameters! {
-    /// DCQCN's parameters, with the names and defaults of NVIDIA's adapters. Rates are in Mbit/s, times in
-    /// microseconds.
-    DcqcnParameters of "dcqcn" {
+    /// DCQCN's parameters, with the names of NVIDIA's adapters and the values of DCQCN's paper. Rates are in Mbit/s, times
+    /// in microseconds.
+    DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// 1: every CNP sets the target rate to the current rate; 0: a CNP does so as the next parameter says.
@@ -29,18 +31,18 @@ parameters! {
         /// decrease; 1: also if the timer did.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
-        rpg_time_reset = 300, in 1 to 131_071;
+        rpg_time_reset = 55, in 1 to 131_071;
         /// Number of bytes sent between rate increases by bytes.
-        rpg_byte_reset = 32_767, in 1 to 0x7FFF_FFFF;
+        rpg_byte_reset = 10_000_000, in 1 to 0x7FFF_FFFF;
         /// Number of increases by the timer, or by bytes, above which fast recovery ends and additive increase begins;
         /// when both numbers are above it, hyper increase begins.
-        rpg_threshold = 1, in 1 to 31;
+        rpg_threshold = 5, in 1 to 31;
         /// The maximum rate, at which the limiter is removed, in Mbit/s; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
         /// Step of the target rate in an additive increase, in Mbit/s.
-        rpg_ai_rate = 5, in 1 to 10_000_000;
-        /// Step of the target rate in a hyper increase, in Mbit/s.
-        rpg_hai_rate = 50, in 1 to 10_000_000;
+        rpg_ai_rate = 40, in 1 to 10_000_000;
+        /// Step of the target rate in a hyper increase, in Mbit/s; the paper gives no value.
+        rpg_hai_rate = 200, in 1 to 10_000_000;
         /// A decrease reduces the rate by the fraction `alpha / 2^rpg_gd`, with alpha in 1024ths.
         rpg_gd = 11, in 10 to 15;
         /// Least share of the rate that remains after a decrease, in percent.
@@ -50,15 +52,36 @@ parameters! {
         /// Rate that a CNP sets at the maximum rate, before the decrease, in Mbit/s; 0: the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha in an update of alpha, in 1024ths.
-        dce_tcp_g = 1019, in 0 to 1023;
+        dce_tcp_g = 1020, in 0 to 1023;
         /// Time between updates of alpha, in microseconds.
-        dce_tcp_rtt = 1, in 1 to 131_071;
+        dce_tcp_rtt = 55, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
-        rate_reduce_monitor_period = 4, in 1 to 1_000_000;
+        rate_reduce_monitor_period = 50, in 1 to 1_000_000;
         /// Alpha that a CNP sets at the maximum rate, in 1024ths.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
+
+/// The defaults of NVIDIA's adapters.
+const NVIDIA: DcqcnParameters = DcqcnParameters {
+    window_pkts: DEFAULT_WINDOW_PKTS,
+    clamp_tgt_rate: 0,
+    clamp_tgt_rate_after_time_inc: 1,
+    rpg_time_reset: 300,
+    rpg_byte_reset: 32_767,
+    rpg_threshold: 1,
+    rpg_max_rate: 0,
+    rpg_ai_rate: 5,
+    rpg_hai_rate: 50,
+    rpg_gd: 11,
+    rpg_min_dec_fac: 50,
+    rpg_min_rate: 1,
+    rate_to_set_on_first_cnp: 0,
+    dce_tcp_g: 1019,
+    dce_tcp_rtt: 1,
+    rate_reduce_monitor_period: 4,
+    initial_alpha_value: 1023,
+};
 
 /// Number of fraction bits of alpha: ten more than in NVIDIA's adapters, so that alpha decays to 0.
 const ONE_SHIFT: u32 = 20;
@@ -324,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_first_notification_halves_the_rate_and_the_timer_gives_it_back() {
-        let mut dcqcn = notified(DcqcnParameters::default());
+        let mut dcqcn = notified(NVIDIA);
         let first = LINK - LINK * 1023 / 2048;
         assert_eq!(rate_at(&mut dcqcn, 299), first);
         let mut wanted = first;
@@ -343,7 +366,7 @@ mod tests {
             rate_to_set_on_first_cnp: 1000,
             rpg_threshold: 2,
             rpg_byte_reset: 1_000_000,
-            ..DcqcnParameters::default()
+            ..NVIDIA
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
         // Increases: whether by the timer, otherwise by bytes; step of the target in Mbit/s. Fast recovery (0), then
@@ -364,11 +387,7 @@ mod tests {
 
     #[test]
     fn one_decrease_in_a_monitor_period_however_many_notifications() {
-        let mut dcqcn = notified(DcqcnParameters {
-            dce_tcp_g: 1023,
-            rpg_byte_reset: 2_000_000,
-            ..DcqcnParameters::default()
-        });
+        let mut dcqcn = notified(DcqcnParameters { dce_tcp_g: 1023, rpg_byte_reset: 2_000_000, ..NVIDIA });
         let first = dcqcn.rate_bits_per_sec().unwrap();
         dcqcn.on_sent(at(0), 1_000_000); // 400 us at the rate after the first decrease
         (1..4).for_each(|micros| dcqcn.on_cnp(at(micros)));
@@ -382,8 +401,7 @@ mod tests {
     #[test]
     fn a_flood_of_notifications_ends_at_the_least_rate_and_a_small_factor_holds_it_off() {
         for (rpg_min_dec_fac, least) in [(0, 7_000_000), (50, 7_000_000), (100, LINK)] {
-            let parameters =
-                DcqcnParameters { rpg_min_rate: 7, rpg_min_dec_fac, ..DcqcnParameters::default() };
+            let parameters = DcqcnParameters { rpg_min_rate: 7, rpg_min_dec_fac, ..NVIDIA };
             let mut dcqcn = notified(parameters);
             for nanos in 0..200_000 {
                 dcqcn.on_cnp(Instant::from_nanos(nanos));
@@ -395,8 +413,7 @@ mod tests {
 
     #[test]
     fn what_an_idle_flow_misses_costs_no_time_and_no_overflow() {
-        let mut dcqcn =
-            notified(DcqcnParameters { dce_tcp_rtt: 1, rpg_time_reset: 1, ..DcqcnParameters::default() });
+        let mut dcqcn = notified(DcqcnParameters { dce_tcp_rtt: 1, rpg_time_reset: 1, ..NVIDIA });
         dcqcn.on_cnp(at(5));
         let end = Instant::from_nanos(u64::MAX);
         assert!(dcqcn.may_send(end));
@@ -407,11 +424,8 @@ mod tests {
 
     #[test]
     fn a_notification_that_waits_takes_effect_though_the_full_rate_was_reached_before() {
-        let mut dcqcn = notified(DcqcnParameters {
-            rate_reduce_monitor_period: 1000,
-            rpg_time_reset: 1,
-            ..DcqcnParameters::default()
-        });
+        let mut dcqcn =
+            notified(DcqcnParameters { rate_reduce_monitor_period: 1000, rpg_time_reset: 1, ..NVIDIA });
         dcqcn.on_cnp(at(1));
         (2..900).for_each(|micros| _ = dcqcn.may_send(at(micros)));
         assert_eq!(dcqcn.rate_bits_per_sec(), Some(LINK));
@@ -420,11 +434,8 @@ mod tests {
 
     #[test]
     fn increases_missed_beyond_a_bound_are_forgotten() {
-        let mut dcqcn = notified(DcqcnParameters {
-            rate_to_set_on_first_cnp: 1000,
-            rpg_time_reset: 1,
-            ..DcqcnParameters::default()
-        });
+        let mut dcqcn =
+            notified(DcqcnParameters { rate_to_set_on_first_cnp: 1000, rpg_time_reset: 1, ..NVIDIA });
         let first = rate_at(&mut dcqcn, 1_000_000);
         assert!(first < 2_000_000_000, "{first}");
         assert_eq!(rate_at(&mut dcqcn, 1_000_000), first);

@@ -23,11 +23,14 @@ pub(crate) struct Limits {
     pub max: u32,
 }
 
-pub(crate) trait Parameters: Copy + Default {
+pub(crate) trait Parameters: Copy + Default + 'static {
     /// Name of the scheme in text.
     const SCHEME: &'static str;
     /// Name and range of each parameter, in the order in which they are written.
     const LIMITS: &'static [Limits];
+
+    /// Named values of all parameters, besides the defaults.
+    const PRESETS: &'static [(&'static str, Self)];
 
     /// Returns the value of parameter `index` of [`Parameters::LIMITS`]; `None` if `index` is out of range.
     fn value(&mut self, index: usize) -> Option<&mut u32>;
@@ -40,13 +43,20 @@ pub(crate) trait Parameters: Copy + Default {
             .all(|(index, limits)| self.value(index).is_some_and(|v| (limits.min..=limits.max).contains(v)))
     }
 
-    /// Parses `name=value,..`. Parameters that are not named get their defaults.
+    /// Parses `name=value,..`. Parameters that are not named get their defaults, or the values of a preset if `text`
+    /// begins with its name, as in `nvidia,rpg_ai_rate=10`.
     ///
     /// # Errors
     /// `UnknownParameter`, or `BadValue` for a value that is not a number or out of range.
     fn parse(text: &str) -> Result<Self, NoCongestionScheme> {
         let mut parameters = Self::default();
-        for assignment in text.split(',') {
+        let mut assignments = text.split(',').peekable();
+        let preset = |first: &&str| Self::PRESETS.iter().find(|(name, _)| name == first);
+        if let Some((_, values)) = assignments.peek().and_then(preset) {
+            parameters = *values;
+            assignments.next();
+        }
+        for assignment in assignments {
             let (name, value) = assignment.split_once('=').unwrap_or((assignment, ""));
             let index = Self::LIMITS.iter().position(|limits| limits.name == name);
             let found = index.and_then(|index| Some((Self::LIMITS.get(index)?, parameters.value(index)?)));
@@ -60,22 +70,34 @@ pub(crate) trait Parameters: Copy + Default {
         Ok(parameters)
     }
 
-    /// Writes the scheme's name and the parameters that differ from their defaults, as [`Parameters::parse`]
-    /// reads them.
-    fn write(mut self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::SCHEME)?;
-        let mut defaults = Self::default();
-        let mut separator = ':';
-        for (index, limits) in Self::LIMITS.iter().enumerate() {
-            let value = self.value(index);
-            if let Some(value) = value.as_deref()
-                && defaults.value(index).as_deref() != Some(value)
-            {
-                write!(f, "{separator}{}={value}", limits.name)?;
-                separator = ',';
+    /// Writes the scheme's name, the preset with the fewest other values, and the parameters that differ from it, as
+    /// [`Parameters::parse`] reads them.
+    fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut nearest = ("", self.differences(Self::default()));
+        for (name, values) in Self::PRESETS {
+            let differences = self.differences(*values);
+            if differences.len() < nearest.1.len() {
+                nearest = (name, differences);
             }
         }
+        let (preset, differences) = nearest;
+        f.write_str(Self::SCHEME)?;
+        let preset = (!preset.is_empty()).then(|| preset.to_owned());
+        for (separator, part) in
+            std::iter::once(':').chain(std::iter::repeat(',')).zip(preset.into_iter().chain(differences))
+        {
+            write!(f, "{separator}{part}")?;
+        }
         Ok(())
+    }
+
+    /// Returns the assignments of the parameters that differ from `base`, as text.
+    fn differences(mut self, mut base: Self) -> Vec<String> {
+        let differing = |(index, limits): (usize, &Limits)| {
+            let value = *self.value(index)?;
+            (base.value(index).as_deref() != Some(&value)).then(|| format!("{}={value}", limits.name))
+        };
+        Self::LIMITS.iter().enumerate().filter_map(differing).collect()
     }
 }
 
@@ -127,7 +149,7 @@ pub enum NoCongestionScheme {
 
 /// Declares the parameters of a scheme: documentation, name, default and range.
 macro_rules! parameters {
-    ($(#[$meta:meta])* $name:ident of $scheme:literal {
+    ($(#[$meta:meta])* $name:ident of $scheme:literal, presets $presets:expr, {
         $($(#[doc = $doc:literal])* $field:ident = $default:expr, in $min:literal to $max:expr;)*
     }) => {
         $(#[$meta])*
@@ -144,6 +166,7 @@ macro_rules! parameters {
 
         impl $crate::congestion::parameters::Parameters for $name {
             const SCHEME: &'static str = $scheme;
+            const PRESETS: &'static [(&'static str, Self)] = $presets;
             const LIMITS: &'static [$crate::congestion::parameters::Limits] = &[
                 $($crate::congestion::parameters::Limits { name: stringify!($field), min: $min, max: $max }),*
             ];

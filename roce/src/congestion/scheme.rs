@@ -114,6 +114,8 @@ mod tests {
             "swift",
             "timely",
             "dcqcn:window_pkts=110,rpg_gd=10,dce_tcp_g=1000",
+            "dcqcn:nvidia",
+            "dcqcn:nvidia,window_pkts=110,rpg_gd=10",
             "swift:base_target_nanos=15000",
             "timely:t_low_nanos=20000,t_high_nanos=100000",
         ] {
@@ -122,7 +124,7 @@ mod tests {
                 Ok(name.to_owned())
             );
         }
-        let defaults = "dcqcn:rpg_gd=11,dce_tcp_g=1019".parse::<CongestionScheme>();
+        let defaults = "dcqcn:rpg_gd=11,dce_tcp_g=1020".parse::<CongestionScheme>();
         assert_eq!(defaults.map(|scheme| scheme.to_string()), Ok("dcqcn".to_owned()));
     }
 
@@ -147,7 +149,15 @@ mod tests {
         for wrong in ["", "None", "cubic", "none:", "none:1", "dcqcn2"] {
             assert!(said(wrong).contains("needed none, window"), "{wrong}");
         }
-        for wrong in ["dcqcn:", "dcqcn:rpg_gd=11,", "dcqcn:gd=11", "swift:rpg_gd=11", "timely:dcqcn"] {
+        for wrong in [
+            "dcqcn:",
+            "dcqcn:rpg_gd=11,",
+            "dcqcn:gd=11",
+            "dcqcn:nvidia,",
+            "swift:nvidia",
+            "swift:rpg_gd=11",
+            "timely:dcqcn",
+        ] {
             assert!(said(wrong).contains("has no parameter"), "{wrong}");
             assert!(said(wrong).contains("it has window_pkts, "), "{wrong}");
         }

@@ -15,7 +15,7 @@ use crate::time::Instant;
 
 parameters! {
     /// Swift's parameters. Fractions are in thousandths.
-    SwiftParameters of "swift" {
+    SwiftParameters of "swift", presets &[], {
         /// Largest number of packets in flight.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// Target of the round trip for a large window, in nanoseconds.

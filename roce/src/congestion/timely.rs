@@ -15,7 +15,7 @@ use crate::time::Instant;
 
 parameters! {
     /// Timely's parameters; the defaults are those of the paper. Fractions are in thousandths, rates in Mbit/s.
-    TimelyParameters of "timely" {
+    TimelyParameters of "timely", presets &[], {
         /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// Round trip below which the rate rises, in nanoseconds.

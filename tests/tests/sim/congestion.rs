@@ -103,7 +103,7 @@ fn a_marked_flow_slows_down_and_recovers() {
     for (recovery, op) in
         SCHEMES.into_iter().flat_map(|recovery| [(recovery, Op::Write), (recovery, Op::Read)])
     {
-        let mut flow = Flow::new("dcqcn", recovery, op);
+        let mut flow = Flow::new("dcqcn:nvidia", recovery, op);
         let free = flow.run(200_000);
         assert_eq!(flow.rate(), None, "{op:?}: nothing is limited that was not marked");
         flow.mark(0..400);
