@@ -13,6 +13,7 @@
 //!   on_ack     |                  x      x       the round trip changes window or rate
 //!   on_cnp     |           x                     a CNP reduces the rate
 //!   on_loss    |                  x              a loss reduces the window
+//!   on_detected_loss              x              losses reduce the window if they show congestion
 //! ```
 
 pub(crate) mod dcqcn;
@@ -171,7 +172,14 @@ impl Congestion {
         }
     }
 
-    /// Records a loss, detected by a NAK, a SACK, a READ response or a timeout.
+    /// Records that selective repeat detected `lost_pkts` packets as lost, by a SACK or a READ response.
+    pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
+        if let Congestion::Swift(swift) = self {
+            swift.on_detected_loss(now, lost_pkts);
+        }
+    }
+
+    /// Records a loss: a timeout, or under go-back-N a NAK or a READ response after a gap.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),

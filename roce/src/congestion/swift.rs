@@ -8,6 +8,15 @@
 //!   rtt >= target: window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
 //!   loss:          window *= 1 - max_mdf
 //! ```
+//! Of losses that selective repeat detected, only those are a loss in this sense that show congestion: while the round
+//! trip is at or above the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the
+//! window at each loss, so at a loss of 1 % on the links to and from a switch, one or two flows of 40 Gbit/s keep a
+//! window of 7 packets of the 57 that fill the link. A full queue whose round trip is below the target looks like loss
+//! on the link, so `base_target_nanos` must be below the round trip with full buffers.
+//!
+//! The target has no term for hops: switches do not change the hop limit of frames that they do not route, so the number
+//! of hops is unknown.
+//!
 //! While the window is below one packet, one packet is sent per rtt / window.
 
 use super::parameters::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
@@ -32,6 +41,9 @@ parameters! {
         beta_milli = 800, in 1 to 1000;
         /// The largest decrease, as a share of the window, in thousandths.
         max_mdf_milli = 500, in 1 to 1000;
+        /// Share of packets that selective repeat may lose without a decrease while the round trip is below the target, in
+        /// thousandths. 0: each loss is a decrease, as in the paper.
+        loss_tolerance_milli = 50, in 0 to 1000;
         /// The smallest window, in thousandths of a packet.
         min_window_milli = 100, in 1 to 1000;
     }
@@ -39,6 +51,9 @@ parameters! {
 
 /// One packet as a fixed-point number with 16 fraction bits.
 const ONE: u64 = 1 << 16;
+/// Packets over which the share of packets lost is averaged: so many that 2 % of random losses do not exceed the
+/// tolerance of 5 % by chance, so few that 14 losses in a row do.
+const LOSS_PKTS: u64 = 256;
 /// Thousandths in 1.
 const MILLI: u64 = 1000;
 
@@ -50,6 +65,8 @@ pub struct Swift {
     window: u64,
     /// The last round trip measured, in nanoseconds; 0 before the first.
     rtt_nanos: u64,
+    /// Moving average of the share of packets lost, with the weight 1 / [`LOSS_PKTS`], times [`ONE`].
+    loss_share: u64,
     /// Earliest time at which the window may shrink again.
     no_decrease_before: Instant,
     /// Time at which the next packet may be sent, while the window is below one packet.
@@ -63,6 +80,7 @@ impl Swift {
             parameters: *parameters,
             window: u64::from(parameters.window_pkts) * ONE,
             rtt_nanos: 0,
+            loss_share: 0,
             no_decrease_before: Instant::ZERO,
             next_at: Instant::ZERO,
         }
@@ -107,6 +125,7 @@ impl Swift {
     /// window.
     pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
+        self.loss_share -= self.loss_share * u64::from(acked_pkts).min(LOSS_PKTS) / LOSS_PKTS;
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
@@ -117,6 +136,16 @@ impl Swift {
             let excess_nanos = self.rtt_nanos - target_nanos;
             let off_milli = u64::from(self.parameters.beta_milli) * excess_nanos / self.rtt_nanos;
             self.decrease(now, off_milli);
+        }
+    }
+
+    /// Records that selective repeat detected `lost_pkts` packets as lost. If they show congestion, reduces the window as
+    /// [`Swift::on_loss`].
+    pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
+        self.loss_share += (ONE - self.loss_share) * u64::from(lost_pkts).min(LOSS_PKTS) / LOSS_PKTS;
+        let tolerance = u64::from(self.parameters.loss_tolerance_milli) * ONE / MILLI;
+        if self.loss_share > tolerance || self.rtt_nanos >= self.target_nanos() {
+            self.on_loss(now);
         }
     }
 
@@ -200,6 +229,31 @@ mod tests {
             swift.on_ack(at(now + 100), 1, None);
             assert_eq!(swift.window_milli(), before / 2, "nor again for the same round trip");
             now += 100;
+        }
+    }
+
+    #[test]
+    fn a_detected_loss_is_a_decrease_if_it_shows_congestion() {
+        // Round trip, loss tolerance, packets lost of each 100: is there a decrease?
+        for (rtt_micros, loss_tolerance_milli, lost_pkts, decreases) in [
+            (20, 50, 1, false),
+            (20, 50, 4, false),
+            (20, 50, 8, true),
+            (20, 50, 50, true),
+            (20, 0, 1, true),
+            (20, 1000, 100, false),
+            (25, 50, 1, true),
+            (26, 1000, 1, true),
+        ] {
+            let mut swift = Swift::new(&SwiftParameters { loss_tolerance_milli, ..plain() });
+            swift.on_ack(at(1), 1, Some(20 * MICRO));
+            swift.rtt_nanos = rtt_micros * MICRO;
+            for hundred in 0..10 {
+                swift.on_detected_loss(at(1000 * (hundred + 1)), lost_pkts);
+                swift.loss_share -= swift.loss_share * u64::from(100 - lost_pkts) / LOSS_PKTS;
+            }
+            let is_less = swift.window_milli() < 64_000;
+            assert_eq!(is_less, decreases, "{rtt_micros} us, {loss_tolerance_milli}, {lost_pkts} %");
         }
     }
 

@@ -511,8 +511,9 @@ impl Requester {
         if result.acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
         }
-        if result.lost_requests + result.lost_responses > 0 {
-            self.congestion.on_loss(now);
+        let lost_pkts = result.lost_requests + result.lost_responses;
+        if lost_pkts > 0 {
+            self.congestion.on_detected_loss(now, lost_pkts);
         }
         if result.acked_pkts > 0 {
             self.on_progress(now);
@@ -541,7 +542,7 @@ impl Requester {
         }
         if lost_pkts > 0 {
             counters.implied_nak_seq_err += 1;
-            self.congestion.on_loss(now);
+            self.congestion.on_detected_loss(now, lost_pkts);
         }
         if acked_pkts > 0 {
             self.on_progress(now);
