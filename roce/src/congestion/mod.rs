@@ -140,6 +140,22 @@ impl Congestion {
         }
     }
 
+    /// Records that a READ request was sent, whose `pkts` responses have `frame_bytes` each. The requester measures the
+    /// round trips, so under Timely it paces READs by their responses; under DCQCN the responder receives the CNPs and
+    /// paces the responses.
+    pub(crate) fn on_read_sent(&mut self, now: Instant, pkts: u32, frame_bytes: u32) {
+        if let Congestion::Timely(timely) = self {
+            timely.on_sent(now, frame_bytes.saturating_mul(pkts).min(pacer::BYTES_MAX));
+        }
+    }
+
+    /// Returns whether the scheme takes a round-trip sample from each READ response. Not Timely, for which the responses
+    /// to one READ request, which arrive one after the other, would be a rising round trip.
+    #[inline]
+    pub(crate) fn samples_each_response(&self) -> bool {
+        matches!(self, Congestion::Swift(_))
+    }
+
     /// Returns whether the scheme needs round-trip samples.
     #[inline]
     pub(crate) fn follows_round_trip(&self) -> bool {

@@ -18,6 +18,9 @@ pub(crate) const BURST_NANOS: u64 = 10_000;
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
 pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
+/// Largest number of bytes sent at once: the responses of a READ request.
+pub(crate) const BYTES_MAX: u32 = 1 << 30;
+
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
 /// Spaces packets to a rate. The remainder of each division is carried over, because otherwise rounding errors would
@@ -51,14 +54,14 @@ impl Pacer {
     }
 
     /// Records that a packet of `bytes` bytes was sent at `now`: the next one may be sent later by the time that these
-    /// bytes take at the rate.
+    /// bytes take at the rate. `bytes`: at most [`BYTES_MAX`].
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST_NANOS));
         if self.next_at < earliest {
             (self.next_at, self.remainder) = (earliest, 0);
         }
-        // A frame has less than 2^17 bytes, so the sum is below 2^51.
+        // BYTES_MAX are 2^63 bits * ns, and the remainder is below 2^44.
         let owed = u64::from(bytes) * 8 * NANOS_PER_SEC + self.remainder;
         self.next_at = self.next_at.plus_nanos(owed / self.bits_per_sec);
         self.remainder = owed % self.bits_per_sec;

@@ -46,6 +46,17 @@ impl CongestionScheme {
         }
     }
 
+    /// Returns the window by which READs are requested in parts, with `max_rd_atomic` READ requests at once. Schemes that
+    /// follow round trips reduce their window, which a READ request with more responses would exceed: two READ requests
+    /// have the share of two in `max_rd_atomic`.
+    pub fn read_window_pkts(&self, max_rd_atomic: u8) -> u32 {
+        let window_pkts = self.window_pkts();
+        if !self.follows_round_trip() {
+            return window_pkts;
+        }
+        window_pkts.min(2 * window_pkts / u32::from(max_rd_atomic.max(1)))
+    }
+
     /// Returns whether every parameter is in its range.
     pub fn is_valid(&self) -> bool {
         match self {
@@ -55,6 +66,11 @@ impl CongestionScheme {
             CongestionScheme::Swift(parameters) => parameters.is_valid(),
             CongestionScheme::Timely(parameters) => parameters.is_valid(),
         }
+    }
+
+    /// Returns whether the scheme needs round-trip samples, and keeps a queue.
+    pub(crate) fn follows_round_trip(&self) -> bool {
+        matches!(self, CongestionScheme::Swift(_) | CongestionScheme::Timely(_))
     }
 
     /// Returns whether packets are sent with ECT(0) (RFC 3168), because the scheme needs CE marks.

@@ -87,6 +87,7 @@ struct Timed {
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
 ///   PTO   = 2 min rtt + 4 rttvar;                before the first round-trip sample: bound
+///           2 srtt + 4 rttvar if congestion control keeps a queue (`includes_queue`)
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more counts as congestion
 /// ```
@@ -107,6 +108,8 @@ pub(crate) struct AdaptiveRto {
     unmeasured: u32,
     /// Expiries since a packet was acknowledged.
     expiries: u32,
+    /// The PTO is computed from srtt in place of the shortest round trip.
+    includes_queue: bool,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the network may be slow.
@@ -125,6 +128,12 @@ const EXPIRIES_UNMEASURED_MAX: u32 = 8;
 const BACKOFF_MAX: u32 = 16;
 
 impl AdaptiveRto {
+    /// Creates the state before the first sample. `includes_queue`: congestion control keeps a queue, which the PTO must
+    /// include, because with a window of few packets no ACK arrives while the queue drains.
+    pub(crate) fn new(includes_queue: bool) -> Self {
+        AdaptiveRto { includes_queue, ..AdaptiveRto::default() }
+    }
+
     /// Records the first transmission of `psn`: starts to measure its round trip, unless another is being measured.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
@@ -139,12 +148,17 @@ impl AdaptiveRto {
         self.timed.map(|timed| timed.psn)
     }
 
-    /// Records the ACK of the packet whose round trip is being measured, and updates srtt and rttvar (RFC 6298, section
-    /// 2). Returns the round trip in nanoseconds.
+    /// Records the ACK of the packet whose round trip is being measured. Returns the round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
         (self.backoff, self.unmeasured) = (0, 0);
         let rtt = now.nanos_since(timed.at);
+        self.on_sample(rtt);
+        Some(rtt)
+    }
+
+    /// Records a round trip in nanoseconds, and updates srtt and rttvar (RFC 6298, section 2).
+    pub(crate) fn on_sample(&mut self, rtt: u64) {
         if self.srtt_nanos == 0 {
             (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
         } else {
@@ -153,7 +167,6 @@ impl AdaptiveRto {
             self.srtt_nanos = ((7 * self.srtt_nanos + rtt) / 8).max(1);
             self.min_nanos = self.min_nanos.min(rtt.max(1));
         }
-        Some(rtt)
     }
 
     /// Returns the shortest round trip measured, in nanoseconds; 0 before the first sample.
@@ -185,7 +198,8 @@ impl AdaptiveRto {
         } else {
             // Uses the shortest round trip, not srtt, because the PTO need not include queueing: while a queue drains,
             // each ACK rearms the timer.
-            (2 * self.min_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
+            let rtt_nanos = if self.includes_queue { self.srtt_nanos } else { self.min_nanos };
+            (2 * rtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.backoff.min(BACKOFF_MAX)
     }
@@ -254,6 +268,16 @@ mod tests {
         assert_eq!(timer.deadline(), Some(Instant::from_nanos(8192)));
         timer.restart(Instant::ZERO);
         assert_eq!(timer.deadline(), Some(Instant::from_nanos(16384)));
+    }
+
+    #[test]
+    fn the_probe_timeout_includes_a_queue_that_congestion_control_keeps() {
+        for (includes_queue, wait_nanos) in [(false, 2 * 10_000), (true, 2 * 40_000)] {
+            let mut rto = AdaptiveRto::new(includes_queue);
+            rto.on_sample(10_000);
+            (0..200).for_each(|_| rto.on_sample(40_000));
+            assert!(rto.wait_nanos(4).abs_diff(wait_nanos) < 100, "{} ns", rto.wait_nanos(4));
+        }
     }
 
     #[test]

@@ -201,6 +201,14 @@ impl SentLog {
             && self.retransmitted.contains(psn)
     }
 
+    /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` acknowledges it
+    /// first. `None` if it was retransmitted (Karn's algorithm, RFC 6298 section 3).
+    pub(crate) fn rtt_nanos(&self, now: Instant) -> Option<u64> {
+        let psn = self.una.minus(1);
+        let sent_nanos = self.transmissions.at(psn.value()).sent_nanos;
+        (!self.is_retransmitted(psn)).then(|| u64::from(low_nanos(now).wrapping_sub(sent_nanos)))
+    }
+
     /// Returns whether `psn` is marked lost.
     pub(crate) fn is_lost(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.lost.contains(psn)

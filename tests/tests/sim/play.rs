@@ -278,7 +278,7 @@ impl Run {
         let read_requests = |end: usize, len: usize| {
             let conn = &scenario.conns[end / 2];
             let max_rd_atomic = conn.ends[end % 2].max_rd_atomic;
-            let window_pkts = scenario.congestion.window_pkts();
+            let window_pkts = scenario.congestion.read_window_pkts(max_rd_atomic);
             let pkts_max = conn.recovery[end % 2].read_pkts_max(window_pkts, max_rd_atomic);
             (len as u64).div_ceil(u64::from(scenario.mtu_bytes)).max(1).div_ceil(u64::from(pkts_max))
         };

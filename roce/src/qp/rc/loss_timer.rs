@@ -64,13 +64,14 @@ pub(super) struct LossTimer {
 }
 
 impl LossTimer {
-    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
-    pub(super) fn new(timeout: u8) -> Self {
+    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`. `includes_queue`: see
+    /// [`AdaptiveRto::new`].
+    pub(super) fn new(timeout: u8, includes_queue: bool) -> Self {
         LossTimer {
             timer: RetransmitTimer::new(timeout),
             loss_window: LossWindow::default(),
             in_flight_pkts_max: u32::MAX,
-            rto: AdaptiveRto::default(),
+            rto: AdaptiveRto::new(includes_queue),
             last_progress_at: Instant::ZERO,
             last_rx_at: None,
             last_ack_req_at: Instant::ZERO,
@@ -259,6 +260,14 @@ impl LossTimer {
             return self.rto.on_acked(now);
         }
         None
+    }
+
+    /// Under selective repeat, returns the round trip of the packet acknowledged last, of which an ACK at `now` that
+    /// closed no gap is the first, in nanoseconds.
+    pub(super) fn take_rtt_sample_of_ack(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
+        let rtt_nanos = log.rtt_nanos(now)?;
+        self.rto.on_sample(rtt_nanos);
+        Some(rtt_nanos)
     }
 
     /// Confirms an expired timer. If all packets are acknowledged, returns false. If a READ response arrived since the

@@ -69,7 +69,8 @@ impl RequesterConfig {
 
     /// Returns the maximum number of responses of one READ request.
     pub(crate) fn read_pkts_max(&self) -> u32 {
-        self.recovery.read_pkts_max(self.congestion.window_pkts(), self.max_rd_atomic)
+        let window_pkts = self.congestion.read_window_pkts(self.max_rd_atomic);
+        self.recovery.read_pkts_max(window_pkts, self.max_rd_atomic)
     }
 }
 
@@ -152,7 +153,7 @@ impl Requester {
             config,
             recovery: Recovery::new(config.recovery, config.first_psn),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
-            loss_timer: LossTimer::new(config.timeout),
+            loss_timer: LossTimer::new(config.timeout, config.congestion.follows_round_trip()),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
@@ -409,6 +410,11 @@ impl Requester {
         tx.counters.retransmitted_pkts += u64::from(is_retransmission);
         if !self.congestion.is_window() {
             self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
+            if part.opcode == Opcode::RC_RDMA_READ_REQUEST {
+                let response = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
+                let frame_bytes = tx.builder.frame_bytes(response, self.config.mtu_bytes);
+                self.congestion.on_read_sent(tx.now, part.psn_span, frame_bytes);
+            }
         }
         self.recovery.on_sent(part.psn_span, tx.now);
         if self.config.recovery.is_adaptive() {
@@ -499,8 +505,13 @@ impl Requester {
     ) {
         let time = self.ack_time(now);
         let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
+        // A probe cancels the timed packet, so a scheme that needs a sample in each round trip takes them from ACKs, too.
+        let samples_ack = self.congestion.follows_round_trip() && !scheme.log().has_acked();
         let result = scheme.on_event(event, outstanding, time);
-        let rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
+        let mut rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
+        if samples_ack && rtt_nanos.is_none() && result.acked_pkts > 0 {
+            rtt_nanos = self.loss_timer.take_rtt_sample_of_ack(scheme.log(), now);
+        }
         counters.sacks_received += u64::from(matches!(event, SelectiveEvent::Sack { .. }));
         counters.spurious_retransmits += u64::from(result.is_spurious);
         counters.implied_nak_seq_err += u64::from(result.lost_responses > 0);
@@ -535,8 +546,12 @@ impl Requester {
     ) {
         let time = self.ack_time(now);
         let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
+        let samples_ack = self.congestion.samples_each_response() && !scheme.log().has_acked();
         let (acked_pkts, lost_pkts) = scheme.on_read_response(psn, executed, outstanding, time);
-        let rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
+        let mut rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
+        if samples_ack && rtt_nanos.is_none() && acked_pkts > 0 {
+            rtt_nanos = self.loss_timer.take_rtt_sample_of_ack(scheme.log(), now);
+        }
         if acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, acked_pkts, rtt_nanos);
         }
