@@ -188,6 +188,25 @@ fn selective_repeat_retransmits_what_was_lost_and_go_back_n_more() {
 }
 
 #[test]
+fn a_mean_has_the_confidence_interval_of_three_seeds_and_none_of_one() {
+    let outcome = run_with(TINY, false, 3, 2);
+    let group = &outcome.groups()[1];
+    let values: Vec<f64> = group.runs.iter().filter_map(|run| run.get(results::GOODPUT)).collect();
+    let [a, b, c] = values[..] else { panic!("three seeds: {values:?}") };
+    let mean = (a + b + c) / 3.0;
+    let deviation = (((a - mean).powi(2) + (b - mean).powi(2) + (c - mean).powi(2)) / 2.0).sqrt();
+    let interval = group.interval(results::GOODPUT).unwrap();
+    // 4.303: the 97.5 % quantile of Student's t with two degrees of freedom.
+    assert!(interval > 0.0 && (interval - 4.303 * deviation / 3f64.sqrt()).abs() < 1e-9, "{interval}");
+    assert!(report::table(&outcome).contains(" +-"));
+    let json = report::json(&outcome);
+    assert_eq!(json["means"][1]["figures"]["goodput_gbit_per_sec"]["ci95"], interval);
+    let outcome = run_with(TINY, false, 1, 1);
+    assert_eq!(outcome.groups()[1].interval(results::GOODPUT), None);
+    assert!(!report::table(&outcome).contains("+-"));
+}
+
+#[test]
 fn a_report_stands_alone_and_escapes_what_it_is_told() {
     let page = report::html(&run_with(TINY, true, 1, 1)).unwrap();
     for outside in ["http:", "https:", "src=", "href=", "@import", "url("] {

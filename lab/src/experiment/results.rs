@@ -124,11 +124,30 @@ pub struct Group<'a> {
     pub runs: Vec<&'a PointResult>,
 }
 
+/// 97.5 % quantiles of Student's t distribution, for 1 degree of freedom on.
+const T_QUANTILES: [f64; 20] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086,
+];
+/// The quantile of more degrees of freedom, rounded up.
+const T_QUANTILE_LIMIT: f64 = 2.080;
+
 impl Group<'_> {
     /// The mean of `figure` over the runs that have this figure; `None` if no run has it.
     pub fn mean(&self, figure: Figure) -> Option<f64> {
         let values: Vec<f64> = self.runs.iter().filter_map(|run| run.get(figure)).collect();
         if values.is_empty() { None } else { Some(values.iter().sum::<f64>() / values.len() as f64) }
+    }
+
+    /// Returns half the width of the 95 % confidence interval of the mean of `figure` (Student's t); `None` with
+    /// fewer than two runs that have this figure.
+    pub fn interval(&self, figure: Figure) -> Option<f64> {
+        let values: Vec<f64> = self.runs.iter().filter_map(|run| run.get(figure)).collect();
+        let (count, mean) = (values.len() as f64, self.mean(figure)?);
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let freedom = values.len().checked_sub(1).filter(|freedom| *freedom > 0)?;
+        let t = T_QUANTILES.get(freedom - 1).copied().unwrap_or(T_QUANTILE_LIMIT);
+        Some(t * (squares / freedom as f64 / count).sqrt())
     }
 
     /// The minimum and maximum of `figure` over the runs; `None` if no run has this figure.

@@ -101,7 +101,8 @@ pub fn samples_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     table(outcome, &["time_ns", "longest_queue_bytes", "received_bytes"], rows).map(Some)
 }
 
-/// JSON with the document, the command, and the figures of each point.
+/// JSON with the document, the command, the figures of each point, and their means over the seeds with half the width of
+/// the 95 % confidence interval.
 pub fn json(outcome: &Outcome) -> Value {
     let experiment = &outcome.experiment;
     let points = outcome.points.iter().map(|run| {
@@ -127,6 +128,20 @@ pub fn json(outcome: &Outcome) -> Value {
         .iter()
         .map(|figure| (figure.name.to_owned(), json!({ "label": figure.label, "meaning": figure.meaning })))
         .collect();
+    let means = outcome.groups().into_iter().map(|group| {
+        let values = experiment.sweeps.iter().zip(&group.values);
+        let values: Map<String, Value> =
+            values.map(|(sweep, at)| (sweep.key.clone(), json!(sweep.value_name(*at)))).collect();
+        let figures = outcome.figures().into_iter().filter_map(|figure| {
+            let mean = group.mean(figure)?;
+            Some((figure.name.to_owned(), json!({ "mean": mean, "ci95": group.interval(figure) })))
+        });
+        json!({
+            "variant": experiment.variants[group.variant],
+            "values": values,
+            "figures": figures.collect::<Map<String, Value>>(),
+        })
+    });
     json!({
         "experiment": experiment.name,
         "title": experiment.title,
@@ -136,6 +151,7 @@ pub fn json(outcome: &Outcome) -> Value {
         "seeds": outcome.seeds(),
         "figures": figures,
         "points": points.collect::<Vec<_>>(),
+        "means": means.collect::<Vec<_>>(),
         "document": experiment.text,
     })
 }

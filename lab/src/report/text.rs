@@ -1,4 +1,4 @@
-//! A table for the terminal: means over the seeds.
+//! A table for the terminal: means over the seeds, with 95 % confidence intervals.
 
 use super::number::number;
 use crate::experiment::Outcome;
@@ -8,7 +8,7 @@ pub(super) struct Grid {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// Means over the seeds, with a row per variant and combination of values.
+/// Means over the seeds with their 95 % confidence intervals, with a row per variant and combination of values.
 pub(super) fn grid(outcome: &Outcome) -> Grid {
     let experiment = &outcome.experiment;
     let figures = outcome.figures();
@@ -22,7 +22,9 @@ pub(super) fn grid(outcome: &Outcome) -> Grid {
         let ended = group.runs.iter().any(|run| run.ended_early.is_some());
         row.extend(figures.iter().enumerate().map(|(at, figure)| {
             let mark = if ended && at == 0 { " *" } else { "" };
-            group.mean(*figure).map_or(String::new(), |mean| number(mean) + mark)
+            let spread = group.interval(*figure).filter(|interval| *interval > 0.0);
+            let spread = spread.map_or(String::new(), |interval| format!(" +-{}", number(interval)));
+            group.mean(*figure).map_or(String::new(), |mean| number(mean) + &spread + mark)
         }));
         row
     });
