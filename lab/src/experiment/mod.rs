@@ -29,6 +29,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("goodput-vs-loss", include_str!("../../experiments/goodput-vs-loss.toml")),
     ("reactions", include_str!("../../experiments/reactions.toml")),
     ("incast", include_str!("../../experiments/incast.toml")),
+    ("congestion", include_str!("../../experiments/congestion.toml")),
     ("spray", include_str!("../../experiments/spray.toml")),
     ("irn", include_str!("../../experiments/irn.toml")),
     ("ports-goodput-vs-loss", include_str!("../../experiments/ports-goodput-vs-loss.toml")),
