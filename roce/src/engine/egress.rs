@@ -49,9 +49,6 @@ impl<P: Port> Engine<P> {
             counters: &mut qp.counters,
         };
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd);
-        if connection.requester.in_flight().1 == 0 {
-            connection.requester.share_reordering_threshold(&mut self.reorder_pkts);
-        }
         let requests_first = std::mem::take(&mut connection.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
         if requests_first {

@@ -13,7 +13,6 @@ use crate::qp::rc::completer::Completer;
 use crate::qp::rc::events::ResponseEvent;
 use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
 use crate::queue::WcStatus;
-use crate::recovery::SelectiveEvent;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
 pub(super) enum Next {
@@ -197,15 +196,8 @@ impl<P: Port> Engine<P> {
         if outcome == ResponseEvent::Ignored {
             return;
         }
-        let may_teach = matches!(
-            outcome,
-            ResponseEvent::Selective(SelectiveEvent::Sack { .. } | SelectiveEvent::Duplicate { .. })
-        );
         let failed =
             connection.requester.on_response_event(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
-        if may_teach {
-            connection.requester.share_reordering_threshold(&mut self.reorder_pkts);
-        }
         self.after_requester(slot, failed);
     }
 

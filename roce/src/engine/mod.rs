@@ -306,8 +306,6 @@ pub struct Engine<P: Port> {
     reorder: ReorderBuffer,
     /// Frame taken from the reorder buffer; kept to reuse its memory.
     taken: Vec<u8>,
-    /// Reordering threshold in packets that a queue pair learned last (selective repeat); other queue pairs adopt it.
-    reorder_pkts: u32,
     now: Instant,
 }
 
@@ -345,7 +343,6 @@ impl<P: Port> Engine<P> {
             frames: Vec::with_capacity(RX_BURST_FRAMES),
             reorder: ReorderBuffer::new(limits.reorder_bytes),
             taken: Vec::with_capacity(REORDER_FRAME_BYTES),
-            reorder_pkts: 0,
             now: Instant::ZERO,
         })
     }

@@ -299,18 +299,6 @@ impl SelectiveRepeat {
         let [tail_loss, later] = &mut self.probes;
         *(if is_first { tail_loss } else { later }) = (first, count);
     }
-
-    #[inline]
-    pub(crate) fn reordering_threshold_pkts(&self) -> u32 {
-        self.reordering_threshold_pkts
-    }
-
-    /// Sets the reordering threshold, which other queue pairs of the device raised or lowered; at most half the
-    /// window.
-    #[inline]
-    pub(crate) fn adopt_reordering_threshold(&mut self, reordering_threshold_pkts: u32) {
-        self.reordering_threshold_pkts = reordering_threshold_pkts.min(self.log.window_pkts() / 2);
-    }
 }
 
 /// Whether the bitmap of a SACK with the expected PSN `next` acknowledges `psn`.

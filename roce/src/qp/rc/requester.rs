@@ -142,8 +142,6 @@ pub(crate) struct Requester {
     local_fault: Option<LocalFault>,
     /// True in state SQD: no further work request starts.
     draining: bool,
-    /// Reordering threshold after the last `share_reordering_threshold`, in packets.
-    pub(super) known_reordering_threshold_pkts: u32,
 }
 
 impl Requester {
@@ -160,7 +158,6 @@ impl Requester {
             since_ack_req_pkts: 0,
             local_fault: None,
             draining: false,
-            known_reordering_threshold_pkts: 0,
         }
     }
 
@@ -480,19 +477,6 @@ impl Requester {
     fn on_progress(&mut self, now: Instant) {
         self.loss_timer.on_progress(now);
         self.retries_left = self.config.retry_count;
-    }
-
-    /// Shares the reordering threshold with the other queue pairs of the device through `device_pkts`. If the threshold
-    /// of this queue pair changed since the last call, sets `device_pkts`, otherwise adopts `device_pkts`. A short flow
-    /// thus has the threshold without a spurious retransmission of its own.
-    pub(crate) fn share_reordering_threshold(&mut self, device_pkts: &mut u32) {
-        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
-        if scheme.reordering_threshold_pkts() == self.known_reordering_threshold_pkts {
-            scheme.adopt_reordering_threshold(*device_pkts);
-        } else {
-            *device_pkts = scheme.reordering_threshold_pkts();
-        }
-        self.known_reordering_threshold_pkts = scheme.reordering_threshold_pkts();
     }
 
     /// Processes a response under selective repeat, and updates congestion control and timer.
