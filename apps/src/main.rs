@@ -54,7 +54,7 @@ Exit status: 0 on success, 1 on failure, 2 on wrong usage.";
 
 #[derive(Subcommand)]
 enum Command {
-    Perf(perf::PerfArgs),
+    Perf(Box<perf::PerfArgs>),
     Ping(ping::PingArgs),
     Devinfo(devinfo::DevinfoArgs),
     Stat(stat::StatArgs),
@@ -124,6 +124,8 @@ mod tests {
             ("roce perf send-bw --port memif:@a --loss-turns 0,0.1 host", "--duration <SECONDS>"),
             ("roce perf send-bw --port memif:@a -D 1 --loss-turns 0.1 host", "2 to 12 chances"),
             ("roce perf send-bw --port memif:@a -D 1 -b --loss-turns 0,0.1 host", "cannot be used with"),
+            ("roce perf write-bw --port memif:@a -c UD", "possible values: RC"),
+            ("roce perf write-bw --port memif:@a --peer perftest", "<HOST>"),
             ("roce devinfo --port nic:1", "names no port"),
             ("roce stat 1 2", "unexpected argument"),
             ("roce doctor --open", "--port <PORT>"),

@@ -6,5 +6,7 @@ pub(crate) mod framing;
 pub(crate) mod gid;
 #[path = "../../apps/src/exchange/limits.rs"]
 pub(crate) mod limits;
+#[path = "../../apps/src/exchange/perftest.rs"]
+pub(crate) mod perftest;
 #[path = "../../apps/src/exchange/pingpong.rs"]
 pub(crate) mod pingpong;

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use roce::id::Gid;
+use roce::qp::PathMtu;
 
 use super::message::{self, Message};
 use super::params::{Choices, Extent, Measure, Offer, Params, Test, Verb};
@@ -12,7 +13,7 @@ use crate::exchange::gid::{self, Reach};
 use crate::exchange::limits::{
     GIDS_MAX, HELLO_BYTES_MAX, ITERS, LAT_ITERS_MAX, OUTS, QPS, QUOTED_CHARS_MAX, SECS, SIZE_BYTES_MAX,
 };
-use crate::exchange::pingpong;
+use crate::exchange::{perftest, pingpong};
 
 /// What the bytes were taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +22,8 @@ pub(crate) enum Taken {
     Junk,
     /// A line of ibv_rc_pingpong.
     PingPong,
+    /// A line of perftest.
+    Perftest,
     /// A message of `roce perf`.
     Message,
     /// A hello that leads to a test.
@@ -53,9 +56,15 @@ impl Reach for Port {
 
 /// Panics where bytes are accepted that lead beyond the limits. `R` are the figures of a run.
 pub(crate) fn check<R: serde::de::DeserializeOwned>(bytes: &[u8]) -> Taken {
-    for framing in [Framing::Line(HELLO_BYTES_MAX), Framing::Record(pingpong::LINE_BYTES)] {
+    let framings = [
+        Framing::Line(HELLO_BYTES_MAX),
+        Framing::Record(pingpong::LINE_BYTES),
+        Framing::PerftestOrLine { own: perftest::greeting(PathMtu::Mtu1024), line_bytes: HELLO_BYTES_MAX },
+    ];
+    for framing in framings {
         if let Ok(Some(message)) = framing.message(bytes) {
             assert!(message.len() <= framing.bytes_max() && message.len() <= bytes.len());
+            assert!(framing.due(bytes).len() <= perftest::GREETING_BYTES);
         }
         let half = bytes.get(..bytes.len() / 2).unwrap_or_default();
         assert!(!matches!(framing.message(half), Ok(Some(early)) if early.len() > half.len()));
@@ -69,6 +78,9 @@ pub(crate) fn check<R: serde::de::DeserializeOwned>(bytes: &[u8]) -> Taken {
             "the line of what was read is read alike"
         );
         return Taken::PingPong;
+    }
+    if check_perftest(bytes) {
+        return Taken::Perftest;
     }
     match Message::<R>::parse(bytes) {
         Ok(Message::Hello(hello)) => {
@@ -103,6 +115,27 @@ pub(crate) fn check<R: serde::de::DeserializeOwned>(bytes: &[u8]) -> Taken {
             Taken::Junk
         }
     }
+}
+
+/// Whether the bytes are a line of perftest; its values, and those of the other records, are within the limits.
+fn check_perftest(bytes: &[u8]) -> bool {
+    if let Ok((cycle_bytes, _)) = perftest::parse_greeting(bytes) {
+        assert!(
+            perftest::is_version(bytes) && perftest::check_start(&bytes[..perftest::GREETING_BYTES]).is_ok()
+        );
+        assert!((1..=SIZE_BYTES_MAX).contains(&cycle_bytes));
+    }
+    let (chunks, _) = bytes.as_chunks();
+    if let Some(Ok(report)) = chunks.first_chunk().map(|records| perftest::Report::parse(*records)) {
+        assert!(report.size_bytes <= SIZE_BYTES_MAX);
+        assert!([report.peak, report.average, report.rate].iter().all(|figure| *figure >= 0.0));
+    }
+    let Ok(line) = perftest::Line::parse(bytes) else { return false };
+    check_gid(line.endpoint.gid);
+    assert!(line.endpoint.qpn.value() > 1, "a management queue pair");
+    assert!(OUTS.contains(&line.reads));
+    assert_eq!(perftest::Line::parse(&line.record()), Ok(line), "the record of what was read is read alike");
+    true
 }
 
 /// A GID that is accepted is that of one interface, and not this end's.

@@ -1,5 +1,7 @@
 //! The end of a peer's first message.
 
+use super::perftest;
+
 /// Bound on the first message of a command's exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
@@ -7,10 +9,18 @@ pub(crate) enum Framing {
     Line(usize),
     /// Exactly this many bytes.
     Record(usize),
+    /// Greeting and first line of perftest, to whose records this end answers by its `own` greeting; or else a line of
+    /// at most this many bytes, as the first byte tells.
+    PerftestOrLine {
+        /// Greeting of this end.
+        own: [u8; perftest::GREETING_BYTES],
+        /// Bound on the line.
+        line_bytes: usize,
+    },
 }
 
 /// Reason why bytes are no first message. Ends a sentence that begins with "it".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FramingError {
     /// No end of line within the limit.
     #[error("sent {0} bytes without the end of a line")]
@@ -18,19 +28,41 @@ pub(crate) enum FramingError {
     /// More bytes than a first message, before the answer.
     #[error("sent more than its first message before the answer")]
     Trailing,
+    /// A client that is perftest, and no peer.
+    #[error("is perftest: {0}")]
+    Perftest(#[from] perftest::RecordError),
 }
+
+/// Bytes of a first message of perftest.
+const PERFTEST_BYTES: usize = perftest::GREETING_BYTES + perftest::LINE_BYTES;
 
 impl Framing {
     /// Returns the number of bytes to receive, at most, before [`Framing::message`] decides.
     pub(crate) fn bytes_max(self) -> usize {
         match self {
             Framing::Line(most) | Framing::Record(most) => most,
+            Framing::PerftestOrLine { line_bytes, .. } => line_bytes.max(PERFTEST_BYTES),
+        }
+    }
+
+    /// Returns the bytes that this end sends to a client before its first message is whole, after these `bytes` of it.
+    pub(crate) fn due(&self, bytes: &[u8]) -> &[u8] {
+        match self {
+            Framing::PerftestOrLine { own, .. } if perftest::is_version(bytes) => {
+                own.get(..perftest::greeting_due(bytes.len())).unwrap_or_default()
+            }
+            _ => &[],
         }
     }
 
     /// Returns the message, once `bytes` hold it whole; a line without its end.
     pub(crate) fn message(self, bytes: &[u8]) -> Result<Option<&[u8]>, FramingError> {
         let (message, rest) = match self {
+            Framing::PerftestOrLine { .. } if perftest::is_version(bytes) => {
+                perftest::check_start(bytes)?;
+                return Framing::Record(PERFTEST_BYTES).message(bytes);
+            }
+            Framing::PerftestOrLine { line_bytes, .. } => return Framing::Line(line_bytes).message(bytes),
             Framing::Record(len) => match bytes.split_at_checked(len) {
                 None => return Ok(None),
                 Some(parts) => parts,
@@ -62,5 +94,21 @@ mod tests {
         assert_eq!(record.message(b"ab"), Ok(Some(&b"ab"[..])));
         assert_eq!(record.message(b"abc"), Err(FramingError::Trailing));
         assert_eq!((line.bytes_max(), record.bytes_max()), (4, 2));
+        let own = perftest::greeting(roce::qp::PathMtu::Mtu1024);
+        let either = Framing::PerftestOrLine { own, line_bytes: 4 };
+        assert_eq!(either.message(b"abc\n"), Ok(Some(&b"abc"[..])));
+        assert_eq!(either.message(b"abcd"), Err(FramingError::TooLong(4)));
+        assert_eq!(either.message(b"6.06\n"), Ok(None));
+        let whole = [&own[..], &[b':'; perftest::LINE_BYTES]].concat();
+        assert_eq!(either.message(&whole), Ok(Some(&whole[..])));
+        assert_eq!(either.message(&whole[..PERFTEST_BYTES - 1]), Ok(None));
+        assert!(matches!(either.message(b"5.69\0\0\0\0\0\0\0\0\0\0\0\0"), Err(FramingError::Perftest(_))));
+        assert_eq!(either.message(&[&whole[..], b":"].concat()), Err(FramingError::Trailing));
+        assert_eq!((either.due(&whole[..15]), either.due(&whole[..22])), (&[][..], &own[..20]));
+        assert_eq!((either.due(&whole), either.due(b"{ and more than 16 bytes")), (&own[..], &[][..]));
+        assert!(line.due(&whole).is_empty());
+        assert_eq!(either.message(b""), Ok(None));
+        assert_eq!((either.bytes_max(), PERFTEST_BYTES), (PERFTEST_BYTES, 134));
+        assert_eq!(Framing::PerftestOrLine { own, line_bytes: 140 }.bytes_max(), 140);
     }
 }

@@ -24,8 +24,8 @@ pub(crate) trait Reach {
 pub(crate) enum GidRefusal {
     /// The peer sent no GID.
     #[error(
-        "the peer sent no GID, and RoCE cannot do without: start it with -g INDEX (`show_gids` or `ibv_devinfo -v` \
-         lists them; on rxe 1 is the IPv4 address)"
+        "the peer sent no GID, and RoCE cannot do without: start it with -g INDEX, or perftest with -x INDEX \
+         (`show_gids` or `ibv_devinfo -v` lists them; on rxe 1 is the IPv4 address)"
     )]
     None,
     /// Not a unicast address.

@@ -20,6 +20,9 @@ pub(crate) const QUOTED_CHARS_MAX: usize = 300;
 pub(crate) const CANDIDATES_MAX: usize = 64;
 /// Time limit of a connection's hello.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of a client that is perftest, from a record of its greeting to the next, or to its first line, before
+/// which it allocates its memory and creates its queue pairs.
+pub(crate) const ALLOCATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of lines on standard error about closed connections.
 pub(crate) const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest `--peer-timeout`: an hour.

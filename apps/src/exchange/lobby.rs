@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::framing::Framing;
-use super::limits::{CANDIDATES_MAX, HELLO_TIMEOUT, NOTE_INTERVAL};
+use super::limits::{ALLOCATION_TIMEOUT, CANDIDATES_MAX, HELLO_TIMEOUT, NOTE_INTERVAL};
 
 /// Pause while the system has no room for another connection.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -76,7 +76,8 @@ pub(crate) fn accept<T>(
                     notes.closed(oldest.peer, &anyhow::anyhow!("gave way to the next of too many"), now);
                 }
                 stream.set_nonblocking(true)?;
-                candidates.push(Candidate { stream, peer, bytes: Vec::new(), until: now + HELLO_TIMEOUT });
+                let until = now + HELLO_TIMEOUT;
+                candidates.push(Candidate { stream, peer, bytes: Vec::new(), answered: 0, until });
             }
             // No connection was pending, or its peer has closed it.
             Err(error) if is_passing(&error) => {}
@@ -107,6 +108,8 @@ struct Candidate {
     stream: TcpStream,
     peer: SocketAddr,
     bytes: Vec<u8>,
+    /// Bytes of [`Framing::due`] that were sent.
+    answered: usize,
     until: Instant,
 }
 
@@ -120,9 +123,10 @@ impl Candidate {
         judge: &mut impl FnMut(&[u8], IpAddr) -> Result<T, Refusal>,
     ) -> anyhow::Result<Option<T>> {
         self.read(framing)?;
+        framing.message(&self.bytes)?;
+        self.answer(framing, now)?;
         let Some(message) = framing.message(&self.bytes)? else {
-            let secs = HELLO_TIMEOUT.as_secs();
-            anyhow::ensure!(now < self.until, "it did not say within {secs} s what it wants");
+            anyhow::ensure!(now < self.until, "it did not say in time what it wants");
             return Ok(None);
         };
         match judge(message, self.peer.ip().to_canonical()) {
@@ -134,6 +138,17 @@ impl Candidate {
                 Err(refusal.reason)
             }
         }
+    }
+
+    /// Sends the bytes that the client waits for before it continues its first message.
+    fn answer(&mut self, framing: Framing, now: Instant) -> anyhow::Result<()> {
+        let due = framing.due(&self.bytes);
+        let Some(more) = due.get(self.answered..).filter(|more| !more.is_empty()) else { return Ok(()) };
+        // Does not block, because the socket's buffer has room.
+        self.stream.write_all(more).context("it is gone")?;
+        self.answered = due.len();
+        self.until = now + ALLOCATION_TIMEOUT;
+        Ok(())
     }
 
     /// Receives at most as many bytes as a first message has, and one more, by which it is found to be too

@@ -8,12 +8,15 @@
 //!     |                                   |  stream: keep-alive, and a limit of time for each wait
 //! ```
 //!
-//! `limits`, `framing`, `gid`, `pingpong` and the messages of `roce perf` are pure: a fuzzer feeds them bytes.
+//! `limits`, `framing`, `gid`, `pingpong`, `perftest` and the messages of `roce perf` are pure: a fuzzer feeds them
+//! bytes.
 
 pub(crate) mod framing;
 pub(crate) mod gid;
 pub(crate) mod limits;
 mod lobby;
+mod lockstep;
+pub(crate) mod perftest;
 pub(crate) mod pingpong;
 mod reach;
 mod stall;
@@ -25,6 +28,7 @@ use clap::Args;
 
 pub(crate) use framing::Framing;
 pub(crate) use lobby::{Refusal, accept, listen};
+pub(crate) use lockstep::Lockstep;
 pub(crate) use reach::DeviceReach;
 pub(crate) use stall::Stall;
 pub(crate) use stream::{connect, explain, guard, read_record};

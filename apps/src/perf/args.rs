@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
 
 use super::params::{Choices, Measure, Recovery, Test, Verb};
@@ -90,9 +90,18 @@ pub(crate) struct TestArgs {
     #[arg(short = 'F', long = "CPU-freq")]
     _cpu_freq: bool,
 
+    /// The server's program: this one, or perftest's `ib_write_bw` and its siblings. A server recognises its client by
+    /// itself. perftest exchanges no options: give both ends the same -s or -a, -n or -D, -q, and -b
+    #[arg(long = "peer", value_name = "PROGRAM", value_enum, default_value_t = Program::Roce, requires = "host")]
+    program: Program,
+
     /// Not supported: connections are made over TCP
     #[arg(short = 'R', long = "rdma_cm")]
     rdma_cm: bool,
+
+    /// Connection type: only the reliable connection is supported
+    #[arg(short = 'c', long = "connection", value_name = "TYPE", value_parser = ["RC"])]
+    _connection: Option<String>,
 }
 
 /// Options of bandwidth tests alone.
@@ -162,6 +171,15 @@ pub(crate) struct PeerArgs {
     pub(super) exchange: ExchangeArgs,
 }
 
+/// Program of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Program {
+    /// This one
+    Roce,
+    /// perftest
+    Perftest,
+}
+
 /// Returns [`DEPTH`] in the type that clap takes.
 fn depth_range() -> RangeInclusive<i64> {
     i64::from(*DEPTH.start())..=i64::from(*DEPTH.end())
@@ -190,6 +208,7 @@ pub(super) struct Local {
     pub(super) gid_index: Option<u8>,
     pub(super) congestion: Option<CongestionScheme>,
     pub(super) placement: Placement,
+    pub(super) program: Program,
     pub(super) cq_events: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
@@ -261,6 +280,7 @@ impl TestArgs {
             congestion: self.congestion,
             // Because latency tests of WRITE poll memory.
             placement: Placement::InOrder,
+            program: self.program,
             cq_events: self.cq_events,
             wants_peak: false,
             report_gbits: false,
@@ -300,6 +320,7 @@ impl BwArgs {
             gid_index: self.test.gid_index,
             congestion: self.test.congestion,
             placement: if self.relaxed_placement { Placement::Relaxed } else { Placement::InOrder },
+            program: self.test.program,
             cq_events: self.test.cq_events,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use verbs::{Cqe, SendData, SendFlags, SendOp, SendRequest, Sge};
 
-use super::control::{Message, unexpected};
 use super::params::{Extent, Verb};
 use super::pattern;
 use super::report::{BwRow, MEASURING, Row, peak_nanos_per_message};
+use super::session::Done;
 use super::setup::{Area, Bench, PerfQp, check, send_id, split_id};
 use super::turns::Turns;
 use crate::progress::Progress;
@@ -24,7 +24,7 @@ const PROGRESS_INTERVAL: u64 = 64;
 
 /// Runs one size: sends, receives, and serves until both ends are done. Returns the figures of this end's
 /// requests or of the peer's, or their sum if both sent.
-pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
+pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     let mut receiver = Receiver::prepare(bench, size)?;
     let mut sender = bench.initiates().then(|| Sender::new(bench, size));
     prepare_reads(bench, size)?;
@@ -35,7 +35,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     let mut progress = Progress::of(goal, MEASURING);
     bench.begin_run()?;
     let mut own: Option<BwRow> = None;
-    let mut peer: Option<(Vec<u64>, Row)> = None;
+    let mut peer: Option<Done> = None;
     let mut looks = 0_u32;
     if let Some(sender) = &mut sender {
         sender.start(bench);
@@ -49,7 +49,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
                     let row = sender.row();
                     bench.turns = sender.turns.as_ref().map_or_else(Vec::new, |turns| turns.rows(size));
                     own = Some(row);
-                    bench.control.send(&Message::Done { sent: sender.posted.clone(), row: Row::Bw(row) })?;
+                    bench.session.end_own(&sender.posted, Row::Bw(row))?;
                 }
             }
             // Because the receiving end drives the device by polling its completion queue.
@@ -62,7 +62,9 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
         let sent_all = sender.is_none() || own.is_some();
         let got_all = match (&peer, &receiver) {
             (None, _) => !bench.peer_initiates(),
-            (Some((sent, _)), Some(receiver)) => receiver.received == *sent,
+            (Some(Done { sent: Some(sent), .. }), Some(receiver)) => receiver.received == *sent,
+            // The last completion may have arrived since the poll before the peer was done.
+            (Some(Done { sent: None, .. }), Some(_)) => !worked,
             (Some(_), None) => true,
         };
         if sent_all && got_all {
@@ -70,26 +72,24 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
         }
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(CONTROL_INTERVAL) {
-            match bench.poll_control()? {
-                None => {}
-                Some(Message::Done { sent, row }) => peer = Some((sent, row)),
-                Some(other) => return Err(unexpected(&other)),
-            }
+            peer = bench.poll_done()?.or(peer);
         }
         if !worked {
             bench.idle()?;
         }
     }
     drop(progress);
-    if let Some((sent, _)) = &peer {
+    if let Some(Done { sent: Some(sent), .. }) = &peer {
         verify_written(bench, size, sent)?;
     }
-    match (own, peer) {
-        (Some(own), Some((_, Row::Bw(peer)))) => Ok(Row::Bw(own.plus(peer))),
-        (Some(own), None) => Ok(Row::Bw(own)),
-        (None, Some((_, row @ Row::Bw(_)))) => Ok(row),
+    let received = receiver.map(|receiver| receiver.row());
+    let row = match (own, peer.and_then(|peer| peer.row).or(received.map(Row::Bw))) {
+        (Some(own), Some(Row::Bw(peer))) => own.plus(peer),
+        (Some(own), None) => own,
+        (None, Some(Row::Bw(peer))) => peer,
         _ => bail!("the peer measured something else"),
-    }
+    };
+    Ok(Some(Row::Bw(row)))
 }
 
 /// Times of messages, for the peak rate.
@@ -340,6 +340,8 @@ struct Receiver {
     size_max: u32,
     verify: bool,
     received: Vec<u64>,
+    /// Times of the first and of the last completion.
+    span: Option<(Instant, Instant)>,
     scratch: Vec<u8>,
     cqes: Vec<Cqe>,
 }
@@ -356,6 +358,7 @@ impl Receiver {
             size_max: bench.params.size_max(),
             verify: bench.params.verify,
             received: vec![0; bench.lanes.len()],
+            span: None,
             scratch: vec![0; size as usize],
             cqes: Vec::with_capacity(CQE_BATCH),
         }))
@@ -367,6 +370,8 @@ impl Receiver {
         if bench.recv_cq.poll(&mut self.cqes, CQE_BATCH)? == 0 {
             return Ok(false);
         }
+        let now = Instant::now();
+        self.span = Some((self.span.map_or(now, |(first, _)| first), now));
         for cqe in &self.cqes {
             check(cqe)?;
             let (index, offset) = split_id(cqe.wr_id);
@@ -384,6 +389,14 @@ impl Receiver {
             lane.post_recv(offset, self.size_max, index)?;
         }
         Ok(true)
+    }
+
+    /// Returns the figures of the messages received.
+    fn row(&self) -> BwRow {
+        let iterations = self.received.iter().sum();
+        let secs = self.span.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+        let average_per_sec = if secs > 0.0 { iterations as f64 / secs } else { 0.0 };
+        BwRow { bytes: self.size, iterations, peak_per_sec: 0.0, average_per_sec }
     }
 }
 

@@ -39,16 +39,9 @@ impl Control {
             let listener = exchange::listen(peer.tcp_port)?;
             waiting();
             let framing = Framing::Line(HELLO_BYTES_MAX);
-            let (stream, settled) = exchange::accept(&listener, framing, |line, ip| {
-                let message = Message::parse(line)?;
-                settle(message, ip).map_err(|reason| {
-                    let answer = line_of(&failed(&reason)).ok();
-                    Refusal { reason, answer }
-                })
-            })?;
-            let mut control = Control::over(stream, timeout)?;
-            control.send(own)?;
-            return Ok((control, settled));
+            let (stream, settled) =
+                exchange::accept(&listener, framing, |line, ip| judge(line, ip, &settle))?;
+            return Ok((Control::answer(stream, timeout, own)?, settled));
         };
         let stream = exchange::connect(host, peer.tcp_port, "the same command", timeout)?;
         let ip = stream.peer_addr()?.ip();
@@ -57,6 +50,13 @@ impl Control {
         let settled = control.recv().and_then(|message| settle(message, ip));
         let settled = settled.map_err(|error| control.give_up(error))?;
         Ok((control, settled))
+    }
+
+    /// Answers the hello of a client, which was accepted.
+    pub(super) fn answer(stream: TcpStream, timeout: Duration, own: &Message) -> anyhow::Result<Self> {
+        let mut control = Control::over(stream, timeout)?;
+        control.send(own)?;
+        Ok(control)
     }
 
     fn over(stream: TcpStream, timeout: Duration) -> anyhow::Result<Self> {
@@ -122,6 +122,19 @@ impl Control {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+/// Judges the line of a client at this TCP address, whose message `settle` accepts as the hello.
+pub(super) fn judge<T>(
+    line: &[u8],
+    ip: IpAddr,
+    settle: impl Fn(Message, IpAddr) -> anyhow::Result<T>,
+) -> Result<T, Refusal> {
+    let message = Message::parse(line)?;
+    settle(message, ip).map_err(|reason| {
+        let answer = line_of(&failed(&reason)).ok();
+        Refusal { reason, answer }
+    })
 }
 
 /// Returns the error for an unexpected message.

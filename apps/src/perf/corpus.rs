@@ -14,7 +14,7 @@ fn the_exchange_corpus_holds() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         *counts.entry(oracle::check::<Row>(&bytes)).or_insert(0) += 1;
     }
-    for taken in [Taken::Junk, Taken::PingPong, Taken::Message, Taken::Agreed] {
+    for taken in [Taken::Junk, Taken::PingPong, Taken::Perftest, Taken::Message, Taken::Agreed] {
         assert!(
             counts.get(&taken).is_some_and(|count| *count >= 2),
             "the corpus has some of each: {counts:?}"

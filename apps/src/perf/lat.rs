@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use verbs::{SendData, SendFlags, SendOp, SendRequest};
 
-use super::control::{Message, unexpected};
 use super::params::{Extent, Verb};
 use super::pattern;
 use super::report::{LatRow, LatSpanRow, MEASURING, Row};
+use super::session::LatRole;
 use super::setup::{Area, Bench, check, send_id, split_id};
 use crate::progress::Progress;
 
@@ -19,8 +19,8 @@ const PROGRESS_INTERVAL: u64 = 4096;
 /// Sends outstanding, at most, before their completions are waited for.
 const SENDS_UNSEEN_MAX: u64 = 128;
 
-/// Runs one size. Returns the client's figures, at both ends.
-pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
+/// Runs one size. Returns this end's figures, or the peer's if this end follows and the peer sends any.
+pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     let mut ball = Ball::prepare(bench, size)?;
     let goal = match bench.params.extent {
         Extent::Iters(iters) => iters,
@@ -28,11 +28,20 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     };
     let mut progress = Progress::of(goal, MEASURING);
     bench.begin_run()?;
-    if bench.is_client {
-        let row = serve(bench, &mut ball, &mut progress)?;
-        bench.control.send(&Message::Done { sent: vec![ball.sent], row })?;
-        return Ok(row);
+    let role = bench.session.lat_role();
+    if role == LatRole::Follow {
+        return follow(bench, &mut ball);
     }
+    let row = match bench.params.extent {
+        Extent::Iters(iters) => count_rounds(bench, &mut ball, &mut progress, iters)?,
+        Extent::Secs(secs) => time_rounds(bench, &mut ball, &mut progress, secs)?,
+    };
+    bench.session.end_own(&[ball.sent], row)?;
+    Ok(Some(row))
+}
+
+/// Answers until the peer is done.
+fn follow(bench: &mut Bench, ball: &mut Ball) -> anyhow::Result<Option<Row>> {
     loop {
         match ball.wait(bench)? {
             Waited::Came if bench.params.test.verb == Verb::Read => {}
@@ -42,49 +51,54 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Row> {
     }
 }
 
-/// Runs the client: sends, waits, and measures the time.
-fn serve(bench: &mut Bench, ball: &mut Ball, progress: &mut Progress) -> anyhow::Result<Row> {
-    // A READ is a round trip by itself; otherwise both directions are assumed equal.
-    let ways = if bench.params.test.verb == Verb::Read { 1.0 } else { 2.0 };
+/// Returns the ways of a round: a READ is a round trip by itself; otherwise both directions are assumed equal.
+fn ways(bench: &Bench) -> f64 {
+    if bench.params.test.verb == Verb::Read { 1.0 } else { 2.0 }
+}
+
+/// Measures each of `iters` rounds. The first of an end that answers has no beginning that is known.
+fn count_rounds(
+    bench: &mut Bench,
+    ball: &mut Ball,
+    progress: &mut Progress,
+    iters: u64,
+) -> anyhow::Result<Row> {
+    let mut nanos = Vec::with_capacity(iters as usize);
+    let is_first = bench.session.lat_role() == LatRole::Start;
+    let mut before = is_first.then(Instant::now);
+    for n in 0..iters {
+        if !ball.round(bench)? {
+            bail!("the peer has ended the test early: give both ends the same -n");
+        }
+        let now = Instant::now();
+        nanos.extend(before.map(|before| (now - before).as_nanos() as u64));
+        before = Some(now);
+        if n.is_multiple_of(PROGRESS_INTERVAL) {
+            progress.set(n);
+        }
+    }
+    let row = LatRow::of(ball.size, &mut nanos, ways(bench)).map(Row::Lat);
+    row.ok_or_else(|| anyhow::anyhow!("there is no round trip to measure: -n must be at least 2"))
+}
+
+/// Measures the rounds of so many seconds: at an end that answers, until the peer is done.
+fn time_rounds(
+    bench: &mut Bench,
+    ball: &mut Ball,
+    progress: &mut Progress,
+    secs: u32,
+) -> anyhow::Result<Row> {
+    let duration = Duration::from_secs(secs.into());
+    let answers = bench.session.lat_role() == LatRole::Answer;
     let start = Instant::now();
-    let mut throw = |bench: &mut Bench| -> anyhow::Result<()> {
-        ball.throw(bench)?;
-        match ball.wait(bench)? {
-            Waited::Came => Ok(()),
-            Waited::Over(_) => bail!("the peer has ended the test early"),
-        }
-    };
-    let bytes = match bench.params.extent {
-        Extent::Iters(iters) => {
-            let mut nanos = Vec::with_capacity(iters as usize);
-            let mut before = Instant::now();
-            for n in 0..iters {
-                throw(bench)?;
-                let now = Instant::now();
-                nanos.push((now - before).as_nanos() as u64);
-                before = now;
-                if n.is_multiple_of(PROGRESS_INTERVAL) {
-                    progress.set(n);
-                }
-            }
-            let row = LatRow::of(ball.size, &mut nanos, ways).map(Row::Lat);
-            return row.ok_or_else(|| anyhow::anyhow!("no round trips"));
-        }
-        Extent::Secs(secs) => {
-            let duration = Duration::from_secs(secs.into());
-            while start.elapsed() < duration {
-                throw(bench)?;
-                progress.set(start.elapsed().as_millis() as u64);
-            }
-            ball.size
-        }
-    };
-    let (elapsed, iterations) = (start.elapsed().as_secs_f64(), ball.sent);
-    let each = elapsed / iterations as f64;
+    while (answers || start.elapsed() < duration) && ball.round(bench)? {
+        progress.set(start.elapsed().as_millis() as u64);
+    }
+    let (elapsed, iterations) = (start.elapsed().as_secs_f64(), ball.received);
     Ok(Row::LatSpan(LatSpanRow {
-        bytes,
+        bytes: ball.size,
         iterations,
-        t_avg_usec: each * 1e6 / ways,
+        t_avg_usec: elapsed / iterations.max(1) as f64 * 1e6 / ways(bench),
         tps_average: iterations as f64 / elapsed,
     }))
 }
@@ -93,8 +107,8 @@ fn serve(bench: &mut Bench, ball: &mut Ball, progress: &mut Progress) -> anyhow:
 enum Waited {
     /// The peer's message, or the data of a READ.
     Came,
-    /// The peer's message that the run is over.
-    Over(Row),
+    /// The peer is done; its figures, if it sends any.
+    Over(Option<Row>),
 }
 
 /// State of the exchange.
@@ -114,9 +128,11 @@ struct Ball {
     arrived: Vec<u8>,
 }
 
-/// Returns the last byte of message `n`, which differs from that of the one before and of fresh memory.
+/// Returns the last byte of message `n`, as `ib_write_lat` writes it. It differs from that of the message before, the
+/// first one from fresh memory.
 fn mark(n: u64) -> u8 {
-    (n % 255) as u8 + 1
+    // The low bits of the count.
+    n.wrapping_add(1) as u8
 }
 
 impl Ball {
@@ -139,13 +155,29 @@ impl Ball {
             bench.fill_receive_queues()?;
         }
         let Some(lane) = bench.lanes.first() else { bail!("a test needs a queue pair") };
-        lane.write(Area::Rx, 0, &ball.scratch)?;
-        let mut contents = vec![0; size as usize];
+        // The areas are not cleared: without a barrier between sizes the peer's first message may have arrived, and
+        // this end's last one be in flight. Because sizes increase, the last byte is 0 and in no earlier message.
         if ball.verify && verb == Verb::Read {
+            let mut contents = vec![0; size as usize];
             pattern::fill(&mut contents, 0, 0);
+            lane.write(Area::Tx, 0, &contents)?;
         }
-        lane.write(Area::Tx, 0, &contents)?;
         Ok(ball)
+    }
+
+    /// Exchanges a message in both directions, or does a READ. Returns false if the peer is done instead.
+    fn round(&mut self, bench: &mut Bench) -> anyhow::Result<bool> {
+        let starts = bench.session.lat_role() == LatRole::Start;
+        if starts {
+            self.throw(bench)?;
+        }
+        if let Waited::Over(_) = self.wait(bench)? {
+            return Ok(false);
+        }
+        if !starts {
+            self.throw(bench)?;
+        }
+        Ok(true)
     }
 
     /// Sends the next message, or posts the next READ.
@@ -212,10 +244,8 @@ impl Ball {
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(CONTROL_INTERVAL) || bench.local.cq_events {
-                match bench.poll_control()? {
-                    None => {}
-                    Some(Message::Done { row, .. }) => return Ok(Waited::Over(row)),
-                    Some(other) => return Err(unexpected(&other)),
+                if let Some(done) = bench.poll_done()? {
+                    return Ok(Waited::Over(done.row));
                 }
                 bench.idle()?;
             }
@@ -288,7 +318,8 @@ mod tests {
     use super::mark;
 
     #[test]
-    fn marks_differ_from_the_one_before_and_from_zero() {
-        assert!((0..1000).all(|n| mark(n) != 0 && mark(n) != mark(n + 1)));
+    fn marks_are_those_of_perftest() {
+        assert!((0..1000).all(|n| mark(n) != mark(n + 1)));
+        assert_eq!((mark(0), mark(254), mark(255), mark(256)), (1, 255, 0, 1));
     }
 }

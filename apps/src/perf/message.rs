@@ -12,7 +12,7 @@ use super::params::Offer;
 use crate::exchange::limits::{DEPTH, GIDS_MAX, ITERS, QPS, QUOTED_CHARS_MAX, quote};
 
 /// Version of the protocol. Changes if a peer of the old version could not follow.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// A message of one end; `R` are the figures of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,8 +77,8 @@ pub(crate) struct End {
 pub(crate) enum MessageError {
     /// Not a message.
     #[error(
-        "the peer does not speak the language of `roce perf`: is it another program (perftest's own tools cannot be \
-         the peer), or of another version?"
+        "the peer does not speak the language of `roce perf`: is it another program, or of another version? A server of \
+         perftest needs --peer perftest at this end"
     )]
     Language,
     /// A hello of another version.
@@ -268,7 +268,7 @@ mod tests {
             Offer { choices, ..hello().offer }
         };
         for (wrong, said) in [
-            (Hello { protocol: 2, version: "\u{1b}[2J".to_owned(), ..hello() }, "(version \\u{1b}[2J)"),
+            (Hello { protocol: 1, version: "\u{1b}[2J".to_owned(), ..hello() }, "(version \\u{1b}[2J)"),
             (Hello { tx_depth: 0, ..hello() }, "-t 0"),
             (Hello { rx_depth: 0, ..hello() }, "-r 0"),
             (Hello { rx_depth: u32::MAX, ..hello() }, "-r 4294967295"),

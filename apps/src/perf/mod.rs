@@ -6,10 +6,13 @@ mod bw;
 mod control;
 mod lat;
 mod message;
+mod own;
 mod params;
 mod pattern;
+mod perftest;
 mod raw;
 mod report;
+mod session;
 mod setup;
 mod turns;
 
@@ -100,7 +103,7 @@ fn usage(test: Test, wrong: &str) -> ExitCode {
 fn measure(
     mut bench: Bench,
     json: bool,
-    run: fn(&mut Bench, u32) -> anyhow::Result<Row>,
+    run: fn(&mut Bench, u32) -> anyhow::Result<Option<Row>>,
 ) -> anyhow::Result<ExitCode> {
     let result = measure_sizes(&mut bench, json, run);
     // After a failure too, because the events may have caused it.
@@ -111,7 +114,7 @@ fn measure(
 fn measure_sizes(
     bench: &mut Bench,
     json: bool,
-    run: fn(&mut Bench, u32) -> anyhow::Result<Row>,
+    run: fn(&mut Bench, u32) -> anyhow::Result<Option<Row>>,
 ) -> anyhow::Result<()> {
     let gbits = bench.local.report_gbits;
     let attr = bench.context.attr();
@@ -126,17 +129,18 @@ fn measure_sizes(
     }
     let mut rows = Vec::new();
     for size in bench.params.sizes.clone() {
-        let row = run(bench, size).map_err(|error| bench.control.give_up(error))?;
-        if !json {
+        let row = run(bench, size).map_err(|error| bench.session.give_up(error))?;
+        if let Some(row) = row.filter(|_| !json) {
             println!("{}", row.line(gbits));
         }
-        rows.push(row);
+        rows.extend(row);
+        bench.session.end_run()?;
     }
     if bench.local.loss_turns.is_some() && bench.turns.is_empty() {
         eprintln!("{}", turns::NOTHING_TO_COMPARE);
     }
     // Otherwise an end could destroy its queue pairs while the peer still waits for an ACK.
-    bench.control.barrier()?;
+    bench.session.close()?;
     if json {
         println!("{}", serde_json::to_string_pretty(&describe(bench, &attr, &rows))?);
     } else {

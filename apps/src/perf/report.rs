@@ -7,6 +7,7 @@ use verbs::Placement;
 
 use super::args::Local;
 use super::params::{Extent, Measure, Params, Verb};
+use crate::exchange::perftest::Report;
 
 /// The line between the parts of a report.
 pub(super) const LINE: &str =
@@ -124,6 +125,18 @@ impl BwRow {
             peak_per_sec: self.peak_per_sec + other.peak_per_sec,
             average_per_sec: self.average_per_sec + other.average_per_sec,
             ..self
+        }
+    }
+
+    /// Returns the figures as perftest sends them, in Gb/s or MiB/s.
+    pub(super) fn report(&self, in_gbits: bool) -> Report {
+        let unit = |per_sec| if in_gbits { self.gbit(per_sec) } else { self.mib(per_sec) };
+        Report {
+            size_bytes: self.bytes,
+            iterations: self.iterations,
+            peak: unit(self.peak_per_sec),
+            average: unit(self.average_per_sec),
+            rate: self.average_per_sec / 1e6,
         }
     }
 

@@ -5,20 +5,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use verbs::{
-    Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, Cqe, Endpoint, Gid, Mr, Notify, Qp,
-    QpOptions, RKey, RecvRequest, WcStatus,
+    Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, Cqe, Endpoint, Gid, Mr, Notify, PathMtu, Qp,
+    QpOptions, RKey, RecoveryScheme, RecvRequest, WcStatus,
 };
 
 use super::affinity::pin;
-use super::args::{Local, PeerArgs};
-use super::control::{Control, Message, unexpected};
-use super::message::{End, Hello, check_ends};
-use super::params::{Choices, Measure, Offer, Params, Test, Verb};
+use super::args::{Local, PeerArgs, Program};
+use super::control::{Control, Message, judge, unexpected};
+use super::message::{End, Hello};
+use super::own::Own;
+use super::params::{Choices, Measure, Offer, Params, Recovery, Test, Verb};
+use super::perftest::{self, Greeting, Perftest};
+use super::session::{Done, PeerEnds, Session};
 use super::turns::TurnRow;
 use crate::device::DeviceArgs;
 use crate::exchange::gid::{self, Reach};
-use crate::exchange::limits::PEER_MEMORY_BYTES_MAX;
-use crate::exchange::{DeviceReach, Stall};
+use crate::exchange::limits::{HELLO_BYTES_MAX, PEER_MEMORY_BYTES_MAX};
+use crate::exchange::perftest::{GREETING_BYTES, greeting, is_version};
+use crate::exchange::{self, DeviceReach, Framing, Lockstep, Refusal, Stall};
 
 /// Time limit of the link, once the peer has connected over TCP.
 const LINK_PATIENCE: Duration = Duration::from_secs(10);
@@ -38,6 +42,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 pub(super) struct Layout {
     stride_bytes: usize,
     pub(super) slots: u64,
+    /// Bytes of an area.
+    area_bytes: usize,
 }
 
 impl Layout {
@@ -50,17 +56,17 @@ impl Layout {
         } else {
             (CYCLE_BYTES / stride_bytes).max(1)
         };
-        Layout { stride_bytes, slots: slots as u64 }
+        Layout { stride_bytes, slots: slots as u64, area_bytes: stride_bytes * slots }
     }
 
-    /// Returns the bytes of an area.
-    fn area_bytes(&self) -> usize {
-        self.stride_bytes * self.slots as usize
+    /// Returns the layout in areas of at least `bytes`, for a peer whose messages lie elsewhere in an area.
+    fn in_area(self, bytes: u32) -> Layout {
+        Layout { area_bytes: self.area_bytes.max(bytes as usize), ..self }
     }
 
     /// Returns the bytes of both areas of so many queue pairs.
     fn memory_bytes(&self, qps: u32) -> u64 {
-        self.area_bytes() as u64 * 2 * u64::from(qps)
+        self.area_bytes as u64 * 2 * u64::from(qps)
     }
 
     /// Returns the offset of message `n`'s slot.
@@ -156,7 +162,7 @@ pub(super) struct Bench {
     armed: bool,
     receives_posted: bool,
     pub(super) context: Context,
-    pub(super) control: Control,
+    pub(super) session: Box<dyn Session>,
     stall: Stall,
     pub(super) params: Params,
     pub(super) local: Local,
@@ -194,32 +200,32 @@ impl Bench {
         }
         let offer = Offer { test, choices, active_mtu_bytes: active.bytes() };
         let own = Hello::new(offer, (local.tx_depth, local.rx_depth), &gids, local.gid_index);
-        let hello = Message::Hello(Box::new(own.clone()));
         let meeting = Meeting {
             own,
             gids,
             is_client: peer.host.is_some(),
+            program: local.program,
+            in_gbits: local.report_gbits,
             any_gid: peer.exchange.any_gid,
             reach: DeviceReach::new(&context, &device.port),
         };
-        let settle = |message, ip| meeting.settle(message, ip);
-        let (control, agreed) = Control::open(peer, &hello, || announce(peer.json), settle)?;
+        let (session, agreed) = meeting.hold(peer)?;
         if agreed.params.verify {
             // Because a message must stay in its slot until it has been compared.
             let slots = agreed.layout.slots as u32;
             (local.tx_depth, local.rx_depth) = (local.tx_depth.min(slots), local.rx_depth.min(slots));
         }
-        Bench::connect(context.clone(), control, agreed, local, meeting.is_client)
+        Bench::connect(context.clone(), session, agreed, local, &meeting)
     }
 
     fn connect(
         context: Context,
-        mut control: Control,
+        mut session: Box<dyn Session>,
         agreed: Agreed,
         local: Local,
-        is_client: bool,
+        meeting: &Meeting<DeviceReach<'_>>,
     ) -> anyhow::Result<Bench> {
-        let Agreed { params, layout, gid_index, peer_gid } = agreed;
+        let Agreed { params, layout, gid_index, tcp_peer } = agreed;
         let send_depth = match params.test.measure {
             Measure::Bw => local.tx_depth,
             Measure::Lat => local.tx_depth.max(LAT_SEND_DEPTH),
@@ -241,21 +247,18 @@ impl Bench {
                 max_inline_bytes: local.inline_bytes,
                 ..QpOptions::new(&send_cq)
             })?;
-            let mr = pd.alloc(layout.area_bytes() * 2, access)?;
+            let mr = pd.alloc(layout.area_bytes * 2, access)?;
             let endpoint = qp.endpoint(gid_index);
-            let tx_addr = mr.addr().wrapping_add(layout.area_bytes() as u64);
+            let tx_addr = mr.addr().wrapping_add(layout.area_bytes as u64);
             own.push((endpoint, End::new(&endpoint, mr.addr(), tx_addr, mr.rkey().0)));
             queue_pairs.push((qp, mr));
         }
-        control.send(&Message::Ends(own.iter().map(|(_, end)| end.clone()).collect()))?;
-        let peers = match control.recv()? {
-            Message::Ends(ends) => check_ends(ends, queue_pairs.len(), peer_gid).map_err(anyhow::Error::msg),
-            other => Err(unexpected(&other)),
-        };
-        let peers = peers.map_err(|error| control.give_up(error))?;
+        let exchanged = session.exchange_ends(&own, &|gid| meeting.check_gid(gid, tcp_peer));
+        let peers = exchanged.map_err(|error| session.give_up(error))?;
         let connected = connect_all(&context, queue_pairs, &peers, &params, &local, gid_index, &layout);
-        let lanes = connected.map_err(|error| control.give_up(error))?;
-        let stall = Stall::new(control.timeout(), Instant::now());
+        let lanes = connected.map_err(|error| session.give_up(error))?;
+        session.connected().map_err(|error| session.give_up(error))?;
+        let stall = Stall::new(session.timeout(), Instant::now());
         Ok(Bench {
             lanes,
             send_cq,
@@ -264,42 +267,42 @@ impl Bench {
             armed: false,
             receives_posted: false,
             context,
-            control,
+            session,
             stall,
             params,
             local,
             layout,
-            is_client,
+            is_client: meeting.is_client,
             gid_index,
-            ends: [own, peers],
+            ends: [own, peers.ends],
             turns: Vec::new(),
         })
     }
 
     /// Waits until both ends are ready for a run.
     pub(super) fn begin_run(&mut self) -> anyhow::Result<()> {
-        self.control.barrier()?;
-        self.stall = Stall::new(self.control.timeout(), Instant::now());
+        self.session.begin_run()?;
+        self.stall = Stall::new(self.session.timeout(), Instant::now());
         Ok(())
     }
 
-    /// Returns a message of the peer during a run, if any. Fails if no packet of the peer has arrived for too
-    /// long.
-    pub(super) fn poll_control(&mut self) -> anyhow::Result<Option<Message>> {
-        let message = self.control.try_recv()?;
-        match &message {
+    /// Returns the end of the peer's part of a run, once it is reached. Fails if no packet of the peer has arrived for
+    /// too long.
+    pub(super) fn poll_done(&mut self) -> anyhow::Result<Option<Done>> {
+        let done = self.session.try_done()?;
+        match &done {
             None => {
                 let rcvd_pkts = || self.context.counters().0.rcvd_pkts;
                 if self.stall.is_over(Instant::now(), rcvd_pkts) {
                     return Err(self.stall.error());
                 }
             }
-            Some(Message::Done { sent, .. }) if sent.len() != self.lanes.len() => {
+            Some(Done { sent: Some(sent), .. }) if sent.len() != self.lanes.len() => {
                 bail!("the peer counts {} queue pairs, and there are {}", sent.len(), self.lanes.len())
             }
             Some(_) => {}
         }
-        Ok(message)
+        Ok(done)
     }
 
     /// Whether this end sends requests.
@@ -365,7 +368,7 @@ impl Bench {
 fn connect_all(
     context: &Context,
     queue_pairs: Vec<(Qp, Mr)>,
-    peers: &[(Endpoint, End)],
+    peers: &PeerEnds,
     params: &Params,
     local: &Local,
     gid_index: u8,
@@ -374,7 +377,7 @@ fn connect_all(
     context.wait_link(LINK_PATIENCE)?;
     let conn = ConnAttr {
         path_mtu: params.mtu,
-        max_rd_atomic: params.outs,
+        max_rd_atomic: params.outs.min(peers.reads_max.unwrap_or(params.outs)),
         max_dest_rd_atomic: params.outs,
         timeout: local.qp_timeout,
         recovery: params.recovery,
@@ -384,12 +387,12 @@ fn connect_all(
     };
     let options = ConnectOptions { gid_index, conn, ..ConnectOptions::default() };
     let mut lanes = Vec::new();
-    for ((qp, mr), (endpoint, end)) in queue_pairs.into_iter().zip(peers) {
+    for ((qp, mr), (endpoint, end)) in queue_pairs.into_iter().zip(&peers.ends) {
         qp.connect(endpoint, &options).with_context(|| format!("cannot connect to {}", endpoint.gid))?;
         lanes.push(PerfQp {
             qp,
             mr,
-            area_bytes: layout.area_bytes(),
+            area_bytes: layout.area_bytes,
             peer_rx_addr: end.rx_addr,
             peer_tx_addr: end.tx_addr,
             peer_rkey: RKey(end.rkey),
@@ -410,22 +413,142 @@ struct Meeting<R> {
     own: Hello,
     gids: Vec<(u8, Gid)>,
     is_client: bool,
+    program: Program,
+    in_gbits: bool,
     any_gid: bool,
     reach: R,
 }
 
-/// Parameters of both ends, and their GIDs.
+/// Parameters of both ends.
 struct Agreed {
     params: Params,
     layout: Layout,
     gid_index: u8,
-    /// GID of the peer, as chosen by both hellos.
-    peer_gid: Gid,
+    /// Address of the peer's TCP connection.
+    tcp_peer: IpAddr,
+}
+
+/// First message of a client, accepted.
+enum First {
+    /// The hello of `roce perf`, and the GID of the peer to which both hellos lead.
+    Hello(Agreed, Gid),
+    /// The greeting of perftest, and its first line.
+    Perftest(Agreed, Vec<u8>),
 }
 
 impl<R: Reach> Meeting<R> {
-    /// Judges the first message of the peer at `tcp_peer`.
-    fn settle(&self, message: Message, tcp_peer: IpAddr) -> anyhow::Result<Agreed> {
+    /// Connects to the server, or waits for a client, and agrees with it.
+    fn hold(&self, peer: &PeerArgs) -> anyhow::Result<(Box<dyn Session>, Agreed)> {
+        let timeout = peer.exchange.peer_timeout();
+        let hello = Message::Hello(Box::new(self.own.clone()));
+        match (&peer.host, self.program) {
+            (Some(host), Program::Perftest) => {
+                self.check_perftest()?;
+                let command = format!("ib_{}", self.own.offer.test.to_string().replace('-', "_"));
+                let stream = exchange::connect(host, peer.tcp_port, &command, timeout)?;
+                let tcp_peer = stream.peer_addr()?.ip();
+                let mut lockstep = Lockstep::new(stream, true, Vec::new(), timeout)?;
+                let greeting = Greeting::swap(&mut lockstep, &self.greeting())
+                    .map_err(|error| perftest::with_options(&error))?;
+                Ok(self.perftest_session(lockstep, self.follow(&greeting, tcp_peer)?))
+            }
+            (Some(_), Program::Roce) => {
+                let (control, (agreed, gid)) =
+                    Control::open(peer, &hello, || {}, |message, ip| self.settle(message, ip))?;
+                Ok(self.own_session(control, agreed, gid))
+            }
+            (None, _) => {
+                let listener = exchange::listen(peer.tcp_port)?;
+                announce(peer.json);
+                let framing = Framing::PerftestOrLine { own: self.greeting(), line_bytes: HELLO_BYTES_MAX };
+                let (stream, first) =
+                    exchange::accept(&listener, framing, |bytes, ip| self.judge(bytes, ip))?;
+                match first {
+                    First::Perftest(agreed, line) => {
+                        let lockstep = Lockstep::new(stream, false, line, timeout)?;
+                        Ok(self.perftest_session(lockstep, agreed))
+                    }
+                    First::Hello(agreed, gid) => {
+                        let control = Control::answer(stream, timeout, &hello)?;
+                        Ok(self.own_session(control, agreed, gid))
+                    }
+                }
+            }
+        }
+    }
+
+    fn own_session(&self, control: Control, agreed: Agreed, peer_gid: Gid) -> (Box<dyn Session>, Agreed) {
+        (Box::new(Own { control, is_client: self.is_client, peer_gid }), agreed)
+    }
+
+    /// Judges the first message of a client.
+    fn judge(&self, bytes: &[u8], tcp_peer: IpAddr) -> Result<First, Refusal> {
+        if is_version(bytes) {
+            self.check_perftest()?;
+            let agreed = self.follow(&Greeting::parse(bytes)?, tcp_peer)?;
+            return Ok(First::Perftest(agreed, bytes.get(GREETING_BYTES..).unwrap_or_default().to_vec()));
+        }
+        let (agreed, gid) = judge(bytes, tcp_peer, |message, ip| self.settle(message, ip))?;
+        Ok(First::Hello(agreed, gid))
+    }
+
+    /// Fails if this end was given options that perftest cannot follow.
+    fn check_perftest(&self) -> anyhow::Result<()> {
+        let Choices { verify, recovery, .. } = &self.own.offer.choices;
+        let letter = match recovery {
+            _ if *verify => "--verify",
+            Some(Recovery(RecoveryScheme::SelectiveRepeat { .. })) => "--recovery selective-repeat",
+            _ => return Ok(()),
+        };
+        bail!("{letter}: needs `roce perf` at both ends, and the peer is perftest; leave it out")
+    }
+
+    /// Greeting of this end to perftest.
+    fn greeting(&self) -> [u8; GREETING_BYTES] {
+        let Offer { choices, active_mtu_bytes, .. } = &self.own.offer;
+        let mtu = PathMtu::from_bytes(choices.mtu_bytes.unwrap_or(*active_mtu_bytes));
+        greeting(mtu.unwrap_or(PathMtu::Mtu256))
+    }
+
+    /// Agrees with perftest at `tcp_peer`, which has sent this greeting.
+    fn follow(&self, greeting: &Greeting, tcp_peer: IpAddr) -> anyhow::Result<Agreed> {
+        let own = &self.own;
+        let offer = greeting.offer(own.offer.test, &own.offer.choices);
+        let (server, client) = if self.is_client { (&offer, &own.offer) } else { (&own.offer, &offer) };
+        let params = Params::agree(server, client)?;
+        let peer_gids = match greeting.gid {
+            Some(gid) => {
+                self.check_gid(gid, tcp_peer)?;
+                vec![(0, gid)]
+            }
+            None => self.gids.clone(),
+        };
+        let gid_index = choose_gid(&self.gids, own.gid_index, &peer_gids, None)?;
+        let layout = Layout::new(params.size_max(), own.tx_depth.max(own.rx_depth), params.verify);
+        let layout = layout.in_area(greeting.cycle_bytes);
+        check_memory(&params, layout.memory_bytes(params.qps), self.wanted_bytes()?)?;
+        Ok(Agreed { params, layout, gid_index, tcp_peer })
+    }
+
+    fn perftest_session(&self, lockstep: Lockstep, mut agreed: Agreed) -> (Box<dyn Session>, Agreed) {
+        let session = Perftest::new(lockstep, &mut agreed.params, self.is_client, self.in_gbits);
+        (Box::new(session), agreed)
+    }
+
+    fn check_gid(&self, gid: Gid, tcp_peer: IpAddr) -> anyhow::Result<()> {
+        Ok(gid::check(gid, tcp_peer, self.any_gid, &self.reach)?)
+    }
+
+    /// Returns the memory that this end's choices alone cost, in bytes.
+    fn wanted_bytes(&self) -> anyhow::Result<u64> {
+        let own = &self.own;
+        let alone = Params::agree(&own.offer, &own.offer)?;
+        let depth = own.tx_depth.max(own.rx_depth);
+        Ok(Layout::new(alone.size_max(), depth, alone.verify).memory_bytes(alone.qps))
+    }
+
+    /// Judges the first message of the peer at `tcp_peer`. Returns the parameters, and the GID of the peer.
+    fn settle(&self, message: Message, tcp_peer: IpAddr) -> anyhow::Result<(Agreed, Gid)> {
         let own = &self.own;
         let hello = match message {
             Message::Hello(hello) => *hello,
@@ -438,14 +561,12 @@ impl<R: Reach> Meeting<R> {
         let gid_index = choose_gid(gids, own.gid_index, peer_gids, hello.gid_index)?;
         let peer_index = choose_gid(peer_gids, hello.gid_index, gids, own.gid_index)?;
         let peer_gid = find_gid(peer_gids, peer_index)?;
-        gid::check(peer_gid, tcp_peer, self.any_gid, &self.reach)?;
+        self.check_gid(peer_gid, tcp_peer)?;
         let depth = own.tx_depth.max(own.rx_depth);
         let layout =
             Layout::new(params.size_max(), depth.max(hello.tx_depth).max(hello.rx_depth), params.verify);
-        let alone = Params::agree(&own.offer, &own.offer)?;
-        let wanted = Layout::new(alone.size_max(), depth, alone.verify).memory_bytes(alone.qps);
-        check_memory(&params, layout.memory_bytes(params.qps), wanted)?;
-        Ok(Agreed { params, layout, gid_index, peer_gid })
+        check_memory(&params, layout.memory_bytes(params.qps), self.wanted_bytes()?)?;
+        Ok((Agreed { params, layout, gid_index, tcp_peer }, peer_gid))
     }
 }
 
@@ -560,12 +681,14 @@ mod tests {
 
     /// Returns the judgement of a server that was started with `own` on a client that was started with
     /// `other`.
-    fn settle(own: Choices, other: Choices, list: &[(u8, &str)]) -> anyhow::Result<Agreed> {
+    fn settle(own: Choices, other: Choices, list: &[(u8, &str)]) -> anyhow::Result<(Agreed, Gid)> {
         let ports = [(0, "fe80::1"), (1, "10.0.0.1")];
         let meeting = Meeting {
             own: hello(own, &ports),
             gids: gids(&ports),
             is_client: false,
+            program: Program::Roce,
+            in_gbits: false,
             any_gid: false,
             reach: Port,
         };
@@ -575,9 +698,9 @@ mod tests {
 
     #[test]
     fn a_hello_leads_to_the_gid_that_its_sender_will_choose() {
-        let near =
+        let (near, peer_gid) =
             settle(Choices::default(), Choices::default(), &[(0, "fe80::2"), (3, "10.0.0.2")]).unwrap();
-        assert_eq!((near.gid_index, near.peer_gid.ip().to_string()), (1, "10.0.0.2".to_owned()));
+        assert_eq!((near.gid_index, peer_gid.ip().to_string()), (1, "10.0.0.2".to_owned()));
         for (far, said) in [("10.9.0.2", "no subnet"), ("10.0.0.1", "one of this end")] {
             let error =
                 settle(Choices::default(), Choices::default(), &[(0, "fe80::2"), (1, far)]).err().unwrap();
