@@ -19,7 +19,7 @@ const TAP: &str = "gtap";
 
 /// TCP port of the guest's first peer program; the next device's has the next.
 const PEER_PORT: u16 = 7471;
-/// Where ibv_rc_pingpong listens, and `roce ping`.
+/// Where ibv_rc_pingpong and perftest listen, `roce ping` and `roce perf`.
 pub(crate) const PINGPONG_PORT: u16 = 18515;
 /// The guest's [`PINGPONG_PORT`], on the loopback interface beside the host's end of the links.
 const FORWARDED_PORT: u16 = 18516;

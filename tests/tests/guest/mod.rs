@@ -4,5 +4,6 @@ mod boot;
 mod loss;
 mod machine;
 mod ops;
+mod perftest;
 mod pingpong;
 mod vfio;
