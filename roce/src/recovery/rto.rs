@@ -86,8 +86,7 @@ struct Timed {
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
-///   PTO   = 2 min rtt + 4 rttvar;                before the first round-trip sample: bound
-///           2 srtt + 4 rttvar if congestion control keeps a queue (`includes_queue`)
+///   PTO   = 2 srtt + 4 rttvar;                   before the first round-trip sample: bound
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more counts as congestion
 /// ```
@@ -108,8 +107,6 @@ pub(crate) struct AdaptiveRto {
     unmeasured: u32,
     /// Expiries since a packet was acknowledged.
     expiries: u32,
-    /// The PTO is computed from srtt in place of the shortest round trip.
-    includes_queue: bool,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the network may be slow.
@@ -128,12 +125,6 @@ const EXPIRIES_UNMEASURED_MAX: u32 = 8;
 const BACKOFF_MAX: u32 = 16;
 
 impl AdaptiveRto {
-    /// Creates the state before the first sample. `includes_queue`: congestion control keeps a queue, which the PTO must
-    /// include, because with a window of few packets no ACK arrives while the queue drains.
-    pub(crate) fn new(includes_queue: bool) -> Self {
-        AdaptiveRto { includes_queue, ..AdaptiveRto::default() }
-    }
-
     /// Records the first transmission of `psn`: starts to measure its round trip, unless another is being measured.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
@@ -196,10 +187,8 @@ impl AdaptiveRto {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // Uses the shortest round trip, not srtt, because the PTO need not include queueing: while a queue drains,
-            // each ACK rearms the timer.
-            let rtt_nanos = if self.includes_queue { self.srtt_nanos } else { self.min_nanos };
-            (2 * rtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
+            // Not the shortest round trip, because in a standing queue it would expire before the ACK (RFC 8985, 7.2).
+            (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.backoff.min(BACKOFF_MAX)
     }
@@ -271,13 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_timeout_includes_a_queue_that_congestion_control_keeps() {
-        for (includes_queue, wait_nanos) in [(false, 2 * 10_000), (true, 2 * 40_000)] {
-            let mut rto = AdaptiveRto::new(includes_queue);
-            rto.on_sample(10_000);
-            (0..200).for_each(|_| rto.on_sample(40_000));
-            assert!(rto.wait_nanos(4).abs_diff(wait_nanos) < 100, "{} ns", rto.wait_nanos(4));
-        }
+    fn the_probe_timeout_includes_a_standing_queue() {
+        let mut rto = AdaptiveRto::default();
+        rto.on_sample(10_000);
+        (0..200).for_each(|_| rto.on_sample(40_000));
+        assert!(rto.wait_nanos(4).abs_diff(2 * 40_000) < 100, "{} ns", rto.wait_nanos(4));
     }
 
     #[test]
@@ -314,7 +301,10 @@ mod tests {
             full.on_acked(Instant::from_nanos(if n % 2 == 0 { 1_750_000 } else { 2_250_000 }));
         }
         let waits = expire_all(&mut full, 4);
-        assert_eq!(waits[..3].iter().map(|wait| wait.1).collect::<Vec<_>>(), [first, longer, timeout]);
-        assert!((2_300_000..2_600_000).contains(&waits[1].0), "{waits:?}: longer than the round trip alone");
+        assert_eq!([waits[0].1, waits[1].1], [first, timeout]);
+        assert!(
+            (4_700_000..5_200_000).contains(&waits[0].0),
+            "{waits:?}: two round trips and four variations"
+        );
     }
 }

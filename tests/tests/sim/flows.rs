@@ -137,14 +137,6 @@ fn run(case: Case, loss: usize) -> Vec<f64> {
             all.world.step(None);
         }
     }
-    for h in 0..2 {
-        let c = all.world.hosts[h].engine.counters();
-        println!(
-            "host {h}: {:?} buffered {}",
-            c.iter().filter(|(_, n)| *n > 0).collect::<Vec<_>>(),
-            all.world.hosts[h].engine.buffered_bytes()
-        );
-    }
     let gbit = |flow: &Flow| {
         (flow.completed - flow.warm) as f64 * f64::from(MESSAGE_BYTES) * 8.0 / case.nanos as f64
     };

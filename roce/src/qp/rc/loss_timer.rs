@@ -64,14 +64,13 @@ pub(super) struct LossTimer {
 }
 
 impl LossTimer {
-    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`. `includes_queue`: see
-    /// [`AdaptiveRto::new`].
-    pub(super) fn new(timeout: u8, includes_queue: bool) -> Self {
+    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
+    pub(super) fn new(timeout: u8) -> Self {
         LossTimer {
             timer: RetransmitTimer::new(timeout),
             loss_window: LossWindow::default(),
             in_flight_pkts_max: u32::MAX,
-            rto: AdaptiveRto::new(includes_queue),
+            rto: AdaptiveRto::default(),
             last_progress_at: Instant::ZERO,
             last_rx_at: None,
             last_ack_req_at: Instant::ZERO,

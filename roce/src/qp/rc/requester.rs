@@ -151,7 +151,7 @@ impl Requester {
             config,
             recovery: Recovery::new(config.recovery, config.first_psn),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
-            loss_timer: LossTimer::new(config.timeout, config.congestion.follows_round_trip()),
+            loss_timer: LossTimer::new(config.timeout),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
