@@ -158,7 +158,9 @@ wrap() {
 guest() {
     image
     step "tests against the guest"
-    # The same selection of packages as above, or cargo would build all of them anew.
+    # The tests run the command `roce`, which `--test main` does not build. The same selection of packages as above, or
+    # cargo would build all of them anew.
+    cargo build --workspace --locked --bins
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- guest::
 }
 

@@ -8,10 +8,14 @@
 # namespace. What the scripts would have done and the guest needs is in
 # configure_root.
 
+# The suite that the kernel is taken from, of the same archive as the release's packages, for example
+# bookworm-backports; empty: the suite of the other packages.
+GUEST_KERNEL_SUITE=${GUEST_KERNEL_SUITE:-}
+
 # What the guest is made of: a shell and tools, the verbs programs, DPDK.
 GUEST_PACKAGES=(
     base-files base-passwd bash coreutils dash debianutils findutils grep gzip hostname libc-bin
-    mawk mount procps sed util-linux kmod busybox-static linux-image-amd64
+    mawk mount procps sed util-linux kmod busybox-static "linux-image-amd64${GUEST_KERNEL_SUITE:+/$GUEST_KERNEL_SUITE}"
     ibverbs-utils ibverbs-providers perftest rdmacm-utils rdma-core python3-pyverbs
     iproute2 nftables tcpdump iputils-ping ethtool strace
     dpdk dpdk-dev
@@ -32,10 +36,13 @@ UNWANTED_FILES=(
 )
 ROOT_MIB=1024
 
-# Both files make the image, so both name it; and so does the release.
+# Both files make the image, so both name it; and so do the release and the kernel's suite.
 image_directory() {
     local hash
-    hash=$(cat "$GUEST_LIB/build.sh" "$GUEST_LIB/initramfs-init" /etc/debian_version | sha256sum)
+    hash=$({
+        cat "$GUEST_LIB/build.sh" "$GUEST_LIB/initramfs-init" /etc/debian_version
+        printf %s "$GUEST_KERNEL_SUITE"
+    } | sha256sum)
     echo "$GUEST_CACHE/${hash:0:16}"
 }
 
@@ -87,12 +94,13 @@ private_apt() {
         -o Dir::State::status="$GUEST_CACHE/apt/status" \
         -o Dir::State::extended_states="$GUEST_CACHE/apt/extended_states" \
         -o Dir::Cache="$GUEST_CACHE/apt" -o Dir::Cache::archives="$archives" \
-        -o Debug::NoLocking=1 -o APT::Sandbox::User=root "$@" >"$GUEST_CACHE/apt/log" 2>&1
+        -o Dir::Etc::sourcelist="$GUEST_CACHE/apt/sources.list" -o Debug::NoLocking=1 -o APT::Sandbox::User=root "$@" >"$GUEST_CACHE/apt/log" 2>&1
 }
 
 fetch_packages() {
     mkdir -p "$GUEST_CACHE/apt/lists/partial" "$GUEST_CACHE/apt/none/partial" "$GUEST_CACHE/debs/partial"
     : >"$GUEST_CACHE/apt/status"
+    write_sources >"$GUEST_CACHE/apt/sources.list"
     download_packages && return 0
     # The machine's lists are absent or out of date. As an ordinary user we
     # cannot renew those, so keep our own; a failing third-party source is
@@ -104,6 +112,22 @@ fetch_packages() {
     tail -n 20 "$GUEST_CACHE/apt/log" >&2
     die "could not fetch the packages (see above). Are Debian's sources in /etc/apt? A network" \
         "namespace has no way out: run scripts/guest build before entering it"
+}
+
+# The machine's sources, and the suite of the kernel.
+write_sources() {
+    local release uri
+    if [ -e /etc/apt/sources.list ]; then
+        cat /etc/apt/sources.list
+    fi
+    if [ -n "$GUEST_KERNEL_SUITE" ]; then
+        release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+        # shellcheck disable=SC2016 # expanded by apt
+        uri=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Identifier: Packages' |
+            awk -v release="$release" '$1 == release { print $2; exit }')
+        [ -n "$uri" ] || die "GUEST_KERNEL_SUITE=$GUEST_KERNEL_SUITE needs package lists of the release: run apt-get update"
+        echo "deb $uri $GUEST_KERNEL_SUITE main"
+    fi
 }
 
 # Leaves the names of the files to unpack in apt/files.
