@@ -17,6 +17,7 @@
 //! ```
 
 pub(crate) mod dcqcn;
+pub(crate) mod loss_window;
 pub(crate) mod notification;
 pub(crate) mod pacer;
 pub(crate) mod parameters;

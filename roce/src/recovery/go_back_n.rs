@@ -213,60 +213,6 @@ impl GoBackN {
     }
 }
 
-/// Loss window of improved go-back-N: the largest number of packets in flight. A loss causes the retransmission of all
-/// packets in flight, so losses reduce the window. Before the first loss, the number is not limited.
-///
-/// ```text
-///   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of those sent from una on
-///   later loss:    window * 3/4
-///   a window acknowledged without a loss:    window * 9/8
-///   stable if 29 % of the windows have a loss; at a loss of 1 % of the packets, that is a window of 34 packets
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LossWindow {
-    window_pkts: u32,
-    /// Number of packets acknowledged since the window last changed.
-    acked_pkts: u32,
-}
-
-/// The smallest loss window, in packets.
-const LOSS_WINDOW_PKTS_MIN: u32 = 16;
-
-/// The largest limited loss window, in packets. A window that grows beyond this number becomes unlimited.
-const LOSS_WINDOW_PKTS_MAX: u32 = 1024;
-
-impl Default for LossWindow {
-    fn default() -> Self {
-        LossWindow { window_pkts: u32::MAX, acked_pkts: 0 }
-    }
-}
-
-impl LossWindow {
-    /// Returns the largest number of packets in flight; `u32::MAX`: no limit.
-    #[inline]
-    pub(crate) fn window_pkts(&self) -> u32 {
-        self.window_pkts
-    }
-
-    /// Records `acked_pkts` newly acknowledged packets. If `lost`, a packet among the `sent_pkts` from una on was lost.
-    #[inline]
-    pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
-        self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);
-        if lost {
-            let likely_pkts = if self.window_pkts == u32::MAX { self.acked_pkts / 3 } else { u32::MAX };
-            let window_pkts =
-                (self.window_pkts.min(sent_pkts).min(LOSS_WINDOW_PKTS_MAX) * 3 / 4).min(likely_pkts);
-            *self = LossWindow { window_pkts: window_pkts.max(LOSS_WINDOW_PKTS_MIN), acked_pkts: 0 };
-        } else if self.acked_pkts >= self.window_pkts && self.window_pkts != u32::MAX {
-            self.acked_pkts = 0;
-            self.window_pkts += self.window_pkts.div_ceil(8);
-            if self.window_pkts > LOSS_WINDOW_PKTS_MAX {
-                self.window_pkts = u32::MAX;
-            }
-        }
-    }
-}
-
 /// The expected PSN of a responder, and whether a NAK for it is due or was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedPsn {
@@ -434,37 +380,6 @@ mod tests {
         let scheme = sent(2 * RECEIVED_PKTS_MAX);
         let kept = [0, RECEIVED_PKTS_MAX - 1, RECEIVED_PKTS_MAX].map(|i| scheme.may_receive(FIRST.plus(i)));
         assert_eq!(kept, [true, true, false]);
-    }
-
-    #[test]
-    fn the_window_follows_the_losses() {
-        let mut loss_window = LossWindow::default();
-        loss_window.on_ack_event(1 << 20, 1 << 20, false);
-        assert_eq!(loss_window.window_pkts(), u32::MAX, "without loss there is no bound");
-        loss_window.on_ack_event(3, 128, true);
-        assert_eq!(loss_window.window_pkts(), 96);
-        loss_window.on_ack_event(95, 96, false);
-        assert_eq!(loss_window.window_pkts(), 96);
-        loss_window.on_ack_event(1, 96, false);
-        assert_eq!(loss_window.window_pkts(), 108);
-        (0..20).for_each(|_| loss_window.on_ack_event(0, 1 << 20, true));
-        assert_eq!(loss_window.window_pkts(), LOSS_WINDOW_PKTS_MIN);
-        loss_window.on_ack_event(LOSS_WINDOW_PKTS_MIN, LOSS_WINDOW_PKTS_MIN, false);
-        assert_eq!(loss_window.window_pkts(), LOSS_WINDOW_PKTS_MIN + LOSS_WINDOW_PKTS_MIN / 8);
-        (0..60).for_each(|_| loss_window.on_ack_event(LOSS_WINDOW_PKTS_MAX, 0, false));
-        assert_eq!(loss_window.window_pkts(), u32::MAX);
-        loss_window.on_ack_event(0, u32::MAX, true);
-        assert_eq!(loss_window.window_pkts(), LOSS_WINDOW_PKTS_MAX * 3 / 4);
-    }
-
-    #[test]
-    fn the_first_loss_tells_of_the_next() {
-        for (acked_pkts, window_pkts) in [(0, LOSS_WINDOW_PKTS_MIN), (90, 30), (300, 96)] {
-            let mut loss_window = LossWindow::default();
-            loss_window.on_ack_event(acked_pkts / 2, 128, false);
-            loss_window.on_ack_event(acked_pkts / 2, 128, true);
-            assert_eq!(loss_window.window_pkts(), window_pkts, "after {acked_pkts}");
-        }
     }
 
     #[test]

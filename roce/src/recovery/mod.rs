@@ -28,7 +28,7 @@ pub(crate) mod sent_log;
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
 pub(crate) use events::{AckEvent, AckResult, Answers, PsnSpan, SelectiveEvent, Verdict};
-pub(crate) use go_back_n::{ExpectedPsn, GoBackN, LossWindow};
+pub(crate) use go_back_n::{ExpectedPsn, GoBackN};
 pub(crate) use rto::{AdaptiveRto, Expiry, RetransmitTimer};
 pub(crate) use selective_repeat::{Requests, SelectiveRepeat};
 pub(crate) use sent_log::AckTime;

@@ -13,7 +13,7 @@ use super::outstanding::Outstanding;
 use crate::psn::Psn;
 use crate::recovery::sent_log::SentLog;
 use crate::recovery::{
-    AckEvent, AckResult, AdaptiveRto, Answers, Expiry, GoBackN, LossWindow, Recovery, RetransmitTimer,
+    AckEvent, AckResult, AdaptiveRto, Answers, Expiry, GoBackN, Recovery, RetransmitTimer,
 };
 use crate::time::Instant;
 
@@ -43,15 +43,10 @@ enum Probe {
     },
 }
 
-/// Timer for probes, RTO and local ACK timeout of a requester, and the loss window of improved go-back-N.
+/// Timer for probes, RTO and local ACK timeout of a requester.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossTimer {
     pub(super) timer: RetransmitTimer,
-    /// Loss window: limits the packets in flight of improved go-back-N, because a loss retransmits all of them, and the
-    /// PSNs from una on of selective repeat, if the responder drops packets for want of room.
-    loss_window: LossWindow,
-    /// The loss window, or 1 until a probe of improved go-back-N is acknowledged.
-    pub(super) in_flight_pkts_max: u32,
     pub(super) rto: AdaptiveRto,
     /// Start of the local ACK timeout: the last progress, the last use of a retry, or the sending that armed the timer.
     last_progress_at: Instant,
@@ -68,8 +63,6 @@ impl LossTimer {
     pub(super) fn new(timeout: u8) -> Self {
         LossTimer {
             timer: RetransmitTimer::new(timeout),
-            loss_window: LossWindow::default(),
-            in_flight_pkts_max: u32::MAX,
             rto: AdaptiveRto::default(),
             last_progress_at: Instant::ZERO,
             last_rx_at: None,
@@ -84,20 +77,14 @@ impl LossTimer {
         self.end_probe();
     }
 
-    /// Ends the probe of improved go-back-N: the loss window applies again. Returns the probe.
+    /// Ends the probe of improved go-back-N. Returns the probe.
     fn end_probe(&mut self) -> Probe {
-        self.in_flight_pkts_max = self.loss_window.window_pkts();
         std::mem::replace(&mut self.probe, Probe::None)
     }
 
-    /// Updates the loss window under selective repeat, after `acked_pkts` were acknowledged and `sent_pkts` are sent from
-    /// una on. `no_room`: the responder dropped a packet for want of room.
-    pub(super) fn on_room(&mut self, acked_pkts: u32, sent_pkts: u32, no_room: bool) {
-        self.loss_window.on_ack_event(acked_pkts, sent_pkts, no_room);
-        self.in_flight_pkts_max = self.loss_window.window_pkts();
-    }
-
-    /// Returns whether the next packet is the probe of improved go-back-N.
+    /// Returns whether una is retransmitted alone, as the probe of improved go-back-N: no other packet may be in
+    /// flight.
+    #[inline]
     pub(super) fn is_probing(&self) -> bool {
         matches!(self.probe, Probe::InFlight { .. })
     }
@@ -202,7 +189,7 @@ impl LossTimer {
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
-    /// Updates loss window, probe and timer after `event`, whose effect is `result`, under improved go-back-N. Returns the round trip of the timed packet in nanoseconds, if that packet is acknowledged.
+    /// Updates probe and timer after `event`, whose effect is `result`, under improved go-back-N. Returns the round trip of the timed packet in nanoseconds, if that packet is acknowledged.
     pub(super) fn on_ack_result(
         &mut self,
         recovery: &mut Recovery,
@@ -218,7 +205,6 @@ impl LossTimer {
             }
             return None;
         }
-        self.loss_window.on_ack_event(newly_acked_pkts, recovery.sent(), lost);
         let probe = self.end_probe();
         match (recovery as &mut Recovery, event) {
             (Recovery::GoBackN(scheme), AckEvent::Cumulative { answers, .. }) => {
@@ -302,7 +288,6 @@ impl LossTimer {
                 scheme.on_timeout();
                 if self.end_probe() != Probe::Answered {
                     self.probe = Probe::InFlight { at: now };
-                    self.in_flight_pkts_max = 1;
                 }
             }
             Recovery::SelectiveRepeat(scheme) => {

@@ -112,7 +112,7 @@ impl Sender {
         while self.requester.rnr_until.is_none() && self.requester.recovery.is_retransmission() {
             let recovery = &self.requester.recovery;
             let is_go_back_n = matches!(recovery, Recovery::GoBackN(_));
-            if is_go_back_n && recovery.unacked() >= self.requester.loss_timer.in_flight_pkts_max {
+            if is_go_back_n && recovery.unacked() >= self.requester.in_flight_pkts_max() {
                 return;
             }
             let place = self.outstanding.find(recovery.next_psn()).expect("it was sent before");

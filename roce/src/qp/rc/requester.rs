@@ -5,6 +5,7 @@ use super::events::ResponseEvent;
 use super::loss_timer::LossTimer;
 use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::segment::{Segment, segment};
+use crate::congestion::loss_window::LossWindow;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::mem::{Access, MemoryTable, PdId};
@@ -132,6 +133,9 @@ pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
+    /// Limits the packets in flight of improved go-back-N, because a loss retransmits all of them, and the PSNs from
+    /// una on of selective repeat, if the responder drops packets for want of room.
+    loss_window: LossWindow,
     /// Local ACK timeout, probe timeout, RTO and measured round trip.
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
@@ -151,6 +155,7 @@ impl Requester {
             config,
             recovery: Recovery::new(config.recovery, config.first_psn),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
+            loss_window: LossWindow::default(),
             loss_timer: LossTimer::new(config.timeout),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
@@ -169,6 +174,13 @@ impl Requester {
 
     pub(crate) fn recovery(&self) -> &Recovery {
         &self.recovery
+    }
+
+    /// Returns the largest number of packets in flight: the loss window, or 1 until a probe of improved go-back-N is
+    /// acknowledged.
+    #[inline]
+    pub(super) fn in_flight_pkts_max(&self) -> u32 {
+        if self.loss_timer.is_probing() { 1 } else { self.loss_window.window_pkts() }
     }
 
     /// Returns the time by which an acknowledgement at `now` is judged.
@@ -225,9 +237,10 @@ impl Requester {
         if self.rnr_until.is_some() {
             return TxOutcome::Done;
         }
+        let in_flight_pkts_max = self.in_flight_pkts_max();
         loop {
             let psn = self.recovery.next_psn();
-            if !self.may_send(tx.now) {
+            if !self.may_send(tx.now, in_flight_pkts_max) {
                 let is_paced = self.congestion.next_permit_at().is_some_and(|at| at > tx.now);
                 return if is_paced { TxOutcome::Paced } else { TxOutcome::Done };
             }
@@ -252,7 +265,7 @@ impl Requester {
                 let Some(span) = self.read_span(outstanding, psn, place) else { return TxOutcome::Done };
                 part.limit_read(span, mtu_bytes);
             }
-            match self.send_one(outstanding, &wqe, &part, (psn, place), tx) {
+            match self.send_one(outstanding, &wqe, &part, (psn, place, in_flight_pkts_max), tx) {
                 Ok(()) => {}
                 Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {
@@ -293,17 +306,16 @@ impl Requester {
 
     /// Returns whether recovery and congestion control permit one more packet.
     #[inline]
-    fn may_send(&mut self, now: Instant) -> bool {
+    fn may_send(&mut self, now: Instant, in_flight_pkts_max: u32) -> bool {
         let joins_pkts = match &self.recovery {
-            Recovery::GoBackN(scheme) if scheme.unacked() >= self.loss_timer.in_flight_pkts_max => {
+            Recovery::GoBackN(scheme) if scheme.unacked() >= in_flight_pkts_max => {
                 return false;
             }
             Recovery::GoBackN(scheme) => scheme.unacked(),
             // Because READ responses in flight would block them, retransmissions are not counted.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => 0,
             Recovery::SelectiveRepeat(scheme)
-                if scheme.log().sent()
-                    >= scheme.log().window_pkts().min(self.loss_timer.in_flight_pkts_max) =>
+                if scheme.log().sent() >= scheme.log().window_pkts().min(in_flight_pkts_max) =>
             {
                 return false;
             }
@@ -343,11 +355,11 @@ impl Requester {
         outstanding: &mut Outstanding,
         wqe: &SendWqe,
         part: &Segment,
-        (psn, place): (Psn, Place),
+        (psn, place, in_flight_pkts_max): (Psn, Place, u32),
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), NotSent> {
         let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
-        let window_pkts = self.congestion.window_pkts().min(self.loss_timer.in_flight_pkts_max);
+        let window_pkts = self.congestion.window_pkts().min(in_flight_pkts_max);
         spec.ack_req = part.is_last
             // AckReq at least twice in a window, so that an ACK arrives while the other half is in flight.
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
@@ -502,7 +514,7 @@ impl Requester {
         if result.is_executed {
             self.rnr_retries_left = self.config.rnr_retry;
         }
-        self.loss_timer.on_room(result.acked_pkts, self.recovery.sent(), result.no_room);
+        self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), result.no_room);
         if result.acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
         }
@@ -576,6 +588,7 @@ impl Requester {
         let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
         let result = scheme.on_ack_event(event);
         let rtt_nanos = if self.config.recovery.is_adaptive() {
+            self.loss_window.on_ack_event(result.newly_acked_pkts, self.recovery.sent(), result.lost);
             self.loss_timer.on_ack_result(&mut self.recovery, event, result, now)
         } else if result.newly_acked_pkts > 0 || result.lost {
             // With nothing in flight the timer stops; the next packet sent arms it.
