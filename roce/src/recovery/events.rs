@@ -3,30 +3,54 @@
 use crate::psn::Psn;
 use crate::wire::SackEth;
 
-/// Effect of a received response under go-back-N, as the completer reports it to the requester.
+/// A response, as the completer describes it to the recovery scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AckEvent {
-    /// The response acknowledges all PSNs below `next`.
-    Cumulative {
-        /// The new una.
-        next: Psn,
-        /// Transmission that the response answers.
-        answers: Answers,
-    },
-    /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: a NAK (PSN sequence error), or
-    /// an implied NAK (a READ response is missing).
-    Lost {
-        /// The first PSN to retransmit, and new una.
+pub(crate) enum AckEvent<'p> {
+    /// ACK: all requests below `next` are executed.
+    Ack {
+        /// The PSN after that of the ACK.
         next: Psn,
     },
-    /// The READ response `psn` was received and placed, while responses with lower PSNs are missing: an implied NAK of
-    /// these.
-    Received {
-        /// PSN of the first missing READ response, and new una.
+    /// NAK (PSN sequence error): all requests below `next` are executed, and `next` is missing.
+    SequenceError {
+        /// PSN of the NAK.
         next: Psn,
+    },
+    /// SACK: all requests below `next` are executed, and the out-of-order PSNs in `bitmap` are received.
+    Sack {
+        /// PSN of the SACK: the expected PSN of the responder, which is missing.
+        next: Psn,
+        /// SackETH: PSN of the request that triggered the SACK, and whether that request was a duplicate.
+        header: SackEth,
+        /// Bitmap of out-of-order PSNs, from `next + 1` on.
+        bitmap: &'p [u8],
+    },
+    /// A READ response: all requests below `request_end` are executed. The payload was placed, unless the PSN is
+    /// [`ResponseState::BeyondWindow`].
+    ReadResponse {
+        /// PSN of the response.
+        psn: Psn,
+        /// PSN after the last of the READ request.
+        request_end: Psn,
+        /// The opcode is LAST or ONLY.
+        ends_message: bool,
+    },
+    /// A READ response with a PSN that was received before.
+    Duplicate {
         /// PSN of the response.
         psn: Psn,
     },
+}
+
+/// State of a requester's PSN at which a READ response arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseState {
+    /// The READ response is missing: its payload is to be placed.
+    Missing,
+    /// The READ response was received before.
+    Received,
+    /// The READ response is too far above a missing one to be kept.
+    BeyondWindow,
 }
 
 /// Transmission of a request that a response answers, after a probe of that request.
@@ -40,13 +64,65 @@ pub(crate) enum Answers {
     Probe,
 }
 
-/// Change of a go-back-N requester's state by one [`AckEvent`].
+/// NAK that a response is, or that it implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AckResult {
+pub(crate) enum Nak {
+    /// PSN sequence error.
+    SequenceError,
+    /// Implied NAK: a READ response before the response is missing (IBA 9.7.6).
+    Implied,
+}
+
+/// Change of a requester's state by one [`AckEvent`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RecoveryResult {
     /// Number of PSNs by which una advanced.
-    pub newly_acked_pkts: u32,
-    /// Whether the PSN to send next was moved back to una: packets from una on are retransmitted.
-    pub lost: bool,
+    pub acked_pkts: u32,
+    /// Number of packets that selective repeat newly marked lost.
+    pub lost_pkts: u32,
+    /// Go-back-N moved the PSN to send next back to una: packets from una on are retransmitted.
+    pub has_gone_back: bool,
+    /// Requests were executed, which restores the RNR retry count.
+    pub is_executed: bool,
+    /// The number of packets in flight changed.
+    pub changed: bool,
+    /// The loss window follows the response: under improved go-back-N, and under selective repeat unless the response
+    /// is a READ response.
+    pub changes_loss_window: bool,
+    /// Under selective repeat, the responder dropped a packet for want of room; not set again before all PSNs sent so
+    /// far are acknowledged.
+    pub has_no_room: bool,
+    /// The NAK that the response is or implies.
+    pub nak: Option<Nak>,
+    /// Under selective repeat, the response is a READ response.
+    pub is_read_response: bool,
+    /// Under selective repeat, no packet above una was acknowledged before the response.
+    pub had_no_gap: bool,
+    /// A retransmission was spurious.
+    pub is_spurious: bool,
+    /// Under go-back-N, the transmission that the response answers; `None` if the response shows a loss.
+    pub answers: Option<Answers>,
+}
+
+/// Effect of the refusal of a request, by an RNR NAK or a NAK of a failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Requests below the refused one are newly acknowledged, or newly executed.
+    pub is_progress: bool,
+    /// Number of packets in flight, under selective repeat of PSNs sent from una on.
+    pub in_flight_pkts: u32,
+}
+
+/// The requests that were sent, because the PSN alone does not tell a READ from a message.
+pub(crate) trait Requests {
+    /// Returns the PSNs of the message, or of the READ request, that `psn` belongs to.
+    fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
+
+    /// Returns whether any request is a READ.
+    fn has_reads(&self) -> bool;
+
+    /// Returns the first PSN of `una..end` that belongs to a READ, whose response with this PSN is then missing.
+    fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn>;
 }
 
 /// PSN of a received request compared with the expected PSN (IBA 9.7.4.1.2).
@@ -80,28 +156,4 @@ impl PsnSpan {
     pub(crate) const fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }
-}
-
-/// A response under selective repeat, as the completer reports it to the requester.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SelectiveEvent<'p> {
-    /// ACK or NAK: all requests below `next` are executed.
-    Executed {
-        /// PSN of a NAK; the PSN after that of an ACK.
-        next: Psn,
-    },
-    /// SACK: all requests below `next` are executed, and the out-of-order PSNs in `bitmap` are received.
-    Sack {
-        /// PSN of the SACK: the expected PSN of the responder, which is missing.
-        next: Psn,
-        /// SackETH: PSN of the request that triggered the SACK, and whether that request was a duplicate.
-        header: SackEth,
-        /// Bitmap of out-of-order PSNs, from `next + 1` on.
-        bitmap: &'p [u8],
-    },
-    /// A READ response with a PSN that is acknowledged, or beyond the window.
-    Duplicate {
-        /// PSN of the response.
-        psn: Psn,
-    },
 }

@@ -12,16 +12,53 @@
 //!              next .................... --> then next = max_sent
 //! ```
 
-use super::events::{AckEvent, AckResult, Verdict};
+use super::events::{AckEvent, Answers, Nak, RecoveryResult, Refusal, Requests, ResponseState, Verdict};
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
 /// Number of PSNs from una on within which READ responses above a missing one are kept.
 const RECEIVED_PKTS_MAX: u32 = 4096;
 
+/// Acknowledgement that a response is under go-back-N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledgement {
+    /// The response acknowledges all PSNs below `next`.
+    Cumulative {
+        /// The new una.
+        next: Psn,
+        /// Transmission that the response answers.
+        answers: Answers,
+    },
+    /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: a NAK (PSN sequence error), or
+    /// an implied NAK (a READ response is missing).
+    Lost {
+        /// The first PSN to retransmit, and new una.
+        next: Psn,
+    },
+    /// The READ response `psn` was received and placed, while responses with lower PSNs are missing: an implied NAK of
+    /// these.
+    Received {
+        /// PSN of the first missing READ response, and new una.
+        next: Psn,
+        /// PSN of the response.
+        psn: Psn,
+    },
+}
+
+/// Change of a requester's state by one [`Acknowledgement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AckResult {
+    /// Number of PSNs by which una advanced.
+    newly_acked_pkts: u32,
+    /// Whether the PSN to send next was moved back to una: packets from una on are retransmitted.
+    lost: bool,
+}
+
 /// State of a requester under go-back-N.
 #[derive(Clone, Debug)]
 pub(crate) struct GoBackN {
+    /// Improved go-back-N: the loss window limits the packets in flight.
+    is_improved: bool,
     una: Psn,
     next: Psn,
     max_sent: Psn,
@@ -40,8 +77,9 @@ pub(crate) struct GoBackN {
 
 impl GoBackN {
     /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
-    pub(crate) fn new(first: Psn) -> Self {
+    pub(crate) fn new(first: Psn, is_improved: bool) -> Self {
         GoBackN {
+            is_improved,
             una: first,
             next: first,
             max_sent: first,
@@ -127,38 +165,135 @@ impl GoBackN {
 
     /// Returns whether any READ response was received above a missing one.
     #[inline]
-    pub(crate) fn has_received(&self) -> bool {
+    fn has_received(&self) -> bool {
         !self.received.is_empty()
     }
 
     /// Returns whether the READ response `psn` was received, above a missing one.
     #[inline]
-    pub(crate) fn is_received(&self, psn: Psn) -> bool {
+    fn is_received(&self, psn: Psn) -> bool {
         self.has_received()
             && psn.index_in(self.una, RECEIVED_PKTS_MAX).is_some_and(|index| index > 0)
             && self.received.contains(psn)
     }
 
     /// Returns whether the READ response `psn` may be kept above a missing one.
-    pub(crate) fn may_receive(&self, psn: Psn) -> bool {
+    #[inline]
+    fn may_receive(&self, psn: Psn) -> bool {
         psn.index_in(self.una, RECEIVED_PKTS_MAX).is_some()
     }
 
+    /// Returns the state of the PSN of a READ response.
+    #[inline]
+    pub(crate) fn response_state(&self, psn: Psn, requests: &impl Requests) -> ResponseState {
+        if self.is_received(psn) {
+            ResponseState::Received
+        } else if self.may_receive(psn) || requests.first_read_before(self.una, psn).is_none() {
+            ResponseState::Missing
+        } else {
+            ResponseState::BeyondWindow
+        }
+    }
+
     /// Returns the highest PSN of the READ responses received above a missing one.
-    pub(crate) fn last_received(&self) -> Option<Psn> {
+    fn last_received(&self) -> Option<Psn> {
         self.received.last_in(self.una, RECEIVED_PKTS_MAX)
     }
 
-    /// Returns the first PSN from `psn` on that is not received; `psn` is below [`GoBackN::last_received`].
-    pub(crate) fn first_missing(&self, psn: Psn) -> Psn {
-        self.received.first_missing(psn, RECEIVED_PKTS_MAX).unwrap_or(psn)
+    /// Returns the first PSN from `from` on that the responses received do not acknowledge: READ responses above `from`
+    /// may be received, which also acknowledge the messages before their READ.
+    #[cold]
+    fn first_missing(&self, from: Psn, requests: &mut impl Requests) -> Psn {
+        let Some(last) = self.last_received() else { return from };
+        let mut next = from;
+        while last.offset_from(next).is_some_and(|offset| offset >= 0) {
+            match requests.request_at(next) {
+                Some(request) if !request.is_read => next = request.end(),
+                Some(_) if self.is_received(next) => {
+                    next = self.received.first_missing(next, RECEIVED_PKTS_MAX).unwrap_or(next);
+                }
+                _ => break,
+            }
+        }
+        next
+    }
+
+    /// Returns the acknowledgement that a response is, and its NAK, if it is or implies one. Implied NAK: the peer
+    /// sends the responses of a READ before later ones and before a later ACK or NAK, so those missing were lost. The
+    /// retransmitted READ elicits the ACK or NAK anew.
+    // Always inlined, as `on_event` and `acknowledge`, because otherwise results are passed in memory: 30 instructions
+    // a response.
+    #[inline(always)]
+    pub(crate) fn interpret(
+        &self,
+        event: &AckEvent<'_>,
+        requests: &mut impl Requests,
+    ) -> (Acknowledgement, Option<Nak>) {
+        let end = match *event {
+            AckEvent::Ack { next } | AckEvent::SequenceError { next } | AckEvent::Sack { next, .. } => next,
+            AckEvent::ReadResponse { psn, .. } => psn,
+            // After a timeout, the duplicate shows that the retransmitted responses below it were lost.
+            AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
+        };
+        // A READ response at una, and a requester without READs, are the common cases.
+        let is_none_missing = end == self.una || !requests.has_reads();
+        let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
+        match (*event, missing) {
+            (AckEvent::ReadResponse { psn, .. }, Some(next)) if self.may_receive(psn) => {
+                (Acknowledgement::Received { next, psn }, Some(Nak::Implied))
+            }
+            (_, Some(next)) => (Acknowledgement::Lost { next }, Some(Nak::Implied)),
+            (AckEvent::SequenceError { next }, None) => {
+                (Acknowledgement::Lost { next }, Some(Nak::SequenceError))
+            }
+            (AckEvent::ReadResponse { psn, request_end, ends_message }, None) => {
+                let after = psn.plus(1);
+                let answers = match (after == request_end, ends_message) {
+                    (true, _) => Answers::Any,
+                    (false, true) => Answers::Probe,
+                    (false, false) => Answers::First,
+                };
+                let next = if self.has_received() { self.first_missing(after, requests) } else { after };
+                (Acknowledgement::Cumulative { next, answers }, None)
+            }
+            (_, None) => (Acknowledgement::Cumulative { next: end, answers: Answers::Any }, None),
+        }
+    }
+
+    /// Processes a response: marks packets acknowledged, and goes back after a loss.
+    #[inline(always)]
+    pub(crate) fn on_event(&mut self, event: &AckEvent<'_>, requests: &mut impl Requests) -> RecoveryResult {
+        let (acknowledgement, nak) = self.interpret(event, requests);
+        let AckResult { newly_acked_pkts, lost } = self.acknowledge(acknowledgement);
+        RecoveryResult {
+            acked_pkts: newly_acked_pkts,
+            has_gone_back: lost,
+            is_executed: newly_acked_pkts > 0,
+            changed: newly_acked_pkts > 0 || lost,
+            changes_loss_window: self.is_improved,
+            nak,
+            answers: match acknowledgement {
+                Acknowledgement::Cumulative { answers, .. } => Some(answers),
+                Acknowledgement::Lost { .. } | Acknowledgement::Received { .. } => None,
+            },
+            ..RecoveryResult::default()
+        }
+    }
+
+    /// Acknowledges all packets below `next`, which the responder refuses.
+    pub(crate) fn on_refused(&mut self, next: Psn) -> Refusal {
+        let acked = Acknowledgement::Cumulative { next, answers: Answers::Any };
+        let is_progress = self.acknowledge(acked).newly_acked_pkts > 0;
+        Refusal { is_progress, in_flight_pkts: self.unacked() }
     }
 
     /// Advances `una` to the `next` of a response; after a loss, moves `next` back to `una`. Ignores a response whose
     /// `next` is not in `una..=max_sent`.
-    pub(crate) fn on_ack_event(&mut self, event: AckEvent) -> AckResult {
-        let (AckEvent::Cumulative { next, .. } | AckEvent::Lost { next } | AckEvent::Received { next, .. }) =
-            event;
+    #[inline(always)]
+    fn acknowledge(&mut self, event: Acknowledgement) -> AckResult {
+        let (Acknowledgement::Cumulative { next, .. }
+        | Acknowledgement::Lost { next }
+        | Acknowledgement::Received { next, .. }) = event;
         let Some(newly_acked_pkts) = next.index_in(self.una, self.sent() + 1) else {
             return AckResult { newly_acked_pkts: 0, lost: false };
         };
@@ -170,10 +305,10 @@ impl GoBackN {
             self.una = next;
             self.has_gone_back = false;
         }
-        if self.has_received() || matches!(event, AckEvent::Received { .. }) {
+        if self.has_received() || matches!(event, Acknowledgement::Received { .. }) {
             self.update_received(event, newly_acked_pkts, had_gone_back);
         }
-        let is_shown = self.has_received() || matches!(event, AckEvent::Lost { .. });
+        let is_shown = self.has_received() || matches!(event, Acknowledgement::Lost { .. });
         let lost = is_shown && !self.has_gone_back && self.unacked() > 0;
         if lost {
             self.next = self.una;
@@ -188,14 +323,14 @@ impl GoBackN {
     /// Updates the READ responses received, after `una` advanced by `newly_acked_pkts`.
     #[cold]
     #[inline(never)]
-    fn update_received(&mut self, event: AckEvent, newly_acked_pkts: u32, had_gone_back: bool) {
+    fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
         // Below `lost_end` the missing READ responses are requested already.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()
                     && self.lost_end.offset_from(self.una).is_some_and(|offset| offset > 0));
-        if let AckEvent::Received { psn, .. } = event {
+        if let Acknowledgement::Received { psn, .. } = event {
             self.received.insert(psn);
         }
     }
@@ -259,16 +394,15 @@ impl ExpectedPsn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recovery::Answers;
 
     const FIRST: Psn = Psn::new(0xFF_FFFE);
 
-    fn acked(index: u32) -> AckEvent {
-        AckEvent::Cumulative { next: FIRST.plus(index), answers: Answers::Any }
+    fn acked(index: u32) -> Acknowledgement {
+        Acknowledgement::Cumulative { next: FIRST.plus(index), answers: Answers::Any }
     }
 
     fn sent(count: u32) -> GoBackN {
-        let mut scheme = GoBackN::new(FIRST);
+        let mut scheme = GoBackN::new(FIRST, true);
         (0..count).for_each(|_| scheme.on_sent(1));
         scheme
     }
@@ -276,18 +410,18 @@ mod tests {
     #[test]
     fn a_loss_resumes_once_until_something_is_acknowledged() {
         let mut scheme = sent(5);
-        let lost = AckEvent::Lost { next: FIRST.plus(2) };
-        assert_eq!(scheme.on_ack_event(lost), AckResult { newly_acked_pkts: 2, lost: true });
+        let lost = Acknowledgement::Lost { next: FIRST.plus(2) };
+        assert_eq!(scheme.acknowledge(lost), AckResult { newly_acked_pkts: 2, lost: true });
         assert_eq!((scheme.next_psn(), scheme.unacked(), scheme.sent()), (FIRST.plus(2), 0, 3));
         scheme.on_sent(1);
         assert!(scheme.is_retransmission());
-        assert_eq!(scheme.on_ack_event(lost), AckResult { newly_acked_pkts: 0, lost: false });
+        assert_eq!(scheme.acknowledge(lost), AckResult { newly_acked_pkts: 0, lost: false });
         scheme.on_timeout();
         assert_eq!(scheme.next_psn(), FIRST.plus(2));
         scheme.on_sent(1);
-        let more = AckEvent::Lost { next: FIRST.plus(3) };
+        let more = Acknowledgement::Lost { next: FIRST.plus(3) };
         assert_eq!(
-            scheme.on_ack_event(more),
+            scheme.acknowledge(more),
             AckResult { newly_acked_pkts: 1, lost: false },
             "nothing in flight"
         );
@@ -300,11 +434,11 @@ mod tests {
         let mut scheme = sent(5);
         scheme.on_timeout();
         scheme.on_sent(1);
-        assert_eq!(scheme.on_ack_event(acked(4)).newly_acked_pkts, 4);
+        assert_eq!(scheme.acknowledge(acked(4)).newly_acked_pkts, 4);
         assert_eq!(scheme.next_psn(), FIRST.plus(4));
-        assert_eq!(scheme.on_ack_event(acked(6)).newly_acked_pkts, 0);
-        assert_eq!(scheme.on_ack_event(acked(0)).newly_acked_pkts, 0);
-        assert_eq!(scheme.on_ack_event(acked(5)).newly_acked_pkts, 1);
+        assert_eq!(scheme.acknowledge(acked(6)).newly_acked_pkts, 0);
+        assert_eq!(scheme.acknowledge(acked(0)).newly_acked_pkts, 0);
+        assert_eq!(scheme.acknowledge(acked(5)).newly_acked_pkts, 1);
         assert_eq!(scheme.sent(), 0);
     }
 
@@ -314,7 +448,7 @@ mod tests {
         scheme.on_timeout();
         scheme.on_sent(1);
         assert_eq!((scheme.next_psn(), scheme.is_retransmission()), (FIRST.plus(1), true));
-        scheme.on_ack_event(acked(3));
+        scheme.acknowledge(acked(3));
         scheme.undo_timeout();
         assert_eq!(
             (scheme.next_psn(), scheme.is_retransmission(), scheme.unacked()),
@@ -323,8 +457,8 @@ mod tests {
     }
 
     /// Returns the event of READ response `index`, received while `missing` is missing.
-    fn received(missing: u32, index: u32) -> AckEvent {
-        AckEvent::Received { next: FIRST.plus(missing), psn: FIRST.plus(index) }
+    fn received(missing: u32, index: u32) -> Acknowledgement {
+        Acknowledgement::Received { next: FIRST.plus(missing), psn: FIRST.plus(index) }
     }
 
     /// Returns the first PSN and the number of responses of each READ request to retransmit; a READ has `read_pkts`.
@@ -343,35 +477,35 @@ mod tests {
     fn read_responses_above_a_missing_one_are_kept() {
         let mut scheme = sent(16);
         let lost = AckResult { newly_acked_pkts: 0, lost: true };
-        assert_eq!(scheme.on_ack_event(received(0, 2)), lost);
+        assert_eq!(scheme.acknowledge(received(0, 2)), lost);
         assert_eq!(retransmissions(&mut scheme, 16), [(0, 2)]);
-        assert!(!scheme.on_ack_event(received(0, 5)).lost, "0 is requested already");
+        assert!(!scheme.acknowledge(received(0, 5)).lost, "0 is requested already");
         assert!(scheme.is_received(FIRST.plus(5)) && !scheme.is_received(FIRST.plus(3)));
         // 0 and 1 arrive: 3 is missing below 5.
-        assert_eq!(scheme.on_ack_event(acked(3)), AckResult { newly_acked_pkts: 3, lost: true });
+        assert_eq!(scheme.acknowledge(acked(3)), AckResult { newly_acked_pkts: 3, lost: true });
         assert_eq!(retransmissions(&mut scheme, 16), [(3, 2)]);
-        assert_eq!(scheme.on_ack_event(acked(6)), AckResult { newly_acked_pkts: 3, lost: false });
+        assert_eq!(scheme.acknowledge(acked(6)), AckResult { newly_acked_pkts: 3, lost: false });
         assert_eq!((scheme.last_received(), scheme.unacked()), (None, 10));
     }
 
     #[test]
     fn a_retransmission_passes_over_reads_whose_responses_were_received() {
         let mut scheme = sent(16);
-        assert!(scheme.on_ack_event(received(0, 4)).lost);
+        assert!(scheme.acknowledge(received(0, 4)).lost);
         assert_eq!(retransmissions(&mut scheme, 4), [(0, 4)]);
         for index in [5, 9] {
-            assert!(!scheme.on_ack_event(received(0, index)).lost);
+            assert!(!scheme.acknowledge(received(0, index)).lost);
         }
         // The first READ arrives: 6 and 8 are missing below 9; 9 and what is above are not requested.
-        assert!(scheme.on_ack_event(acked(6)).lost);
+        assert!(scheme.acknowledge(acked(6)).lost);
         assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 1)]);
         scheme.on_timeout();
         assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 4), (12, 4)], "after a timeout, all");
         assert!(
-            scheme.on_ack_event(received(6, 9)).lost,
+            scheme.acknowledge(received(6, 9)).lost,
             "a response to the retransmission, above a missing one"
         );
-        assert!(!scheme.on_ack_event(acked(10)).lost);
+        assert!(!scheme.acknowledge(acked(10)).lost);
         assert!(!scheme.is_retransmission(), "9 was the last PSN lost");
     }
 

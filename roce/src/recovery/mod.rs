@@ -19,6 +19,7 @@
 pub(crate) mod circular_array;
 mod events;
 pub(crate) mod go_back_n;
+pub(crate) mod loss_timer;
 pub(crate) mod out_of_order_set;
 pub(crate) mod psn_set;
 pub(crate) mod rto;
@@ -27,14 +28,13 @@ pub(crate) mod sent_log;
 
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
-pub(crate) use events::{AckEvent, AckResult, Answers, PsnSpan, SelectiveEvent, Verdict};
+pub(crate) use events::{AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, Verdict};
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN};
-pub(crate) use rto::{AdaptiveRto, Expiry, RetransmitTimer};
-pub(crate) use selective_repeat::{Requests, SelectiveRepeat};
+pub(crate) use rto::Expiry;
+pub(crate) use selective_repeat::SelectiveRepeat;
 pub(crate) use sent_log::AckTime;
 
 use selective_repeat::WINDOW_PKTS_MAX;
-use sent_log::SentLog;
 
 use crate::psn::Psn;
 use crate::time::Instant;
@@ -65,6 +65,9 @@ const DEFAULT_WINDOW_PKTS: u32 = 1024;
 /// The smallest value of [`RecoveryScheme::read_pkts_max`]: a smaller window is exceeded by the responses of one READ
 /// request.
 const READ_PKTS_MIN: u32 = 16;
+
+/// Responses that a probe of a READ requests under improved go-back-N.
+const PROBE_PKTS: u32 = 1;
 
 /// Window of the responder under improved go-back-N, in packets.
 const IMPROVED_WINDOW_PKTS: u32 = 256;
@@ -172,7 +175,8 @@ impl Recovery {
     pub(crate) fn new(scheme: RecoveryScheme, first: Psn) -> Self {
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
-                Recovery::GoBackN(GoBackN::new(first))
+                let is_improved = scheme == RecoveryScheme::ImprovedGoBackN;
+                Recovery::GoBackN(GoBackN::new(first, is_improved))
             }
             RecoveryScheme::SelectiveRepeat { window_pkts } => {
                 Recovery::SelectiveRepeat(Box::new(SelectiveRepeat::new(first, window_pkts)))
@@ -194,18 +198,17 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `psn`, which is in flight, was sent more than once.
+    /// Returns whether `psn`, which is in flight, was sent more than once; under selective repeat, whether `psn`, one
+    /// of the last window sent, was retransmitted. False for any other PSN.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         either!(self, scheme => scheme.is_retransmitted(psn))
     }
 
-    /// Returns the log of the packets sent under selective repeat; `None` under go-back-N.
+    /// Returns whether the scheme is selective repeat, whose packets have opcodes of the manufacturer: numbered SENDs
+    /// and SACKs.
     #[inline]
-    pub(crate) fn log(&self) -> Option<&SentLog> {
-        match self {
-            Recovery::GoBackN(_) => None,
-            Recovery::SelectiveRepeat(scheme) => Some(scheme.log()),
-        }
+    pub(crate) fn is_selective(&self) -> bool {
+        matches!(self, Recovery::SelectiveRepeat(_))
     }
 
     /// Returns una, the oldest unacknowledged PSN (RFC 9293: SND.UNA).
@@ -233,6 +236,79 @@ impl Recovery {
         match self {
             Recovery::GoBackN(scheme) => scheme.on_sent(span),
             Recovery::SelectiveRepeat(scheme) => scheme.on_sent(span, now),
+        }
+    }
+
+    /// Returns the number of packets that the window of congestion control limits; `None` if the window of the scheme,
+    /// or `pkts_max` packets, permit no more.
+    #[inline]
+    pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
+        match self {
+            Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
+            // Because READ responses in flight would block them, retransmissions are not counted.
+            Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
+            Recovery::SelectiveRepeat(scheme) => {
+                let log = scheme.log();
+                (log.sent() < log.window_pkts().min(pkts_max)).then(|| log.unacked())
+            }
+        }
+    }
+
+    /// Returns the number of responses to request by a READ request for [`Recovery::next_psn`], which lies in the READ
+    /// request `request`; `None` if none may be sent now. `is_probe`: one response suffices. `may_start`: a first
+    /// transmission is permitted.
+    #[inline]
+    pub(crate) fn read_span(
+        &self,
+        request: PsnSpan,
+        is_probe: bool,
+        may_start: impl FnOnce() -> bool,
+    ) -> Option<u32> {
+        let psn = self.next_psn();
+        let rest_pkts = request.end().distance_from(psn);
+        match self {
+            Recovery::GoBackN(_) if is_probe => Some(PROBE_PKTS),
+            Recovery::GoBackN(scheme) => Some(scheme.read_part(rest_pkts)),
+            Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => {
+                Some(scheme.read_part(psn, rest_pkts))
+            }
+            Recovery::SelectiveRepeat(scheme) => {
+                let has_room = scheme.log().sent() + rest_pkts <= scheme.log().window_pkts();
+                (has_room && may_start()).then_some(rest_pkts)
+            }
+        }
+    }
+
+    /// Returns the state of the PSN of a READ response, which was sent and is not below una.
+    #[inline]
+    pub(crate) fn response_state(&self, psn: Psn, requests: &impl Requests) -> ResponseState {
+        match self {
+            Recovery::GoBackN(scheme) => scheme.response_state(psn, requests),
+            Recovery::SelectiveRepeat(scheme) => scheme.response_state(psn),
+        }
+    }
+
+    /// Processes a response: marks packets acknowledged and lost.
+    // Always inlined, because the result would be returned in memory.
+    #[inline(always)]
+    pub(crate) fn on_event(
+        &mut self,
+        event: &AckEvent<'_>,
+        requests: &mut impl Requests,
+        time: AckTime,
+    ) -> RecoveryResult {
+        match self {
+            Recovery::GoBackN(scheme) => scheme.on_event(event, requests),
+            Recovery::SelectiveRepeat(scheme) => scheme.on_event(event, requests, time),
+        }
+    }
+
+    /// Acknowledges all requests below `next`, which the responder refuses with an RNR NAK, or which failed. Under
+    /// selective repeat marks `next` for retransmission.
+    pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
+        match self {
+            Recovery::GoBackN(scheme) => scheme.on_refused(next),
+            Recovery::SelectiveRepeat(scheme) => scheme.on_refused(next, requests, time),
         }
     }
 

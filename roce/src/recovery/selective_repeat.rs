@@ -11,7 +11,7 @@
 //! [`SentLog`] decides which packets are lost. A spurious retransmission raises the reordering threshold, which is 0 at
 //! first, because it shows that the network reorders packets; a probe timeout below acknowledged packets lowers it.
 
-use super::events::{PsnSpan, SelectiveEvent};
+use super::events::{AckEvent, Nak, RecoveryResult, Refusal, Requests, ResponseState};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
 use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
@@ -25,34 +25,6 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
-
-/// The requests that were sent, because the PSN alone does not tell a READ from a message.
-pub(crate) trait Requests {
-    /// Returns the PSNs of the message, or of the READ request, that `psn` belongs to.
-    fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
-
-    /// Returns whether any request is a READ.
-    fn has_reads(&self) -> bool;
-}
-
-/// Change of a requester's state by one [`SelectiveEvent`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SelectiveResult {
-    /// PSNs by which una advanced.
-    pub acked_pkts: u32,
-    /// Requests were executed, which restores the RNR retry count.
-    pub is_executed: bool,
-    /// The number of packets in flight changed.
-    pub changed: bool,
-    /// Requests newly marked lost.
-    pub lost_requests: u32,
-    /// READ responses newly marked lost: an implied NAK.
-    pub lost_responses: u32,
-    /// A retransmission was spurious.
-    pub is_spurious: bool,
-    /// The responder dropped a packet for want of room; not set again before all PSNs sent so far are acknowledged.
-    pub no_room: bool,
-}
 
 /// Requester half of selective repeat.
 #[derive(Clone, Debug)]
@@ -110,68 +82,102 @@ impl SelectiveRepeat {
         self.log.on_sent(psn, span, sent_at);
     }
 
-    /// Returns the PSNs of the READ request to be sent for the lost `psn` of `request`: the run of lost PSNs, if the peer
-    /// has executed the request, because it then serves any part; otherwise all, because it would execute a part as a
-    /// READ of its own.
-    pub(crate) fn read_part(&self, psn: Psn, request: PsnSpan) -> u32 {
-        let rest_pkts = request.end().distance_from(psn);
+    /// Returns the PSNs of the READ request to be sent for the lost `psn`, from which on its READ request has
+    /// `rest_pkts`: the run of lost PSNs, if the peer has executed the request, because it then serves any part;
+    /// otherwise all, because it would execute a part as a READ of its own.
+    pub(crate) fn read_part(&self, psn: Psn, rest_pkts: u32) -> u32 {
         if self.log.is_executed(psn) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
     }
 
+    /// Returns the state of the PSN of a READ response.
+    #[inline]
+    pub(crate) fn response_state(&self, psn: Psn) -> ResponseState {
+        if self.log.is_response_missing(psn) { ResponseState::Missing } else { ResponseState::Received }
+    }
+
     /// Processes a response: marks packets acknowledged and lost.
+    #[inline]
     pub(crate) fn on_event(
         &mut self,
-        event: &SelectiveEvent<'_>,
+        event: &AckEvent<'_>,
         requests: &mut impl Requests,
         time: AckTime,
-    ) -> SelectiveResult {
-        let (una, unacked_pkts) = (self.log.una(), self.log.unacked());
-        let mut result = SelectiveResult::default();
+    ) -> RecoveryResult {
         match *event {
-            SelectiveEvent::Executed { next } => {
+            AckEvent::ReadResponse { psn, request_end, .. } => {
+                self.on_read_response(psn, request_end, requests, time)
+            }
+            _ => self.on_acknowledge(event, requests, time),
+        }
+    }
+
+    /// Processes a response that is no READ response, or a duplicate.
+    fn on_acknowledge(
+        &mut self,
+        event: &AckEvent<'_>,
+        requests: &mut impl Requests,
+        time: AckTime,
+    ) -> RecoveryResult {
+        let (una, unacked_pkts) = (self.log.una(), self.log.unacked());
+        let mut result = RecoveryResult { had_no_gap: !self.log.has_acked(), ..RecoveryResult::default() };
+        match *event {
+            AckEvent::Ack { next } | AckEvent::SequenceError { next } => {
                 result.is_executed = self.on_executed(next, requests, time);
                 // The responder sends READ responses before the ACK of a later request.
                 self.log.on_responses_sent(next.minus(1), time);
             }
-            SelectiveEvent::Sack { next, header, bitmap } => {
+            AckEvent::Sack { next, header, bitmap } => {
                 result.is_executed = self.on_executed(next, requests, time);
                 result.is_spurious = header.duplicate && self.on_duplicate(header.trigger);
                 if header.no_room && !self.is_above_una(self.no_room_until) {
-                    result.no_room = true;
+                    result.has_no_room = true;
                     self.no_room_until = self.log.una().plus(self.log.sent());
                 }
-                result.lost_requests = self.on_sack(next, bitmap, requests, time);
+                result.lost_pkts = self.on_sack(next, bitmap, requests, time);
             }
-            SelectiveEvent::Duplicate { psn } => result.is_spurious = self.on_duplicate(psn),
+            AckEvent::Duplicate { psn } | AckEvent::ReadResponse { psn, .. } => {
+                result.is_spurious = self.on_duplicate(psn);
+            }
         }
-        result.lost_responses = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
+        let lost_responses = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
+        result.lost_pkts += lost_responses;
+        result.nak = (lost_responses > 0).then_some(Nak::Implied);
         result.acked_pkts = self.log.una().distance_from(una);
+        result.changes_loss_window = true;
         result.changed = result.acked_pkts > 0 || self.log.unacked() != unacked_pkts;
         result
     }
 
-    /// Processes the READ response `psn`, which shows that all requests before `executed` were executed. Returns the PSNs
-    /// by which una advanced, and the READ responses newly marked lost: an implied NAK.
+    /// Processes the READ response `psn`, which shows that all requests before `executed` were executed. READ responses
+    /// newly marked lost are an implied NAK.
     #[inline]
-    pub(crate) fn on_read_response(
+    fn on_read_response(
         &mut self,
         psn: Psn,
         executed: Psn,
         requests: &mut impl Requests,
         time: AckTime,
-    ) -> (u32, u32) {
-        let una = self.log.una();
+    ) -> RecoveryResult {
+        let (una, had_no_gap) = (self.log.una(), !self.log.has_acked());
         if executed != self.log.executed() {
             self.on_executed(executed, requests, time);
         }
         self.log.on_response(psn, time);
-        let lost = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
-        (self.log.una().distance_from(una), lost)
+        let lost_pkts = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
+        RecoveryResult {
+            acked_pkts: self.log.una().distance_from(una),
+            lost_pkts,
+            is_executed: true,
+            nak: (lost_pkts > 0).then_some(Nak::Implied),
+            is_read_response: true,
+            had_no_gap,
+            ..RecoveryResult::default()
+        }
     }
 
     /// Acknowledges all requests below `next`, of READs the request only. Returns whether `next` is an advance.
     #[inline]
-    pub(crate) fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
+    fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();
         if !self.log.advances_executed(next) {
             return false;
@@ -261,9 +267,12 @@ impl SelectiveRepeat {
         psn.index_in(self.log.una().plus(1), self.log.sent()).is_some()
     }
 
-    /// Retransmits after an RNR NAK of `psn`: only that packet, because the responder buffers the packets above it.
-    pub(crate) fn on_rnr_nak(&mut self, psn: Psn) {
-        self.log.retransmit(psn, 1);
+    /// Acknowledges all requests below `next`, which the responder refuses. Retransmits only that packet, because the
+    /// responder buffers the packets above it.
+    pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
+        let is_progress = self.on_executed(next, requests, time);
+        self.log.retransmit(next, 1);
+        Refusal { is_progress, in_flight_pkts: self.log.sent() }
     }
 
     /// Retransmits a probe after a probe timeout: one packet, whose acknowledgement shows all packets sent earlier as lost.

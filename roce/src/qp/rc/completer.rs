@@ -14,7 +14,7 @@ use crate::id::Qpn;
 use crate::mem::{MemoryTable, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
-use crate::recovery::{AckEvent, Answers, GoBackN, Recovery, SelectiveEvent};
+use crate::recovery::{AckEvent, Recovery, Requests as _, ResponseState};
 use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer_nanos};
 
 /// State of queue pair and device that the completer needs to process a response.
@@ -41,15 +41,13 @@ impl Completer<'_> {
     /// Processes a response packet. If it is a READ response, places its payload.
     pub(crate) fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
-        if psn.index_in(self.una, self.sent).is_none() {
-            if self.recovery.log().is_some() && packet.info.operation == Operation::SelectiveAcknowledge {
-                // The PSN of a SACK is the expected PSN: `una + sent` if the responder has executed all requests sent.
-                return self.on_sack(packet);
-            }
+        let recovery = self.recovery;
+        let is_sack = || packet.info.operation == Operation::SelectiveAcknowledge && recovery.is_selective();
+        if psn.index_in(self.una, self.sent).is_none() && !is_sack() {
             self.counters.stale_responses += 1;
             let is_read_response = packet.info.operation == Operation::ReadResponse;
-            if is_read_response && self.recovery.log().is_some_and(|log| log.is_retransmitted(psn)) {
-                return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
+            if is_read_response && self.recovery.is_retransmitted(psn) {
+                return ResponseEvent::Ack(AckEvent::Duplicate { psn });
             }
             let is_below_una = psn.offset_from(self.una).is_some_and(|offset| offset < 0);
             return if is_below_una { ResponseEvent::Stale } else { ResponseEvent::Ignored };
@@ -57,7 +55,7 @@ impl Completer<'_> {
         match (packet.info.operation, packet.aeth()) {
             (Operation::Acknowledge, Some(aeth)) => self.on_acknowledge(psn, aeth),
             (Operation::ReadResponse, _) => self.on_read_response(packet),
-            (Operation::SelectiveAcknowledge, _) if self.recovery.log().is_some() => self.on_sack(packet),
+            _ if is_sack() => self.on_sack(packet),
             _ => self.ignore_opcode(),
         }
     }
@@ -67,12 +65,13 @@ impl Completer<'_> {
         ResponseEvent::Ignored
     }
 
+    /// Processes a SACK, whose PSN is the expected PSN: `una + sent` if the responder has executed all requests sent.
     fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let next = packet.bth.psn;
         let in_flight = next.index_in(self.una, self.sent + 1).is_some();
         match packet.sacketh().filter(|header| header.version == SackEth::VERSION) {
             Some(header) if in_flight => {
-                ResponseEvent::Selective(SelectiveEvent::Sack { next, header, bitmap: packet.payload })
+                ResponseEvent::Ack(AckEvent::Sack { next, header, bitmap: packet.payload })
             }
             Some(_) => {
                 self.counters.stale_responses += 1;
@@ -83,51 +82,39 @@ impl Completer<'_> {
     }
 
     fn on_acknowledge(&mut self, psn: Psn, aeth: Aeth) -> ResponseEvent<'static> {
-        let next = match aeth.syndrome {
-            Syndrome::Ack { .. } => psn.plus(1),
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => return ResponseEvent::Ack(AckEvent::Ack { next: psn.plus(1) }),
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                return ResponseEvent::Ack(AckEvent::SequenceError { next: psn });
+            }
             Syndrome::Reserved(_) | Syndrome::Nak(NakCode::Reserved(_) | NakCode::InvalidRdRequest) => {
                 return self.ignore_opcode();
             }
-            Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
-        };
-        // Implied NAK: the peer sends the responses of a READ before a later ACK or NAK, so those missing were lost.
-        // The retransmitted READ elicits the ACK or NAK anew.
-        if self.recovery.log().is_some() {
-            let ack =
-                matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequenceError));
-            if ack || self.outstanding.first_read_before(self.una, next).is_some() {
-                return ResponseEvent::Selective(SelectiveEvent::Executed { next });
-            }
-        } else if let Some(read) = self.outstanding.first_read_before(self.una, next) {
-            self.counters.implied_nak_seq_err += 1;
-            return ResponseEvent::Ack(AckEvent::Lost { next: read });
+            Syndrome::Nak(_) | Syndrome::RnrNak { .. } => {}
         }
-        let failed = |status| ResponseEvent::Failed { next, status };
-        match aeth.syndrome {
-            Syndrome::Nak(NakCode::PsnSequenceError) => {
-                self.counters.packet_seq_err += 1;
-                ResponseEvent::Ack(AckEvent::Lost { next })
-            }
+        if self.outstanding.first_read_before(self.una, psn).is_some() {
+            // An implied NAK: the retransmitted READ elicits the NAK anew.
+            return ResponseEvent::Ack(AckEvent::Ack { next: psn });
+        }
+        let status = match aeth.syndrome {
             Syndrome::RnrNak { timer } => {
                 self.counters.rcvd_rnr_err += 1;
-                ResponseEvent::RnrNak { next, wait_nanos: rnr_timer_nanos(timer) }
+                return ResponseEvent::RnrNak { next: psn, wait_nanos: rnr_timer_nanos(timer) };
             }
             Syndrome::Nak(NakCode::InvalidRequest) => {
                 self.counters.req_remote_invalid_request += 1;
-                failed(WcStatus::RemInvReqErr)
+                WcStatus::RemInvReqErr
             }
             Syndrome::Nak(NakCode::RemoteAccessError) => {
                 self.counters.req_remote_access_errors += 1;
-                failed(WcStatus::RemAccessErr)
+                WcStatus::RemAccessErr
             }
-            Syndrome::Nak(_) => {
+            _ => {
                 self.counters.req_remote_operation_errors += 1;
-                failed(WcStatus::RemOpErr)
+                WcStatus::RemOpErr
             }
-            Syndrome::Ack { .. } | Syndrome::Reserved(_) => {
-                ResponseEvent::Ack(AckEvent::Cumulative { next, answers: Answers::Any })
-            }
-        }
+        };
+        ResponseEvent::Failed { next: psn, status }
     }
 
     /// Returns whether opcode and AETH are those of a response at `place`. If the PSN was requested more than once, a
@@ -152,25 +139,16 @@ impl Completer<'_> {
             self.counters.stale_responses += 1;
             return ResponseEvent::Ignored;
         };
-        let mut missing = None;
-        match self.recovery {
-            Recovery::SelectiveRepeat(scheme) if !scheme.log().is_response_missing(psn) => {
+        let request_end = self.outstanding.request_of(&place).end();
+        let ends_message = packet.info.ends_message();
+        let response = ResponseEvent::Ack(AckEvent::ReadResponse { psn, request_end, ends_message });
+        match self.recovery.response_state(psn, self.outstanding) {
+            ResponseState::Missing => {}
+            ResponseState::Received => {
                 self.counters.stale_responses += 1;
-                return ResponseEvent::Selective(SelectiveEvent::Duplicate { psn });
+                return ResponseEvent::Ack(AckEvent::Duplicate { psn });
             }
-            Recovery::SelectiveRepeat(_) => {}
-            Recovery::GoBackN(scheme) if scheme.is_received(psn) => {
-                // After a timeout, it shows that the retransmitted responses below it were lost.
-                self.counters.stale_responses += 1;
-                return ResponseEvent::Ack(AckEvent::Received { next: self.una, psn });
-            }
-            Recovery::GoBackN(scheme) => {
-                missing = self.outstanding.first_read_before(self.una, psn);
-                self.counters.implied_nak_seq_err += u64::from(missing.is_some());
-                if let Some(next) = missing.filter(|_| !scheme.may_receive(psn)) {
-                    return ResponseEvent::Ack(AckEvent::Lost { next });
-                }
-            }
+            ResponseState::BeyondWindow => return response,
         }
         let offset = place.packet * self.mtu_bytes;
         let wanted_bytes = (wqe.list.len_bytes - offset).min(self.mtu_bytes);
@@ -183,37 +161,7 @@ impl Completer<'_> {
             return ResponseEvent::Failed { next: psn, status: WcStatus::LocProtErr };
         }
         self.counters.rcvd_bytes += u64::from(wanted_bytes);
-        let Recovery::GoBackN(scheme) = self.recovery else {
-            let executed = self.outstanding.request_of(&place).end();
-            return ResponseEvent::ReadResponse { psn, executed };
-        };
-        if let Some(next) = missing {
-            return ResponseEvent::Ack(AckEvent::Received { next, psn });
-        }
-        let answers = match (place.packet + 1 == place.span.packets, packet.info.ends_message()) {
-            (true, _) => Answers::Any,
-            (false, true) => Answers::Probe,
-            (false, false) => Answers::First,
-        };
-        let after = psn.plus(1);
-        let next = if scheme.has_received() { self.first_missing(scheme, after) } else { after };
-        ResponseEvent::Ack(AckEvent::Cumulative { next, answers })
-    }
-
-    /// Returns the first PSN from `from` on that the responses received under go-back-N do not acknowledge: READ
-    /// responses above it may be received, which also acknowledge the messages before their READ.
-    #[cold]
-    fn first_missing(&mut self, scheme: &GoBackN, from: Psn) -> Psn {
-        let Some(last) = scheme.last_received() else { return from };
-        let mut next = from;
-        while last.offset_from(next).is_some_and(|offset| offset >= 0) {
-            match self.outstanding.find(next) {
-                Some(place) if !place.span.is_read => next = place.span.end(),
-                Some(_) if scheme.is_received(next) => next = scheme.first_missing(next),
-                _ => break,
-            }
-        }
-        next
+        response
     }
 }
 

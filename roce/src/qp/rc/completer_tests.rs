@@ -17,8 +17,9 @@ use crate::queue::{
     Doorbells, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
 };
 use crate::random::Random;
+use crate::recovery::go_back_n::Acknowledgement;
 use crate::recovery::sent_log::SentLog;
-use crate::recovery::{AckEvent, AckTime, GoBackN, Recovery, SelectiveEvent, SelectiveRepeat};
+use crate::recovery::{AckEvent, AckTime, GoBackN, Nak, Recovery, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::{NakCode, Opcode, Packet, SackEth, Syndrome};
 use std::sync::Arc;
@@ -82,11 +83,12 @@ impl Bench {
             log.on_read_executed(psn(row.una), sent, time);
         }
         row.acked.iter().for_each(|index| log.on_response(psn(*index), time));
-        let mut scheme = GoBackN::new(psn(row.una));
+        let mut scheme = GoBackN::new(psn(row.una), true);
         scheme.on_sent(sent);
         for index in row.acked {
-            let kept = AckEvent::Received { next: psn(row.una), psn: psn(*index) };
-            assert_eq!(scheme.on_ack_event(kept).newly_acked_pkts, 0);
+            let request_end = psn(index + 1);
+            let kept = AckEvent::ReadResponse { psn: psn(*index), request_end, ends_message: true };
+            assert_eq!(scheme.on_event(&kept, &mut self.outstanding).acked_pkts, 0);
         }
         if row.is_sent_twice {
             scheme.on_timeout();
@@ -115,7 +117,17 @@ impl Bench {
             pd: PD,
             counters: &mut self.counters,
         };
-        Event::of(completer.on_response(&packet))
+        let event = completer.on_response(&packet);
+        match (&recovery, event) {
+            (Recovery::GoBackN(scheme), ResponseEvent::Ack(event)) => {
+                // As the requester does, counts the NAK that go-back-N finds.
+                let (acknowledgement, nak) = scheme.interpret(&event, &mut self.outstanding);
+                self.counters.implied_nak_seq_err += u64::from(nak == Some(Nak::Implied));
+                self.counters.packet_seq_err += u64::from(nak == Some(Nak::SequenceError));
+                Event::of_go_back_n(acknowledgement)
+            }
+            _ => Event::of(event),
+        }
     }
 
     fn byte(&self, offset: usize) -> u8 {
@@ -150,22 +162,28 @@ enum Event {
 }
 
 impl Event {
+    fn of_go_back_n(acknowledgement: Acknowledgement) -> Self {
+        use super::harness::index_of;
+        match acknowledgement {
+            Acknowledgement::Cumulative { next, .. } => Event::Acked(index_of(next)),
+            Acknowledgement::Lost { next } => Event::Lost(index_of(next)),
+            Acknowledgement::Received { next, psn } => Event::Kept(index_of(next), index_of(psn)),
+        }
+    }
+
     fn of(event: ResponseEvent<'_>) -> Self {
         use super::harness::index_of;
         match event {
             ResponseEvent::Ignored => Event::Ignored,
             ResponseEvent::Stale => Event::Stale,
-            ResponseEvent::Ack(AckEvent::Cumulative { next, .. }) => Event::Acked(index_of(next)),
-            ResponseEvent::Ack(AckEvent::Lost { next }) => Event::Lost(index_of(next)),
-            ResponseEvent::Ack(AckEvent::Received { next, psn }) => {
-                Event::Kept(index_of(next), index_of(psn))
+            ResponseEvent::Ack(AckEvent::Ack { next } | AckEvent::SequenceError { next }) => {
+                Event::Executed(index_of(next))
             }
-            ResponseEvent::Selective(SelectiveEvent::Executed { next }) => Event::Executed(index_of(next)),
-            ResponseEvent::Selective(SelectiveEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
-            ResponseEvent::ReadResponse { psn, executed } => {
-                Event::Response(index_of(psn), index_of(executed))
+            ResponseEvent::Ack(AckEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
+            ResponseEvent::Ack(AckEvent::ReadResponse { psn, request_end, .. }) => {
+                Event::Response(index_of(psn), index_of(request_end))
             }
-            ResponseEvent::Selective(SelectiveEvent::Duplicate { psn }) => Event::Duplicate(index_of(psn)),
+            ResponseEvent::Ack(AckEvent::Duplicate { psn }) => Event::Duplicate(index_of(psn)),
             ResponseEvent::RnrNak { next, wait_nanos } => Event::Rnr(index_of(next), wait_nanos / 1000),
             ResponseEvent::Failed { next, status } => Event::Failed(index_of(next), status),
         }

@@ -2,7 +2,7 @@
 
 use crate::psn::Psn;
 use crate::queue::WcStatus;
-use crate::recovery::{AckEvent, SelectiveEvent};
+use crate::recovery::AckEvent;
 
 /// A response, as the completer reports it to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,17 +11,8 @@ pub(crate) enum ResponseEvent<'p> {
     Ignored,
     /// The response is to a request that is acknowledged already.
     Stale,
-    /// Under go-back-N: the response acknowledges packets, or shows a loss.
-    Ack(AckEvent),
-    /// Under selective repeat: the response acknowledges packets, or is a duplicate.
-    Selective(SelectiveEvent<'p>),
-    /// Under selective repeat: a READ response, whose payload was placed.
-    ReadResponse {
-        /// PSN of the response.
-        psn: Psn,
-        /// PSN after the last of the READ request: all requests below this PSN are executed.
-        executed: Psn,
-    },
+    /// The response acknowledges packets, shows a loss, or is a duplicate.
+    Ack(AckEvent<'p>),
     /// RNR NAK: all packets below `next` are acknowledged, and `next` is to be retransmitted after the RNR wait.
     RnrNak {
         /// PSN of the RNR NAK.

@@ -23,8 +23,7 @@ use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::qp::ConnAttr;
 use crate::queue::{Doorbells, SendQueueSize, WcStatus, send_queue};
-use crate::recovery::SelectiveEvent;
-use crate::recovery::{AckEvent, Answers, Recovery, RecoveryScheme};
+use crate::recovery::{AckEvent, RecoveryScheme};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
@@ -93,11 +92,7 @@ impl Sender {
         let (psn, is_retransmission) =
             (requester.recovery.next_psn(), requester.recovery.is_retransmission());
         requester.recovery.on_sent(span, self.now);
-        if requester.config.recovery.is_adaptive() {
-            requester.on_packet_sent(psn, has_ack_req, is_retransmission, self.now);
-        } else {
-            requester.loss_timer.timer.start(self.now);
-        }
+        requester.on_packet_sent(psn, has_ack_req, is_retransmission, self.now);
     }
 
     fn start(&mut self, packets: u32, is_read: bool, has_ack_req: bool) {
@@ -111,17 +106,13 @@ impl Sender {
     fn retransmit(&mut self) {
         while self.requester.rnr_until.is_none() && self.requester.recovery.is_retransmission() {
             let recovery = &self.requester.recovery;
-            let is_go_back_n = matches!(recovery, Recovery::GoBackN(_));
-            if is_go_back_n && recovery.unacked() >= self.requester.in_flight_pkts_max() {
+            if recovery.limited_pkts(self.requester.in_flight_pkts_max()).is_none() {
                 return;
             }
             let place = self.outstanding.find(recovery.next_psn()).expect("it was sent before");
             let (next, request) = (recovery.next_psn(), self.outstanding.request_of(&place));
-            let part_pkts = match recovery {
-                Recovery::GoBackN(_) if self.requester.loss_timer.is_probing() => 1,
-                Recovery::GoBackN(_) => request.end().distance_from(next),
-                Recovery::SelectiveRepeat(scheme) => scheme.read_part(next, request),
-            };
+            let is_probe = self.requester.loss_timer.is_probing();
+            let part_pkts = recovery.read_span(request, is_probe, || true).expect("a retransmission");
             let is_last = self.outstanding.end() == next.plus(1);
             self.sent(if request.is_read { part_pkts } else { 1 }, is_last);
         }
@@ -133,26 +124,9 @@ impl Sender {
         self.failed = self.failed.or(failed);
     }
 
-    fn is_selective(&self) -> bool {
-        self.requester.recovery().log().is_some()
-    }
-
-    fn ack(&mut self, next: i32) {
-        let next = psn(next);
-        self.respond(if self.is_selective() {
-            ResponseEvent::Selective(SelectiveEvent::Executed { next })
-        } else {
-            ResponseEvent::Ack(AckEvent::Cumulative { next, answers: Answers::Any })
-        });
-    }
-
-    fn response(&mut self, at: i32, answers: Answers) {
-        let place = self.outstanding.find(psn(at)).expect("it was requested");
-        self.respond(if self.is_selective() {
-            ResponseEvent::ReadResponse { psn: psn(at), executed: place.span.end() }
-        } else {
-            ResponseEvent::Ack(AckEvent::Cumulative { next: psn(at + 1), answers })
-        });
+    fn response(&mut self, at: i32, ends_message: bool) {
+        let request_end = self.outstanding.find(psn(at)).expect("it was requested").span.end();
+        self.respond(ResponseEvent::Ack(AckEvent::ReadResponse { psn: psn(at), request_end, ends_message }));
     }
 
     fn sack(&mut self, next: i32, buffered: &[i32]) {
@@ -160,7 +134,7 @@ impl Sender {
         let trigger = psn(*buffered.last().expect("a SACK of the tables has a bit"));
         let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
         let bitmap = &bits.to_be_bytes();
-        self.respond(ResponseEvent::Selective(SelectiveEvent::Sack { next: psn(next), header, bitmap }));
+        self.respond(ResponseEvent::Ack(AckEvent::Sack { next: psn(next), header, bitmap }));
     }
 
     fn on_time(&mut self) {
@@ -178,13 +152,11 @@ impl Sender {
         match (event, &numbers[..]) {
             ("send", [count]) => (1..=*count).for_each(|i| self.start(1, false, i == *count)),
             ("read", [count]) => self.start(count.unsigned_abs(), true, true),
-            ("ack", [next]) => self.ack(*next),
-            ("nak", [next]) if self.is_selective() => self.ack(*next),
-            ("nak", [next]) => self.respond(ResponseEvent::Ack(AckEvent::Lost { next: psn(*next) })),
+            ("ack", [next]) => self.respond(ResponseEvent::Ack(AckEvent::Ack { next: psn(*next) })),
+            ("nak", [next]) => self.respond(ResponseEvent::Ack(AckEvent::SequenceError { next: psn(*next) })),
             ("sack", [next, buffered @ ..]) => self.sack(*next, buffered),
-            ("resp", [at]) => self.response(*at, Answers::Any),
-            ("first", [at]) => self.response(*at, Answers::First),
-            ("part", [at]) => self.response(*at, Answers::Probe),
+            ("resp" | "part", [at]) => self.response(*at, true),
+            ("first", [at]) => self.response(*at, false),
             ("stale", []) => self.respond(ResponseEvent::Stale),
             ("rnr", [at, wait]) => {
                 let wait_nanos = 1000 * u64::from(wait.unsigned_abs());
@@ -300,7 +272,7 @@ const PROBES: &[Row] = &[
           counters: "tail_probes", ..ROW },
     Row { name: "FIRST after a probe: nothing was lost, and the round trip is measured", schemes: &[IMPROVED],
           steps: &[("0 read 4", "320"), ("320 time", "520 >0"), ("320 out", "520 >1"), ("400 first 0", "1448.576"),
-                   ("410 resp 3", "-"), ("500 send 1", "1548.576")],
+                   ("401 first 1", "1449.576"), ("402 first 2", "1450.576"), ("410 resp 3", "-"), ("500 send 1", "1548.576")],
           counters: "tail_probes", ..ROW },
     Row { name: "a stale response: the timer is rearmed when it expires", schemes: &[IMPROVED, SELECTIVE],
           steps: &[("0 send 1", "100"), ("90 stale", "100"), ("100 time", "190"), ("190 time", "390 >0")],
@@ -402,19 +374,19 @@ const LOSSES: &[Row] = &[
     Row { name: "a NAK: go back, and use up a retry", rule: "9.7.6", schemes: &[GBN],
           steps: &[("0 send 4", "1048.576"), ("10 nak 0", "- >0 y6"), ("11 nak 0", "- >0 y6"),
                    ("12 out", "1060.576 y6"),
-                   ("13 nak 0", "1060.576 y6")], ..ROW },
+                   ("13 nak 0", "1060.576 y6")], counters: "packet_seq_err 3", ..ROW },
     Row { name: "a NAK: the timer is rearmed", rule: "9.7.6", schemes: &[IMPROVED],
           steps: &[("0 send 4", "100"), ("10 nak 0", "110 >0 y6"), ("12 out", "110 y6"), ("13 nak 0", "333 y6")],
-          ..ROW },
+          counters: "packet_seq_err 2", ..ROW },
     Row { name: "a NAK that acknowledges others uses up none", rule: "9.7.6", schemes: &[GBN, IMPROVED], retry_count: 0,
           steps: &[("0 send 4", "*"), ("10 nak 1", "* >1"), ("10 out", "*"), ("20 nak 2", "* >2"), ("20 out", "*"),
-                   ("30 nak 3", "* >3")], ..ROW },
+                   ("30 nak 3", "* >3")], counters: "packet_seq_err 3", ..ROW },
     Row { name: "the loss of a retransmission, seen by a timeout, and a NAK without progress", rule: "9.7.6",
           schemes: &[GBN],
           retry_count: 1, timeout: TIMEOUT_SHORT,
           steps: &[("0 send 4", "131.072"), ("140 time", "- >0 y0"), ("140 out", "271.072 y0"),
                    ("150 nak 0", "- >0 y0 RetryExcErr")],
-          counters: "local_ack_timeout_err, retry_exceeded_err", ..ROW },
+          counters: "packet_seq_err, local_ack_timeout_err, retry_exceeded_err", ..ROW },
     Row { name: "a SACK: lost packets are retransmitted, and no retry is used up", schemes: &[SELECTIVE],
           retry_count: 0,
           steps: &[("0 send 4", "100"), ("10 sack 0 2 3", "50 >0"), ("10 out", "50"), ("20 ack 4", "-")],

@@ -3,7 +3,6 @@
 pub(crate) mod completer;
 pub(crate) mod emit;
 pub(crate) mod events;
-mod loss_timer;
 pub(crate) mod outstanding;
 pub(crate) mod placing;
 pub(crate) mod read_queue;

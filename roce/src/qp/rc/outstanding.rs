@@ -251,21 +251,6 @@ impl Outstanding {
         self.position.wrapping_add(index)
     }
 
-    /// Returns the first PSN of `una..end` that belongs to a READ, whose response with this PSN is then missing.
-    pub(crate) fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
-        if self.assigned_reads == 0 {
-            return None;
-        }
-        let distance = end.index_in(una, MAX_OUTSTANDING_PSNS + 1)?;
-        let spans = (0..self.assigned).map(|index| self.span(index));
-        let read = spans
-            .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
-            .find(|span| span.is_read)?;
-        // The oldest work request may begin below `una`, because some of its PSNs may be acknowledged.
-        let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
-        first.index_in(una, distance).map(|_| first)
-    }
-
     /// Removes and returns the oldest work request.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
@@ -295,5 +280,19 @@ impl Requests for Outstanding {
     #[inline]
     fn has_reads(&self) -> bool {
         self.assigned_reads > 0
+    }
+
+    fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
+        if self.assigned_reads == 0 {
+            return None;
+        }
+        let distance = end.index_in(una, MAX_OUTSTANDING_PSNS + 1)?;
+        let spans = (0..self.assigned).map(|index| self.span(index));
+        let read = spans
+            .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
+            .find(|span| span.is_read)?;
+        // The oldest work request may begin below `una`, because some of its PSNs may be acknowledged.
+        let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
+        first.index_in(una, distance).map(|_| first)
     }
 }

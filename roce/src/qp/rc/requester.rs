@@ -2,7 +2,6 @@
 
 use super::emit::{PacketBuilder, PortFull};
 use super::events::ResponseEvent;
-use super::loss_timer::LossTimer;
 use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
 use super::segment::{Segment, segment};
 use crate::congestion::loss_window::LossWindow;
@@ -13,18 +12,13 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::queue::{SendOp, SendWqe, WcStatus};
-use crate::recovery::sent_log::RTT_UNKNOWN_NANOS;
-use crate::recovery::{
-    AckEvent, AckResult, AckTime, Answers, Expiry, Recovery, RecoveryScheme, SelectiveEvent,
-};
+use crate::recovery::loss_timer::LossTimer;
+use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
 use crate::time::Instant;
 use crate::wire::{FrameParts, Opcode, RecvEth};
 
 /// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
-
-/// Responses that a probe of a READ requests under improved go-back-N.
-const PROBE_PKTS: u32 = 1;
 
 /// Value of `rnr_retry` that permits any number of RNR NAKs.
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -156,7 +150,7 @@ impl Requester {
             recovery: Recovery::new(config.recovery, config.first_psn),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             loss_window: LossWindow::default(),
-            loss_timer: LossTimer::new(config.timeout),
+            loss_timer: LossTimer::new(config.recovery, config.timeout),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
@@ -183,16 +177,6 @@ impl Requester {
         if self.loss_timer.is_probing() { 1 } else { self.loss_window.window_pkts() }
     }
 
-    /// Returns the time by which an acknowledgement at `now` is judged.
-    #[inline]
-    fn ack_time(&self, now: Instant) -> AckTime {
-        let rtt_min_nanos = match self.loss_timer.rto.min_nanos() {
-            0 => RTT_UNKNOWN_NANOS,
-            nanos => nanos,
-        };
-        AckTime { now, rtt_min_nanos }
-    }
-
     /// Returns the congestion control, whose pacer also delays the READ responses of this queue pair.
     #[inline]
     pub(crate) fn congestion_mut(&mut self) -> &mut Congestion {
@@ -206,7 +190,7 @@ impl Requester {
     /// Returns the time to call `on_time`: the end of the RNR wait or the deadline of the timer, whichever is earlier.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.loss_timer.timer.deadline(), self.rnr_until) {
+        match (self.loss_timer.deadline(), self.rnr_until) {
             (Some(a), Some(b)) => Some(if a < b { a } else { b }),
             (a, b) => a.or(b),
         }
@@ -223,7 +207,7 @@ impl Requester {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
         }
         self.config = config;
-        self.loss_timer.timer.set_timeout(config.timeout);
+        self.loss_timer.set_timeout(config.timeout);
         self.retries_left = config.retry_count;
         self.rnr_retries_left = config.rnr_retry;
     }
@@ -256,16 +240,17 @@ impl Requester {
                 return TxOutcome::Done;
             }
             let Some(wqe) = outstanding.wqe(place.index) else { return TxOutcome::Done };
-            let is_numbered = self.recovery.log().is_some();
+            let is_selective = self.recovery.is_selective();
             let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
-            let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_numbered);
+            let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_selective);
             let is_part = part.opcode == Opcode::RC_RDMA_READ_REQUEST
-                && (is_numbered || self.recovery.is_retransmission());
+                && (is_selective || self.recovery.is_retransmission());
             if is_part {
-                let Some(span) = self.read_span(outstanding, psn, place) else { return TxOutcome::Done };
+                let Some(span) = self.read_span(outstanding, place) else { return TxOutcome::Done };
                 part.limit_read(span, mtu_bytes);
             }
-            match self.send_one(outstanding, &wqe, &part, (psn, place, in_flight_pkts_max), tx) {
+            match self.send_one(outstanding, &wqe, &part, (psn, place, is_selective, in_flight_pkts_max), tx)
+            {
                 Ok(()) => {}
                 Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {
@@ -273,7 +258,7 @@ impl Requester {
                     return TxOutcome::Done;
                 }
             }
-            if is_part && is_numbered && !self.recovery.is_retransmission() {
+            if is_part && is_selective && !self.recovery.is_retransmission() {
                 outstanding.on_read_sent();
             }
             self.account_for(psn, &part, tx);
@@ -286,42 +271,19 @@ impl Requester {
         outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.config.max_rd_atomic)
     }
 
-    /// Returns the PSNs of the READ request to be sent for `psn`; `None` if no READ request may be sent now.
+    /// Returns the PSNs of the READ request to be sent next, at `place`; `None` if no READ request may be sent now.
     #[inline(never)]
-    fn read_span(&self, outstanding: &Outstanding, psn: Psn, place: Place) -> Option<u32> {
+    fn read_span(&self, outstanding: &Outstanding, place: Place) -> Option<u32> {
         let request = outstanding.request_of(&place);
-        let span = request.end().distance_from(psn);
-        match &self.recovery {
-            Recovery::GoBackN(_) if self.loss_timer.is_probing() => Some(PROBE_PKTS),
-            Recovery::GoBackN(scheme) => Some(scheme.read_part(span)),
-            Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => {
-                Some(scheme.read_part(psn, request))
-            }
-            Recovery::SelectiveRepeat(scheme) => {
-                let has_room = scheme.log().sent() + span <= scheme.log().window_pkts();
-                (has_room && !self.is_at_max_reads(outstanding)).then_some(span)
-            }
-        }
+        let is_probe = self.loss_timer.is_probing();
+        self.recovery.read_span(request, is_probe, || !self.is_at_max_reads(outstanding))
     }
 
     /// Returns whether recovery and congestion control permit one more packet.
     #[inline]
     fn may_send(&mut self, now: Instant, in_flight_pkts_max: u32) -> bool {
-        let joins_pkts = match &self.recovery {
-            Recovery::GoBackN(scheme) if scheme.unacked() >= in_flight_pkts_max => {
-                return false;
-            }
-            Recovery::GoBackN(scheme) => scheme.unacked(),
-            // Because READ responses in flight would block them, retransmissions are not counted.
-            Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => 0,
-            Recovery::SelectiveRepeat(scheme)
-                if scheme.log().sent() >= scheme.log().window_pkts().min(in_flight_pkts_max) =>
-            {
-                return false;
-            }
-            Recovery::SelectiveRepeat(scheme) => scheme.log().unacked(),
-        };
-        self.congestion.permit(now, joins_pkts)
+        let Some(limited_pkts) = self.recovery.limited_pkts(in_flight_pkts_max) else { return false };
+        self.congestion.permit(now, limited_pkts)
     }
 
     /// If the next work request may start, assigns PSNs to it and returns the position of its first packet.
@@ -355,7 +317,7 @@ impl Requester {
         outstanding: &mut Outstanding,
         wqe: &SendWqe,
         part: &Segment,
-        (psn, place, in_flight_pkts_max): (Psn, Place, u32),
+        (psn, place, is_numbered, in_flight_pkts_max): (Psn, Place, bool, u32),
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), NotSent> {
         let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
@@ -365,15 +327,10 @@ impl Requester {
             || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
             // AckReq in the last packet of the window, because only an ACK opens the window.
             || self.recovery.unacked() + 1 >= window_pkts
-            || (!self.congestion.is_window()
-                && self.config.recovery.is_adaptive()
-                && self.loss_timer.is_ack_req_overdue(tx.now));
+            || (!self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(tx.now));
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
-        let recveth = self
-            .recovery
-            .log()
-            .is_some()
+        let recveth = is_numbered
             .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
         let headers = |parts: &mut FrameParts<'_>| {
             if parts.ext.is_empty() {
@@ -426,14 +383,28 @@ impl Requester {
             }
         }
         self.recovery.on_sent(part.psn_span, tx.now);
-        if self.config.recovery.is_adaptive() {
-            self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
-        } else {
-            self.loss_timer.timer.start(tx.now);
-            if self.congestion.follows_round_trip() && !is_retransmission && self.since_ack_req_pkts == 0 {
-                self.loss_timer.rto.on_sent(psn, tx.now);
-            }
-        }
+        self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
+    }
+
+    /// Reports to the loss timer that `psn` was sent.
+    #[inline(always)]
+    pub(super) fn on_packet_sent(
+        &mut self,
+        psn: Psn,
+        has_ack_req: bool,
+        is_retransmission: bool,
+        now: Instant,
+    ) {
+        let follows_round_trip = || self.congestion.follows_round_trip();
+        let recovery = &self.recovery;
+        self.loss_timer.on_packet_sent(
+            psn,
+            has_ack_req,
+            is_retransmission,
+            follows_round_trip,
+            recovery,
+            now,
+        );
     }
 
     /// Processes a response as reported by the completer. If the oldest work request failed, returns its error status.
@@ -450,180 +421,73 @@ impl Requester {
                 self.loss_timer.on_stale_response(now);
                 None
             }
-            ResponseEvent::Ack(event) => self.on_ack_event(now, event, counters),
-            ResponseEvent::ReadResponse { psn, executed } => {
-                self.on_read_response(now, psn, executed, outstanding, counters);
-                None
-            }
-            ResponseEvent::Selective(event) => {
-                self.on_selective_event(now, &event, outstanding, counters);
-                None
-            }
+            ResponseEvent::Ack(event) => self.on_ack_event(now, &event, outstanding, counters),
             ResponseEvent::RnrNak { next, wait_nanos } => {
-                let progress = self.on_everything_before(now, next, outstanding);
-                self.on_rnr_nak(now, next, wait_nanos, progress, counters)
+                self.on_rnr_nak(now, next, wait_nanos, outstanding, counters)
             }
             ResponseEvent::Failed { next, status } => {
-                self.on_everything_before(now, next, outstanding);
-                self.loss_timer.timer.stop();
+                self.recovery.on_refused(next, outstanding, self.loss_timer.ack_time(now));
+                self.loss_timer.stop();
                 Some(status)
             }
         }
     }
 
-    /// Under improved go-back-N and selective repeat, records that `psn` was sent.
+    /// Processes a response that is neither an RNR NAK nor a failure. Only an advance of una restores the retry count,
+    /// because if a packet is lost every time, packets above it may be acknowledged, dropped by the responder and
+    /// retransmitted for ever.
     #[inline]
-    pub(super) fn on_packet_sent(
-        &mut self,
-        psn: Psn,
-        asks_for_answer: bool,
-        is_retransmission: bool,
-        now: Instant,
-    ) {
-        let unacked_pkts = self.recovery.unacked();
-        self.loss_timer.on_packet_sent(psn, asks_for_answer, is_retransmission, unacked_pkts, now);
-    }
-
-    /// Records progress: restores the retry count. Only an advance of una is progress, because if a packet is lost
-    /// every time, packets above it may be acknowledged, dropped by the responder and retransmitted for ever.
-    fn on_progress(&mut self, now: Instant) {
-        self.loss_timer.on_progress(now);
-        self.retries_left = self.config.retry_count;
-    }
-
-    /// Processes a response under selective repeat, and updates congestion control and timer.
-    fn on_selective_event(
+    fn on_ack_event(
         &mut self,
         now: Instant,
-        event: &SelectiveEvent<'_>,
+        event: &AckEvent<'_>,
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
-    ) {
-        let time = self.ack_time(now);
-        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
-        // A probe cancels the timed packet, so a scheme that needs a sample in each round trip takes them from ACKs, too.
-        let samples_ack = self.congestion.follows_round_trip() && !scheme.log().has_acked();
-        let result = scheme.on_event(event, outstanding, time);
-        let mut rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
-        if samples_ack && rtt_nanos.is_none() && result.acked_pkts > 0 {
-            rtt_nanos = self.loss_timer.take_rtt_sample_of_ack(scheme.log(), now);
+    ) -> Option<WcStatus> {
+        let result = self.recovery.on_event(event, outstanding, self.loss_timer.ack_time(now));
+        if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
+            count(event, &result, counters);
         }
-        counters.sacks_received += u64::from(matches!(event, SelectiveEvent::Sack { .. }));
-        counters.spurious_retransmits += u64::from(result.is_spurious);
-        counters.implied_nak_seq_err += u64::from(result.lost_responses > 0);
+        // A probe cancels the timed packet, so a congestion control scheme that needs a sample in each round trip takes
+        // them from ACKs, too.
+        let samples_ack = result.had_no_gap
+            && result.acked_pkts > 0
+            && if result.is_read_response {
+                self.congestion.samples_each_response()
+            } else {
+                self.congestion.follows_round_trip()
+            };
+        let is_rnr_wait = self.rnr_until.is_some();
+        let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
+        if result.changes_loss_window {
+            let is_reduced = result.has_gone_back || result.has_no_room;
+            self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), is_reduced);
+        }
+        if !self.congestion.is_window() {
+            self.notify_congestion(now, &result, rtt_nanos);
+        }
         if result.is_executed {
             self.rnr_retries_left = self.config.rnr_retry;
         }
-        self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), result.no_room);
+        if result.acked_pkts > 0 {
+            self.retries_left = self.config.retry_count;
+        } else if result.has_gone_back {
+            return self.use_retry(counters);
+        }
+        None
+    }
+
+    /// Reports ACKs and losses to congestion control.
+    #[inline(never)]
+    fn notify_congestion(&mut self, now: Instant, result: &RecoveryResult, rtt_nanos: Option<u64>) {
+        if result.has_gone_back {
+            self.congestion.on_loss(now);
+        }
         if result.acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
         }
-        let lost_pkts = result.lost_requests + result.lost_responses;
-        if lost_pkts > 0 {
-            self.congestion.on_detected_loss(now, lost_pkts);
-        }
-        if result.acked_pkts > 0 {
-            self.on_progress(now);
-        }
-        // The end of an RNR wait arms the timer, because nothing is sent before.
-        if result.changed && self.rnr_until.is_none() {
-            self.loss_timer.rearm(&self.recovery, now);
-        }
-    }
-
-    /// Processes a READ response under selective repeat.
-    fn on_read_response(
-        &mut self,
-        now: Instant,
-        psn: Psn,
-        executed: Psn,
-        outstanding: &mut Outstanding,
-        counters: &mut QpCounters,
-    ) {
-        let time = self.ack_time(now);
-        let Recovery::SelectiveRepeat(scheme) = &mut self.recovery else { return };
-        let samples_ack = self.congestion.samples_each_response() && !scheme.log().has_acked();
-        let (acked_pkts, lost_pkts) = scheme.on_read_response(psn, executed, outstanding, time);
-        let mut rtt_nanos = self.loss_timer.take_rtt_sample_selective(scheme.log(), now);
-        if samples_ack && rtt_nanos.is_none() && acked_pkts > 0 {
-            rtt_nanos = self.loss_timer.take_rtt_sample_of_ack(scheme.log(), now);
-        }
-        if acked_pkts > 0 || rtt_nanos.is_some() {
-            self.congestion.on_ack(now, acked_pkts, rtt_nanos);
-        }
-        if lost_pkts > 0 {
-            counters.implied_nak_seq_err += 1;
-            self.congestion.on_detected_loss(now, lost_pkts);
-        }
-        if acked_pkts > 0 {
-            self.on_progress(now);
-        }
-        self.rnr_retries_left = self.config.rnr_retry;
-        match rtt_nanos {
-            _ if self.rnr_until.is_some() => {}
-            Some(_) => self.loss_timer.rearm(&self.recovery, now),
-            None => self.loss_timer.rearm_lazily(self.recovery.sent(), now),
-        }
-    }
-
-    /// Acknowledges all packets below `next`. Returns false if earlier responses acknowledged them all.
-    fn on_everything_before(&mut self, now: Instant, next: Psn, outstanding: &mut Outstanding) -> bool {
-        let time = self.ack_time(now);
-        match &mut self.recovery {
-            Recovery::GoBackN(scheme) => {
-                let acked = AckEvent::Cumulative { next, answers: Answers::Any };
-                scheme.on_ack_event(acked).newly_acked_pkts > 0
-            }
-            Recovery::SelectiveRepeat(scheme) => {
-                let is_news = scheme.on_executed(next, outstanding, time);
-                if is_news {
-                    self.rnr_retries_left = self.config.rnr_retry;
-                }
-                is_news
-            }
-        }
-    }
-
-    fn on_ack_event(&mut self, now: Instant, event: AckEvent, counters: &mut QpCounters) -> Option<WcStatus> {
-        let Recovery::GoBackN(scheme) = &mut self.recovery else { return None };
-        let result = scheme.on_ack_event(event);
-        let rtt_nanos = if self.config.recovery.is_adaptive() {
-            self.loss_window.on_ack_event(result.newly_acked_pkts, self.recovery.sent(), result.lost);
-            self.loss_timer.on_ack_result(&mut self.recovery, event, result, now)
-        } else if result.newly_acked_pkts > 0 || result.lost {
-            // With nothing in flight the timer stops; the next packet sent arms it.
-            if self.recovery.unacked() > 0 {
-                self.loss_timer.timer.restart(now)
-            } else {
-                self.loss_timer.timer.stop()
-            }
-            if self.congestion.follows_round_trip() {
-                self.loss_timer.take_rtt_sample(&self.recovery, result.lost, now)
-            } else {
-                None
-            }
-        } else {
-            None
-        };
-        if !self.congestion.is_window() {
-            self.notify_congestion(now, result, rtt_nanos);
-        }
-        if result.newly_acked_pkts > 0 {
-            self.retries_left = self.config.retry_count;
-            self.rnr_retries_left = self.config.rnr_retry;
-            return None;
-        }
-        if result.lost { self.use_retry(counters) } else { None }
-    }
-
-    /// Reports ACKs and losses under go-back-N to congestion control.
-    #[inline(never)]
-    fn notify_congestion(&mut self, now: Instant, result: AckResult, rtt_nanos: Option<u64>) {
-        if result.lost {
-            self.congestion.on_loss(now);
-        }
-        if result.newly_acked_pkts > 0 {
-            self.congestion.on_ack(now, result.newly_acked_pkts, rtt_nanos);
+        if result.lost_pkts > 0 {
+            self.congestion.on_detected_loss(now, result.lost_pkts);
         }
     }
 
@@ -632,26 +496,20 @@ impl Requester {
         now: Instant,
         next: Psn,
         wait_nanos: u64,
-        progress: bool,
+        outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
-        if progress {
+        let refusal = self.recovery.on_refused(next, outstanding, self.loss_timer.ack_time(now));
+        if refusal.is_progress {
             self.retries_left = self.config.retry_count;
             self.rnr_retries_left = self.config.rnr_retry;
         }
-        let in_flight = match &mut self.recovery {
-            Recovery::GoBackN(scheme) => scheme.unacked(),
-            Recovery::SelectiveRepeat(scheme) => {
-                scheme.on_rnr_nak(next);
-                scheme.log().sent()
-            }
-        };
-        if self.rnr_until.is_some() || in_flight == 0 {
+        if self.rnr_until.is_some() || refusal.in_flight_pkts == 0 {
             return None; // an RNR NAK within the RNR wait, or with nothing in flight
         }
         if self.rnr_retries_left == 0 {
             counters.retry_rnr_exceeded_err += 1;
-            self.loss_timer.timer.stop();
+            self.loss_timer.stop();
             return Some(WcStatus::RnrRetryExcErr);
         }
         if self.config.rnr_retry != RNR_RETRY_FOREVER {
@@ -661,8 +519,7 @@ impl Requester {
         // that Linux's rxe sends after each RNR NAK would use up the retry count.
         self.retries_left = self.config.retry_count;
         self.recovery.go_back();
-        self.loss_timer.abandon();
-        self.loss_timer.timer.stop();
+        self.loss_timer.on_rnr_nak();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
         None
     }
@@ -679,56 +536,31 @@ impl Requester {
     ) -> Option<WcStatus> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
-            // Under selective repeat the end of the RNR wait is progress: restores the retry count, rearms the timer.
-            if self.recovery.log().is_some() && self.recovery.sent() > 0 {
-                self.on_progress(now);
-                self.loss_timer.rearm(&self.recovery, now);
+            if self.loss_timer.on_rnr_wait_over(&self.recovery, now) {
+                self.retries_left = self.config.retry_count;
             }
         }
-        if !self.loss_timer.timer.take_expired(now) {
-            return None;
-        }
-        if self.config.recovery.is_adaptive() {
-            return self.on_timeout(now, outstanding, counters);
-        }
-        counters.local_ack_timeout_err += 1;
-        self.congestion.on_loss(now);
-        self.loss_timer.rto.cancel();
-        self.recovery.go_back();
-        self.use_retry(counters)
-    }
-
-    /// Processes an expired timer under improved go-back-N or selective repeat: marks a probe for retransmission. If
-    /// the local ACK timeout has passed, uses up a retry first.
-    fn on_timeout(
-        &mut self,
-        now: Instant,
-        outstanding: &mut Outstanding,
-        counters: &mut QpCounters,
-    ) -> Option<WcStatus> {
-        if !self.loss_timer.is_due(&self.recovery, now) {
-            return None;
-        }
-        if self.loss_timer.take_ack_timeout(now) {
+        if self.loss_timer.take_expired(&mut self.recovery, now)? {
             counters.local_ack_timeout_err += 1;
             if let Some(failed) = self.use_retry(counters) {
                 return Some(failed);
             }
         }
-        if self.loss_timer.on_expired(&mut self.recovery, outstanding, now) == Expiry::Rto {
-            self.congestion.on_loss(now);
-            counters.roce_adp_retrans_to += 1;
-        } else {
-            counters.tail_probes += 1;
+        match self.loss_timer.on_expired(&mut self.recovery, outstanding, now) {
+            Some(Expiry::TailLossProbe | Expiry::Pto) => counters.tail_probes += 1,
+            Some(Expiry::Rto) => {
+                self.congestion.on_loss(now);
+                counters.roce_adp_retrans_to += 1;
+            }
+            None => self.congestion.on_loss(now),
         }
-        self.loss_timer.arm(self.recovery.unacked(), now);
         None
     }
 
     fn use_retry(&mut self, counters: &mut QpCounters) -> Option<WcStatus> {
         if self.retries_left == 0 {
             counters.retry_exceeded_err += 1;
-            self.loss_timer.timer.stop();
+            self.loss_timer.stop();
             return Some(WcStatus::RetryExcErr);
         }
         self.retries_left -= 1;
@@ -744,6 +576,16 @@ impl Requester {
     pub(crate) fn is_drained(&self, outstanding: &Outstanding) -> bool {
         outstanding.assigned() == 0
     }
+}
+
+/// Counts SACKs, NAKs and spurious retransmissions. Not inlined, because most responses are none of these.
+#[cold]
+#[inline(never)]
+fn count(event: &AckEvent<'_>, result: &RecoveryResult, counters: &mut QpCounters) {
+    counters.sacks_received += u64::from(matches!(event, AckEvent::Sack { .. }));
+    counters.spurious_retransmits += u64::from(result.is_spurious);
+    counters.packet_seq_err += u64::from(result.nak == Some(Nak::SequenceError));
+    counters.implied_nak_seq_err += u64::from(result.nak == Some(Nak::Implied));
 }
 
 /// Returns whether the message of `op` consumes a receive of the peer. Only such a message may raise a solicited event.
@@ -786,7 +628,7 @@ mod tests {
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         let outstanding = &mut Outstanding::new(queue, 1, first_psn);
         let mut counters = QpCounters::default();
-        let lost = ResponseEvent::Ack(AckEvent::Lost { next: first_psn });
+        let lost = ResponseEvent::Ack(AckEvent::SequenceError { next: first_psn });
         let mut now = Instant::from_nanos(0);
         requester.recovery.on_sent(10, now);
         for _ in 0..10 {

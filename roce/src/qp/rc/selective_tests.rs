@@ -8,7 +8,7 @@ use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::qp::{ConnAttr, PathMtu};
 use crate::queue::{Doorbells, SendQueueSize, send_queue};
-use crate::recovery::{RecoveryScheme, SelectiveEvent};
+use crate::recovery::{AckEvent, RecoveryScheme};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl Reader {
         self.requester.on_packet_sent(place.span.first, false, false, self.now);
     }
 
-    fn event(&mut self, event: SelectiveEvent<'_>) {
-        self.respond(ResponseEvent::Selective(event));
+    fn event(&mut self, event: AckEvent<'_>) {
+        self.respond(ResponseEvent::Ack(event));
     }
 
     fn respond(&mut self, outcome: ResponseEvent<'_>) {
@@ -75,8 +75,9 @@ impl Reader {
     }
 
     fn response(&mut self, index: u32) {
-        let executed = Self::psn(index / READ_PKTS * READ_PKTS + READ_PKTS);
-        self.respond(ResponseEvent::ReadResponse { psn: Self::psn(index), executed });
+        let request_end = Self::psn(index / READ_PKTS * READ_PKTS + READ_PKTS);
+        let (psn, ends_message) = (Self::psn(index), index % READ_PKTS == READ_PKTS - 1);
+        self.event(AckEvent::ReadResponse { psn, request_end, ends_message });
     }
 
     /// Advances the time to the deadline of the timer. Returns whether a packet is then to be retransmitted.
@@ -100,7 +101,7 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
     let trigger = Reader::psn(2 * READ_PKTS);
     let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
     let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
-    reader.event(SelectiveEvent::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
+    reader.event(AckEvent::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
     let recovery = &mut reader.requester.recovery;
     assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
     recovery.on_sent(READ_PKTS, reader.now);
@@ -113,19 +114,19 @@ fn what_the_peer_reneged_on_is_retransmitted() {
     (0..6).for_each(|_| reader.send());
     let header =
         SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger: Reader::psn(5) };
-    reader.event(SelectiveEvent::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
+    reader.event(AckEvent::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
     reader.requester.recovery.on_sent(1, reader.now);
     assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
     // Packet 0 is executed. Of packets 1 to 5 the responder still buffers 3 and 5 only.
-    reader.event(SelectiveEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
+    reader.event(AckEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
     let mut again = Vec::new();
     while reader.requester.recovery.is_retransmission() {
         again.push(reader.requester.recovery.next_psn());
         reader.requester.recovery.on_sent(1, reader.now);
     }
     assert_eq!(again, [1, 2, 4].map(Reader::psn));
-    reader.event(SelectiveEvent::Executed { next: Reader::psn(6) });
+    reader.event(AckEvent::Ack { next: Reader::psn(6) });
     assert_eq!(reader.requester.recovery.unacked(), 0);
 }
 
@@ -156,20 +157,20 @@ fn a_timer_learns_when_it_expires_of_what_came_and_stops_where_nothing_is_waited
 fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
     let mut reader = Reader::new();
     (0..60).for_each(|_| reader.send());
-    reader.event(SelectiveEvent::Executed { next: Reader::psn(60) });
+    reader.event(AckEvent::Ack { next: Reader::psn(60) });
     (0..40).for_each(|_| reader.send());
     let on_no_room = |reader: &mut Reader, next: u32, trigger: u32| {
         let trigger = Reader::psn(trigger);
         let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: true, trigger };
         let next = Reader::psn(next);
-        reader.event(SelectiveEvent::Sack { next, header, bitmap: &1u32.to_be_bytes() });
+        reader.event(AckEvent::Sack { next, header, bitmap: &1u32.to_be_bytes() });
         reader.requester.in_flight_pkts_max()
     };
     assert_eq!(on_no_room(&mut reader, 60, 62), 60 / 3);
     for (next, trigger) in [(60, 63), (79, 81)] {
         assert_eq!(on_no_room(&mut reader, next, trigger), 60 / 3, "PSNs of the same window");
     }
-    reader.event(SelectiveEvent::Executed { next: Reader::psn(100) });
+    reader.event(AckEvent::Ack { next: Reader::psn(100) });
     (0..40).for_each(|_| reader.send());
     assert_eq!(on_no_room(&mut reader, 101, 103), 17, "a rise by an eighth, then three quarters");
 }

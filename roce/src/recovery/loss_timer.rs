@@ -1,0 +1,408 @@
+//! Loss timer of the requester. Under selective repeat and improved go-back-N, PTO and RTO are derived from the
+//! measured round trip; only local ACK timeouts use up `retry_count`. Under go-back-N the timer is the local ACK
+//! timeout.
+//!
+//! ```text
+//!   wait expired            selective repeat               improved go-back-N
+//!   PTO                     retransmit the last packet     retransmit the oldest packet: `Probe`
+//!   2 PTO, 4 PTO, ..        retransmit the oldest packet   as after PTO
+//!   2 PTO, .. if >= RTO     both: retransmit as after 2 PTO, and report a loss to congestion control
+//!   local ACK timeout       both: retransmit as above, and use up a retry; if none is left, fail the work request
+//! ```
+
+use super::events::{Answers, RecoveryResult, Requests};
+use super::go_back_n::GoBackN;
+use super::rto::{AdaptiveRto, Expiry, RetransmitTimer};
+use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
+use super::{Recovery, RecoveryScheme};
+use crate::psn::Psn;
+use crate::time::Instant;
+
+/// Probe of improved go-back-N: una is retransmitted alone, then the ACK decides on the packets above una.
+///
+/// ```text
+///   ACK after a probe                                  packets above the probe
+///   NAK                                                retransmitted from the PSN of the NAK
+///   acknowledges more than the probe                   in flight: a responder of go-back-N drops all above a gap
+///   acknowledges the probe alone,
+///     sooner than the shortest round trip              in flight: the ACK is that of the first transmission (Eifel, RFC 3522)
+///     before the first round-trip sample               in flight, unless the timer expires before the next ACK (F-RTO, RFC 5682)
+///     otherwise                                        retransmitted, unless the next ACK is sooner than a round trip
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    None,
+    /// The probe was sent at `at`, and no ACK arrived since.
+    InFlight {
+        at: Instant,
+    },
+    /// Before the first round-trip sample, the probe alone was acknowledged.
+    Answered,
+    /// The packets above the probe are retransmitted from `at` on.
+    Retransmitting {
+        at: Instant,
+    },
+}
+
+/// Timer for probes, RTO and local ACK timeout of a requester; under go-back-N, for the local ACK timeout only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LossTimer {
+    timer: RetransmitTimer,
+    rto: AdaptiveRto,
+    /// PTO and RTO are used besides the local ACK timeout.
+    is_adaptive: bool,
+    /// Start of the local ACK timeout: the last progress, the last use of a retry, or the sending that armed the timer.
+    last_progress_at: Instant,
+    /// Time of the last READ response since the timer was armed. If set, the expired timer is rearmed from this time.
+    last_rx_at: Option<Instant>,
+    /// Time at which the last packet with AckReq was sent.
+    last_ack_req_at: Instant,
+    /// Under improved go-back-N.
+    probe: Probe,
+}
+
+impl LossTimer {
+    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
+    pub(crate) fn new(scheme: RecoveryScheme, timeout: u8) -> Self {
+        LossTimer {
+            timer: RetransmitTimer::new(timeout),
+            rto: AdaptiveRto::default(),
+            is_adaptive: scheme.is_adaptive(),
+            last_progress_at: Instant::ZERO,
+            last_rx_at: None,
+            last_ack_req_at: Instant::ZERO,
+            probe: Probe::None,
+        }
+    }
+
+    /// Changes the local ACK timeout; a deadline that is already set does not change.
+    pub(crate) fn set_timeout(&mut self, timeout: u8) {
+        self.timer.set_timeout(timeout);
+    }
+
+    /// Returns the time at which the timer expires; `None` while stopped.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timer.deadline()
+    }
+
+    /// Stops the timer, because the work request failed.
+    pub(crate) fn stop(&mut self) {
+        self.timer.stop();
+    }
+
+    /// Returns whether una is retransmitted alone, as the probe of improved go-back-N: no other packet may be in
+    /// flight.
+    #[inline]
+    pub(crate) fn is_probing(&self) -> bool {
+        matches!(self.probe, Probe::InFlight { .. })
+    }
+
+    /// Returns the time by which an acknowledgement at `now` is judged.
+    #[inline]
+    pub(crate) fn ack_time(&self, now: Instant) -> AckTime {
+        let rtt_min_nanos = match self.rto.min_nanos() {
+            0 => RTT_UNKNOWN_NANOS,
+            nanos => nanos,
+        };
+        AckTime { now, rtt_min_nanos }
+    }
+
+    /// Records that `psn` was sent, of which `recovery` is notified before. If the timer is stopped, arms it. If the
+    /// packet has AckReq and is not a retransmission, starts a round-trip measurement; under go-back-N only if
+    /// `follows_round_trip`, because only congestion control uses the round trip.
+    #[inline(always)]
+    pub(crate) fn on_packet_sent(
+        &mut self,
+        psn: Psn,
+        has_ack_req: bool,
+        is_retransmission: bool,
+        follows_round_trip: impl FnOnce() -> bool,
+        recovery: &Recovery,
+        now: Instant,
+    ) {
+        if !self.is_adaptive {
+            self.timer.start(now);
+            if has_ack_req && !is_retransmission && follows_round_trip() {
+                self.rto.on_sent(psn, now);
+            }
+            return;
+        }
+        if has_ack_req {
+            self.last_ack_req_at = now;
+            if !is_retransmission {
+                // The round trip of a READ ends with its first response.
+                self.rto.on_sent(psn, now);
+            }
+        }
+        if self.timer.deadline().is_none() {
+            self.last_progress_at = now;
+            self.arm(recovery.unacked(), now);
+        }
+    }
+
+    /// Returns whether the shortest round trip has passed since the last packet with AckReq; never under go-back-N. If
+    /// so, the next packet has AckReq, because a pacer may delay the packets up to the next AckReq until the probe
+    /// timeout expires.
+    #[inline]
+    pub(crate) fn is_ack_req_overdue(&self, now: Instant) -> bool {
+        self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
+    }
+
+    /// Records a response to a packet that is acknowledged already: the peer answers, so an armed timer is rearmed from
+    /// this time on when it expires.
+    pub(crate) fn on_stale_response(&mut self, now: Instant) {
+        self.last_rx_at = Some(now);
+    }
+
+    /// Updates probe, round trip and timer after a response with the effect `result`. `samples_ack`: an ACK that closed
+    /// no gap is a round-trip sample. `is_rnr_wait`: under selective repeat the timer is not rearmed, because nothing
+    /// is sent before the end of the wait. Returns a round trip in nanoseconds, if one was measured.
+    #[inline(always)]
+    pub(crate) fn on_result(
+        &mut self,
+        recovery: &mut Recovery,
+        result: &RecoveryResult,
+        samples_ack: bool,
+        is_rnr_wait: bool,
+        now: Instant,
+    ) -> Option<u64> {
+        match recovery {
+            Recovery::GoBackN(scheme) if self.is_adaptive => self.on_improved_result(scheme, result, now),
+            Recovery::GoBackN(scheme) if result.changed => {
+                // With nothing in flight the timer stops; the next packet sent arms it.
+                if scheme.unacked() > 0 {
+                    self.timer.restart(now)
+                } else {
+                    self.timer.stop()
+                }
+                self.take_rtt_sample(scheme, result, now)
+            }
+            Recovery::GoBackN(_) => None,
+            Recovery::SelectiveRepeat(scheme) => {
+                let log = scheme.log();
+                let mut rtt_nanos = self.take_rtt_sample_selective(log, now);
+                if samples_ack && rtt_nanos.is_none() {
+                    rtt_nanos = self.take_rtt_sample_of_ack(log, now);
+                }
+                if result.acked_pkts > 0 {
+                    self.last_progress_at = now;
+                }
+                if is_rnr_wait {
+                    // The end of the RNR wait arms the timer.
+                } else if result.is_read_response && rtt_nanos.is_none() {
+                    self.rearm_lazily(log.sent(), now);
+                } else if result.is_read_response || result.changed {
+                    self.rearm(log.sent(), log.unacked(), now);
+                }
+                rtt_nanos
+            }
+        }
+    }
+
+    /// As [`LossTimer::on_result`], under improved go-back-N.
+    #[inline(never)]
+    fn on_improved_result(
+        &mut self,
+        scheme: &mut GoBackN,
+        result: &RecoveryResult,
+        now: Instant,
+    ) -> Option<u64> {
+        if !result.changed {
+            // READ responses behind a lost one still arrive, each an implied NAK, so a probe is not due yet.
+            if self.timer.deadline().is_some() {
+                self.arm(scheme.unacked(), now);
+            }
+            return None;
+        }
+        let probe = self.end_probe();
+        match result.answers {
+            Some(answers) => self.on_probe_acked(scheme, probe, result, answers, now),
+            // The NAK may be that of the probe, so the timed packet is not measured (Karn's algorithm).
+            None if probe != Probe::None => self.rto.cancel(),
+            None => {}
+        }
+        let rtt_nanos = self.take_rtt_sample(scheme, result, now);
+        if result.acked_pkts > 0 {
+            self.last_progress_at = now;
+        }
+        self.rearm(scheme.sent(), scheme.unacked(), now);
+        rtt_nanos
+    }
+
+    /// Decides by an ACK whether the packets above the probe are in flight. Cancels the round-trip measurement unless
+    /// the ACK is that of the first transmission, because the timed packet may have been retransmitted (Karn's
+    /// algorithm, RFC 6298 section 3).
+    fn on_probe_acked(
+        &mut self,
+        scheme: &mut GoBackN,
+        probe: Probe,
+        result: &RecoveryResult,
+        answers: Answers,
+        now: Instant,
+    ) {
+        let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
+        let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
+        // A quarter, because the shortest round trip measured may contain the wait behind packets of this queue pair.
+        let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
+        let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
+        if !is_first {
+            self.rto.cancel();
+        }
+        let has_samples = self.rto.min_nanos() > 0;
+        if !result.has_gone_back && (is_first || (answers == Answers::Any && (!is_alone || !has_samples))) {
+            scheme.undo_timeout();
+        }
+        if answers == Answers::Any && is_alone && scheme.sent() > 0 {
+            let is_doubtful = is_first || !has_samples;
+            self.probe = if is_doubtful { Probe::Answered } else { Probe::Retransmitting { at: now } };
+        }
+    }
+
+    /// Ends the probe of improved go-back-N. Returns the probe.
+    fn end_probe(&mut self) -> Probe {
+        std::mem::replace(&mut self.probe, Probe::None)
+    }
+
+    /// Ends the backoff. If sent packets are unacknowledged, rearms the timer, otherwise stops it.
+    fn rearm(&mut self, sent_pkts: u32, unacked_pkts: u32, now: Instant) {
+        self.rto.on_progress();
+        if sent_pkts > 0 {
+            self.arm(unacked_pkts, now);
+        } else {
+            self.timer.stop();
+        }
+    }
+
+    /// As [`LossTimer::rearm`], but an armed timer is rearmed only when it expires, because READ responses arrive in
+    /// bursts. If all is acknowledged (`sent_pkts` is 0), the timer is stopped at once, because otherwise the next
+    /// packet sent after an idle time would be retransmitted as a probe.
+    #[inline]
+    fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
+        if sent_pkts == 0 {
+            self.timer.stop();
+        }
+        self.rto.on_progress();
+        self.last_rx_at = Some(now);
+    }
+
+    /// Arms the timer for the probe timeout, but not beyond the local ACK timeout since the last progress.
+    fn arm(&mut self, unacked_pkts: u32, now: Instant) {
+        self.last_rx_at = None;
+        self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
+    }
+
+    /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly acknowledges
+    /// that packet. If packets are retransmitted, cancels the measurement, because the timed packet is one of these.
+    fn take_rtt_sample(&mut self, scheme: &GoBackN, result: &RecoveryResult, now: Instant) -> Option<u64> {
+        let timed = self.rto.timed()?;
+        let is_answered = timed.index_in(scheme.una(), scheme.sent()).is_none();
+        let rtt_nanos = if is_answered { self.rto.on_acked(now) } else { None };
+        if result.has_gone_back {
+            self.rto.cancel();
+        }
+        rtt_nanos.filter(|_| result.acked_pkts > 0)
+    }
+
+    /// Under selective repeat, returns the round trip of the timed packet in nanoseconds, once that packet is
+    /// acknowledged. If the packet was lost or retransmitted, cancels the measurement (Karn's algorithm, RFC 6298
+    /// section 3).
+    #[inline]
+    fn take_rtt_sample_selective(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
+        let psn = self.rto.timed()?;
+        if log.is_retransmitted(psn) || log.is_lost(psn) {
+            self.rto.cancel();
+        } else if !log.is_unacked(psn) {
+            return self.rto.on_acked(now);
+        }
+        None
+    }
+
+    /// Under selective repeat, returns the round trip of the packet acknowledged last, of which an ACK at `now` that
+    /// closed no gap is the first, in nanoseconds.
+    fn take_rtt_sample_of_ack(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
+        let rtt_nanos = log.rtt_nanos(now)?;
+        self.rto.on_sample(rtt_nanos);
+        Some(rtt_nanos)
+    }
+
+    /// After an RNR NAK, stops the timer, and ends the probe and the round-trip measurement, because the ACK of the
+    /// timed packet is late.
+    pub(crate) fn on_rnr_nak(&mut self) {
+        self.rto.cancel();
+        self.end_probe();
+        self.timer.stop();
+    }
+
+    /// Ends an RNR wait. Under selective repeat this is progress: arms the timer, if packets are unacknowledged, and
+    /// returns true, upon which the retry count is restored. Under go-back-N the next packet sent arms the timer.
+    pub(crate) fn on_rnr_wait_over(&mut self, recovery: &Recovery, now: Instant) -> bool {
+        let is_progress = recovery.is_selective() && recovery.sent() > 0;
+        if is_progress {
+            self.last_progress_at = now;
+            self.rearm(recovery.sent(), recovery.unacked(), now);
+        }
+        is_progress
+    }
+
+    /// Confirms an expired timer. If all packets are acknowledged, returns false. If a READ response arrived since the
+    /// timer was armed, arms the timer from that response on, and returns whether this wait is over, too.
+    fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
+        if recovery.sent() == 0 {
+            return false;
+        }
+        let Some(last_rx_at) = self.last_rx_at else { return true };
+        self.arm(recovery.unacked(), last_rx_at);
+        self.timer.take_expired(now)
+    }
+
+    /// If the timer has expired, returns whether a retry is used up, because the local ACK timeout has passed since its
+    /// start. If so, the timeout starts anew; under go-back-N all packets in flight are marked for retransmission.
+    pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
+        if !self.timer.take_expired(now) {
+            return None;
+        }
+        if !self.is_adaptive {
+            self.rto.cancel();
+            recovery.go_back();
+            return Some(true);
+        }
+        if !self.is_due(recovery, now) {
+            return None;
+        }
+        let has_passed = self.timer.has_passed(self.last_progress_at, now);
+        if has_passed {
+            self.last_progress_at = now;
+        }
+        Some(has_passed)
+    }
+
+    /// Marks the packets of a probe for retransmission, and arms the timer, after [`LossTimer::take_expired`]. Returns
+    /// the kind of the expiry; `None` under go-back-N, which has no probes.
+    pub(crate) fn on_expired(
+        &mut self,
+        recovery: &mut Recovery,
+        requests: &mut impl Requests,
+        now: Instant,
+    ) -> Option<Expiry> {
+        if !self.is_adaptive {
+            return None;
+        }
+        let expiry = self.rto.on_expired(recovery.unacked());
+        match recovery {
+            Recovery::GoBackN(scheme) => {
+                scheme.on_timeout();
+                if self.end_probe() != Probe::Answered {
+                    self.probe = Probe::InFlight { at: now };
+                }
+            }
+            Recovery::SelectiveRepeat(scheme) => {
+                scheme.probe(expiry == Expiry::TailLossProbe, requests);
+                // The answer may be to the probe: its wait is no round trip (Karn's algorithm, RFC 6298 section 3).
+                self.rto.cancel();
+            }
+        }
+        self.arm(recovery.unacked(), now);
+        Some(expiry)
+    }
+}
