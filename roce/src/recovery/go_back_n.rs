@@ -280,8 +280,10 @@ impl GoBackN {
         }
     }
 
-    /// Acknowledges all packets below `next`, which the responder refuses.
-    pub(crate) fn on_refused(&mut self, next: Psn) -> Refusal {
+    /// Acknowledges the packets below `next`, which the responder refuses or whose response is invalid, up to a missing
+    /// READ response.
+    pub(crate) fn on_refused(&mut self, next: Psn, requests: &impl Requests) -> Refusal {
+        let next = requests.first_read_before(self.una, next).unwrap_or(next);
         let acked = Acknowledgement::Cumulative { next, answers: Answers::Any };
         let is_progress = self.acknowledge(acked).newly_acked_pkts > 0;
         Refusal { is_progress, in_flight_pkts: self.unacked() }
@@ -394,6 +396,7 @@ impl ExpectedPsn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recovery::PsnSpan;
 
     const FIRST: Psn = Psn::new(0xFF_FFFE);
 
@@ -507,6 +510,37 @@ mod tests {
         );
         assert!(!scheme.acknowledge(acked(10)).lost);
         assert!(!scheme.is_retransmission(), "9 was the last PSN lost");
+    }
+
+    /// READs of four responses from [`FIRST`] on.
+    struct Reads;
+
+    impl Requests for Reads {
+        fn request_at(&mut self, psn: Psn) -> Option<PsnSpan> {
+            let index = psn.distance_from(FIRST);
+            Some(PsnSpan { first: psn.minus(index % 4), packets: 4, is_read: true })
+        }
+
+        fn has_reads(&self) -> bool {
+            true
+        }
+
+        fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {
+            end.offset_from(una).filter(|offset| *offset > 0).map(|_| una)
+        }
+    }
+
+    #[test]
+    fn a_refusal_above_a_missing_response_acknowledges_no_read() {
+        let mut scheme = sent(16);
+        assert!(scheme.acknowledge(received(0, 2)).lost);
+        for refused in [5, 16] {
+            assert!(!scheme.on_refused(FIRST.plus(refused), &Reads).is_progress);
+            assert_eq!(scheme.una(), FIRST, "its READ would complete without its response");
+        }
+        assert_eq!(scheme.acknowledge(acked(4)).newly_acked_pkts, 4);
+        assert!(!scheme.on_refused(FIRST.plus(4), &Reads).is_progress);
+        assert_eq!(scheme.una(), FIRST.plus(4));
     }
 
     #[test]

@@ -307,7 +307,7 @@ impl Recovery {
     /// selective repeat marks `next` for retransmission.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         match self {
-            Recovery::GoBackN(scheme) => scheme.on_refused(next),
+            Recovery::GoBackN(scheme) => scheme.on_refused(next, requests),
             Recovery::SelectiveRepeat(scheme) => scheme.on_refused(next, requests, time),
         }
     }
