@@ -121,8 +121,12 @@ impl GoBackN {
 
     /// Returns whether `psn`, which is in flight, was sent more than once.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
-        let retransmitted_pkts = self.retransmitted_end.index_in(self.una, self.sent() + 1);
-        psn.index_in(self.una, retransmitted_pkts.unwrap_or(0)).is_some()
+        psn.index_in(self.una, self.retransmitted_pkts()).is_some()
+    }
+
+    /// Returns the number of PSNs from una on that were sent more than once.
+    fn retransmitted_pkts(&self) -> u32 {
+        self.retransmitted_end.index_in(self.una, self.sent() + 1).unwrap_or(0)
     }
 
     /// Records that the packet of [`GoBackN::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
@@ -135,7 +139,9 @@ impl GoBackN {
             self.max_sent = self.next;
         }
         if left_pkts > 0 {
-            self.retransmitted_end = self.next;
+            if self.unacked() > self.retransmitted_pkts() {
+                self.retransmitted_end = self.next;
+            }
             self.skip_received();
         }
     }
@@ -541,6 +547,17 @@ mod tests {
         assert_eq!(scheme.acknowledge(acked(4)).newly_acked_pkts, 4);
         assert!(!scheme.on_refused(FIRST.plus(4), &Reads).is_progress);
         assert_eq!(scheme.una(), FIRST.plus(4));
+    }
+
+    #[test]
+    fn a_probe_within_a_retransmission_leaves_the_rest_retransmitted() {
+        let mut scheme = sent(5);
+        assert!(scheme.acknowledge(received(2, 4)).lost);
+        assert_eq!(retransmissions(&mut scheme, 5), [(2, 2)]);
+        scheme.on_timeout();
+        scheme.on_sent(1);
+        let retransmitted = [2, 3, 4].map(|index| scheme.is_retransmitted(FIRST.plus(index)));
+        assert_eq!(retransmitted, [true, true, false], "3 may be LAST of the first retransmission");
     }
 
     #[test]
