@@ -15,28 +15,24 @@ impl<T: Clone> CircularArray<T> {
 }
 
 impl<T> CircularArray<T> {
-    /// Returns the number of values, a power of two.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "`new` takes the length as a `u32`")]
     pub(crate) fn len(&self) -> u32 {
         self.values.len() as u32
     }
 
-    /// Returns the value at `index` modulo the number of values.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
     pub(crate) fn at(&self, index: u32) -> &T {
         &self.values[index as usize & (self.values.len() - 1)]
     }
 
-    /// Returns the value at `index` modulo the number of values, to change it.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut T {
         &mut self.values[index as usize & (self.values.len() - 1)]
     }
 
-    /// Sets all values to `value`.
     pub(crate) fn fill(&mut self, value: T)
     where
         T: Clone,

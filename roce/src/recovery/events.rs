@@ -28,7 +28,6 @@ pub(crate) enum AckEvent<'p> {
     /// A READ response: all requests below `request_end` are executed. The payload was placed, unless the PSN is
     /// [`ResponseState::BeyondWindow`].
     ReadResponse {
-        /// PSN of the response.
         psn: Psn,
         /// PSN after the last of the READ request.
         request_end: Psn,
@@ -42,25 +41,26 @@ pub(crate) enum AckEvent<'p> {
     },
 }
 
-/// State of a requester's PSN at which a READ response arrives.
+/// State of a PSN of the requester when a READ response with that PSN arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseState {
     /// The READ response is missing: its payload is to be placed.
     Missing,
     /// The READ response was received before.
     Received,
-    /// The READ response is too far above a missing one to be kept.
+    /// The READ response is dropped: its PSN is too far above una, whose READ response is missing.
     BeyondWindow,
 }
 
-/// Transmission of a request that a response answers, after a probe of that request.
+/// After a probe of a request: the transmission of that request which a response answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// The first transmission, or the probe: the response is an ACK, or the last response of a READ.
+    /// Unknown: the response is an ACK, or the last response of a READ.
     Any,
-    /// The first transmission: a FIRST or MIDDLE response of a READ, of which the probe requests one response.
+    /// The first transmission: the response is a FIRST or MIDDLE of a READ, of which a probe requests one response, an
+    /// ONLY.
     First,
-    /// The probe: a LAST or ONLY response inside of a READ.
+    /// The probe: the response is a LAST or ONLY that is not the last response of its READ.
     Probe,
 }
 
@@ -86,10 +86,10 @@ pub(crate) struct RecoveryResult {
     pub is_executed: bool,
     /// The number of packets in flight changed.
     pub changed: bool,
-    /// The loss window follows the response: under improved go-back-N, and under selective repeat unless the response
-    /// is a READ response.
+    /// The response updates the loss window: under improved go-back-N any response, under selective repeat any but a
+    /// READ response.
     pub changes_loss_window: bool,
-    /// Under selective repeat, the responder dropped a packet for want of room; not set again before all PSNs sent so
+    /// Under selective repeat, the responder dropped a packet for want of room. Set at most once until all PSNs sent so
     /// far are acknowledged.
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
@@ -109,16 +109,16 @@ pub(crate) struct RecoveryResult {
 pub(crate) struct Refusal {
     /// Requests below the refused one are newly acknowledged, or newly executed.
     pub is_progress: bool,
-    /// Number of packets in flight, under selective repeat of PSNs sent from una on.
+    /// Number of packets in flight; under selective repeat the number of PSNs sent from una on, in any state.
     pub in_flight_pkts: u32,
 }
 
-/// The requests that were sent, because the PSN alone does not tell a READ from a message.
+/// The unacknowledged requests of a requester, by PSN.
 pub(crate) trait Requests {
     /// Returns the PSNs of the message, or of the READ request, that `psn` belongs to.
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
 
-    /// Returns whether any request is a READ.
+    /// Returns the lowest PSN of `una..end` that belongs to a READ: the READ response with this PSN is missing.
     fn has_reads(&self) -> bool;
 
     /// Returns the first PSN of `una..end` that belongs to a READ, whose response with this PSN is then missing.

@@ -19,7 +19,7 @@ use crate::psn::Psn;
 /// Number of PSNs from una on within which READ responses above a missing one are kept.
 const RECEIVED_PKTS_MAX: u32 = 4096;
 
-/// Acknowledgement that a response is under go-back-N.
+/// Under go-back-N: the PSNs that a response acknowledges, and the loss that it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
     /// The response acknowledges all PSNs below `next`.
@@ -40,7 +40,6 @@ pub(crate) enum Acknowledgement {
     Received {
         /// PSN of the first missing READ response, and new una.
         next: Psn,
-        /// PSN of the response.
         psn: Psn,
     },
 }
@@ -48,7 +47,6 @@ pub(crate) enum Acknowledgement {
 /// Change of a requester's state by one [`Acknowledgement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AckResult {
-    /// Number of PSNs by which una advanced.
     newly_acked_pkts: u32,
     /// Whether the PSN to send next was moved back to una: packets from una on are retransmitted.
     lost: bool,
@@ -57,26 +55,24 @@ struct AckResult {
 /// State of a requester under go-back-N.
 #[derive(Clone, Debug)]
 pub(crate) struct GoBackN {
-    /// Improved go-back-N: the loss window limits the packets in flight.
     is_improved: bool,
     una: Psn,
     next: Psn,
     max_sent: Psn,
-    /// READ responses received above `una`, which is then a missing READ response.
+    /// PSNs of READ responses received above `una`. If there are any, the READ response with PSN `una` is missing.
     received: PsnSet,
-    /// The packets below this PSN are lost, unless received; those from there on are in flight. Without effect if `next`
-    /// is `max_sent`.
+    /// While `next` is below `max_sent`: packets below this PSN are lost, except READ responses received; packets from
+    /// this PSN on are in flight.
     lost_end: Psn,
-    /// All PSNs from `una` to below this one were sent more than once; none, if it is not above `una`.
+    /// The PSNs from `una` to below this one were sent more than once; none if it is not above `una`.
     retransmitted_end: Psn,
-    /// Whether a NAK or implied NAK moved `next` back to `una`, and neither a timeout nor an advance of `una` followed;
-    /// with READ responses received, an advance to `lost_end`. If so, further NAKs have no effect, because after a
-    /// lost READ response each later response is an implied NAK.
+    /// Set when a NAK or implied NAK moves `next` back to `una`; cleared by a timeout and by an advance of `una`, or,
+    /// while READ responses are received above `una`, by an advance to `lost_end`. While set, NAKs do not move `next`,
+    /// because each response after a lost READ response is an implied NAK.
     has_gone_back: bool,
 }
 
 impl GoBackN {
-    /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
     pub(crate) fn new(first: Psn, is_improved: bool) -> Self {
         GoBackN {
             is_improved,
@@ -90,7 +86,6 @@ impl GoBackN {
         }
     }
 
-    /// Returns the PSN to send next.
     #[inline]
     pub(crate) fn next_psn(&self) -> Psn {
         self.next
@@ -146,8 +141,9 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` forward over READ responses received, and from `lost_end` to `max_sent`. After a timeout no PSN is
-    /// passed over, because the response to a PSN received shows that a retransmission below was lost.
+    /// Moves `next` forward over READ responses received, and from `lost_end` to `max_sent`. After a timeout
+    /// (`lost_end` is `max_sent`) every PSN is retransmitted, because a duplicate of a received READ response then
+    /// shows that the retransmissions below it were lost.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {
@@ -162,20 +158,18 @@ impl GoBackN {
         }
     }
 
-    /// Returns the number of responses to request by a READ request for [`GoBackN::next_psn`], of whose READ `rest_pkts`
-    /// PSNs are left: up to the end of the retransmission. The request begins at the first missing response and covers
-    /// those received between others that are missing, because Linux's rxe drops a request below an earlier one.
+    /// Returns the number of responses to request by a READ request for [`GoBackN::next_psn`], whose READ has
+    /// `rest_pkts` PSNs from there on: those up to `lost_end`. Responses received between missing ones are requested,
+    /// too, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }
 
-    /// Returns whether any READ response was received above a missing one.
     #[inline]
     fn has_received(&self) -> bool {
         !self.received.is_empty()
     }
 
-    /// Returns whether the READ response `psn` was received, above a missing one.
     #[inline]
     fn is_received(&self, psn: Psn) -> bool {
         self.has_received()
@@ -183,13 +177,12 @@ impl GoBackN {
             && self.received.contains(psn)
     }
 
-    /// Returns whether the READ response `psn` may be kept above a missing one.
+    /// Returns whether the READ response `psn` is placed although the READ response with PSN `una` is missing.
     #[inline]
     fn may_receive(&self, psn: Psn) -> bool {
         psn.index_in(self.una, RECEIVED_PKTS_MAX).is_some()
     }
 
-    /// Returns the state of the PSN of a READ response.
     #[inline]
     pub(crate) fn response_state(&self, psn: Psn, requests: &impl Requests) -> ResponseState {
         if self.is_received(psn) {
@@ -201,13 +194,12 @@ impl GoBackN {
         }
     }
 
-    /// Returns the highest PSN of the READ responses received above a missing one.
     fn last_received(&self) -> Option<Psn> {
         self.received.last_in(self.una, RECEIVED_PKTS_MAX)
     }
 
-    /// Returns the first PSN from `from` on that the responses received do not acknowledge: READ responses above `from`
-    /// may be received, which also acknowledge the messages before their READ.
+    /// Returns the first PSN from `from` on that is neither of a READ response received, nor of a message below the
+    /// highest READ response received.
     #[cold]
     fn first_missing(&self, from: Psn, requests: &mut impl Requests) -> Psn {
         let Some(last) = self.last_received() else { return from };
@@ -224,9 +216,9 @@ impl GoBackN {
         next
     }
 
-    /// Returns the acknowledgement that a response is, and its NAK, if it is or implies one. Implied NAK: the peer
-    /// sends the responses of a READ before later ones and before a later ACK or NAK, so those missing were lost. The
-    /// retransmitted READ elicits the ACK or NAK anew.
+    /// Returns the PSNs that a response acknowledges, and its NAK, if it is or implies one. A response above a missing
+    /// READ response is an implied NAK, because the responder sends READ responses in PSN order, and before the ACK or
+    /// NAK of a later request.
     // Always inlined, as `on_event` and `acknowledge`, because otherwise results are passed in memory: 30 instructions
     // a response.
     #[inline(always)]
@@ -238,7 +230,7 @@ impl GoBackN {
         let end = match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } | AckEvent::Sack { next, .. } => next,
             AckEvent::ReadResponse { psn, .. } => psn,
-            // After a timeout, the duplicate shows that the retransmitted responses below it were lost.
+            // After a timeout, the duplicate shows that the READ responses retransmitted before it were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
         // A READ response at una, and a requester without READs, are the common cases.
@@ -266,7 +258,6 @@ impl GoBackN {
         }
     }
 
-    /// Processes a response: marks packets acknowledged, and goes back after a loss.
     #[inline(always)]
     pub(crate) fn on_event(&mut self, event: &AckEvent<'_>, requests: &mut impl Requests) -> RecoveryResult {
         let (acknowledgement, nak) = self.interpret(event, requests);
@@ -286,8 +277,8 @@ impl GoBackN {
         }
     }
 
-    /// Acknowledges the packets below `next`, which the responder refuses or whose response is invalid, up to a missing
-    /// READ response.
+    /// Acknowledges the packets below `next`, the PSN of a refused request or of an invalid response. If READ responses
+    /// below `next` are missing, acknowledges only the packets below the first of them.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &impl Requests) -> Refusal {
         let next = requests.first_read_before(self.una, next).unwrap_or(next);
         let acked = Acknowledgement::Cumulative { next, answers: Answers::Any };
@@ -328,12 +319,12 @@ impl GoBackN {
         AckResult { newly_acked_pkts, lost }
     }
 
-    /// Updates the READ responses received, after `una` advanced by `newly_acked_pkts`.
+    /// Updates `received` and `has_gone_back`, after `una` advanced by `newly_acked_pkts`.
     #[cold]
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // Below `lost_end` the missing READ responses are requested already.
+        // While `una` is below `lost_end`, the missing READ responses below `lost_end` are requested already.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()
@@ -348,7 +339,7 @@ impl GoBackN {
         self.next = self.max_sent;
     }
 
-    /// Moves `next` back to `una` after a timeout. The next NAK or implied NAK may move it back, too.
+    /// Moves `next` back to `una` after a timeout. A later NAK or implied NAK may do so, too.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.lost_end = self.max_sent;
@@ -365,7 +356,6 @@ pub(crate) struct ExpectedPsn {
 }
 
 impl ExpectedPsn {
-    /// Creates the state of a responder that has received no request; `first` is the PSN of the first request.
     pub(crate) fn new(first: Psn) -> Self {
         ExpectedPsn { expected: first, nak_sent: false }
     }
@@ -465,12 +455,12 @@ mod tests {
         );
     }
 
-    /// Returns the event of READ response `index`, received while `missing` is missing.
     fn received(missing: u32, index: u32) -> Acknowledgement {
         Acknowledgement::Received { next: FIRST.plus(missing), psn: FIRST.plus(index) }
     }
 
-    /// Returns the first PSN and the number of responses of each READ request to retransmit; a READ has `read_pkts`.
+    /// Sends all retransmissions of READs of `read_pkts` responses. Returns, for each READ request, the index of its
+    /// first PSN and its number of responses.
     fn retransmissions(scheme: &mut GoBackN, read_pkts: u32) -> Vec<(u32, u32)> {
         let mut requests = Vec::new();
         while scheme.is_retransmission() {
@@ -490,7 +480,7 @@ mod tests {
         assert_eq!(retransmissions(&mut scheme, 16), [(0, 2)]);
         assert!(!scheme.acknowledge(received(0, 5)).lost, "0 is requested already");
         assert!(scheme.is_received(FIRST.plus(5)) && !scheme.is_received(FIRST.plus(3)));
-        // 0 and 1 arrive: 3 is missing below 5.
+        // Responses 0 and 1 arrive, 2 was received: una is 3, and 3 and 4 are missing below 5.
         assert_eq!(scheme.acknowledge(acked(3)), AckResult { newly_acked_pkts: 3, lost: true });
         assert_eq!(retransmissions(&mut scheme, 16), [(3, 2)]);
         assert_eq!(scheme.acknowledge(acked(6)), AckResult { newly_acked_pkts: 3, lost: false });
@@ -505,7 +495,8 @@ mod tests {
         for index in [5, 9] {
             assert!(!scheme.acknowledge(received(0, index)).lost);
         }
-        // The first READ arrives: 6 and 8 are missing below 9; 9 and what is above are not requested.
+        // Responses 0 to 3 arrive, 4 and 5 were received: una is 6, and 6 to 8 are missing below 9. PSNs from 9 on are
+        // not retransmitted.
         assert!(scheme.acknowledge(acked(6)).lost);
         assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 1)]);
         scheme.on_timeout();

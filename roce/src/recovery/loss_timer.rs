@@ -21,13 +21,13 @@ use crate::time::Instant;
 /// Probe of improved go-back-N: una is retransmitted alone, then the ACK decides on the packets above una.
 ///
 /// ```text
-///   ACK after a probe                                  packets above the probe
-///   NAK                                                retransmitted from the PSN of the NAK
-///   acknowledges more than the probe                   in flight: a responder of go-back-N drops all above a gap
+///   ACK after a probe                         packets above the probe are taken as
+///   NAK                                       lost, from the PSN of the NAK on
+///   acknowledges more than the probe          in flight: a responder of go-back-N drops all above a gap
 ///   acknowledges the probe alone,
-///     sooner than the shortest round trip              in flight: the ACK is that of the first transmission (Eifel, RFC 3522)
-///     before the first round-trip sample               in flight, unless the timer expires before the next ACK (F-RTO, RFC 5682)
-///     otherwise                                        retransmitted, unless the next ACK is sooner than a round trip
+///     within 1/4 of the shortest round trip   in flight: the ACK is of the first transmission (Eifel, RFC 3522)
+///     before the first round-trip sample      in flight, unless the next ACK is after a timeout (F-RTO, RFC 5682)
+///     otherwise                               lost, unless the next ACK arrives within 1/4 round trip
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
@@ -55,14 +55,13 @@ pub(crate) struct LossTimer {
     last_progress_at: Instant,
     /// Time of the last READ response since the timer was armed. If set, the expired timer is rearmed from this time.
     last_rx_at: Option<Instant>,
-    /// Time at which the last packet with AckReq was sent.
     last_ack_req_at: Instant,
     /// Under improved go-back-N.
     probe: Probe,
 }
 
 impl LossTimer {
-    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
+    /// `None` except under improved go-back-N.
     pub(crate) fn new(scheme: RecoveryScheme, timeout: u8) -> Self {
         LossTimer {
             timer: RetransmitTimer::new(timeout),
@@ -80,7 +79,6 @@ impl LossTimer {
         self.timer.set_timeout(timeout);
     }
 
-    /// Returns the time at which the timer expires; `None` while stopped.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timer.deadline()
@@ -91,14 +89,12 @@ impl LossTimer {
         self.timer.stop();
     }
 
-    /// Returns whether una is retransmitted alone, as the probe of improved go-back-N: no other packet may be in
-    /// flight.
+    /// Returns whether a probe of improved go-back-N is in flight. Until its ACK no PSN above una is sent.
     #[inline]
     pub(crate) fn is_probing(&self) -> bool {
         matches!(self.probe, Probe::InFlight { .. })
     }
 
-    /// Returns the time by which an acknowledgement at `now` is judged.
     #[inline]
     pub(crate) fn ack_time(&self, now: Instant) -> AckTime {
         let rtt_min_nanos = match self.rto.min_nanos() {
@@ -108,9 +104,9 @@ impl LossTimer {
         AckTime { now, rtt_min_nanos }
     }
 
-    /// Records that `psn` was sent, of which `recovery` is notified before. If the timer is stopped, arms it. If the
-    /// packet has AckReq and is not a retransmission, starts a round-trip measurement; under go-back-N only if
-    /// `follows_round_trip`, because only congestion control uses the round trip.
+    /// Records that `psn` was sent, after `recovery` recorded it. Arms the timer if it is stopped. Starts a round-trip
+    /// measurement if the packet has AckReq and is not a retransmission; under go-back-N also only if
+    /// `follows_round_trip`: congestion control uses round trips.
     #[inline(always)]
     pub(crate) fn on_packet_sent(
         &mut self,
@@ -142,22 +138,22 @@ impl LossTimer {
     }
 
     /// Returns whether the shortest round trip has passed since the last packet with AckReq; never under go-back-N. If
-    /// so, the next packet has AckReq, because a pacer may delay the packets up to the next AckReq until the probe
-    /// timeout expires.
+    /// so, the next packet has AckReq, because a pacer may otherwise delay the next AckReq until the probe timeout
+    /// expires.
     #[inline]
     pub(crate) fn is_ack_req_overdue(&self, now: Instant) -> bool {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
-    /// Records a response to a packet that is acknowledged already: the peer answers, so an armed timer is rearmed from
-    /// this time on when it expires.
+    /// Records a response to a packet that is acknowledged already. An armed timer that expires is rearmed from the
+    /// time of this response, because the peer answers.
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
         self.last_rx_at = Some(now);
     }
 
-    /// Updates probe, round trip and timer after a response with the effect `result`. `samples_ack`: an ACK that closed
-    /// no gap is a round-trip sample. `is_rnr_wait`: under selective repeat the timer is not rearmed, because nothing
-    /// is sent before the end of the wait. Returns a round trip in nanoseconds, if one was measured.
+    /// Updates probe, round trip and timer after a response with the result `result`. If `samples_ack`, an ACK that
+    /// closed no gap is a round-trip sample. If `is_rnr_wait`, the timer is not rearmed under selective repeat, because
+    /// nothing is sent before the end of the wait. Returns the round trip in nanoseconds, if one was measured.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
@@ -209,7 +205,7 @@ impl LossTimer {
         now: Instant,
     ) -> Option<u64> {
         if !result.changed {
-            // READ responses behind a lost one still arrive, each an implied NAK, so a probe is not due yet.
+            // READ responses above a lost one are implied NAKs. Each rearms the timer, because more may be arriving.
             if self.timer.deadline().is_some() {
                 self.arm(scheme.unacked(), now);
             }
@@ -230,9 +226,9 @@ impl LossTimer {
         rtt_nanos
     }
 
-    /// Decides by an ACK whether the packets above the probe are in flight. Cancels the round-trip measurement unless
-    /// the ACK is that of the first transmission, because the timed packet may have been retransmitted (Karn's
-    /// algorithm, RFC 6298 section 3).
+    /// Decides by an ACK after a probe, as [`Probe`] lists, whether the packets above the probe are in flight. Cancels
+    /// the round-trip measurement unless the ACK is that of the first transmission, because the timed packet may have
+    /// been retransmitted (Karn's algorithm, RFC 6298 section 3).
     fn on_probe_acked(
         &mut self,
         scheme: &mut GoBackN,
@@ -243,7 +239,8 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // A quarter, because the shortest round trip measured may contain the wait behind packets of this queue pair.
+        // A quarter, because the shortest round trip measured may contain a wait behind packets of this queue pair, and
+        // the ACK of the probe arrives sooner if the probe does not wait.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if !is_first {
@@ -259,7 +256,6 @@ impl LossTimer {
         }
     }
 
-    /// Ends the probe of improved go-back-N. Returns the probe.
     fn end_probe(&mut self) -> Probe {
         std::mem::replace(&mut self.probe, Probe::None)
     }
@@ -318,16 +314,16 @@ impl LossTimer {
         None
     }
 
-    /// Under selective repeat, returns the round trip of the packet acknowledged last, of which an ACK at `now` that
-    /// closed no gap is the first, in nanoseconds.
+    /// Under selective repeat, returns the round trip in nanoseconds of the packet below una, which an ACK at `now`
+    /// that closed no gap acknowledged.
     fn take_rtt_sample_of_ack(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
         let rtt_nanos = log.rtt_nanos(now)?;
         self.rto.on_sample(rtt_nanos);
         Some(rtt_nanos)
     }
 
-    /// After an RNR NAK, stops the timer, and ends the probe and the round-trip measurement, because the ACK of the
-    /// timed packet is late.
+    /// After an RNR NAK, stops the timer, and ends the probe and the round-trip measurement, because the RNR wait
+    /// delays the ACK of the timed packet.
     pub(crate) fn on_rnr_nak(&mut self) {
         self.rto.cancel();
         self.end_probe();
@@ -345,8 +341,8 @@ impl LossTimer {
         is_progress
     }
 
-    /// Confirms an expired timer. If all packets are acknowledged, returns false. If a READ response arrived since the
-    /// timer was armed, arms the timer from that response on, and returns whether this wait is over, too.
+    /// Confirms an expired timer; false if all packets are acknowledged. If a READ response arrived since the timer was
+    /// armed, arms the timer from that response on, and returns whether it has expired then, too.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
@@ -356,8 +352,8 @@ impl LossTimer {
         self.timer.take_expired(now)
     }
 
-    /// If the timer has expired, returns whether a retry is used up, because the local ACK timeout has passed since its
-    /// start. If so, the timeout starts anew; under go-back-N all packets in flight are marked for retransmission.
+    /// If the timer has expired, returns whether the local ACK timeout has passed, which uses up a retry and starts the
+    /// local ACK timeout anew. Under go-back-N, marks all packets in flight for retransmission.
     pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;
@@ -377,8 +373,8 @@ impl LossTimer {
         Some(has_passed)
     }
 
-    /// Marks the packets of a probe for retransmission, and arms the timer, after [`LossTimer::take_expired`]. Returns
-    /// the kind of the expiry; `None` under go-back-N, which has no probes.
+    /// Marks a probe for retransmission and arms the timer, after [`LossTimer::take_expired`]. Returns the kind of the
+    /// expiry; `None` under go-back-N, which has no probes.
     pub(crate) fn on_expired(
         &mut self,
         recovery: &mut Recovery,
@@ -398,7 +394,7 @@ impl LossTimer {
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, requests);
-                // The answer may be to the probe: its wait is no round trip (Karn's algorithm, RFC 6298 section 3).
+                // The next ACK may be that of the probe, and so no sample (Karn's algorithm, RFC 6298 section 3).
                 self.rto.cancel();
             }
         }

@@ -59,11 +59,11 @@ pub enum RecoveryScheme {
 }
 
 /// Window of `selective-repeat` written without a number, in packets. Larger than a bandwidth-delay product, so that
-/// the requester can go on sending while a packet that was lost twice is missing.
+/// new packets can be sent while a packet that was lost twice is missing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
-/// The smallest value of [`RecoveryScheme::read_pkts_max`]: a smaller window is exceeded by the responses of one READ
-/// request.
+/// The smallest value of [`RecoveryScheme::read_pkts_max`]: the responses of one READ request may exceed a smaller
+/// window of congestion control.
 const READ_PKTS_MIN: u32 = 16;
 
 /// Responses that a probe of a READ requests under improved go-back-N.
@@ -110,7 +110,7 @@ impl FromStr for RecoveryScheme {
 }
 
 impl RecoveryScheme {
-    /// Returns whether the window, under selective repeat, is a power of two from 64 to 4096 packets.
+    /// Returns false under selective repeat if the window is no power of two from 64 to 4096 packets.
     pub fn is_valid(self) -> bool {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => true,
@@ -129,9 +129,10 @@ impl RecoveryScheme {
         }
     }
 
-    /// Returns the maximum number of responses of one READ request: a longer READ is requested by several READ requests.
-    /// Under selective repeat this is half the window of recovery or of congestion control (`window_pkts`), because
-    /// responses to a second request then show the loss of those to the first; with `max_rd_atomic` of 1 a whole window.
+    /// Returns the maximum number of responses of one READ request: a longer READ is requested by several READ
+    /// requests. Under selective repeat this is half the window of recovery or of congestion control (`window_pkts`),
+    /// because responses to a second request then show the loss of those to the first; with `max_rd_atomic` of 1 a
+    /// whole window.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
@@ -198,14 +199,12 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `psn`, which is in flight, was sent more than once; under selective repeat, whether `psn`, one
-    /// of the last window sent, was retransmitted. False for any other PSN.
+    /// Returns whether `psn` was sent more than once, if it is in flight (go-back-N) or one of the last window sent
+    /// (selective repeat). False for any other PSN.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         either!(self, scheme => scheme.is_retransmitted(psn))
     }
 
-    /// Returns whether the scheme is selective repeat, whose packets have opcodes of the manufacturer: numbered SENDs
-    /// and SACKs.
     #[inline]
     pub(crate) fn is_selective(&self) -> bool {
         matches!(self, Recovery::SelectiveRepeat(_))
@@ -239,13 +238,13 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of packets that the window of congestion control limits; `None` if the window of the scheme,
-    /// or `pkts_max` packets, permit no more.
+    /// Returns the number of packets to compare with the window of congestion control; `None` if the window of the
+    /// scheme, or `pkts_max` packets, permit no further packet.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
             Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
-            // Because READ responses in flight would block them, retransmissions are not counted.
+            // Retransmissions are always permitted, because READ responses in flight would otherwise block them.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
             Recovery::SelectiveRepeat(scheme) => {
                 let log = scheme.log();
@@ -255,8 +254,8 @@ impl Recovery {
     }
 
     /// Returns the number of responses to request by a READ request for [`Recovery::next_psn`], which lies in the READ
-    /// request `request`; `None` if none may be sent now. `is_probe`: one response suffices. `may_start`: a first
-    /// transmission is permitted.
+    /// request `request`; `None` if no READ request may be sent now. `is_probe`: the request is a probe of improved
+    /// go-back-N. `may_start`: a first transmission is permitted.
     #[inline]
     pub(crate) fn read_span(
         &self,

@@ -43,7 +43,6 @@ impl OutOfOrderSet {
         }
     }
 
-    /// Records that all buffered packets were dropped.
     pub(crate) fn clear(&mut self) {
         self.buffered.remove_range(Psn::new(0), self.buffered.capacity());
     }
@@ -58,7 +57,6 @@ impl OutOfOrderSet {
         self.buffered.remove_range(expected, span);
     }
 
-    /// Returns the number of 32-bit words of the longest bitmap of a SACK.
     fn words_max(&self) -> u32 {
         self.buffered.capacity() / 32
     }

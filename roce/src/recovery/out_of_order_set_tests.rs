@@ -18,7 +18,6 @@ fn set(buffered: &[i32]) -> OutOfOrderSet {
     set
 }
 
-/// Returns the indices in `range` whose PSN `is_in` accepts.
 fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32> {
     range.filter(|index| is_in(psn(*index))).collect()
 }

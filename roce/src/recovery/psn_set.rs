@@ -27,18 +27,15 @@ impl PsnSet {
         PsnSet { words: CircularArray::new(capacity / WORD_BITS, 0), len: 0 }
     }
 
-    /// Returns the number of PSNs of the window.
     pub(crate) fn capacity(&self) -> u32 {
         self.words.len() * WORD_BITS
     }
 
-    /// Returns the number of PSNs in the set, in constant time.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Returns whether no PSN is in the set, in constant time.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
@@ -221,7 +218,6 @@ mod tests {
         RemoveBits(u32, u64),
     }
 
-    /// Returns `first + i`, if below `capacity`, for each set bit `i` of `bits`.
     fn numbers(first: u32, bits: u64, capacity: u32) -> impl Iterator<Item = u32> {
         (0..64).filter(move |i| bits >> i & 1 == 1).map(move |i| first + i).filter(move |n| *n < capacity)
     }

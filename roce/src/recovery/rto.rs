@@ -25,7 +25,6 @@ impl RetransmitTimer {
         self.rto_nanos = rto_nanos(timeout);
     }
 
-    /// Returns the time at which the timer expires; `None` while disarmed.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
@@ -86,19 +85,18 @@ struct Timed {
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
-///   PTO   = 2 srtt + 4 rttvar;                   before the first round-trip sample: bound
+///   PTO   = 2 srtt + 4 rttvar, at least 10 us;   before the first round-trip sample: bound
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more counts as congestion
 /// ```
-/// From [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample on, the backoff ends with a sample and not with an ACK
-/// (RFC 6298, 5.7), because the ACK of a packet sent twice gives no sample (Karn's algorithm): on a path longer than the
-/// PTO, otherwise no wait would ever be long enough for a sample.
-/// Probes and RTOs use up no retry of the retry count; only local ACK timeouts do.
+/// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, 5.7). If an
+/// ACK ended it, each packet on a path longer than the PTO would be retransmitted before its ACK, and would give no
+/// sample (Karn's algorithm). Probes and RTOs use up no retry of the retry count; only local ACK timeouts do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
     rttvar_nanos: u64,
-    /// The shortest round trip measured, in nanoseconds, taken as that with empty queues; 0 before the first sample.
+    /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
     min_nanos: u64,
     timed: Option<Timed>,
     /// Number of times that the PTO is doubled.
@@ -160,7 +158,6 @@ impl AdaptiveRto {
         }
     }
 
-    /// Returns the shortest round trip measured, in nanoseconds; 0 before the first sample.
     #[inline]
     pub(crate) fn min_nanos(&self) -> u64 {
         self.min_nanos
@@ -171,8 +168,8 @@ impl AdaptiveRto {
         self.timed = None;
     }
 
-    /// Records that packets were acknowledged: the next expiry is a tail loss probe, after a PTO without doubling if a
-    /// round trip was measured recently.
+    /// Records that packets were acknowledged: the next expiry is a tail loss probe. Its PTO is not doubled, unless
+    /// [`EXPIRIES_UNMEASURED_MAX`] timeouts expired since the last round-trip sample.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
@@ -181,13 +178,14 @@ impl AdaptiveRto {
         }
     }
 
-    /// Returns the time to wait before the next probe, in nanoseconds: the PTO, doubled for each expiry of the backoff.
+    /// Returns the time to wait before the next probe, in nanoseconds: the PTO, doubled `backoff` times.
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // Not the shortest round trip, because in a standing queue it would expire before the ACK (RFC 8985, 7.2).
+            // From `srtt`, because a PTO of the shortest round trip would expire before the ACK in a standing queue
+            // (RFC 8985, 7.2).
             (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.backoff.min(BACKOFF_MAX)

@@ -1,12 +1,12 @@
 //! Selective repeat between two stacks of this project: the requester half retransmits lost packets only.
 //!
 //! ```text
-//!   response          acknowledges                                       shows as sent before it (PSN space)
-//!   ACK, SACK         requests below the expected PSN; of READs the      their requests (requests), and the READ
-//!                     requests only                                      responses before the ACK (responses)
-//!   bitmap of a SACK  requests that the responder buffers                these requests (requests)
-//!   READ response     its own PSN, and requests below the end of         its request (requests, responses)
-//!                     its READ request
+//!   response          acknowledges                                shows losses among packets sent before (PSN space)
+//!   ACK, SACK         requests below the expected PSN; of READs   these requests (requests), and the READ
+//!                     the requests only                           responses before the ACK (responses)
+//!   bitmap of a SACK  requests that the responder buffers         these requests (requests)
+//!   READ response     its own PSN, and requests below the end     these requests (requests), and its own PSN
+//!                     of its READ request                         (responses)
 //! ```
 //! [`SentLog`] decides which packets are lost. A spurious retransmission raises the reordering threshold, which is 0 at
 //! first, because it shows that the network reorders packets; a probe timeout below acknowledged packets lowers it.
@@ -32,13 +32,14 @@ pub(crate) struct SelectiveRepeat {
     log: SentLog,
     /// Reordering threshold, in packets.
     reordering_threshold_pkts: u32,
-    /// The reordering threshold is not raised again before una is at this PSN.
+    /// The reordering threshold is not raised while una is below this PSN.
     raised_at: Psn,
-    /// A lack of room is not reported again before una is at this PSN.
+    /// A lack of room is not reported while una is below this PSN.
     no_room_until: Psn,
-    /// The last tail loss probe, and the last later probe: first PSN, count. Their duplicates are no sign of reordering.
+    /// First PSN and count of the last tail loss probe, and of the last later probe. A duplicate of a probe does not
+    /// raise the reordering threshold.
     probes: [(Psn, u32); 2],
-    /// The tail loss probe in `probes` is not sent yet.
+    /// The tail loss probe in `probes` is marked for retransmission and not sent yet.
     is_tail_probe_due: bool,
 }
 
@@ -62,7 +63,6 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Returns the log of the packets sent.
     #[inline]
     pub(crate) fn log(&self) -> &SentLog {
         &self.log
@@ -73,8 +73,8 @@ impl SelectiveRepeat {
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // The acknowledgement of a tail loss probe is not one of the transmission before it, because all packets before
-        // that would have been acknowledged first.
+        // A tail loss probe is recorded as sent long ago, so that its acknowledgement shows losses however early it is.
+        // An acknowledgement of the first transmission would have followed those of all packets before it.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -82,14 +82,13 @@ impl SelectiveRepeat {
         self.log.on_sent(psn, span, sent_at);
     }
 
-    /// Returns the PSNs of the READ request to be sent for the lost `psn`, from which on its READ request has
-    /// `rest_pkts`: the run of lost PSNs, if the peer has executed the request, because it then serves any part;
-    /// otherwise all, because it would execute a part as a READ of its own.
+    /// Returns the number of PSNs of the READ request to send for the lost `psn`, from which on its READ has
+    /// `rest_pkts` PSNs. If the peer has executed the READ request: the run of lost PSNs, because the peer then serves
+    /// any part. Otherwise `rest_pkts`, because the peer would execute a part as a READ of its own.
     pub(crate) fn read_part(&self, psn: Psn, rest_pkts: u32) -> u32 {
         if self.log.is_executed(psn) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
     }
 
-    /// Returns the state of the PSN of a READ response.
     #[inline]
     pub(crate) fn response_state(&self, psn: Psn) -> ResponseState {
         if self.log.is_response_missing(psn) { ResponseState::Missing } else { ResponseState::Received }
@@ -111,7 +110,7 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Processes a response that is no READ response, or a duplicate.
+    /// Processes an ACK, NAK or SACK, or a duplicate READ response.
     fn on_acknowledge(
         &mut self,
         event: &AckEvent<'_>,
@@ -123,7 +122,6 @@ impl SelectiveRepeat {
         match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } => {
                 result.is_executed = self.on_executed(next, requests, time);
-                // The responder sends READ responses before the ACK of a later request.
                 self.log.on_responses_sent(next.minus(1), time);
             }
             AckEvent::Sack { next, header, bitmap } => {
@@ -175,7 +173,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Acknowledges all requests below `next`, of READs the request only. Returns whether `next` is an advance.
+    /// Acknowledges all requests below `next`; of a READ, the request and not its responses. Returns whether `next` is
+    /// above the requests executed before.
     #[inline]
     fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();
@@ -229,9 +228,9 @@ impl SelectiveRepeat {
         self.log.detect_losses(PsnSpace::Request, self.reordering_threshold_pkts)
     }
 
-    /// Handles a SACK that names `next` as missing although it was acknowledged: the responder dropped it, for lack of
-    /// room, for its age, or because a packet arrived in two versions (compare RFC 2018, section 8). Requests that were
-    /// acknowledged and that the bitmap lacks are retransmitted.
+    /// Handles a SACK that names `next` as missing although `next` was acknowledged: the responder dropped the packet,
+    /// for lack of room, for its age, or because of a conflict (compare RFC 2018, section 8). Retransmits the
+    /// acknowledged requests that the bitmap lacks.
     #[cold]
     fn retransmit_discarded(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests) {
         let mut at = next;
@@ -246,9 +245,9 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Records that the peer received `psn` twice. Returns whether a retransmission of `psn`, other than a probe, was
-    /// spurious: doubles the reordering threshold, from 16 packets to half the window, and not again until all PSNs sent
-    /// so far are acknowledged.
+    /// Handles a duplicate of `psn`: a request that the peer received twice, or a READ response that arrived twice. If
+    /// `psn` was retransmitted, and not as a probe, the retransmission was spurious: doubles the reordering threshold,
+    /// from 16 packets to half the window, at most once until all PSNs sent so far are acknowledged, and returns true.
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {
@@ -262,27 +261,28 @@ impl SelectiveRepeat {
         true
     }
 
-    /// Returns whether una has not reached `psn`, which is at most one above the highest PSN sent.
+    /// Returns whether `psn`, at most one above the highest PSN sent, is above una.
     fn is_above_una(&self, psn: Psn) -> bool {
         psn.index_in(self.log.una().plus(1), self.log.sent()).is_some()
     }
 
-    /// Acknowledges all requests below `next`, which the responder refuses. Retransmits only that packet, because the
-    /// responder buffers the packets above it.
+    /// Acknowledges all requests below `next`, and marks the refused packet of `next` alone for retransmission, because
+    /// the responder buffers the packets above it.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         let is_progress = self.on_executed(next, requests, time);
         self.log.retransmit(next, 1);
         Refusal { is_progress, in_flight_pkts: self.log.sent() }
     }
 
-    /// Retransmits a probe after a probe timeout: one packet, whose acknowledgement shows all packets sent earlier as lost.
+    /// Marks a probe for retransmission after a probe timeout: one packet, whose acknowledgement shows the loss of all
+    /// packets sent earlier.
     ///
     /// | expiry since progress | packet |
     /// |---|---|
-    /// | first | the last in flight; if the peer may lack its READ: the last READ response due |
+    /// | first | the last in flight; in place of a READ request: the last READ response due, if missing |
     /// | later | una |
     ///
-    /// A READ request that the peer may lack is retransmitted as a whole.
+    /// A READ request that is not known to be executed is retransmitted as a whole.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {
@@ -302,7 +302,8 @@ impl SelectiveRepeat {
             _ => (psn, 1),
         };
         self.log.retransmit(first, count);
-        // Packets sent before the wait are earlier than the probe by any reordering.
+        // The number of the probe exceeds earlier ones by more than the reordering threshold, so that its
+        // acknowledgement shows the loss of all packets sent before it.
         self.log.skip_numbers(self.reordering_threshold_pkts);
         self.is_tail_probe_due = is_first;
         let [tail_loss, later] = &mut self.probes;
@@ -310,7 +311,6 @@ impl SelectiveRepeat {
     }
 }
 
-/// Whether the bitmap of a SACK with the expected PSN `next` acknowledges `psn`.
 fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
     let Some(index) = psn.minus(1).index_in(next, WINDOW_PKTS_MAX) else { return false };
     let word = bitmap_words(bitmap).nth(index as usize / 32);

@@ -13,8 +13,8 @@
 //! least the reordering threshold (RFC 9002 section 6.1.1, RFC 8985 section 6.2). First transmissions and
 //! retransmissions are one case, because each transmission has a number of its own.
 //!
-//! Below `executed` only READ responses are in flight, above it only requests, so the PSN tells the space. All PSNs of a
-//! READ request have consecutive numbers and share the state of the request until the peer has executed it.
+//! Below `executed` only READ responses are in flight, above it only requests, so the PSN determines the space. All
+//! PSNs of a READ request have consecutive numbers and share the state of the request until the peer has executed it.
 //!
 //! The order in which the peer sends READ responses differs from that of the requests in two cases. A READ request that
 //! waited behind a gap is executed after the retransmission that closed the gap: its responses take the number of that
@@ -27,7 +27,7 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Transmissions after which marks that have not moved are raised, so that comparisons modulo 2^32 stay valid.
+/// Age, in transmissions, at which [`SentLog::renew_marks`] raises a mark.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -42,17 +42,16 @@ struct Transmission {
 /// Time of an acknowledgement, and the shortest round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckTime {
-    /// Time at which the acknowledgement was received.
     pub now: Instant,
     /// The shortest round trip measured, in nanoseconds; [`RTT_UNKNOWN_NANOS`] before the first sample.
     pub rtt_min_nanos: u64,
 }
 
-/// Longer than any round trip: before the first sample, an acknowledgement may be that of the first transmission however
-/// late it is, so that of a retransmission shows no loss. Half of the circle of [`Transmission`]'s times.
+/// Shortest round trip assumed before the first sample, in nanoseconds: longer than any, so that the acknowledgement of
+/// a retransmission shows no loss, because it may be that of the first transmission. Half the range of
+/// `Transmission::sent_nanos`.
 pub(crate) const RTT_UNKNOWN_NANOS: u64 = 1 << 31;
 
-/// Log of the packets sent; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct SentLog {
     una: Psn,
@@ -64,17 +63,17 @@ pub(crate) struct SentLog {
     lost: PsnSet,
     /// PSNs of the last window sent whose latest transmission was a retransmission; also below una.
     retransmitted: PsnSet,
-    /// One past the highest PSN that was retransmitted since una was there.
+    /// One past the highest PSN retransmitted; without effect if not above una.
     retransmitted_end: Psn,
     /// Number of the next transmission.
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
     largest_acked: PerSpace<u32>,
-    /// The highest PSN acknowledged with that number, of READ responses, which may share a number.
+    /// The highest PSN among READ responses acknowledged with the number of `largest_acked`: they may share a number.
     largest_acked_psn: Psn,
-    /// Number and PSN of the latest retransmitted READ response acknowledged since losses were detected.
+    /// Number and PSN of the latest retransmitted READ response acknowledged since the last [`SentLog::detect_losses`].
     retransmission_acked: Option<(u32, Psn)>,
-    /// Highest transmission number of the requests executed, when they were executed.
+    /// The highest transmission number that a request had when it was executed.
     executed_number: u32,
     /// One past the last PSN of a READ whose responses share a number.
     shared_end: Psn,
@@ -88,7 +87,6 @@ fn is_before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) > u32::MAX / 2
 }
 
-/// The nanoseconds of an instant, modulo 2^32.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32 is meant")]
 fn low_nanos(at: Instant) -> u32 {
@@ -123,7 +121,6 @@ impl SentLog {
         self.una
     }
 
-    /// Returns the PSN before which the peer executed all requests.
     #[inline]
     pub(crate) fn executed(&self) -> Psn {
         self.executed
@@ -141,7 +138,6 @@ impl SentLog {
         self.sent() - self.acked.len() - self.lost.len()
     }
 
-    /// Returns the window in packets.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.transmissions.len()
@@ -159,18 +155,17 @@ impl SentLog {
         !self.lost.is_empty()
     }
 
-    /// Returns the number of PSNs, from `psn` on, that are marked lost without a gap; at most `count`.
+    /// Returns the number of consecutive PSNs from `psn` on that are marked lost; at most `count`.
     pub(crate) fn lost_run(&self, psn: Psn, count: u32) -> u32 {
         self.lost.first_missing(psn, count).map_or(count, |end| end.distance_from(psn))
     }
 
-    /// Returns the distance of `psn` from una if `psn` was sent and una is not above it.
+    /// Returns the distance of `psn` from una; `None` if `psn` is below una or was not sent.
     #[inline]
     fn tracked(&self, psn: Psn) -> Option<u32> {
         psn.index_in(self.una, self.sent())
     }
 
-    /// Returns whether the peer executed the request of `psn`.
     #[inline]
     pub(crate) fn is_executed(&self, psn: Psn) -> bool {
         self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
@@ -182,14 +177,14 @@ impl SentLog {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
-    /// Returns whether the READ response `psn` was not received. Until the READ request is executed, the acknowledgement of
-    /// `psn` is that of the request.
+    /// Returns whether the READ response `psn` was not received. Until the READ request is executed, the
+    /// acknowledgement of `psn` is that of the request.
     #[inline]
     pub(crate) fn is_response_missing(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
     }
 
-    /// Returns whether `psn` is acknowledged and una not above it: it lies above a gap, or was not executed.
+    /// Returns whether `psn` is acknowledged and not below una: packets below it are missing, or it is not executed.
     pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
@@ -201,25 +196,23 @@ impl SentLog {
             && self.retransmitted.contains(psn)
     }
 
-    /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` acknowledges it
-    /// first. `None` if it was retransmitted (Karn's algorithm, RFC 6298 section 3).
+    /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` is the first
+    /// to acknowledge that PSN. `None` if it was retransmitted (Karn's algorithm, RFC 6298 section 3).
     pub(crate) fn rtt_nanos(&self, now: Instant) -> Option<u64> {
         let psn = self.una.minus(1);
         let sent_nanos = self.transmissions.at(psn.value()).sent_nanos;
         (!self.is_retransmitted(psn)).then(|| u64::from(low_nanos(now).wrapping_sub(sent_nanos)))
     }
 
-    /// Returns whether `psn` is marked lost.
     pub(crate) fn is_lost(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.lost.contains(psn)
     }
 
-    /// Returns whether a packet above una is acknowledged.
+    /// Returns whether a packet from una on is acknowledged.
     pub(crate) fn has_acked(&self) -> bool {
         !self.acked.is_empty()
     }
 
-    /// Returns the last PSN in flight.
     pub(crate) fn last_in_flight(&self) -> Option<Psn> {
         let mut left = self.sent();
         while left > 0 {
@@ -234,13 +227,14 @@ impl SentLog {
         None
     }
 
-    /// Returns which of the `count` PSNs from `first` on, at most 64 that were all sent, are in flight.
+    /// Returns a bitmap of the `count` PSNs from `first` on, at most 64, all of which were sent: those in flight.
     #[inline]
     fn in_flight_bits(&self, first: Psn, count: u32) -> u64 {
         !(self.acked.bits(first) | self.lost.bits(first)) & (u64::MAX >> (u64::BITS - count))
     }
 
-    /// Records that `span` PSNs from `psn` on were sent at `sent_at`: the next new ones, or some that were sent before.
+    /// Records that `span` PSNs from `psn` on were sent at `sent_at`: new ones, if `psn` is `max_sent`, otherwise
+    /// retransmissions.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, span: u32, sent_at: Instant) {
         let (number, sent_nanos) = (self.take_numbers(span), low_nanos(sent_at));
@@ -263,12 +257,12 @@ impl SentLog {
         }
     }
 
-    /// Leaves out `count` transmission numbers: the next transmission is that much later than the one before.
+    /// Skips `count` transmission numbers: the next number exceeds those before by `count` more.
     pub(crate) fn skip_numbers(&mut self, count: u32) {
         self.take_numbers(count);
     }
 
-    /// Returns the number of the next transmission, and makes the one after it `count` higher.
+    /// Returns the number of the next transmission, which takes `count` numbers.
     #[inline]
     fn take_numbers(&mut self, count: u32) -> u32 {
         let number = self.next_number;
@@ -279,7 +273,8 @@ impl SentLog {
         number
     }
 
-    /// Raises marks that have not moved for 2^30 transmissions, because after 2^31 they would compare as higher.
+    /// Raises `largest_acked`, `oldest` and `executed_number` if they are 2^30 transmissions old, because after 2^31
+    /// they would compare as higher than new numbers.
     #[cold]
     fn renew_marks(&mut self) {
         let low = self.next_number.wrapping_sub(RENEW_TRANSMISSIONS);
@@ -289,9 +284,9 @@ impl SentLog {
         }
     }
 
-    /// Records that the latest transmission of `psn` was received, which shows losses in `space`. An acknowledgement of a
-    /// retransmission within the shortest round trip is one of an earlier transmission, and shows none (RFC 8985 section
-    /// 6.2 step 2).
+    /// Records that the latest transmission of `psn` was received, which shows losses in `space`. An acknowledgement of
+    /// a retransmission within the shortest round trip is one of an earlier transmission, and shows none (RFC 8985
+    /// section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -334,8 +329,8 @@ impl SentLog {
         self.lost.remove_range(first, count);
         let number = self.transmissions.at(first.value()).number;
         let number = if is_before(number, self.executed_number) {
-            // The request waited at the peer for the retransmission of one before it, which was sent later: so were the
-            // responses.
+            // The peer buffered the request until a retransmission, sent later, closed the gap below it. The responses
+            // were sent after that retransmission.
             for psn in (0..count).map(|i| first.plus(i)) {
                 self.transmissions.at_mut(psn.value()).number = self.executed_number;
             }
@@ -424,13 +419,13 @@ impl SentLog {
         }
     }
 
-    /// Acknowledges `count` PSNs from una on, while there is no gap.
+    /// Acknowledges `count` PSNs from una on, if [`SentLog::has_no_gap`].
     #[inline]
     fn on_next_acked(&mut self, space: PsnSpace, count: u32) {
         self.una = self.una.plus(count);
         (self.retransmitted_end, self.shared_end) = (self.una, self.una);
         self.largest_acked_psn = self.una;
-        // Every packet in flight was sent later.
+        // Every packet in flight was sent after the PSN below una.
         let end = self.transmissions.at(self.una.minus(1).value()).number.wrapping_add(1);
         self.oldest[space] = end;
         if is_before(self.largest_acked[space], end) {
@@ -438,7 +433,6 @@ impl SentLog {
         }
     }
 
-    /// Records the evidence of a PSN newly acknowledged.
     #[inline]
     fn on_newly_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let number = self.transmissions.at(psn.value()).number;
@@ -495,7 +489,6 @@ impl SentLog {
         }
     }
 
-    /// Returns a bitmap of 32 PSNs: bit `i` is set if `first + i` is acknowledged.
     #[inline]
     pub(crate) fn acked_bits(&self, first: Psn) -> u32 {
         self.acked.bits32(first)
@@ -548,8 +541,8 @@ impl SentLog {
         newly
     }
 
-    /// Marks the packets of `space` lost whose transmission number is below `end`, and determines `oldest` anew. If
-    /// `by_psn`, READ responses with the highest number acknowledged are ordered by PSN.
+    /// Marks the packets of `space` lost whose transmission number is below `end`, and updates `oldest`. If `by_psn`, a
+    /// READ response with number `end - 1` is lost only if its PSN is below `largest_acked_psn`.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let (from, to) = match space {

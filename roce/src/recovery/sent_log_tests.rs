@@ -211,7 +211,6 @@ impl Script {
         assert_eq!(lost, self.model.detect(1, self.threshold_pkts), "{step:?}");
     }
 
-    /// Retransmits one lost packet.
     fn retransmit(&mut self, now: u64) {
         if !self.log.has_lost() {
             return;
@@ -250,7 +249,6 @@ impl Script {
         assert_eq!(lost, self.model.detect(0, self.threshold_pkts));
     }
 
-    /// Returns whether `next` is an advance.
     fn executed(&mut self, next: u32) -> bool {
         let (from, time, now) = (self.model.executed, self.time(), self.nanos());
         // Part of a READ request is not executed.
@@ -289,12 +287,10 @@ impl Script {
         true
     }
 
-    /// Returns the PSNs marked lost.
     fn lost(&self) -> Vec<u32> {
         (0..self.model.packets.len() as u32).filter(|psn| self.log.is_lost(self.psn(*psn))).collect()
     }
 
-    /// Compares log and model.
     fn check(&self) {
         let una = self.model.una();
         assert_eq!(self.log.una(), self.psn(una));
@@ -418,7 +414,7 @@ fn a_packet_that_the_peer_dropped_is_lost_although_it_was_acknowledged() {
     assert_eq!(script.lost(), [0, 1], "it was never sent");
 }
 
-/// The marks of a space that is not used for half the numbers, and more, still compare.
+/// The marks of a PSN space stay comparable while 2^31 and more transmissions are all of the other space.
 #[test]
 fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
     for skipped in [0, 1 << 29, 1 << 30, u32::MAX / 2, u32::MAX / 2 + 5, u32::MAX - 70] {
@@ -457,7 +453,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Moves the PSNs of a step, drawn from 0 on, to una.
+/// Returns `step` with its PSNs, drawn from 0 on, raised by `una`.
 fn from(step: Step, una: u32) -> Step {
     match step {
         Executed(next) => Executed(una + next),
