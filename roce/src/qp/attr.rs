@@ -101,9 +101,9 @@ pub enum Placement {
     /// next WRITE.
     #[default]
     InOrder,
-    /// On arrival, even out of order (RFC 5041 section 5): WRITEs, and under selective repeat SENDs. Memory is
-    /// undefined until the completion. If two outstanding WRITEs write the same bytes, either may remain. After a loss
-    /// the responder needs less CPU time, because placed payloads do not wait in the reorder buffer.
+    /// On arrival, even out of order (RFC 5041 section 5): WRITEs, and under selective repeat SENDs. The destination
+    /// memory is undefined until the completion. If two outstanding WRITEs write the same bytes, either may remain.
+    /// After a loss the responder needs less CPU time, because placed payloads do not wait in the reorder buffer.
     Relaxed,
 }
 
@@ -154,8 +154,7 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Returns the attributes that are not `None`, as bits of `enum ibv_qp_attr_mask`. `state`, which every transition
-    /// has, and the extensions to `ibv_qp_attr` are not included.
+    /// Returns which attributes are `Some`, except `state` and the extensions to `ibv_qp_attr`.
     pub(crate) fn mask(&self) -> AttrMask {
         let given = [
             (self.current_state.is_some(), AttrMask::CUR_STATE),
@@ -282,7 +281,6 @@ impl ConnAttr {
         }
     }
 
-    /// Returns these attributes, with those that `attr` gives replaced.
     pub(crate) fn updated(&self, attr: &QpAttr) -> ConnAttr {
         ConnAttr {
             path_mtu: attr.path_mtu.unwrap_or(self.path_mtu),
@@ -305,7 +303,6 @@ mod tests {
     use super::*;
     use crate::qp::state::check_transition;
 
-    /// No attribute is lost between [`ConnAttr`] and a queue pair; each has another value than in RESET.
     #[test]
     fn three_transitions_set_every_attribute() {
         let conn = ConnAttr {

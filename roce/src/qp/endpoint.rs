@@ -63,7 +63,6 @@ impl FromStr for Endpoint {
     }
 }
 
-/// QPNs of the two management queue pairs, and of multicast.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xFF_FFFF];
 
 /// Parses a number whose count of hexadecimal digits is in `digits`; `from_str_radix` alone would accept a sign.

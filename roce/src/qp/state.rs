@@ -20,7 +20,7 @@ pub enum QpState {
     Rtr = 2,
     /// Ready to send: sends and receives may be posted; requests are sent and executed.
     Rts = 3,
-    /// Send queue drain: send work requests that have started complete, and further ones do not start.
+    /// Send queue drain: send work requests that have started are completed; no other work request starts.
     Sqd = 4,
     /// Send queue error: a state of unreliable transports only.
     Sqe = 5,
@@ -47,7 +47,7 @@ impl QpState {
         matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
-    /// Returns whether sends may be posted in this state: true in RTS, SQD, SQE and ERR. In ERR the sends are flushed.
+    /// Returns whether sends may be posted in this state; in ERR they are flushed.
     pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
@@ -114,7 +114,6 @@ impl fmt::Display for AttrMask {
     }
 }
 
-/// A permitted transition between states of a queue pair, and the attributes that it requires and allows.
 struct Transition {
     from: QpState,
     to: QpState,
@@ -152,7 +151,7 @@ const RC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Reason for refusing to modify a queue pair; its state and attributes stay as they were.
+/// Reason for refusing to modify a queue pair, whose state and attributes are then unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
     /// The state cannot change from `from` to `to`.
@@ -206,8 +205,7 @@ pub enum ModifyError {
     },
 }
 
-/// Checks that a reliable connection may change from state `from` to state `to` with exactly the attributes `given`.
-/// Errors: `NoSuchTransition`, `WrongAttributes`.
+/// Checks that a reliable connection may change from state `from` to `to` with exactly the attributes `given`.
 pub(crate) fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
     let anywhere = [Transition { from, to, required: AttrMask::NONE, optional: AttrMask::CUR_STATE }];
     let rows: &[Transition] = match to {

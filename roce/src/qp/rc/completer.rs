@@ -19,26 +19,19 @@ use crate::wire::{Aeth, NakCode, Operation, Packet, SackEth, Syndrome, rnr_timer
 
 /// State of queue pair and device that the completer needs to process a response.
 pub(crate) struct Completer<'a> {
-    /// Send work requests not yet completed.
     pub outstanding: &'a mut Outstanding,
-    /// Oldest unacknowledged PSN.
     pub una: Psn,
     /// Number of PSNs sent from `una` on.
     pub sent: u32,
-    /// State of the packets sent.
     pub recovery: &'a Recovery,
-    /// Path MTU, in bytes.
     pub mtu_bytes: u32,
-    /// Memory regions of the device.
     pub memory: &'a MemoryTable,
-    /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
 }
 
 impl Completer<'_> {
-    /// Processes a response packet. If it is a READ response, places its payload.
+    /// Processes a response; places the payload of a READ response.
     pub(crate) fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         let recovery = self.recovery;
@@ -65,7 +58,7 @@ impl Completer<'_> {
         ResponseEvent::Ignored
     }
 
-    /// Processes a SACK, whose PSN is the expected PSN: `una + sent` if the responder has executed all requests sent.
+    /// Processes a SACK. Its PSN is the peer's expected PSN: `una + sent` if the peer has executed all requests sent.
     fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let next = packet.bth.psn;
         let in_flight = next.index_in(self.una, self.sent + 1).is_some();
@@ -93,7 +86,8 @@ impl Completer<'_> {
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => {}
         }
         if self.outstanding.first_read_before(self.una, psn).is_some() {
-            // An implied NAK: the retransmitted READ elicits the NAK anew.
+            // READ responses below `psn` are missing (implied NAK). The NAK itself is ignored: the retransmission
+            // elicits it anew.
             return ResponseEvent::Ack(AckEvent::Ack { next: psn });
         }
         let status = match aeth.syndrome {
@@ -165,20 +159,15 @@ impl Completer<'_> {
     }
 }
 
-/// Destination of the completions of a send queue.
 pub(crate) struct SendCompletions<'a> {
-    /// Completion queues of the device.
     pub cqs: &'a mut CqTable,
-    /// Completion queue of the send queue.
     pub cq: CqId,
-    /// Number of the local queue pair.
     pub qpn: Qpn,
-    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
 }
 
 impl SendCompletions<'_> {
-    /// Completes every work request whose PSNs are all below `una`, and writes a CQE if the work request is signaled.
+    /// Completes the work requests whose PSNs are all below `una`; the signaled ones write a CQE.
     #[inline]
     pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
@@ -194,7 +183,7 @@ impl SendCompletions<'_> {
         }
     }
 
-    /// Completes the oldest work request with the error `status`. Returns false if no work request is posted.
+    /// Completes the oldest work request with the error `status`. Returns false if there is none.
     pub(crate) fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);

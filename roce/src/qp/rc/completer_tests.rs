@@ -32,7 +32,6 @@ const SHORT_READ_BYTES: u32 = 8;
 /// Offset in the region at which the second READ is placed, in bytes.
 const SHORT_READ_AT: u64 = 4096;
 
-/// Requests in flight, and the memory that READ responses fill.
 struct Bench {
     outstanding: Outstanding,
     memory: MemoryTable,
@@ -41,7 +40,6 @@ struct Bench {
 }
 
 impl Bench {
-    /// Creates the requests in flight. `access`: the rights of the memory that READs fill.
     fn new(access: Access) -> Self {
         let (mut memory, bytes) = (MemoryTable::new(1), Memory::alloc(8192));
         let (lkey, _) =
@@ -152,7 +150,7 @@ enum Event {
     Executed(i32),
     /// Selective repeat: a SACK with this PSN.
     Sack(i32),
-    /// Selective repeat: a READ response with this PSN, and the PSN after its READ.
+    /// Selective repeat: a READ response with this PSN, and the PSN after the last response to its READ request.
     Response(i32, i32),
     /// Selective repeat: a duplicate READ response with this PSN.
     Duplicate(i32),

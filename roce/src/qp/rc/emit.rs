@@ -7,9 +7,7 @@ use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 /// Address vector of a connection, as packet headers, and the IPv4 identification to be sent next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketBuilder {
-    /// Headers of all packets to the peer, from Ethernet to BTH.
     pub template: HeaderTemplate,
-    /// IPv4 identification of the next packet.
     pub ip_id: u16,
 }
 
@@ -18,7 +16,6 @@ pub(crate) struct PacketBuilder {
 pub(crate) struct PortFull;
 
 impl PacketBuilder {
-    /// Returns the header fields of a packet with `opcode` and `psn`; AckReq, solicited event, FECN and BECN are 0.
     #[inline]
     pub(crate) fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
         PacketSpec {

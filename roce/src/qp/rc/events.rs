@@ -4,7 +4,6 @@ use crate::psn::Psn;
 use crate::queue::WcStatus;
 use crate::recovery::AckEvent;
 
-/// A response, as the completer reports it to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseEvent<'p> {
     /// The response was dropped; it does not change the state of the requester.
@@ -15,14 +14,12 @@ pub(crate) enum ResponseEvent<'p> {
     Ack(AckEvent<'p>),
     /// RNR NAK: all packets below `next` are acknowledged, and `next` is to be retransmitted after the RNR wait.
     RnrNak {
-        /// PSN of the RNR NAK.
         next: Psn,
         /// Shortest RNR wait, in nanoseconds.
         wait_nanos: u64,
     },
     /// All packets below `next` are acknowledged; the work request that `next` belongs to failed.
     Failed {
-        /// A PSN of the failed work request.
         next: Psn,
         /// Status for the CQE of the failed work request.
         status: WcStatus,

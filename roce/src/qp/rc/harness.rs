@@ -49,12 +49,10 @@ pub(super) const LOCAL_READ: RKey = RKey(4);
 /// R_Key that belongs to no memory region.
 pub(super) const UNKNOWN: RKey = RKey(5);
 
-/// Returns the PSN of `index`, which may be negative.
 pub(super) const fn psn(index: i32) -> Psn {
     if index < 0 { FIRST_PSN.minus(index.unsigned_abs()) } else { FIRST_PSN.plus(index.unsigned_abs()) }
 }
 
-/// Returns the index of `psn`.
 pub(super) fn index_of(psn: Psn) -> i32 {
     psn.offset_from(FIRST_PSN).expect("tables stay within half the circle")
 }
@@ -102,7 +100,6 @@ impl Pkt {
         }
     }
 
-    /// Returns the packet with another RETH.
     pub(super) const fn remote(self, rkey: RKey, va: u64, len_bytes: u32) -> Self {
         Pkt { reth: Reth { va, rkey, len_bytes }, ..self }
     }
@@ -240,7 +237,6 @@ pub(super) struct Bench {
     pub(super) responder: Responder,
     pub(super) counters: QpCounters,
     pub(super) memory: MemoryTable,
-    /// Memory that all regions share.
     pub(super) bytes: Memory,
     keys: Vec<RKey>,
     /// Access that the queue pair grants to the peer's requests.
@@ -315,18 +311,15 @@ impl Bench {
         self.poster.post(&RecvRequest { wr_id: offset, sges }).expect("there is room");
     }
 
-    /// Deregisters the memory region of `key`.
     pub(super) fn deregister(&mut self, key: RKey) {
         let key = self.keys[key.0 as usize];
         self.memory.deregister(LKey(key.0)).expect("it is registered");
     }
 
-    /// Returns the completions written since the last call.
     pub(super) fn completions(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.poller.pop()).collect()
     }
 
-    /// Returns byte `offset` of the memory.
     pub(super) fn byte(&self, offset: usize) -> u8 {
         let mut byte = [0];
         self.bytes.read(offset, &mut byte).expect("a byte of the region");

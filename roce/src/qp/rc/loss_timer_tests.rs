@@ -214,8 +214,9 @@ fn check(rows: &[Row]) {
 
 const ALL_SCHEMES: &[RecoveryScheme] = &[GBN, IMPROVED, SELECTIVE];
 
-/// Before the first round-trip sample the PTO is 100 us, with more than 3 packets in flight 320 us, and the RTO 1 ms.
-/// After a first sample of 20 us the PTO is 2 * 20 + 4 * 10 = 80 us, and the RTO 100 us or 320 us.
+/// Before the first round-trip sample the PTO is 100 us, or 320 us with more than 3 packets in flight, and the RTO 1
+/// ms. After a first sample of 20 us the PTO is 2 * 20 + 4 * 10 = 80 us, and the RTO 100 us, or 320 us with more than 3
+/// packets in flight.
 #[rustfmt::skip]
 const PROBES: &[Row] = &[
     Row { name: "before a round-trip sample the PTO is 100 us",

@@ -20,10 +20,8 @@ use crate::start;
 /// message at the smallest path MTU.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
-/// Properties of a work request that is assigned PSNs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// The work request is a READ.
     pub is_read: bool,
     /// The message consumes a receive of the peer: SEND, or WRITE with immediate.
     pub takes_receive: bool,
@@ -32,11 +30,10 @@ pub(crate) struct Kind {
 /// Position of a packet: its work request, and its index in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Number of outstanding work requests before the one of the packet.
+    /// Index of the work request among the outstanding ones; 0: the oldest.
     pub index: u32,
-    /// Number of PSNs of the work request before that of the packet.
+    /// Index of the packet's PSN among the PSNs of the work request.
     pub packet: u32,
-    /// PSNs of the work request.
     pub span: PsnSpan,
 }
 
@@ -58,13 +55,11 @@ pub(crate) struct Outstanding {
     cursor: u32,
     /// Maximum number of responses of one READ request; a longer READ is requested by several READ requests.
     read_pkts_max: u32,
-    /// Number of READ requests sent, of the work requests to which PSNs are assigned.
+    /// Number of READ requests sent for READs that have not completed; counted under selective repeat only.
     read_requests: u32,
 }
 
 impl Outstanding {
-    /// Creates the state of `queue`, which holds at most `depth` work requests; the first is assigned PSNs from `first`
-    /// on.
     pub(crate) fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
         Outstanding {
             queue,
@@ -81,7 +76,7 @@ impl Outstanding {
         }
     }
 
-    /// Sets the first PSN, and the responses of one READ request at most. No work request may have PSNs yet.
+    /// Sets the first PSN, and the maximum number of responses of one READ request. No work request may have PSNs yet.
     pub(crate) fn start(&mut self, first: Psn, read_pkts_max: u32) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
@@ -90,7 +85,7 @@ impl Outstanding {
         self.read_requests = 0;
     }
 
-    /// Returns the PSNs of the message at `place`, or of the READ request there.
+    /// Returns the PSNs of the message at `place`; of a READ only those of the READ request that covers `place`.
     #[inline]
     pub(crate) fn request_of(&self, place: &Place) -> PsnSpan {
         let span = place.span;
@@ -108,7 +103,7 @@ impl Outstanding {
         self.read_requests += 1;
     }
 
-    /// Returns the number of READ requests in flight: sent, and not all responses before `una`.
+    /// Returns the number of READ requests sent of which not all responses are below `una`.
     #[inline]
     pub(crate) fn read_requests_in_flight(&self, una: Psn) -> u32 {
         if self.read_pkts_max == u32::MAX {
@@ -119,7 +114,6 @@ impl Outstanding {
         self.read_requests - acked_pkts / self.read_pkts_max
     }
 
-    /// Returns the send queue: to permit or refuse posts, to access payloads, and to flush work requests.
     pub(crate) fn queue(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
@@ -136,7 +130,6 @@ impl Outstanding {
         self.assigned
     }
 
-    /// Returns the number of READs with PSNs.
     #[inline]
     pub(crate) fn assigned_reads(&self) -> u32 {
         self.assigned_reads
@@ -147,14 +140,13 @@ impl Outstanding {
         *self.spans.at(self.position.wrapping_add(index))
     }
 
-    /// Returns the work request that is assigned PSNs next; `None` if all posted work requests have PSNs.
     #[inline]
     pub(crate) fn next_unassigned(&mut self) -> Option<&SendWqe> {
         self.queue.get(self.assigned)
     }
 
-    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the position of its first packet. Assigns
-    /// none and returns `None` if these and the `unacked` PSNs before them are more than [`MAX_OUTSTANDING_PSNS`].
+    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the position of its first packet. Returns
+    /// `None` if its PSNs and the `unacked` PSNs before them would be more than [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
         &mut self,
@@ -199,7 +191,7 @@ impl Outstanding {
     fn search(&self, psn: Psn) -> Option<Place> {
         let PsnSpan { first: base, packets, .. } = self.oldest()?;
         let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
-        // If all work requests have equal lengths, as they mostly do, a division finds the one of `psn`.
+        // A division finds the work request of `psn` if all work requests have the same length, as is common.
         if let Some(place) = self.place_in(wanted / packets, psn) {
             return Some(place);
         }
@@ -222,7 +214,6 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
-    /// Returns the work request `index` positions after the oldest.
     #[inline]
     pub(crate) fn wqe(&mut self, index: u32) -> Option<SendWqe> {
         self.queue.get(index).copied()
@@ -235,23 +226,19 @@ impl Outstanding {
         *self.receives_before.at(self.position.wrapping_add(index))
     }
 
-    /// Returns the PSNs of the oldest work request; `None` if no work request has PSNs.
     #[inline]
     pub(crate) fn oldest(&self) -> Option<PsnSpan> {
         (self.assigned > 0).then(|| self.span(0))
     }
 
-    /// Returns whether `position`, a result of `position_of`, is that of the oldest work request.
     pub(crate) fn oldest_is(&self, position: u32) -> bool {
         self.position == position
     }
 
-    /// Returns the position in the send queue, modulo 2^32, of the work request `index` positions after the oldest.
     pub(crate) fn position_of(&self, index: u32) -> u32 {
         self.position.wrapping_add(index)
     }
 
-    /// Removes and returns the oldest work request.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
         let span = self.oldest();
@@ -261,7 +248,7 @@ impl Outstanding {
             self.assigned -= 1;
             self.assigned_reads -= u32::from(span.is_read);
             if span.is_read {
-                // Fewer were sent if the queue pair is in error.
+                // In state ERR a READ is flushed even if not all its READ requests were sent.
                 let requests = span.packets.div_ceil(self.read_pkts_max);
                 self.read_requests = self.read_requests.saturating_sub(requests);
             }

@@ -28,16 +28,13 @@ pub(crate) trait Request {
     fn psn(&self) -> Psn;
     fn info(&self) -> &'static OpcodeInfo;
     fn ack_req(&self) -> bool;
-    /// Returns the solicited event bit of the BTH. If true, the completion is a solicited event.
     fn solicited(&self) -> bool;
-    /// Returns the RETH: address, R_Key and length of the memory to write or read.
     fn reth(&self) -> Option<Reth>;
     fn immdt(&self) -> Option<u32>;
-    /// Returns whether an IETH requests the invalidation of an R_Key.
+    /// True for a SEND with invalidate.
     fn invalidates(&self) -> bool;
-    /// Returns whether a RecvETH gives the recv WQE sequence number of a SEND.
+    /// True for a numbered SEND.
     fn is_numbered(&self) -> bool;
-    /// Returns the length of the payload in bytes.
     fn len_bytes(&self) -> u32;
     /// Returns the payload; `None` if it was placed on arrival.
     fn payload(&self) -> Option<&[u8]>;
@@ -103,12 +100,10 @@ impl Request for Packet<'_> {
     }
 }
 
-/// Destination of a placed payload.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     /// Memory of a WRITE, with the RETH if the packet begins the message.
     Remote(Option<Reth>),
-    /// Buffer of a receive, from an offset on.
     Receive(RqOffset),
 }
 
@@ -117,7 +112,6 @@ enum Target {
 pub(crate) struct RqOffset {
     /// Recv WQE sequence number of the receive: receives completed before it on the connection, modulo 2^32.
     pub recv_seq: u32,
-    /// Offset of the payload in the receive, in bytes.
     pub offset_bytes: u32,
 }
 
@@ -202,7 +196,6 @@ enum SlotState {
     Recorded,
     /// The payload of a SEND MIDDLE is placed; no record is needed, because all MIDDLEs are executed alike.
     SendMiddle,
-    /// The payload of a WRITE MIDDLE is placed; no record is needed, because all MIDDLEs are executed alike.
     WriteMiddle,
 }
 
@@ -213,9 +206,7 @@ struct WriteCursor {
     psn: Psn,
     /// Index in the message of the packet with PSN `psn`.
     index: u32,
-    /// Number of packets of the message.
     packets: u32,
-    /// RETH of the message.
     reth: Reth,
 }
 
@@ -224,9 +215,9 @@ struct WriteCursor {
 pub(super) struct Placing {
     /// State of each PSN, indexed by the PSN modulo the window.
     slots: CircularArray<SlotState>,
-    /// Record of each PSN, indexed by the PSN modulo the window; valid only if marked [`SlotState::Recorded`].
+    /// Record of each PSN, indexed like `slots`; valid only if the slot is [`SlotState::Recorded`].
     records: CircularArray<Option<Placed>>,
-    /// Fingerprint of each packet, indexed by the PSN modulo the window; valid only if its payload is placed.
+    /// Fingerprint of each packet, indexed like `slots`; valid unless the slot is [`SlotState::Empty`].
     fingerprints: CircularArray<Fingerprint>,
     /// PSNs of the placed FIRST packets of WRITEs.
     write_firsts: PsnSet,
@@ -234,7 +225,7 @@ pub(super) struct Placing {
 }
 
 impl Placing {
-    /// Creates the state for a window of `window_pkts` PSNs, a power of two; no payload is placed.
+    /// Creates the state for a window of `window_pkts` PSNs, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
             slots: CircularArray::new(window_pkts, SlotState::Empty),
@@ -250,9 +241,9 @@ impl Placing {
         *self.slots.at(psn.value())
     }
 
-    /// Returns the memory of the WRITE that the out-of-order `packet` belongs to, as a RETH, and the index of `packet`
-    /// in that memory, in packets. `left`: the rest of the WRITE in progress, from `expected` on. Returns `None` if the
-    /// WRITE is unknown, or contradicts the opcode or the length of `packet`.
+    /// Returns the RETH of the WRITE of the out-of-order `packet`, and the index of `packet` in the WRITE. For the
+    /// WRITE in progress the RETH is `left`, the bytes still missing, and the index counts from `expected` on. Returns
+    /// `None` if the WRITE is unknown, or if its length contradicts the opcode or the length of `packet`.
     #[inline]
     pub(super) fn remote(
         &mut self,
@@ -277,8 +268,8 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// Returns the position of `psn` in its WRITE, if `psn` follows the WRITE packet placed last. If that packet is no
-    /// longer marked as placed, returns `None`, because it was executed, maybe a round of the PSN circle ago.
+    /// Returns the position of `psn` in its WRITE if `psn` follows the WRITE packet placed last. Returns `None` if that
+    /// packet was executed since: `write_cursor` may then be of an earlier round of the PSN circle.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;
@@ -286,8 +277,8 @@ impl Placing {
             .then_some(write_cursor)
     }
 
-    /// Returns the position of `psn` in its WRITE: after the last placed FIRST below `psn`, or else in the WRITE in
-    /// progress, of which `left` is the rest from `expected` on.
+    /// Returns the position of `psn` in its WRITE: the WRITE of the last placed FIRST below `psn` or, if there is none,
+    /// the WRITE in progress, of which `left` is the rest from `expected` on.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records.at(first.value()).as_ref()?.reth()?, first),
@@ -297,7 +288,7 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// Records that the payload of `packet` is placed: of a SEND at `rq_offset`, of a WRITE (`None`) in its memory.
+    /// Marks the payload of `packet` as placed. `rq_offset`: destination of a SEND; `None` for a WRITE.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let place = packet.bth.psn.value();
@@ -322,7 +313,6 @@ impl Placing {
         }
     }
 
-    /// Returns whether the payload of `psn` is placed.
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
         self.slot_state(psn) != SlotState::Empty
@@ -333,7 +323,6 @@ impl Placing {
         packet.has_fingerprint(self.fingerprints.at(packet.bth.psn.value()))
     }
 
-    /// Marks all PSNs as not placed.
     pub(super) fn clear(&mut self) {
         self.slots.fill(SlotState::Empty);
         self.write_firsts.remove_range(Psn::new(0), self.write_firsts.capacity());
@@ -345,7 +334,7 @@ impl Placing {
         if self.slot_state(psn) == SlotState::Recorded { *self.records.at(psn.value()) } else { None }
     }
 
-    /// Returns the length of the run of placed MIDDLEs from `psn` on: of a WRITE if `is_write`, otherwise of a SEND.
+    /// Returns the number of consecutive placed MIDDLEs from `psn` on: of a WRITE if `is_write`, otherwise of a SEND.
     pub(super) fn middles(&self, psn: Psn, is_write: bool) -> u32 {
         let wanted = if is_write { SlotState::WriteMiddle } else { SlotState::SendMiddle };
         let len = self.slots.len();

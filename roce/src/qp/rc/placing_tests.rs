@@ -17,7 +17,6 @@ const fn packet(opcode: Opcode, at: i32, len_bytes: u32) -> Pkt {
     Pkt::new(opcode, at, len_bytes)
 }
 
-/// Returns the FIRST of a WRITE of `len_bytes` to `va`.
 const fn first(at: i32, va: u64, len_bytes: u32) -> Pkt {
     packet(Opcode::RC_RDMA_WRITE_FIRST, at, MTU_BYTES).remote(ALL, va, len_bytes)
 }
@@ -34,11 +33,10 @@ const fn only(at: i32, len_bytes: u32) -> Pkt {
     packet(Opcode::RC_RDMA_WRITE_ONLY, at, len_bytes)
 }
 
-/// A step of a row, applied to [`Placing`].
 #[derive(Clone, Copy)]
 enum Step {
-    /// A WRITE packet is received. `Some`: it is placed; address of its message, and index in it. `None`: address
-    /// unknown.
+    /// A WRITE packet is received. `Some`: address of its message, and index of the packet in it. `None`: the address
+    /// is unknown, and the packet is not placed.
     Write(Pkt, Option<(u64, u32)>),
     /// A number of packets, from the expected PSN on, is executed.
     Pass(u32),
@@ -47,7 +45,7 @@ enum Step {
 }
 use Step::{Clear, Pass, Write};
 
-/// Name; address and bytes left of the WRITE in progress at the expected PSN, which has index 0; steps.
+/// Name; address and bytes left of the WRITE in progress, from the expected PSN at index 0 on; steps.
 type Row = (&'static str, Option<(u64, u32)>, &'static [Step]);
 
 const FULL: u32 = MTU_BYTES;
@@ -103,7 +101,6 @@ const MEMORY: &[Row] = &[
     ("one window later", None, &[Write(first(1, 1000, 900), Some((1000, 0))), Pass(64), Write(middle(66), None)]),
 ];
 
-/// Runs a row. The bytes left of its WRITE in progress begin at the expected PSN, which has index 0.
 fn run_writes((name, left, steps): &Row) {
     let mut placing = Placing::new(WINDOW_PKTS);
     let mut expected = psn(0);
@@ -134,7 +131,6 @@ fn the_memory_of_a_write_is_known_behind_its_first() {
     MEMORY.iter().for_each(run_writes);
 }
 
-/// State of a placed packet: a record, or a mark as MIDDLE of a SEND, or of a WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Recorded,
@@ -185,8 +181,8 @@ fn a_placed_packet_is_recorded_or_marked() {
     }
 }
 
-/// Rows: indices of placed WRITE MIDDLEs; indices of other placed packets; length of the run of WRITE MIDDLEs from 1
-/// on.
+/// Rows: indices of placed WRITE MIDDLEs; indices of other placed packets; number of consecutive placed WRITE MIDDLEs
+/// from index 1 on.
 const RUNS: &[(&[i32], &[i32], u32)] = &[
     (&[], &[], 0),
     (&[1], &[], 1),
@@ -234,12 +230,10 @@ fn a_second_version_is_compared_with_the_placed_one() {
     }
 }
 
-/// Disposition of an out-of-order packet under relaxed placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposition {
     /// Its payload is in memory before the packet is executed.
     Placed,
-    /// Its frame is buffered.
     Buffered,
 }
 use Disposition::{Buffered, Placed};

@@ -19,8 +19,8 @@ use std::collections::VecDeque;
 /// loss with 256 responses in flight a go-back-N peer requests all responses 13 times.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
-/// Responses of a READ that may be retransmitted in addition to [`RETRANSMITS_PER_READ`] times all of them, because the
-/// one response of a short READ may be lost many times.
+/// Number of retransmitted responses that each READ is allowed in addition to [`RETRANSMITS_PER_READ`] times all of
+/// them, because the only response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
 /// Responses per second that a queue pair may retransmit beyond the limits of its READs, for progress at higher loss.
@@ -36,7 +36,6 @@ const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 pub(crate) struct ReadRequest {
     /// PSN of the first response.
     pub first: Psn,
-    /// Number of responses.
     pub packets: u32,
     /// RETH: virtual address, R_Key and length.
     pub reth: Reth,
@@ -45,7 +44,6 @@ pub(crate) struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Returns the READ requested with PSN `first` and `reth`; its responses have the MSN `msn`.
     pub(crate) fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
@@ -77,7 +75,6 @@ impl ReadRequest {
 /// A READ in the queue, with responses still to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// The READ, or the requested part of a READ.
     pub request: ReadRequest,
     /// Index of the response to be sent next.
     pub sent: u32,
@@ -86,18 +83,15 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Returns the PSN of the response to be sent next.
     pub(crate) fn next_psn(&self) -> Psn {
         self.request.first.plus(self.sent)
     }
 
-    /// Returns the PSN after that of the last response.
     fn end(&self) -> Psn {
         self.request.first.plus(self.request.packets)
     }
 }
 
-/// Reason for not queueing a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotQueued {
     /// The peer has more READs outstanding than the responder resources permit.
@@ -106,7 +100,7 @@ pub(crate) enum NotQueued {
     NoRoom,
     /// The READ is a duplicate, but is not part of a READ of the history.
     NotRemembered,
-    /// The READ is a duplicate, and too many responses of the READ were retransmitted.
+    /// The READ is a duplicate, and the limit of responses retransmitted for this READ is reached.
     TooOften,
 }
 
@@ -129,7 +123,7 @@ impl ResponderResource {
 /// Token bucket of a queue pair for retransmissions beyond the limit of a READ; one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// The tokens accrued up to this time are used up.
+    /// Unused tokens have accrued since this time, which lies in the future if tokens were taken in advance.
     since: Instant,
 }
 
@@ -141,8 +135,8 @@ impl Allowance {
         taken
     }
 
-    /// Takes `wanted` tokens if so many have accrued, or [`RETRANSMIT_BURST_PKTS`]: those lacking are taken from the
-    /// tokens that accrue next. Otherwise takes none, and returns false.
+    /// Takes `wanted` tokens, or takes none and returns false if fewer have accrued. If [`RETRANSMIT_BURST_PKTS`] have
+    /// accrued, the tokens lacking are taken in advance.
     fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
         let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
         if is_granted {
@@ -159,11 +153,9 @@ impl Allowance {
     }
 }
 
-/// Queue and history of the READs of one responder.
 #[derive(Debug)]
 pub(crate) struct ReadQueue {
     limit: u8,
-    /// Maximum number of duplicates in the queue.
     duplicates_max: usize,
     /// True under selective repeat: duplicates request lost responses only.
     retransmits_parts: bool,
@@ -175,9 +167,8 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Creates an empty queue for at most `limit` READs and `duplicates_max` duplicates, and a history of `limit`
-    /// READs. If `duplicates_max` is `None` (go-back-N), as many duplicates as `limit`, because the peer retransmits
-    /// all of its READs. If `Some` (selective repeat), a duplicate requests lost responses only.
+    /// Creates an empty queue and history for `limit` READs. The queue has room for `duplicates_max` more duplicates
+    /// under selective repeat; under go-back-N (`None`) for `limit` more, because the peer retransmits all READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // Without responder resources no READ is executed, so none has a duplicate.
@@ -195,7 +186,6 @@ impl ReadQueue {
         }
     }
 
-    /// Returns whether no READ response is to be sent.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -205,7 +195,7 @@ impl ReadQueue {
         self.queue.len() >= usize::from(self.limit) + self.duplicates_max
     }
 
-    /// Checks that a READ that is not a duplicate may be queued.
+    /// Checks that one more READ, not a duplicate, may be queued.
     pub(crate) fn admit(&self) -> Result<(), NotQueued> {
         if self.new_reads >= usize::from(self.limit) {
             return Err(NotQueued::OverLimit);
@@ -230,7 +220,8 @@ impl ReadQueue {
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        // `at`: index in the queue for the duplicate. `rest`: next PSN of the READ itself, if the READ is still queued.
+        // `at`: index in the queue at which the duplicate is inserted. `rest`: PSN of the next response of the READ
+        // itself, if the READ is still queued.
         let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
@@ -246,7 +237,7 @@ impl ReadQueue {
                 if !waiting.is_duplicate || !is_longer {
                     return Ok(());
                 }
-                // A shorter duplicate waits: this one continues it.
+                // A shorter duplicate is queued: `again` is left with the responses after those of the shorter one.
                 again.sent = waiting.end().distance_from(again.request.first);
                 (at, continues) = (Some(place + 1), true);
                 continue;
@@ -286,8 +277,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Removes READs from the history that lie half the PSN circle or more below `psn`, the PSN executed last or next,
-    /// because their PSNs will be those of other requests. Must be called at least once in each half of the circle.
+    /// Removes READs from the history that lie half the PSN circle or more below `psn`, because new requests will have
+    /// their PSNs. `psn`: the PSN executed last or next. Must be called at least once in each half of the circle.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -346,13 +337,11 @@ impl ReadQueue {
         psn
     }
 
-    /// Returns the READ whose response is sent next.
     #[inline]
     pub(crate) fn front(&self) -> Option<Waiting> {
         self.queue.front().copied()
     }
 
-    /// Records that one response of the front READ was sent.
     #[inline]
     pub(crate) fn on_sent(&mut self) {
         let Some(front) = self.queue.front_mut() else { return };
@@ -363,7 +352,7 @@ impl ReadQueue {
         }
     }
 
-    /// Drops all responses still to be sent.
+    /// Empties the queue of responses; the history is unchanged.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.new_reads = 0;

@@ -13,7 +13,6 @@ use NotQueued::{NoRoom, NotRemembered, TooOften};
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
-/// A step of a row, applied to [`ReadQueue`].
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A new READ: PSN, and number of responses.
@@ -22,7 +21,7 @@ enum Step {
     Sent(u32),
     /// A duplicate READ: PSN, number of responses, result of `on_duplicate`.
     Again(i32, u32, Result<(), NotQueued>),
-    /// Time passes, which permits a number of responses beyond the limit of a READ.
+    /// Time passes until this number of responses beyond the limit of a READ may be retransmitted.
     Later(u64),
     /// A duplicate READ and all its responses, several times: PSN, number of responses, number of times.
     Repeat(i32, u32, u32),

@@ -20,34 +20,25 @@ use crate::wire::{FrameParts, Opcode, RecvEth};
 /// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
-/// Value of `rnr_retry` that permits any number of RNR NAKs.
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// Parameters of a requester, known at the transition to RTS.
+/// Parameters of a requester, known at the transition to RTS. Fields named as in [`ConnAttr`] have the same meaning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequesterConfig {
-    /// PSN of the first request.
     pub first_psn: Psn,
-    /// Path MTU, in bytes.
     pub mtu_bytes: u32,
-    /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite.
     pub timeout: u8,
-    /// Retry count, 3 bits: local ACK timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: u8,
-    /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: any number.
     pub rnr_retry: u8,
-    /// Maximum number of outstanding READs.
     pub max_rd_atomic: u8,
     /// Congestion control scheme.
     pub congestion: CongestionScheme,
-    /// Rate of the link, in bits per second.
     pub link_bits_per_sec: u64,
     /// Recovery scheme.
     pub recovery: RecoveryScheme,
 }
 
 impl RequesterConfig {
-    /// Returns the parameters for a connection with `conn`.
     pub(crate) fn new(conn: &ConnAttr, first_psn: Psn, link_bits_per_sec: u64) -> Self {
         RequesterConfig {
             first_psn,
@@ -62,7 +53,6 @@ impl RequesterConfig {
         }
     }
 
-    /// Returns the maximum number of responses of one READ request.
     pub(crate) fn read_pkts_max(&self) -> u32 {
         let window_pkts = self.congestion.read_window_pkts(self.max_rd_atomic);
         self.recovery.read_pkts_max(window_pkts, self.max_rd_atomic)
@@ -97,7 +87,7 @@ impl TxOutcome {
     /// Combines the outcomes of requester and responder in one poll; `next` is that of the half which sent last.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // `AckDelayed` schedules the queue pair in the next poll, which then finds the queue pair paced again.
+            // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which asks the pacer anew.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,
@@ -107,19 +97,13 @@ impl TxOutcome {
 
 /// State of queue pair and device that requester and responder need to send.
 pub(crate) struct TxContext<'a, P: Port> {
-    /// Current time.
     pub now: Instant,
-    /// Port that frames are sent to.
     pub port: &'a mut P,
     /// Number of packets that may still be sent; decremented by 1 for each packet.
     pub budget: &'a mut u32,
-    /// Memory regions of the device.
     pub memory: &'a MemoryTable,
-    /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// Headers of all packets to the peer.
     pub builder: &'a mut PacketBuilder,
-    /// Counters of the queue pair.
     pub counters: &'a mut QpCounters,
 }
 
@@ -127,10 +111,9 @@ pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
-    /// Limits the packets in flight of improved go-back-N, because a loss retransmits all of them, and the PSNs from
-    /// una on of selective repeat, if the responder drops packets for want of room.
+    /// Limits the packets in flight of improved go-back-N, because a loss retransmits all of them. Under selective
+    /// repeat limits the PSNs sent from una on, after the peer dropped packets because its reorder buffer had no room.
     loss_window: LossWindow,
-    /// Local ACK timeout, probe timeout, RTO and measured round trip.
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
@@ -143,7 +126,6 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// Creates a requester that has sent nothing.
     pub(crate) fn new(config: RequesterConfig) -> Self {
         Requester {
             config,
@@ -170,8 +152,7 @@ impl Requester {
         &self.recovery
     }
 
-    /// Returns the largest number of packets in flight: the loss window, or 1 until a probe of improved go-back-N is
-    /// acknowledged.
+    /// Returns the maximum number of packets in flight: the loss window, or 1 during a probe of improved go-back-N.
     #[inline]
     pub(super) fn in_flight_pkts_max(&self) -> u32 {
         if self.loss_timer.is_probing() { 1 } else { self.loss_window.window_pkts() }
@@ -187,7 +168,7 @@ impl Requester {
         &self.congestion
     }
 
-    /// Returns the time to call `on_time`: the end of the RNR wait or the deadline of the timer, whichever is earlier.
+    /// Returns the time at which `on_time` is to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match (self.loss_timer.deadline(), self.rnr_until) {
@@ -196,12 +177,11 @@ impl Requester {
         }
     }
 
-    /// Sets whether further work requests may start: not if `draining` (state SQD).
     pub(crate) fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
-    /// Changes timeout, retry counts, limits and congestion control. An armed timer keeps its deadline.
+    /// Changes the parameters. An armed timer keeps its deadline.
     pub(crate) fn reconfigure(&mut self, config: RequesterConfig) {
         if config.congestion != self.config.congestion {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
@@ -265,13 +245,12 @@ impl Requester {
         }
     }
 
-    /// Whether as many READ requests are in flight as the peer has responder resources.
     #[inline]
     fn is_at_max_reads(&self, outstanding: &Outstanding) -> bool {
         outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.config.max_rd_atomic)
     }
 
-    /// Returns the PSNs of the READ request to be sent next, at `place`; `None` if no READ request may be sent now.
+    /// Returns the number of PSNs of the READ request to send at `place`; `None` if no READ request may be sent now.
     #[inline(never)]
     fn read_span(&self, outstanding: &Outstanding, place: Place) -> Option<u32> {
         let request = outstanding.request_of(&place);
@@ -279,7 +258,6 @@ impl Requester {
         self.recovery.read_span(request, is_probe, || !self.is_at_max_reads(outstanding))
     }
 
-    /// Returns whether recovery and congestion control permit one more packet.
     #[inline]
     fn may_send(&mut self, now: Instant, in_flight_pkts_max: u32) -> bool {
         let Some(limited_pkts) = self.recovery.limited_pkts(in_flight_pkts_max) else { return false };
@@ -310,7 +288,7 @@ impl Requester {
         outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
     }
 
-    // Always inlined, because otherwise `part` and `wqe` are passed in memory: 60 instructions a packet.
+    // Always inlined, because otherwise `part` and `wqe` are passed in memory, which costs 60 instructions per packet.
     #[inline(always)]
     fn send_one<P: Port>(
         &mut self,
@@ -386,7 +364,6 @@ impl Requester {
         self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
     }
 
-    /// Reports to the loss timer that `psn` was sent.
     #[inline(always)]
     pub(super) fn on_packet_sent(
         &mut self,
@@ -407,7 +384,7 @@ impl Requester {
         );
     }
 
-    /// Processes a response as reported by the completer. If the oldest work request failed, returns its error status.
+    /// Processes a response. If the oldest work request failed, returns its error status.
     pub(crate) fn on_response_event(
         &mut self,
         now: Instant,
@@ -433,9 +410,9 @@ impl Requester {
         }
     }
 
-    /// Processes a response that is neither an RNR NAK nor a failure. Only an advance of una restores the retry count,
-    /// because if a packet is lost every time, packets above it may be acknowledged, dropped by the responder and
-    /// retransmitted for ever.
+    /// Only an advance of una restores the retry count. If an ACK of a later packet restored it, too, a packet that is
+    /// lost each time could be retransmitted for ever, because the peer may drop later packets after it acknowledged
+    /// them.
     #[inline]
     fn on_ack_event(
         &mut self,
@@ -448,8 +425,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe cancels the timed packet, so a congestion control scheme that needs a sample in each round trip takes
-        // them from ACKs, too.
+        // A probe ends the measurement of the timed packet, so congestion control schemes that need a sample in each
+        // round trip take samples from ACKs, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {
@@ -477,7 +454,6 @@ impl Requester {
         None
     }
 
-    /// Reports ACKs and losses to congestion control.
     #[inline(never)]
     fn notify_congestion(&mut self, now: Instant, result: &RecoveryResult, rtt_nanos: Option<u64>) {
         if result.has_gone_back {
@@ -572,7 +548,6 @@ impl Requester {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }
 
-    /// Returns whether every work request with PSNs has completed.
     pub(crate) fn is_drained(&self, outstanding: &Outstanding) -> bool {
         outstanding.assigned() == 0
     }

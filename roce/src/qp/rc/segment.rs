@@ -41,14 +41,13 @@ impl Segment {
     #[inline]
     pub(crate) fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
-            // Only the last response of a READ may be shorter than the path MTU, and the limit leaves it out.
+            // Only the last response of a READ may be shorter than the path MTU; `psn_span` excludes that response.
             reth.len_bytes = psn_span * mtu_bytes;
             self.psn_span = psn_span;
         }
     }
 }
 
-/// Opcodes of an operation by position of the packet in the message; only LAST and ONLY may have immediate data.
 struct Opcodes {
     first: Opcode,
     middle: Opcode,

@@ -96,7 +96,7 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
     reader.response(1);
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
     reader.requester.recovery.on_sent(1, reader.now);
-    // Two more READs are requested; the SACK reports the first of the two missing.
+    // Two more READs are requested; the SACK reports the first of these two as missing.
     (0..2).for_each(|_| reader.read());
     let trigger = Reader::psn(2 * READ_PKTS);
     let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };

@@ -7,7 +7,6 @@ use crate::psn::Psn;
 use crate::qp::rc::placing::Request;
 use crate::wire::{NakCode, Operation, Syndrome};
 
-/// An ACK of this number of PSNs or more is sent without delay.
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
 /// Response to be sent besides READ responses. A SACK is sent before the READ responses in the queue, an ACK or NAK
@@ -28,13 +27,13 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct AckPolicy {
     due: Due,
-    /// Under go-back-N: PSN of the last out-of-order packet; `None` before the first, and after an RNR NAK.
+    /// Under go-back-N: PSN of the out-of-order packet received last; `None` before the first, and after an RNR NAK.
     last_out_of_order_psn: Option<Psn>,
     /// Expected PSN when the last ACK or NAK was sent.
     last_acked_psn: Psn,
     /// Since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
     no_room: bool,
-    /// The ACK became due since the last transmit, and is delayed by one poll, so that a reply of the application is
+    /// The ACK became due since the last transmit. It is delayed by one poll, so that a reply of the application is
     /// sent before it, and one ACK acknowledges two bursts. An ACK of [`ACK_DELAY_PKTS_MAX`] PSNs or more is not
     /// delayed, because a peer with a small window waits for it.
     ack_may_wait: bool,
@@ -56,20 +55,17 @@ impl AckPolicy {
         self.due
     }
 
-    /// Records that nothing is due: the response was sent, or READ responses replace it.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.due = Due::Nothing;
     }
 
-    /// Records that a packet was executed that had been missing below buffered or placed packets: an ACK is due even
-    /// without AckReq.
+    /// A packet was executed while PSNs were buffered or placed: an ACK is due even without AckReq.
     #[inline]
     pub(super) fn on_missing_executed(&mut self) {
         self.due = Due::Ack;
     }
 
-    /// Decides on a response to a request that was executed.
     #[inline]
     pub(super) fn on_executed<R: Request>(&mut self, request: &R, order: &Order) -> ResponderAction {
         if order.is_selective() && order.has_out_of_order() {
@@ -86,16 +82,15 @@ impl AckPolicy {
             self.due = Due::Ack;
             return ResponderAction::Answer;
         }
-        // The NAK or SACK that is due reports a packet missing that has been executed now, so an ACK replaces it.
+        // The NAK or SACK that is due reports as missing the packet that was executed now, so an ACK replaces it.
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        // With a reorder buffer, an ACK that is due may be for a gap that this packet closed: schedules the queue pair.
+        // `on_missing_executed` may have made an ACK due: the queue pair is scheduled to send it.
         let closed_gap = order.buffers() && self.due == Due::Ack;
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
-    /// Decides on a response to placed MIDDLEs up to `last` that were executed.
     pub(super) fn on_middles_executed(&mut self, last: Psn, order: &Order) -> ResponderAction {
         if order.is_selective() && order.has_out_of_order() {
             self.due = Due::Sack { trigger: last, duplicate: false };
@@ -103,23 +98,20 @@ impl AckPolicy {
         ResponderAction::Answer
     }
 
-    /// Records that a NAK is due.
     pub(super) fn on_refused(&mut self, code: NakCode) {
         self.due = Due::Refusal(Syndrome::Nak(code));
     }
 
-    /// Records that an RNR NAK with the timer code `timer` is due.
     pub(super) fn on_not_ready(&mut self, timer: u8) {
         self.last_out_of_order_psn = None;
         self.due = Due::Refusal(Syndrome::RnrNak { timer });
     }
 
-    /// Records that a packet was dropped because the reorder buffer had no room.
     pub(super) fn on_no_room(&mut self) {
         self.no_room = true;
     }
 
-    /// Decides on a response to a duplicate request, which is no READ (IBA 9.7.5.1.3).
+    /// Makes a SACK or ACK due for a duplicate SEND or WRITE (IBA 9.7.5.1.3).
     pub(super) fn on_duplicate(&mut self, psn: Psn, is_selective: bool) {
         if is_selective && !matches!(self.due, Due::Refusal(_)) {
             self.due = Due::Sack { trigger: psn, duplicate: true };
@@ -164,10 +156,10 @@ impl AckPolicy {
         }
     }
 
-    /// Makes a NAK due under go-back-N: for the first packet above a gap and, with a reorder buffer, if the peer's
-    /// retransmission into the gap was lost. Returns whether it did.
+    /// Makes a NAK due under go-back-N, as the table of `on_out_of_order` says. Returns whether it did.
     fn on_gap(&mut self, psn: Psn, first: bool, order: &Order, counters: &mut QpCounters) -> bool {
-        // A PSN at or below the last out-of-order one shows that the peer went back: its last retransmission was lost.
+        // A PSN at or below that of the out-of-order packet before it shows that the peer retransmitted from una on,
+        // and that the retransmission of una was lost.
         let went_back =
             |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
         let lost_again = order.buffers() && self.last_out_of_order_psn.is_some_and(went_back);
@@ -179,33 +171,30 @@ impl AckPolicy {
         first || lost_again
     }
 
-    /// Takes the SACK that is due: PSN of the trigger, whether that was a duplicate, and whether a packet was dropped for
-    /// want of room since the last SACK.
+    /// Returns the SACK that is due: PSN of the trigger, whether the trigger was a duplicate, and whether a packet was
+    /// dropped for want of room since the last SACK.
     #[inline]
     pub(super) fn sack(&self) -> Option<(Psn, bool, bool)> {
         let Due::Sack { trigger, duplicate } = self.due else { return None };
         Some((trigger, duplicate, self.no_room))
     }
 
-    /// Records that the SACK was sent.
     pub(super) fn on_sack_sent(&mut self) {
         (self.due, self.no_room) = (Due::Nothing, false);
     }
 
-    /// Returns whether the ACK that is due is delayed by this poll. `expected` is the expected PSN.
+    /// Returns whether the ACK that is due is delayed until the next poll.
     #[inline]
     pub(super) fn delays_ack(&mut self, expected: Psn) -> bool {
         std::mem::take(&mut self.ack_may_wait)
             && expected.distance_from(self.last_acked_psn) < ACK_DELAY_PKTS_MAX
     }
 
-    /// Returns the expected PSN when the last ACK or NAK was sent.
     #[inline]
     pub(super) fn last_acked_psn(&self) -> Psn {
         self.last_acked_psn
     }
 
-    /// Records that an ACK or NAK was sent at the expected PSN `expected`.
     #[inline]
     pub(super) fn on_sent(&mut self, expected: Psn) {
         self.last_acked_psn = expected;

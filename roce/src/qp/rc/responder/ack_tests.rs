@@ -21,7 +21,7 @@ use crate::qp::rc::harness::{
 use crate::recovery::RecoveryScheme;
 use crate::wire::Opcode;
 
-/// Name; clause of the IBA, or empty; script; counters incremented, except those of all packets and requests.
+/// Name; clause of the IBA, or empty; script; counters incremented, except those that `run` and `counted` leave out.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
 fn packet_of(token: &str) -> Pkt {
@@ -47,7 +47,6 @@ fn packet_of(token: &str) -> Pkt {
     Pkt { ack_req: has_ack_req, ..packet }
 }
 
-/// Takes the frame of PSN `index` out of the reorder buffer. Returns the PSN.
 fn taken_from(bench: &mut Bench, index: &str) -> Psn {
     let psn = psn(index.parse().expect("an index"));
     bench.buffered.remove(&psn.value());
@@ -94,7 +93,6 @@ fn run(script: &str, recovery: RecoveryScheme) -> (String, String) {
     (ran.join(" "), sorted(&special.collect::<Vec<_>>().join(", ")))
 }
 
-/// Returns counters in the order of their names.
 fn sorted(counters: &str) -> String {
     let mut counters: Vec<&str> = counters.split(", ").collect();
     counters.sort_unstable();
@@ -242,8 +240,7 @@ fn gaps_and_duplicates_under_go_back_n() {
     check(IMPROVED_GO_BACK_N, IMPROVED);
 }
 
-/// Rows for selective repeat, which is not of the IBA: a SACK is sent when a gap opens or closes, for a duplicate, for
-/// a packet that is dropped, and for an out-of-order packet with AckReq.
+/// Rows for selective repeat, which is not of the IBA.
 #[rustfmt::skip]
 const SELECTIVE_REPEAT: &[Row] = &[
     ("a gap opens", "", "0 2 / S1<2[2] /", "out_of_seq_request"),

@@ -31,18 +31,17 @@ pub(super) struct Sequenced<'p, R> {
     request: &'p R,
 }
 
-/// Execution of a request that passed the checks of access rights, memory and receives.
+/// A request that passed the checks of access rights, memory and receives.
 pub(super) struct Authorized<'m> {
     effect: Effect<'m>,
 }
 
-/// Effect of the execution of a request.
 pub(super) enum Effect<'m> {
-    /// Payload for the oldest receive, from byte `at` on.
+    /// Payload for the oldest receive, to be placed from byte `at` on.
     Send { at: u32 },
-    /// Payload for local memory `span`; address, R_Key and length of the rest of the message; length of the message.
+    /// Payload for `span`. `va`, `rkey`, `left`: the rest of the message after this packet; `total`: the whole message.
     Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
-    /// Local memory that the peer reads.
+    /// A READ, to be queued.
     Read { reth: Reth },
 }
 
@@ -75,11 +74,10 @@ pub(super) fn sequence<'p, R: Request>(
     Ok(Sequenced { request })
 }
 
-/// State of a responder that the checks compare a request with.
 pub(super) struct Checks<'a> {
     pub partial: Partial,
     pub reads: &'a ReadQueue,
-    /// SENDs may be numbered.
+    /// True under selective repeat, which permits numbered SENDs.
     pub is_selective: bool,
 }
 
@@ -139,11 +137,11 @@ impl Checks<'_> {
             _ => return Err(INVALID),
         };
         let len = request.len_bytes();
-        // LAST and ONLY must have all bytes that are left of the message, FIRST and MIDDLE fewer.
+        // LAST and ONLY must carry all bytes that are left of the message, FIRST and MIDDLE fewer.
         let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
         let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(INVALID) };
-        // At its first packet the whole message is checked, so that a message beyond the region writes nothing. Then
-        // each packet is checked, because the region may be deregistered between two packets.
+        // The first packet of a message is checked for the whole message, so that a message beyond the region writes
+        // nothing. Each packet is checked for itself, because the region may be deregistered between two packets.
         if request.info().starts_message() {
             let whole = memory.open_remote(rx.pd, rkey, va, total, Access::REMOTE_WRITE);
             whole.map_err(|_| Refusal::Nak(NakCode::RemoteAccessError))?;

@@ -14,14 +14,12 @@ use crate::queue::{WcOpcode, WcStatus};
 use crate::recovery::RecoveryScheme;
 use crate::wire::{NakCode, Opcode};
 
-/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// Executed: the expected PSN advances.
     Executed,
     /// A NAK is sent, and the queue pair changes to ERR.
     Nak(NakCode),
-    /// An RNR NAK is sent.
     NotReady,
     /// Neither executed nor answered.
     Dropped,
@@ -163,14 +161,12 @@ fn packets_of_a_message_have_their_length() {
     }
 }
 
-/// A request, and the state in which it arrives.
 #[derive(Clone, Copy)]
 struct Row {
     name: &'static str,
     /// Clause of the IBA; empty: a choice of this stack, or no clause is known with certainty.
     rule: &'static str,
     recovery: RecoveryScheme,
-    /// Access rights of the queue pair.
     access: Access,
     /// Memory region and length in bytes of the receive that is posted.
     receive: Option<(RKey, u32)>,

@@ -10,7 +10,6 @@ use crate::queue::{Cqe, WcOpcode, WcStatus};
 use crate::start;
 use crate::wire::NakCode;
 
-/// Progress of the execution of requests.
 #[derive(Debug)]
 pub(super) struct Execution {
     mtu_bytes: u32,
@@ -25,7 +24,6 @@ impl Execution {
         Execution { mtu_bytes, msn: start::MSN, partial: Partial::None, recv_seq: start::RECEIVE }
     }
 
-    /// Returns the path MTU, in bytes.
     #[inline]
     pub(super) fn mtu_bytes(&self) -> u32 {
         self.mtu_bytes
@@ -36,13 +34,11 @@ impl Execution {
         self.msn
     }
 
-    /// Returns the message in progress.
     #[inline]
     pub(super) fn partial(&self) -> Partial {
         self.partial
     }
 
-    /// Returns the recv WQE sequence number of the oldest receive.
     pub(super) fn recv_seq(&self) -> u32 {
         self.recv_seq
     }
@@ -58,8 +54,8 @@ impl Execution {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // The MIDDLEs that were placed out of order do not fit into the message in progress or its receive: they were
-            // placed as parts of another message.
+            // The placed MIDDLEs exceed the message in progress or its receive: they were placed as parts of another
+            // message.
             _ => return Err(Refusal::Nak(NakCode::InvalidRequest)),
         };
         rx.counters.rcvd_bytes += u64::from(len);

@@ -1,4 +1,4 @@
-//! Test of the last PSN that a responder acknowledges, beside the READs that it remembers.
+//! Test of the PSN of an ACK while the history of READs holds a READ that is a round of the PSN circle old.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};

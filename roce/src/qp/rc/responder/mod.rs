@@ -56,7 +56,6 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Creates a responder that has received nothing.
     pub(crate) fn new(config: ResponderConfig) -> Self {
         let order = Order::new(&config);
         let duplicates_max = order.is_selective().then_some(DUPLICATE_READS_MAX);
@@ -72,7 +71,6 @@ impl Responder {
         self.order.expected()
     }
 
-    /// Returns whether an ACK, NAK, SACK or READ response is to be sent.
     pub(crate) fn has_answers(&self) -> bool {
         self.acks.due() != Due::Nothing || !self.reads.is_empty()
     }
@@ -83,7 +81,6 @@ impl Responder {
         self.order.has_next()
     }
 
-    /// Returns whether the payload of the expected PSN is placed.
     pub(crate) fn has_placed(&self) -> bool {
         self.order.has_placed()
     }
@@ -98,7 +95,6 @@ impl Responder {
         }
     }
 
-    /// Checks and executes a request with the expected PSN.
     #[inline]
     fn on_expected<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> ResponderAction {
         let memory = rx.memory;
@@ -106,7 +102,8 @@ impl Responder {
         let checks = Checks { partial, reads: &self.reads, is_selective: self.order.is_selective() };
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
-        // `authorized` is passed by reference, because a move would load at once fields stored one by one, and stall.
+        // `authorized` is passed by reference: a move would copy, by wide loads, fields just stored one by one, and
+        // stall.
         let executed = match &authorized {
             Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
             Err(refusal) => Err(*refusal),
@@ -137,7 +134,6 @@ impl Responder {
         ResponderAction::Answer
     }
 
-    /// Executes `packets` placed MIDDLEs of the message in progress.
     fn on_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> ResponderAction {
         let last = self.order.expected().plus(packets - 1);
         if let Err(refusal) = self.execution.execute_middles(packets, rx) {
@@ -217,12 +213,13 @@ impl Responder {
         self.acks.on_out_of_order(request, found.first, disposition, &self.order, rx.counters)
     }
 
-    /// Returns whether the out-of-order `packet` has the content placed at its PSN; `None` if none is placed there.
+    /// Returns whether `packet` has the same content as the packet placed at its PSN; `None` if none is placed there.
     pub(crate) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
         self.order.is_same_as_placed(packet)
     }
 
-    /// Records that the frame of `psn` was dropped from the reorder buffer, because the buffer had no room for another.
+    /// Records that the frame of `psn` was dropped from the reorder buffer for want of room, which the next SACK
+    /// reports.
     pub(crate) fn discard_for_room(&mut self, psn: Psn) {
         self.acks.on_no_room();
         self.order.discard(psn);

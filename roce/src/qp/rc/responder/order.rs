@@ -12,7 +12,6 @@ use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
 use crate::wire::{Operation, Packet, RecvEth, Reth};
 
-/// Disposition of an out-of-order packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
     Dropped,
@@ -37,7 +36,7 @@ pub(super) struct Order {
     expected: ExpectedPsn,
     /// PSNs that are buffered or placed; `None` under go-back-N.
     out_of_order: Option<Box<OutOfOrderSet>>,
-    /// PSNs whose payload was placed on arrival; `None` unless placement is relaxed.
+    /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
     /// Under selective repeat: READ requests are buffered, SENDs are numbered, and the peer processes SACKs.
     is_selective: bool,
@@ -55,7 +54,6 @@ impl Order {
         }
     }
 
-    /// Returns the expected PSN.
     #[inline]
     pub(super) fn expected(&self) -> Psn {
         self.expected.expected()
@@ -66,20 +64,18 @@ impl Order {
         self.is_selective
     }
 
-    /// Returns whether out-of-order requests are buffered: under improved go-back-N and selective repeat.
+    /// True under improved go-back-N and selective repeat.
     #[inline]
     pub(super) fn buffers(&self) -> bool {
         self.out_of_order.is_some()
     }
 
-    /// Compares the PSN of a request with the expected PSN.
     #[inline]
     pub(super) fn on_packet(&mut self, psn: Psn) -> Verdict {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` PSNs that were executed. Returns whether they were missing below requests that
-    /// are buffered or placed.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed before.
     #[inline]
     pub(super) fn accept(&mut self, span: u32) -> bool {
         let has_out_of_order = self.has_out_of_order();
@@ -102,18 +98,15 @@ impl Order {
         }
     }
 
-    /// Records that an RNR NAK is sent for the expected PSN.
     pub(super) fn on_not_ready(&mut self) {
         self.expected.refuse();
     }
 
-    /// Returns whether any out-of-order packet is buffered or placed.
     #[inline]
     pub(super) fn has_out_of_order(&self) -> bool {
         self.out_of_order.as_ref().is_some_and(|out_of_order| !out_of_order.is_empty())
     }
 
-    /// Returns whether the packet with the expected PSN is buffered or placed.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         let expected = self.expected();
@@ -133,7 +126,6 @@ impl Order {
         self.out_of_order.as_ref().is_some_and(|out_of_order| out_of_order.is_buffered(expected, psn))
     }
 
-    /// Returns the bitmap of a SACK; `None` under go-back-N.
     pub(super) fn bitmap(&self) -> Option<impl ExactSizeIterator<Item = u32> + '_> {
         self.out_of_order.as_ref().map(|out_of_order| out_of_order.words(self.expected()))
     }
@@ -169,8 +161,8 @@ impl Order {
         disposition
     }
 
-    /// If placement is relaxed and the address is known, places the payload of an out-of-order packet that is neither
-    /// buffered nor placed. Otherwise returns `None`.
+    /// Places the payload of an out-of-order packet that is neither buffered nor placed. Returns `None` if it cannot:
+    /// placement is not relaxed, the address is unknown, or access is denied.
     fn place(&mut self, packet: &Packet<'_>, execution: &Execution, rx: &mut RxContext<'_>) -> Option<()> {
         let (expected, mtu_bytes) = (self.expected(), execution.mtu_bytes());
         let placing = self.placing.as_mut()?;
@@ -198,12 +190,10 @@ impl Order {
         Some(())
     }
 
-    /// Returns whether the payload of the expected PSN is placed.
     pub(super) fn has_placed(&self) -> bool {
         self.placing.as_ref().is_some_and(|placing| placing.contains(self.expected()))
     }
 
-    /// Returns the record of the expected PSN; `None` if it is not placed, or is a MIDDLE.
     #[inline]
     pub(super) fn placed(&self) -> Option<Placed> {
         self.placing.as_ref()?.get(self.expected())
@@ -220,14 +210,12 @@ impl Order {
         self.placing.as_ref().map_or(0, |placing| placing.middles(self.expected(), is_write))
     }
 
-    /// Returns whether the out-of-order `packet` has the content placed at its PSN; `None` if none is placed there.
     pub(super) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
         let psn = packet.bth.psn;
         let placing = self.placing.as_ref().filter(|placing| placing.contains(psn))?;
         self.is_out_of_order(psn).then(|| placing.is_same(packet))
     }
 
-    /// Records that the frame of `psn` was dropped from the reorder buffer.
     pub(super) fn discard(&mut self, psn: Psn) {
         let expected = self.expected();
         let is_placed = self.placing.as_ref().is_some_and(|placing| placing.contains(psn));
@@ -236,7 +224,6 @@ impl Order {
         }
     }
 
-    /// If placement is relaxed, drops all out-of-order packets. Returns whether placement is relaxed.
     pub(super) fn discard_all(&mut self) -> bool {
         let (Some(placing), Some(out_of_order)) = (&mut self.placing, &mut self.out_of_order) else {
             return false;

@@ -13,7 +13,6 @@ use crate::qp::rc::requester::{TxContext, TxOutcome};
 use crate::qp::rc::segment::response_segment;
 use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
 
-/// The parts of a responder that its responses are made from.
 pub(super) struct Transmitter<'a> {
     pub order: &'a Order,
     pub execution: &'a Execution,
@@ -22,8 +21,6 @@ pub(super) struct Transmitter<'a> {
 }
 
 impl Transmitter<'_> {
-    /// Sends, in this order, the SACK that is due, READ responses as `congestion` permits, and the ACK or NAK that is
-    /// due, until the budget is used up or the port is full.
     #[inline]
     pub(super) fn transmit<P: Port>(
         &mut self,
@@ -51,7 +48,8 @@ impl Transmitter<'_> {
             match self.send_response(&waiting.request, index, congestion, tx) {
                 Ok(true) => self.reads.on_sent(),
                 Ok(false) => {
-                    // The memory region was deregistered since the READ, so the remaining responses cannot be sent.
+                    // The memory region was deregistered after the READ was executed, so the remaining responses cannot
+                    // be sent.
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
                         return TxOutcome::TxRingFull;
@@ -67,7 +65,6 @@ impl Transmitter<'_> {
         self.transmit_due(tx)
     }
 
-    /// Sends the ACK or NAK that is due.
     #[inline]
     fn transmit_due<P: Port>(&mut self, tx: &mut TxContext<'_, P>) -> TxOutcome {
         let expected = self.order.expected();
@@ -78,7 +75,8 @@ impl Transmitter<'_> {
             Due::Refusal(syndrome) => (expected, syndrome),
             Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent for lack of budget
         };
-        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window: sends that ACK first.
+        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window, so an ACK precedes the
+        // NAK.
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.order.buffers() && self.acks.last_acked_psn() != psn {
             if *tx.budget == 0 {
@@ -104,7 +102,8 @@ impl Transmitter<'_> {
     #[inline]
     pub(super) fn last_acknowledged(&mut self) -> Psn {
         let last = self.order.expected().minus(1);
-        // Called at least once in each half of the PSN circle: no message is longer, and each ends with an ACK.
+        // Called at least once in each half of the PSN circle, as required: no message is longer, and each ends with an
+        // ACK.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
