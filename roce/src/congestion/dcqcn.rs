@@ -20,8 +20,8 @@ use super::parameters::{BITS_PER_MBIT, DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, par
 use crate::time::Instant;
 
 parameters! {
-    /// DCQCN's parameters, with the names of NVIDIA's adapters and the values of DCQCN's paper. Rates are in Mbit/s, times
-    /// in microseconds.
+    /// DCQCN's parameters, with the names of NVIDIA's adapters and the values of DCQCN's paper. Rates are in Mbit/s,
+    /// times in microseconds.
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
@@ -138,7 +138,6 @@ impl Dcqcn {
         Dcqcn { parameters: *parameters, max_rate, limiter: None }
     }
 
-    /// Returns the largest number of packets in flight, a constant.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
@@ -339,7 +338,6 @@ mod tests {
         dcqcn
     }
 
-    /// Applies changes due until `micros` and returns the rate.
     fn rate_at(dcqcn: &mut Dcqcn, micros: u64) -> u64 {
         dcqcn.may_send(at(micros));
         dcqcn.rate_bits_per_sec().unwrap_or(LINK)
@@ -369,8 +367,9 @@ mod tests {
             ..NVIDIA
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
-        // Increases: whether by the timer, otherwise by bytes; step of the target in Mbit/s. Fast recovery (0), then
-        // additive (5) when one number of increases is above the threshold, then hyper (50) when both are.
+        // Each increase: whether by the timer (otherwise by bytes), and the step of the target in Mbit/s. Fast recovery
+        // (0), then additive increase (5) when one number of increases is above the threshold, then hyper increase (50)
+        // when both are.
         let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
         for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
         {

@@ -1,6 +1,6 @@
 //! Loss window: the largest number of packets in flight under improved go-back-N, where a loss causes the
-//! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs from una on, and the
-//! responder's want of room is the loss. Before the first loss, the number is not limited.
+//! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs from una on, and a
+//! loss is a packet that the responder dropped for want of room. Before the first loss, there is no limit.
 //!
 //! ```text
 //!   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of those sent from una on
@@ -9,7 +9,6 @@
 //!   stable if 29 % of the windows have a loss; at a loss of 1 % of the packets, that is a window of 34 packets
 //! ```
 
-/// The loss window; see the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossWindow {
     window_pkts: u32,

@@ -141,17 +141,17 @@ impl Congestion {
         }
     }
 
-    /// Records that a READ request was sent, whose `pkts` responses have `frame_bytes` each. The requester measures the
-    /// round trips, so under Timely it paces READs by their responses; under DCQCN the responder receives the CNPs and
-    /// paces the responses.
+    /// Records that a READ request was sent, whose `pkts` responses have `frame_bytes` each. Under Timely the pacer
+    /// counts these bytes, because the requester measures the round trips. No effect under DCQCN, because the responder
+    /// receives the CNPs and paces the responses.
     pub(crate) fn on_read_sent(&mut self, now: Instant, pkts: u32, frame_bytes: u32) {
         if let Congestion::Timely(timely) = self {
             timely.on_sent(now, frame_bytes.saturating_mul(pkts).min(pacer::BYTES_MAX));
         }
     }
 
-    /// Returns whether the scheme takes a round-trip sample from each READ response. Not Timely, for which the responses
-    /// to one READ request, which arrive one after the other, would be a rising round trip.
+    /// Returns whether the scheme takes a round-trip sample from each READ response. Not Timely, because the responses
+    /// to one READ request arrive one after the other, so their round trips rise without congestion.
     #[inline]
     pub(crate) fn samples_each_response(&self) -> bool {
         matches!(self, Congestion::Swift(_))

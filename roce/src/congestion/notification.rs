@@ -73,7 +73,6 @@ impl NotificationPoint {
         NotificationPoint { config, not_before: vec![Instant::ZERO; len].into_boxed_slice() }
     }
 
-    /// Returns the configuration, which does not change.
     pub(crate) fn config(&self) -> &NotificationConfig {
         &self.config
     }

@@ -18,7 +18,7 @@ pub(crate) const BURST_NANOS: u64 = 10_000;
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
 pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
-/// Largest number of bytes sent at once: the responses of a READ request.
+/// Upper bound of the bytes of one [`Pacer::on_sent`]. A READ request counts with the bytes of all its responses.
 pub(crate) const BYTES_MAX: u32 = 1 << 30;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -47,7 +47,6 @@ impl Pacer {
         self.bits_per_sec
     }
 
-    /// Returns the time at which the next packet may be sent.
     #[inline]
     pub(crate) fn next_at(&self) -> Instant {
         self.next_at
@@ -61,7 +60,7 @@ impl Pacer {
         if self.next_at < earliest {
             (self.next_at, self.remainder) = (earliest, 0);
         }
-        // BYTES_MAX are 2^63 bits * ns, and the remainder is below 2^44.
+        // No overflow: `bytes` is at most BYTES_MAX, so the product is below 2^63, and the remainder is below 2^44.
         let owed = u64::from(bytes) * 8 * NANOS_PER_SEC + self.remainder;
         self.next_at = self.next_at.plus_nanos(owed / self.bits_per_sec);
         self.remainder = owed % self.bits_per_sec;

@@ -46,9 +46,9 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns the window by which READs are requested in parts, with `max_rd_atomic` READ requests at once. Schemes that
-    /// follow round trips reduce their window, which a READ request with more responses would exceed: two READ requests
-    /// have the share of two in `max_rd_atomic`.
+    /// Returns the window in packets, which limits the number of responses of one READ request
+    /// (`RecoveryScheme::read_pkts_max`). Schemes that follow round trips reduce their window, so for them it is 2 /
+    /// `max_rd_atomic` of the largest window: a longer READ request would exceed a reduced window.
     pub fn read_window_pkts(&self, max_rd_atomic: u8) -> u32 {
         let window_pkts = self.window_pkts();
         if !self.follows_round_trip() {
@@ -68,7 +68,7 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns whether the scheme needs round-trip samples, and keeps a queue.
+    /// Returns whether the round trip changes the window or the rate of the scheme.
     pub(crate) fn follows_round_trip(&self) -> bool {
         matches!(self, CongestionScheme::Swift(_) | CongestionScheme::Timely(_))
     }

@@ -8,14 +8,14 @@
 //!   rtt >= target: window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
 //!   loss:          window *= 1 - max_mdf
 //! ```
-//! Of losses that selective repeat detected, only those are a loss in this sense that show congestion: while the round
-//! trip is at or above the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the
-//! window at each loss, so at a loss of 1 % on the links to and from a switch, one or two flows of 40 Gbit/s keep a
-//! window of 7 packets of the 57 that fill the link. A full queue whose round trip is below the target looks like loss
-//! on the link, so `base_target_nanos` must be below the round trip with full buffers.
+//! A loss that selective repeat detected reduces the window only if it shows congestion: the round trip is at or above
+//! the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the window at
+//! each loss, so at a loss of 1 % on the links to and from a switch, one or two flows of 40 Gbit/s keep a window of 7
+//! packets of the 57 that fill the link. A full queue whose round trip is below the target looks like loss on the link,
+//! so `base_target_nanos` must be below the round trip with full buffers.
 //!
-//! The target has no term for hops: switches do not change the hop limit of frames that they do not route, so the number
-//! of hops is unknown.
+//! The target has no term for hops: switches do not change the hop limit of frames that they do not route, so the
+//! number of hops is unknown.
 //!
 //! While the window is below one packet, one packet is sent per rtt / window.
 
@@ -41,8 +41,8 @@ parameters! {
         beta_milli = 800, in 1 to 1000;
         /// The largest decrease, as a share of the window, in thousandths.
         max_mdf_milli = 500, in 1 to 1000;
-        /// Share of packets that selective repeat may lose without a decrease while the round trip is below the target, in
-        /// thousandths. 0: each loss is a decrease, as in the paper.
+        /// Share of packets that selective repeat may lose without a decrease while the round trip is below the target,
+        /// in thousandths. 0: each loss is a decrease, as in the paper.
         loss_tolerance_milli = 50, in 0 to 1000;
         /// The smallest window, in thousandths of a packet.
         min_window_milli = 100, in 1 to 1000;
@@ -93,7 +93,6 @@ impl Swift {
         (self.window / ONE).max(1) as u32
     }
 
-    /// Returns the window in thousandths of a packet.
     #[cfg(test)]
     pub(crate) fn window_milli(&self) -> u64 {
         self.window * MILLI / ONE
@@ -139,8 +138,8 @@ impl Swift {
         }
     }
 
-    /// Records that selective repeat detected `lost_pkts` packets as lost. If they show congestion, reduces the window as
-    /// [`Swift::on_loss`].
+    /// Records that selective repeat detected `lost_pkts` packets as lost. If they show congestion, reduces the window
+    /// as [`Swift::on_loss`].
     pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
         self.loss_share += (ONE - self.loss_share) * u64::from(lost_pkts).min(LOSS_PKTS) / LOSS_PKTS;
         let tolerance = u64::from(self.parameters.loss_tolerance_milli) * ONE / MILLI;
@@ -234,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_detected_loss_is_a_decrease_if_it_shows_congestion() {
-        // Round trip, loss tolerance, packets lost of each 100: is there a decrease?
+        // Columns: round trip in microseconds; loss tolerance in thousandths; packets lost of each 100; whether the
+        // window shrinks.
         for (rtt_micros, loss_tolerance_milli, lost_pkts, decreases) in [
             (20, 50, 1, false),
             (20, 50, 4, false),

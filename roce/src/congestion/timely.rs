@@ -71,7 +71,6 @@ impl Timely {
         }
     }
 
-    /// Returns the largest number of packets in flight, a constant.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.parameters.window_pkts
