@@ -41,18 +41,19 @@ pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 /// Speed assumed for a link that does not report its speed, in bits per second.
 pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 
-/// Default of [`DeviceLimits::reorder_bytes`]: 16 windows of 1,024 packets of path MTU 4096 take as much.
+/// Default of [`DeviceLimits::reorder_bytes`]: the payload of 16 windows of 1,024 packets of path MTU 4096.
 pub const REORDER_BYTES: usize = 64 << 20;
 
-/// Bytes of the reorder buffer reserved for each queue pair: 16 packets of path MTU 4096, or 256 short ones. Fewer if the
-/// reservations of all queue pairs would exceed half of the reorder buffer.
+/// Bytes of the reorder buffer reserved for each queue pair: 256 cells, for 256 short packets or 15 of path MTU 4096.
+/// Fewer if the reservations of all queue pairs would exceed half of the reorder buffer.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
-/// While a queue pair has less unreserved room of the reorder buffer than this multiple of the free unreserved room, it
-/// may take more.
+/// A queue pair may take more unreserved room of the reorder buffer while it has less of it than this multiple of the
+/// free unreserved room.
 pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
-/// Largest number of bytes that a frame takes in the reorder buffer: path MTU 4096, headers, and the rest of a cell.
+/// Largest number of bytes that a frame takes in the reorder buffer: a payload of path MTU 4096, headers, and padding
+/// to whole cells.
 pub(crate) const REORDER_FRAME_BYTES: usize = 4608;
 
 /// Time after which a buffered packet is dropped, in nanoseconds. Within one second, a peer that has not failed

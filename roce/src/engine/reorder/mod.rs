@@ -90,7 +90,6 @@ impl ReorderBuffer {
         self.store.taken() as usize * CELL_BYTES
     }
 
-    /// Returns whether a frame of `len_bytes` bytes may be buffered.
     pub(super) fn room(&self, slot: usize, len_bytes: usize, psn: Psn, expected: Psn) -> Room {
         let Some(window) = self.window(slot) else { return Room::None };
         if self.store.has_room(window.cells, cells_of(len_bytes)) {

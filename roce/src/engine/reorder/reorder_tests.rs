@@ -30,7 +30,6 @@ fn buffer(reorder: &mut ReorderBuffer, slot: usize, index: u32, len_bytes: usize
     reorder.buffer(slot, psn(index), &vec![psn(index).value() as u8; len_bytes], at(now))
 }
 
-/// Returns the number of cells that packets take.
 fn cells(reorder: &ReorderBuffer) -> usize {
     reorder.occupied_bytes() / CELL_BYTES
 }

@@ -20,7 +20,6 @@ pub(super) const CELL_BYTES: usize = 256;
 /// Number of cells allocated at once, when all cells before are taken for the first time: a megabyte.
 const SEGMENT_CELLS: usize = 4096;
 
-/// Returns the number of cells of a frame.
 #[expect(clippy::cast_possible_truncation, reason = "a frame has fewer than 2^32 bytes")]
 pub(super) const fn cells_of(len_bytes: usize) -> u32 {
     if len_bytes == 0 { 1 } else { len_bytes.div_ceil(CELL_BYTES) as u32 }
@@ -65,10 +64,9 @@ struct Segment {
 pub(super) struct Store {
     segments: Vec<Segment>,
     cells_max: u32,
-    /// Number of cells taken.
     taken: u32,
     free: u32,
-    /// Number of cells that were taken at any time; those above were never taken.
+    /// Cells with an index below this number were taken at some time; the others were never taken.
     used: u32,
     oldest: u32,
     newest: u32,
@@ -97,7 +95,6 @@ impl Store {
         }
     }
 
-    /// Returns the number of cells taken.
     #[inline]
     pub(super) fn taken(&self) -> u32 {
         self.taken
@@ -162,8 +159,8 @@ impl Store {
         Some(at)
     }
 
-    /// Buffers a copy of `frame` for a queue pair that has taken `buffered` cells before. Returns the first cell; `None`
-    /// if too few cells are free.
+    /// Buffers a copy of `frame` for a queue pair that has taken `buffered` cells before. Returns the first cell;
+    /// `None` if too few cells are free.
     pub(super) fn insert(&mut self, owner: Owner, frame: &[u8], buffered: u32, now: Instant) -> Option<u32> {
         let cells = cells_of(frame.len());
         if self.taken + cells > self.cells_max {
@@ -187,7 +184,6 @@ impl Store {
         Some(at)
     }
 
-    /// Returns the owner of the frame whose first cell is `at`.
     pub(super) fn owner(&self, at: u32) -> Option<Owner> {
         Some(self.cell(at)?.frame?.owner)
     }
