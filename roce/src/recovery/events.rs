@@ -55,7 +55,7 @@ pub(crate) enum ResponseState {
 /// After a probe of a request: the transmission of that request which a response answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// Unknown: the response is an ACK, or the last response of a READ.
+    /// The first transmission or the probe: the response is an ACK, or the last response of a READ.
     Any,
     /// The first transmission: the response is a FIRST or MIDDLE of a READ, of which a probe requests one response, an
     /// ONLY.

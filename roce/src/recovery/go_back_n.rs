@@ -66,9 +66,9 @@ pub(crate) struct GoBackN {
     lost_end: Psn,
     /// The PSNs from `una` to below this one were sent more than once; none if it is not above `una`.
     retransmitted_end: Psn,
-    /// Set when a NAK or implied NAK moves `next` back to `una`; cleared by a timeout and by an advance of `una`, or,
-    /// while READ responses are received above `una`, by an advance to `lost_end`. While set, NAKs do not move `next`,
-    /// because each response after a lost READ response is an implied NAK.
+    /// Set when a NAK or implied NAK moves `next` back to `una`; cleared by a timeout, and by an advance of `una`;
+    /// while READ responses are received above `una`, only by an advance of `una` to `lost_end`. While set, NAKs do not
+    /// move `next`, because each response after a lost READ response is an implied NAK.
     has_gone_back: bool,
 }
 

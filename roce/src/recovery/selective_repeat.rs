@@ -279,7 +279,7 @@ impl SelectiveRepeat {
     ///
     /// | expiry since progress | packet |
     /// |---|---|
-    /// | first | the last in flight; in place of a READ request: the last READ response due, if missing |
+    /// | first | the last in flight; in place of a READ request: the last response of the READs executed, if missing |
     /// | later | una |
     ///
     /// A READ request that is not known to be executed is retransmitted as a whole.
