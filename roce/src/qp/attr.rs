@@ -177,8 +177,8 @@ impl QpAttr {
     }
 }
 
-/// Attributes of one end of a reliable connection. The defaults are perftest's. [`Engine`](crate::engine::Engine) has an
-/// example of the transitions to RTS.
+/// Attributes of one end of a reliable connection. The defaults are perftest's. For the transitions to RTS see the
+/// example of [`Engine`](crate::engine::Engine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnAttr {
     /// Path MTU, equal at both peers.
@@ -250,8 +250,8 @@ impl ConnAttr {
         }
     }
 
-    /// Returns the attributes for the transition from INIT to RTR, connected to queue pair `dest_qpn` at `path`, whose
-    /// first request has PSN `rq_psn`.
+    /// Returns the attributes for the transition from INIT to RTR, connected to queue pair `dest_qpn` at `path`; the
+    /// peer's first request has PSN `rq_psn`.
     pub fn to_rtr(&self, path: AddressVector, dest_qpn: Qpn, rq_psn: Psn) -> QpAttr {
         QpAttr {
             state: Some(QpState::Rtr),

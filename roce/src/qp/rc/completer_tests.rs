@@ -144,7 +144,7 @@ enum Event {
     Acked(i32),
     /// Go-back-N: all PSNs below this index are acknowledged, and the one of this index was lost.
     Lost(i32),
-    /// Go-back-N: the READ response of the second index is kept, the one of the first is missing.
+    /// Go-back-N: the READ response of the second index was received, that of the first index is missing.
     Kept(i32, i32),
     /// Selective repeat: all requests below this index are executed.
     Executed(i32),

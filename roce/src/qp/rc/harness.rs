@@ -409,7 +409,7 @@ impl Bench {
     }
 }
 
-/// Returns names and values of the counters that are not 0, without the counters of all packets and bytes.
+/// Returns names and values of the counters that are not 0, except the counters of packets and bytes.
 pub(super) fn counted(counters: &QpCounters) -> String {
     let common = ["sent_pkts", "sent_bytes", "rcvd_bytes"];
     let counts = counters.iter().filter(|(name, count)| *count > 0 && !common.contains(name));

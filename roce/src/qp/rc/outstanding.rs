@@ -103,7 +103,7 @@ impl Outstanding {
         self.read_requests += 1;
     }
 
-    /// Returns the number of READ requests sent of which not all responses are below `una`.
+    /// Returns the number of READ requests sent that have responses at or above `una`.
     #[inline]
     pub(crate) fn read_requests_in_flight(&self, una: Psn) -> u32 {
         if self.read_pkts_max == u32::MAX {

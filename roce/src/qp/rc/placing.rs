@@ -242,8 +242,8 @@ impl Placing {
     }
 
     /// Returns the RETH of the WRITE of the out-of-order `packet`, and the index of `packet` in the WRITE. For the
-    /// WRITE in progress the RETH is `left`, the bytes still missing, and the index counts from `expected` on. Returns
-    /// `None` if the WRITE is unknown, or if its length contradicts the opcode or the length of `packet`.
+    /// WRITE in progress the RETH is `left`, its rest from `expected` on, and the index counts from `expected` on.
+    /// Returns `None` if the WRITE is unknown, or if its length contradicts the opcode or the length of `packet`.
     #[inline]
     pub(super) fn remote(
         &mut self,

@@ -232,7 +232,7 @@ fn a_second_version_is_compared_with_the_placed_one() {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposition {
-    /// Its payload is in memory before the packet is executed.
+    /// The payload is in memory before the packet is executed.
     Placed,
     Buffered,
 }
@@ -310,8 +310,8 @@ fn payload_is_placed_where_its_memory_is_known() {
     }
 }
 
-/// Rows: name; scheme; packets received, of which the last closes the gap below the others; the NAK when they are
-/// executed. A placed payload is checked when it is executed.
+/// Rows: name; scheme; packets received, of which the last closes the gap below the others; NAK sent when they are
+/// executed. A placed packet is checked when it is executed.
 #[rustfmt::skip]
 const EXECUTIONS: &[(&str, RecoveryScheme, &[Pkt], Option<NakCode>)] = &[
     ("WRITEs", IMPROVED, &[only(1, 16), only(2, 16), only(0, 16)], None),

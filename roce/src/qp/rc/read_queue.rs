@@ -37,7 +37,6 @@ pub(crate) struct ReadRequest {
     /// PSN of the first response.
     pub first: Psn,
     pub packets: u32,
-    /// RETH: virtual address, R_Key and length.
     pub reth: Reth,
     /// MSN in the AETHs of the responses.
     pub msn: Msn,
@@ -52,8 +51,8 @@ impl ReadRequest {
     /// that are not part of this READ.
     ///
     /// If the duplicate extends to the end of the READ, each response has the opcode that it had in the READ, as Linux
-    /// sends and expects it. If the duplicate ends earlier, its responses have the opcodes of a READ of its own: FIRST to
-    /// LAST, or ONLY.
+    /// sends and expects it. If the duplicate ends earlier, its responses have the opcodes of a READ of its own: FIRST
+    /// to LAST, or ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -135,8 +134,8 @@ impl Allowance {
         taken
     }
 
-    /// Takes `wanted` tokens, or takes none and returns false if fewer have accrued. If [`RETRANSMIT_BURST_PKTS`] have
-    /// accrued, the tokens lacking are taken in advance.
+    /// Takes `wanted` tokens; if fewer have accrued, takes none and returns false. Once [`RETRANSMIT_BURST_PKTS`]
+    /// tokens, the maximum, have accrued, tokens that accrue later may be taken in advance.
     fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
         let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
         if is_granted {
@@ -167,8 +166,8 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Creates an empty queue and history for `limit` READs. The queue has room for `duplicates_max` more duplicates
-    /// under selective repeat; under go-back-N (`None`) for `limit` more, because the peer retransmits all READs.
+    /// Creates an empty queue and history for `limit` READs. The queue also has room for duplicates: `duplicates_max`
+    /// under selective repeat, `limit` under go-back-N (`None`), because the peer retransmits all its READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // Without responder resources no READ is executed, so none has a duplicate.
@@ -237,7 +236,7 @@ impl ReadQueue {
                 if !waiting.is_duplicate || !is_longer {
                     return Ok(());
                 }
-                // A shorter duplicate is queued: `again` is left with the responses after those of the shorter one.
+                // A shorter duplicate is queued: `again` is reduced to the responses after those of the shorter one.
                 again.sent = waiting.end().distance_from(again.request.first);
                 (at, continues) = (Some(place + 1), true);
                 continue;
@@ -288,8 +287,8 @@ impl ReadQueue {
         }
     }
 
-    /// Rewinds the READ at index `place` of the queue to response `index`, and charges entry `read` of the history for
-    /// the responses to be retransmitted.
+    /// Rewinds the READ at index `place` of the queue to response `index`. Counts the responses to be retransmitted
+    /// against the limit of entry `read` of the history.
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
@@ -306,7 +305,7 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Returns how many of `wanted` responses may be retransmitted, and charges them to entry `read` of the history.
+    /// Returns how many of `wanted` responses may be retransmitted, and deducts them from the limit of entry `read`.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);

@@ -33,8 +33,8 @@ pub(super) struct AckPolicy {
     last_acked_psn: Psn,
     /// Since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
     no_room: bool,
-    /// The ACK became due since the last transmit. It is delayed by one poll, so that a reply of the application is
-    /// sent before it, and one ACK acknowledges two bursts. An ACK of [`ACK_DELAY_PKTS_MAX`] PSNs or more is not
+    /// The ACK became due since the last transmit: it is delayed by one poll, so that a reply of the application is
+    /// sent before the ACK, and one ACK acknowledges two bursts. An ACK of [`ACK_DELAY_PKTS_MAX`] PSNs or more is not
     /// delayed, because a peer with a small window waits for it.
     ack_may_wait: bool,
 }
@@ -120,8 +120,7 @@ impl AckPolicy {
         }
     }
 
-    /// Decides on a response to an out-of-order packet with `disposition`. `first`: no NAK was sent since the expected
-    /// PSN advanced to its present value.
+    /// Makes a response to an out-of-order packet due, by this table. `first`: no NAK was sent at this expected PSN.
     ///
     /// ```text
     ///   go-back-N            NAK for the first packet above a gap

@@ -58,8 +58,7 @@ pub(crate) enum ResponderAction {
     Answer,
     /// The packet is out of order: [`Responder::on_out_of_order`] is to be called.
     OutOfOrder {
-        /// True for the first out-of-order packet since the expected PSN advanced, unless an RNR NAK was sent for that
-        /// PSN.
+        /// True for the first out-of-order packet at this expected PSN, unless an RNR NAK was sent before it.
         first: bool,
     },
     /// A response may be due, and the frame is to be put into the reorder buffer.

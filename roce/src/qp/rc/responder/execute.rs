@@ -54,8 +54,7 @@ impl Execution {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // The placed MIDDLEs exceed the message in progress or its receive: they were placed as parts of another
-            // message.
+            // The placed MIDDLEs exceed the message in progress or its receive, so they belong to another message.
             _ => return Err(Refusal::Nak(NakCode::InvalidRequest)),
         };
         rx.counters.rcvd_bytes += u64::from(len);

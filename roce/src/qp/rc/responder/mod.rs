@@ -102,8 +102,7 @@ impl Responder {
         let checks = Checks { partial, reads: &self.reads, is_selective: self.order.is_selective() };
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
-        // `authorized` is passed by reference: a move would copy, by wide loads, fields just stored one by one, and
-        // stall.
+        // Passed by reference, because a move stalls: it loads at once the fields that were just stored one by one.
         let executed = match &authorized {
             Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
             Err(refusal) => Err(*refusal),
@@ -218,14 +217,13 @@ impl Responder {
         self.order.is_same_as_placed(packet)
     }
 
-    /// Records that the frame of `psn` was dropped from the reorder buffer for want of room, which the next SACK
-    /// reports.
+    /// Records that the reorder buffer dropped the frame of `psn` for want of room, which the next SACK reports.
     pub(crate) fn discard_for_room(&mut self, psn: Psn) {
         self.acks.on_no_room();
         self.order.discard(psn);
     }
 
-    /// Records that the frame of `psn` was dropped from the reorder buffer.
+    /// Records that the reorder buffer dropped the frame of `psn`.
     pub(crate) fn discard(&mut self, psn: Psn) {
         self.order.discard(psn);
     }

@@ -115,7 +115,7 @@ impl Order {
             .is_some_and(|out_of_order| !out_of_order.is_empty() && out_of_order.contains(expected))
     }
 
-    /// Returns whether the packet below `psn` is buffered or placed, and the one above is not.
+    /// Returns whether PSN `psn - 1` is buffered or placed, and PSN `psn + 1` is not.
     pub(super) fn extends_run(&self, psn: Psn) -> bool {
         self.is_out_of_order(psn.minus(1)) && !self.is_out_of_order(psn.plus(1))
     }

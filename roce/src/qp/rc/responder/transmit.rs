@@ -48,8 +48,7 @@ impl Transmitter<'_> {
             match self.send_response(&waiting.request, index, congestion, tx) {
                 Ok(true) => self.reads.on_sent(),
                 Ok(false) => {
-                    // The memory region was deregistered after the READ was executed, so the remaining responses cannot
-                    // be sent.
+                    // The memory region was deregistered after the READ, so the remaining responses cannot be sent.
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
                         return TxOutcome::TxRingFull;
@@ -75,8 +74,7 @@ impl Transmitter<'_> {
             Due::Refusal(syndrome) => (expected, syndrome),
             Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent for lack of budget
         };
-        // Linux's rxe ignores a second PSN sequence error until an ACK has advanced its window, so an ACK precedes the
-        // NAK.
+        // Linux's rxe ignores a second PSN sequence error until an ACK advances its window, so an ACK is sent first.
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.order.buffers() && self.acks.last_acked_psn() != psn {
             if *tx.budget == 0 {
@@ -102,8 +100,7 @@ impl Transmitter<'_> {
     #[inline]
     pub(super) fn last_acknowledged(&mut self) -> Psn {
         let last = self.order.expected().minus(1);
-        // Called at least once in each half of the PSN circle, as required: no message is longer, and each ends with an
-        // ACK.
+        // Called at least once per half of the PSN circle, as required: no message is longer, and each elicits an ACK.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
