@@ -1,20 +1,20 @@
-//! The end of a peer's first message.
+//! The end of a peer's first message: the end of a line, or a number of bytes.
 
 use super::perftest;
 
-/// Bound on the first message of a command's exchange.
+/// Form of the first message of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// A line, of at most this many bytes with its end.
     Line(usize),
-    /// Exactly this many bytes.
+    /// If the first byte is a digit: greeting and first line of perftest, to whose records this end replies with the
+    /// records of `own`. Otherwise a line of at most `line_bytes` bytes with its end.
     Record(usize),
     /// Greeting and first line of perftest, to whose records this end answers by its `own` greeting; or else a line of
     /// at most this many bytes, as the first byte tells.
     PerftestOrLine {
         /// Greeting of this end.
         own: [u8; perftest::GREETING_BYTES],
-        /// Bound on the line.
         line_bytes: usize,
     },
 }
@@ -28,12 +28,11 @@ pub(crate) enum FramingError {
     /// More bytes than a first message, before the answer.
     #[error("sent more than its first message before the answer")]
     Trailing,
-    /// A client that is perftest, and no peer.
+    /// The client is perftest, with records that this end cannot answer.
     #[error("is perftest: {0}")]
     Perftest(#[from] perftest::RecordError),
 }
 
-/// Bytes of a first message of perftest.
 const PERFTEST_BYTES: usize = perftest::GREETING_BYTES + perftest::LINE_BYTES;
 
 impl Framing {
@@ -45,7 +44,8 @@ impl Framing {
         }
     }
 
-    /// Returns the bytes that this end sends to a client before its first message is whole, after these `bytes` of it.
+    /// Returns the bytes to send to a client after the first `bytes` of its first message: perftest sends the rest only
+    /// after it has received them.
     pub(crate) fn due(&self, bytes: &[u8]) -> &[u8] {
         match self {
             Framing::PerftestOrLine { own, .. } if perftest::is_version(bytes) => {
@@ -55,7 +55,7 @@ impl Framing {
         }
     }
 
-    /// Returns the message, once `bytes` hold it whole; a line without its end.
+    /// Returns the message, if `bytes` contain all of it; a line without its end.
     pub(crate) fn message(self, bytes: &[u8]) -> Result<Option<&[u8]>, FramingError> {
         let (message, rest) = match self {
             Framing::PerftestOrLine { .. } if perftest::is_version(bytes) => {

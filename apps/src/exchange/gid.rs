@@ -1,5 +1,5 @@
-//! Whether a GID that a peer sends is the peer's own. Otherwise a host that reaches the TCP port could make
-//! this end send to a third host, or to a multicast group.
+//! Check that a GID which a peer sends is the peer's own. Otherwise a host that reaches the TCP port could make this
+//! end send to a third host, or to a multicast group.
 
 use std::net::IpAddr;
 
@@ -70,7 +70,7 @@ pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reac
     if reach.is_own(gid) {
         return Err(GidRefusal::Own(gid));
     }
-    // Because an IPv4 address received by an IPv6 socket is mapped (RFC 4291 section 2.5.5.2).
+    // An IPv4 address received by an IPv6 socket is mapped (RFC 4291 section 2.5.5.2).
     let tcp_peer = tcp_peer.to_canonical();
     if any_gid || gid.ip() == tcp_peer {
         return Ok(());
@@ -81,7 +81,7 @@ pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reac
     let is_same_host = if reach.is_of_this_host(tcp_peer) {
         reach.is_of_this_host(gid.ip())
     } else {
-        // Because behind a gateway all addresses resolve to its MAC.
+        // Only addresses on the link are compared, because behind a gateway all addresses resolve to its MAC.
         let other = Gid::from(tcp_peer);
         reach.is_on_link(gid) && reach.is_on_link(other) && reach.is_same_station(gid, other)
     };
@@ -148,7 +148,7 @@ mod tests {
             ("fd00::2", "10.0.0.2", true),
             ("fd00::3", "10.0.0.2", false),
             ("10.0.0.3", "10.0.0.2", false),
-            // A gateway's MAC proves nothing.
+            // An address behind a gateway resolves to the MAC of the gateway.
             ("fd00::2", "172.16.0.2", false),
             // Both on this host.
             ("10.0.1.1", "127.0.0.1", true),

@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A hello of `roce perf`: options, and a GID table of 128 entries.
+/// The longest hello of `roce perf`: options, and a GID table of 128 entries.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
-/// Any other message: an end of each of [`QPS`].
+/// The longest other message: the ends of the largest number of [`QPS`].
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// An end in such a message, in decimal and with its names.
+/// The longest text of an end in such a message, in decimal and with its names.
 pub(crate) const END_BYTES_MAX: usize = 192;
 /// Messages received and not yet taken by the measuring thread.
 pub(crate) const QUEUED_MESSAGES_MAX: usize = 8;
@@ -20,8 +20,8 @@ pub(crate) const QUOTED_CHARS_MAX: usize = 300;
 pub(crate) const CANDIDATES_MAX: usize = 64;
 /// Time limit of a connection's hello.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit of a client that is perftest, from a record of its greeting to the next, or to its first line, before
-/// which it allocates its memory and creates its queue pairs.
+/// Time limit for a client that is perftest, between two records of its greeting, and between greeting and first line:
+/// before that line it allocates its memory and creates its queue pairs.
 pub(crate) const ALLOCATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of lines on standard error about closed connections.
 pub(crate) const NOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub(crate) const PEER_TIMEOUT_SECS_MAX: i64 = 3600;
 pub(crate) const QPS: RangeInclusive<u32> = 1..=4096;
 /// Work requests of a queue.
 pub(crate) const DEPTH: RangeInclusive<u32> = 1..=32_768;
-/// Messages of a queue pair: what a work request's number holds beside the queue pair's.
+/// Messages of a queue pair: 48 bits, because the ID of a work request also has the number of the queue pair.
 pub(crate) const ITERS: RangeInclusive<u64> = 1..=(1 << 48) - 1;
 /// Round trips of a latency test, whose times are all stored.
 pub(crate) const LAT_ITERS_MAX: u64 = 20_000_000;
@@ -40,7 +40,7 @@ pub(crate) const LAT_ITERS_MAX: u64 = 20_000_000;
 pub(crate) const SECS: RangeInclusive<u32> = 1..=u32::MAX;
 /// READs outstanding per queue pair.
 pub(crate) const OUTS: RangeInclusive<u8> = 1..=128;
-/// The longest message of a test, in bytes: 2^23, where `-a` ends, and beyond.
+/// The longest message of a test, in bytes; `-a` ends at 2^23.
 pub(crate) const SIZE_BYTES_MAX: u32 = 1 << 30;
 /// Registered memory, in bytes, that a peer's choices may cost this end, unless its own choices cost as much.
 pub(crate) const PEER_MEMORY_BYTES_MAX: u64 = 1 << 30;

@@ -1,5 +1,5 @@
-//! Connections of a server that have not sent the expected hello. Others, such as port scanners, health
-//! checks or hosts that have failed, are closed; none of them delays another.
+//! Connections of a server before their hello. Those of port scanners, health checks or hosts that have failed are
+//! closed; none of them delays another connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,9 +17,8 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Refusal of a hello.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// Reason, for both users.
     pub(crate) reason: anyhow::Error,
-    /// Answer to the peer, if its protocol has one.
+    /// Message that reports the refusal to the peer, if its protocol has one.
     pub(crate) answer: Option<Vec<u8>>,
 }
 
@@ -108,7 +107,7 @@ struct Candidate {
     stream: TcpStream,
     peer: SocketAddr,
     bytes: Vec<u8>,
-    /// Bytes of [`Framing::due`] that were sent.
+    /// Number of bytes of [`Framing::due`] sent.
     answered: usize,
     until: Instant,
 }
@@ -151,8 +150,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// Receives at most as many bytes as a first message has, and one more, by which it is found to be too
-    /// long.
+    /// Receives at most one byte more than a first message has, by which a longer one is detected.
     fn read(&mut self, framing: Framing) -> anyhow::Result<()> {
         let room = (framing.bytes_max() + 1).saturating_sub(self.bytes.len());
         match (&self.stream).take(room as u64).read_to_end(&mut self.bytes) {
@@ -202,7 +200,8 @@ mod tests {
 
     const FRAMING: Framing = Framing::Line(8);
 
-    /// A lobby that waits for the hello "right"; what it returns is the other end of the connection that said it.
+    /// Starts a lobby that waits for the hello "right". Its thread returns the address of the client that sent this
+    /// hello.
     fn lobby() -> (SocketAddr, std::thread::JoinHandle<(SocketAddr, usize)>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! An exchange in lockstep: to each record of the client the server answers with one of the same length. Neither names
-//! its records; both know the order.
+//! An exchange in lockstep: the server answers each record of the client with a record of the same length. Records have
+//! no names, because both ends know their order.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -21,9 +21,9 @@ pub(crate) struct Lockstep {
     stream: TcpStream,
     is_client: bool,
     timeout: Duration,
-    /// Bytes in order of arrival; none at the end of the stream.
+    /// Chunks of bytes in order of arrival; an empty chunk at the end of the stream.
     chunks: Receiver<Result<Vec<u8>, String>>,
-    /// Bytes that arrived and are not taken, fewer than a record and a chunk.
+    /// Bytes that arrived and were not taken yet.
     received: Vec<u8>,
     is_closed: bool,
     /// Own records whose counterparts have not been taken. A client has sent the first of them, a server none.
@@ -63,7 +63,7 @@ impl Lockstep {
         self.timeout
     }
 
-    /// Appends a record of this end.
+    /// Queues a record of this end. A client sends it at once if no record was queued.
     pub(crate) fn push(&mut self, record: &[u8]) -> anyhow::Result<()> {
         if self.is_client && self.own.is_empty() {
             self.write(record)?;
@@ -72,7 +72,7 @@ impl Lockstep {
         Ok(())
     }
 
-    /// Whether each record of this end has its counterpart.
+    /// Returns whether the counterpart of each record of this end was taken.
     pub(crate) fn is_idle(&self) -> bool {
         self.own.is_empty()
     }
@@ -84,7 +84,7 @@ impl Lockstep {
         if !self.poll_for(due)? {
             return if self.is_closed { Err(closed()) } else { Ok(None) };
         }
-        // A client may be ahead of the server.
+        // The client may have sent a record before this server has queued the counterpart.
         if self.own.is_empty() && !self.is_client { Ok(None) } else { self.advance() }
     }
 
@@ -117,7 +117,7 @@ impl Lockstep {
 
     /// Sends the last bytes, which have no counterpart.
     pub(crate) fn finish(&mut self, bytes: &[u8]) {
-        // Ignored, because the peer may have closed the connection after its own.
+        // An error is ignored, because the peer may have closed the connection after its last bytes.
         let _ = self.stream.write_all(bytes);
     }
 
@@ -177,7 +177,8 @@ impl Lockstep {
 
 impl Drop for Lockstep {
     fn drop(&mut self) {
-        // Otherwise the stream would remain open as long as the thread reads it. Ignored, because it may be closed.
+        // Otherwise the stream would remain open as long as the thread reads it. An error is ignored, because the
+        // stream may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

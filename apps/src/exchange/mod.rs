@@ -1,11 +1,11 @@
-//! How the two ends of `roce perf` and of `roce ping` find each other over TCP, whatever else connects.
+//! Exchange over TCP, by which the two ends of `roce perf` and of `roce ping` find each other, whatever else connects.
 //!
 //! ```text
 //!   client                              server
-//!     |---- connect --------------------->|  lobby: any number of connections, most of them junk
-//!     |---- hello: a line or a record --->|  framing: bounded; a command's own check; gid: whose address is it
+//!     |---- connect --------------------->|  lobby: any number of connections, also of strangers
+//!     |---- hello: a line or a record --->|  framing: bounded length; the command's check; gid: is it the client's
 //!     |<--- hello of the server ----------|  the connection of this client alone remains
-//!     |                                   |  stream: keep-alive, and a limit of time for each wait
+//!     |                                   |  stream: keep-alive, and a time limit for each wait
 //! ```
 //!
 //! `limits`, `framing`, `gid`, `pingpong`, `perftest` and the messages of `roce perf` are pure: a fuzzer feeds them

@@ -12,26 +12,22 @@ use roce::qp::{Endpoint, EndpointError, PathMtu};
 
 use super::limits::{ITERS, OUTS, QPS, SIZE_BYTES_MAX, quote};
 
-/// Bytes of a version.
 const VERSION_BYTES: usize = 16;
 /// Ends of the records of a greeting: version, cycle buffer, cache line and path MTU.
 pub(crate) const GREETING_ENDS: [usize; 4] = [VERSION_BYTES, 20, 24, GREETING_BYTES];
-/// Bytes of a greeting.
 pub(crate) const GREETING_BYTES: usize = 26;
-/// Bytes of a line.
 pub(crate) const LINE_BYTES: usize = 108;
 /// Bytes of the line of an end that uses no GID, as on InfiniBand.
 pub(crate) const SHORT_LINE_BYTES: usize = 59;
-/// Bytes in which small messages cycle: a page.
+/// Bytes of memory in which small messages cycle: a page.
 pub(crate) const CYCLE_BYTES: u32 = 4096;
-/// Distance of messages within them, at least.
+/// The least distance of messages in this memory.
 const CACHE_LINE_BYTES: u32 = 64;
-/// Records of a report.
 pub(crate) const REPORT_RECORDS: usize = 5;
-/// Last bytes of either end, without an answer.
+/// Last bytes of either end, which the peer does not answer.
 pub(crate) const DONE: [u8; 5] = *b"done\0";
 
-/// The version of which this end implements the exchange; later versions ask for no more of a peer of this one.
+/// The version that this end sends. Later versions exchange the same records with a peer of this version.
 const OWN_VERSION: &[u8; 4] = b"6.06";
 /// The oldest version that sends the same records.
 const OLDEST_VERSION: f64 = 5.70;
@@ -67,7 +63,7 @@ pub(crate) enum RecordError {
     /// A shared receive queue is the destination.
     #[error("the peer's connection type is XRC or DC, and only RC is supported: leave out its -c")]
     Srq,
-    /// Counts that no test reaches.
+    /// Counts above those of any test.
     #[error(
         "the peer's report counts {iterations} messages of {size_bytes} bytes, more than a test can have"
     )]
@@ -79,12 +75,12 @@ pub(crate) enum RecordError {
     },
 }
 
-/// Whether a first message that begins with these bytes is a version: those of this project begin with punctuation.
+/// Returns whether a first message that begins with these bytes is perftest's: the first message of `roce perf` begins
+/// with punctuation.
 pub(crate) fn is_version(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_digit)
 }
 
-/// Returns the greeting of an end with this path MTU.
 pub(crate) fn greeting(path_mtu: PathMtu) -> [u8; GREETING_BYTES] {
     let mut version = [0; VERSION_BYTES];
     version.iter_mut().zip(OWN_VERSION).for_each(|(to, from)| *to = *from);
@@ -95,8 +91,8 @@ pub(crate) fn greeting(path_mtu: PathMtu) -> [u8; GREETING_BYTES] {
     greeting
 }
 
-/// Returns how many bytes of its greeting a server sends to a client that has sent `received` bytes: each record after
-/// the client's.
+/// Returns the number of bytes of its greeting that a server sends after `received` bytes of the client: each record of
+/// the server follows that of the client.
 pub(crate) fn greeting_due(received: usize) -> usize {
     GREETING_ENDS.into_iter().take_while(|end| *end <= received).last().unwrap_or(0)
 }
@@ -115,16 +111,15 @@ pub(crate) fn parse_greeting(bytes: &[u8]) -> Result<(u32, PathMtu), RecordError
     let wrong = || RecordError::Version(quote(&c_string(bytes)));
     let (version, rest) = bytes.split_at_checked(VERSION_BYTES).ok_or_else(wrong)?;
     check_version(version)?;
-    // The larger cache line counts; it bounds how many messages fit into the cycle buffer, not where they end.
+    // The cache line is not used, because it does not change the bytes of memory in which messages cycle.
     let Some((cycle, [_, _, _, _, rest @ ..])) = rest.split_first_chunk() else { return Err(wrong()) };
     let mtu = rest.first_chunk().ok_or_else(wrong)?;
     Ok((parse_cycle_buffer(*cycle)?, parse_mtu(*mtu)?))
 }
 
-/// Checks that the peer's version has the records of this module.
 fn check_version(record: &[u8]) -> Result<(), RecordError> {
     let text = c_string(record);
-    // Because `f64` is parsed from words too, such as `inf`.
+    // `f64` is also parsed from words, such as `inf`.
     let is_number = is_version(record) && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match text.parse::<f64>() {
         Ok(number) if is_number && number >= OLDEST_VERSION => Ok(()),
@@ -132,30 +127,27 @@ fn check_version(record: &[u8]) -> Result<(), RecordError> {
     }
 }
 
-/// Returns the bytes of the peer's cycle buffer.
 fn parse_cycle_buffer(record: [u8; 4]) -> Result<u32, RecordError> {
     let bytes = i32::from_be_bytes(record);
     let found = u32::try_from(bytes).ok().filter(|bytes| (1..=SIZE_BYTES_MAX).contains(bytes));
     found.ok_or(RecordError::CycleBuffer(bytes))
 }
 
-/// The record of a path MTU.
 fn mtu(mtu: PathMtu) -> [u8; 2] {
     // The codes of enum ibv_mtu are 1 to 5, in ascending order.
     let code = PathMtu::ALL.iter().take_while(|other| other.bytes() < mtu.bytes()).count() as u8 + 1;
     [b'0' + code, 0]
 }
 
-/// Returns the path MTU of a record.
 fn parse_mtu(record: [u8; 2]) -> Result<PathMtu, RecordError> {
     let found = PathMtu::ALL.into_iter().find(|known| mtu(*known) == record);
     found.ok_or_else(|| RecordError::Mtu(quote(&c_string(&record))))
 }
 
-/// Checks that a line which begins with these bytes has a GID. Otherwise its end would wait for the rest of a line that
-/// the peer has sent in full.
+/// Refuses a line without a GID, by its first bytes. The line is shorter, so this end would otherwise wait for bytes
+/// that the peer does not send.
 pub(crate) fn check_has_gid(start: &[u8]) -> Result<(), RecordError> {
-    // The NUL at the end of a short line; a longer one has a digit there.
+    // A short line has its NUL here, a longer one a digit.
     if start.get(SHORT_LINE_BYTES - 1) == Some(&0) { Err(RecordError::NoGid) } else { Ok(()) }
 }
 
@@ -166,9 +158,7 @@ pub(crate) struct Line {
     pub(crate) endpoint: Endpoint,
     /// READs that its end serves at once.
     pub(crate) reads: u8,
-    /// R_Key of its memory.
     pub(crate) rkey: u32,
-    /// Address of its memory.
     pub(crate) addr: u64,
 }
 
@@ -187,7 +177,7 @@ impl Line {
         record
     }
 
-    /// Parses a record of [`LINE_BYTES`], with a number of READs that a test can have.
+    /// Parses a record of [`LINE_BYTES`], and clamps its number of READs to [`OUTS`].
     pub(crate) fn parse(record: &[u8]) -> Result<Line, RecordError> {
         check_has_gid(record)?;
         let text = String::from_utf8_lossy(record);
@@ -215,7 +205,6 @@ impl Line {
 /// The figures of an end's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Report {
-    /// Bytes of a message.
     pub(crate) size_bytes: u32,
     /// Messages of all queue pairs.
     pub(crate) iterations: u64,
@@ -380,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_report_beyond_the_limits_is_refused() {
-        // What a server that has measured nothing sends: memory that it has not written.
+        // A server that has measured nothing sends memory that it has not written.
         let garbage = [*b"\0\0\0\0\0\0\0\x06", *b"\0\0\x7f\xfe$\xdcC\0", [0; 8], [0; 8], [0; 8]];
         assert!(Report::parse(garbage).is_ok_and(|report| report.size_bytes == 6));
         for (size_bytes, iterations) in [(u64::MAX, 1), ((1 << 30) + 1, 1), (1, u64::MAX), (1, 1 << 60)] {

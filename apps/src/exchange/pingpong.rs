@@ -10,7 +10,7 @@ pub(crate) const LINE_BYTES: usize = 52;
 /// Bytes of the client's last message: `sizeof "done"`.
 pub(crate) const DONE: [u8; 5] = *b"done\0";
 
-/// The line of an end.
+/// Returns the line of `end`.
 pub(crate) fn line(end: &Endpoint) -> [u8; LINE_BYTES] {
     let mut line = [0; LINE_BYTES];
     // The text is one byte shorter, so the NUL remains.
@@ -18,7 +18,7 @@ pub(crate) fn line(end: &Endpoint) -> [u8; LINE_BYTES] {
     line
 }
 
-/// The end of a line.
+/// Parses a line, with its NUL.
 pub(crate) fn parse(line: &[u8]) -> Result<Endpoint, EndpointError> {
     String::from_utf8_lossy(line).parse()
 }

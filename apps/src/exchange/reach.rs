@@ -20,7 +20,6 @@ pub(crate) struct DeviceReach<'a> {
 }
 
 impl<'a> DeviceReach<'a> {
-    /// The addresses of `context`, which was opened on `port`.
     pub(crate) fn new(context: &'a Context, port: &PortSpec) -> Self {
         let own = context.attr().gids.into_iter().map(|(_, gid)| gid).collect();
         DeviceReach { context, own, kind: port.kind }
@@ -29,8 +28,8 @@ impl<'a> DeviceReach<'a> {
 
 impl Reach for DeviceReach<'_> {
     fn has_kernel_addresses(&self) -> bool {
-        // An XDP port has the kernel's addresses, but its program takes the frames of TCP too, which therefore comes
-        // by another interface.
+        // An XDP port has the kernel's addresses, but its program also receives the frames of TCP, so TCP uses another
+        // interface.
         self.kind == PortKind::AfPacket
     }
 
@@ -43,7 +42,7 @@ impl Reach for DeviceReach<'_> {
     }
 
     fn is_of_this_host(&self, ip: IpAddr) -> bool {
-        // Because only an address of this host can be bound to.
+        // Only an address of this host can be bound to.
         ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
     }
 

@@ -2,27 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-/// Reads of the count per time limit.
+/// Number of reads of the count in one time limit.
 const LOOKS_PER_LIMIT: u32 = 8;
 
 /// Watches a count that grows while the peer is active.
 #[derive(Debug)]
 pub(crate) struct Stall {
     limit: Duration,
-    /// Times of the last read of the count, and of the last one that had grown.
+    /// Time of the last read of the count, and time of the last read that found the count grown.
     looked_at: Instant,
     grown_at: Instant,
     count: u64,
 }
 
 impl Stall {
-    /// Begins to watch, as of `now`.
     pub(crate) fn new(limit: Duration, now: Instant) -> Self {
         Stall { limit, looked_at: now, grown_at: now, count: 0 }
     }
 
-    /// Whether the count has not grown for the time limit. Reads it a few times per limit only, as that may
-    /// be costly.
+    /// Returns whether the count has not grown for the time limit. Reads the count at most [`LOOKS_PER_LIMIT`] times
+    /// per limit, because a read may be costly.
     pub(crate) fn is_over(&mut self, now: Instant, count: impl FnOnce() -> u64) -> bool {
         if now.saturating_duration_since(self.looked_at) < self.limit / LOOKS_PER_LIMIT {
             return false;
@@ -35,7 +34,6 @@ impl Stall {
         now.saturating_duration_since(self.grown_at) >= self.limit
     }
 
-    /// Returns the error text for a peer that has stopped.
     pub(crate) fn error(&self) -> anyhow::Error {
         anyhow::anyhow!(
             "nothing has come from the peer for {} s: is it still running, and the path to it up? A slower peer needs a \

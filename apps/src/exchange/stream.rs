@@ -47,7 +47,7 @@ pub(crate) fn connect(
 /// Bounds the time until a dead peer is detected: by keep-alive probes, and because sent bytes must be
 /// acknowledged within `timeout`.
 pub(crate) fn guard(stream: &TcpStream, timeout: Duration) -> anyhow::Result<()> {
-    // Because messages are small, and each is waited for.
+    // Without delay, because messages are small, and the peer waits for each.
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(timeout))?;
     // The first probe after half of the time, the others in the rest; in seconds, the kernel's unit.
