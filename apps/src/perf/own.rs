@@ -14,7 +14,7 @@ use super::session::{Done, LatRole, PeerEnds, Session};
 pub(super) struct Own {
     pub(super) control: Control,
     pub(super) is_client: bool,
-    /// GID of the peer, to which both hellos lead.
+    /// GID of the peer, which both ends derive from the two hellos.
     pub(super) peer_gid: Gid,
 }
 
@@ -34,7 +34,7 @@ impl Session for Own {
     ) -> anyhow::Result<PeerEnds> {
         self.control.send(&Message::Ends(own.iter().map(|(_, end)| end.clone()).collect()))?;
         let ends = match self.control.recv()? {
-            // Their GID is the one that was checked with the hello.
+            // `peer_gid` was checked with the hello.
             Message::Ends(ends) => check_ends(ends, own.len(), self.peer_gid).map_err(anyhow::Error::msg)?,
             other => return Err(unexpected(&other)),
         };

@@ -1,7 +1,7 @@
 //! The exchange with perftest's own programs: `ib_write_bw` and its siblings.
 //!
-//! perftest exchanges no options, so both ends need the same. Its barriers are lines that repeat those of the queue
-//! pairs; the figures cross after a run if only the sender has them, or if both send (`-b`).
+//! perftest exchanges no options, so both ends need the same. As a barrier both ends repeat the line of their first
+//! queue pair ("first"). They exchange reports if only the sender of requests can measure, or if both send (`-b`).
 //!
 //! ```text
 //!                 before connecting   after it      each run    after own requests     at the end
@@ -29,7 +29,7 @@ use crate::exchange::perftest::{
     SHORT_LINE_BYTES, check_has_gid, check_start, parse_greeting,
 };
 
-/// Messages of each queue pair, unless an option tells otherwise; those of `ib_write_bw` are 5000, as here.
+/// Default number of messages of each queue pair in perftest; in `ib_write_bw` it is 5000, as in `roce perf`.
 const DEFAULT_ITERS: u64 = 1000;
 /// Ends each error, because its cause is often an option that perftest does not exchange.
 const SAME_OPTIONS: &str = "perftest exchanges no options: give both ends the same test, -s or -a, -n or -D, -q and \
@@ -41,7 +41,7 @@ pub(super) struct Greeting {
     mtu: PathMtu,
     /// Bytes of memory in which the small messages of both ends cycle.
     pub(super) cycle_bytes: u32,
-    /// GID of the client's first line, if this end is the server, which can choose a GID of the same family.
+    /// On a server: GID of the client's first line, so that the server can choose a GID of the same family.
     pub(super) gid: Option<Gid>,
 }
 
@@ -65,8 +65,8 @@ impl Greeting {
         Ok(Greeting::parse(&taken)?)
     }
 
-    /// Returns the choices of the peer's user, as far as the exchange tells: beside the path MTU, those that perftest
-    /// makes where this end's user has made none.
+    /// Returns the choices of the peer's user, as far as they are known: the path MTU that the peer sent, and
+    /// perftest's default number of messages if this end's user has given neither a number nor a duration.
     pub(super) fn offer(&self, test: Test, own: &Choices) -> Offer {
         let is_default = own.iters.is_none() && own.duration_secs.is_none() && test != WRITE_BW;
         let iters = is_default.then_some(DEFAULT_ITERS);
@@ -81,12 +81,12 @@ pub(super) fn with_options(error: &anyhow::Error) -> anyhow::Error {
 
 const WRITE_BW: Test = Test { verb: Verb::Write, measure: Measure::Bw };
 
-/// The part of an end.
+/// Part of this end in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Sends requests, or the first message of a latency test.
     Start,
-    /// Sends requests too, or answers messages.
+    /// Sends requests as the peer does (`-b`), or answers the messages of a latency test.
     Both,
     /// Receives SENDs.
     Receive,
@@ -109,12 +109,12 @@ impl Role {
     }
 }
 
-/// The records by which an end learns that the peer's part of a run is over.
+/// Records that end the peer's part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// None: it is over when the known number of messages has arrived.
+    /// No record: the peer's part is over when the known number of messages has arrived.
     Count,
-    /// The peer's report, or first a barrier.
+    /// The peer's report; with `barrier`, a barrier before it.
     Report { barrier: bool },
     /// The first of the barriers at the end of the test.
     Barrier,
@@ -147,7 +147,7 @@ pub(super) struct Perftest {
     has_more_sizes: bool,
     iters: Option<u64>,
     runs_left: usize,
-    /// Whether the end of the peer's part of this run has been returned.
+    /// The end of the peer's part of this run was returned.
     is_over: bool,
     outs: u8,
     in_gbits: bool,
@@ -156,17 +156,17 @@ pub(super) struct Perftest {
     peer: Vec<[u8; LINE_BYTES]>,
     /// Figures of this end's last run.
     report: Report,
-    /// Records of the ending that were taken, once this end has begun it.
+    /// Records of the ending that were received, once this end has begun the ending.
     taken: Option<Vec<Vec<u8>>>,
 }
 
 impl Perftest {
-    /// Returns the exchange of a test with these parameters, in which `in_gbits` is the unit of reports.
+    /// Creates the exchange of a test. `in_gbits`: reports are in Gb/s, otherwise in MiB/s.
     pub(super) fn new(lockstep: Lockstep, params: &mut Params, is_client: bool, in_gbits: bool) -> Perftest {
         let role = Role::of(params, is_client);
         let has_more_sizes = params.sizes.len() > 1;
         if role == Role::Serve {
-            // Because the client runs all its sizes without telling when one ends.
+            // The client does not report the end of a size, so this end serves all sizes in one run of the largest.
             params.sizes = vec![params.size_max()];
         }
         Perftest {
@@ -187,7 +187,8 @@ impl Perftest {
         }
     }
 
-    /// Returns the indices of queue pairs whose lines cross, before the queue pairs are connected and after.
+    /// Returns the indices of the queue pairs whose lines are exchanged: before the queue pairs are connected, or, if
+    /// `is_connected`, after.
     fn lines(&self, is_connected: bool) -> impl Iterator<Item = usize> + use<> {
         let first_comes_first = match (self.test.measure, self.test.verb) {
             (_, Verb::Send) => is_connected,
@@ -226,7 +227,6 @@ impl Perftest {
         self.test.verb == Verb::Send || self.test.measure == Measure::Bw && self.role == Role::Both
     }
 
-    /// Begins the ending, unless it has begun.
     fn begin_ending(&mut self) -> anyhow::Result<()> {
         if self.taken.is_some() {
             return Ok(());
@@ -262,7 +262,7 @@ impl Perftest {
         };
         let Report { size_bytes, iterations, peak, average, rate } = Report::parse(records)?;
         let average_per_sec = rate * 1e6;
-        // Whatever the unit of the two is.
+        // The quotient does not depend on the unit of peak and average.
         let peak_per_sec = if average > 0.0 { peak / average * average_per_sec } else { 0.0 };
         Ok(Some(Row::Bw(BwRow { bytes: size_bytes, iterations, peak_per_sec, average_per_sec })))
     }
@@ -342,7 +342,8 @@ impl Session for Perftest {
 
     fn try_done(&mut self) -> anyhow::Result<Option<Done>> {
         if self.is_over {
-            // Messages that are counted may still arrive, and the peer closes the connection only after them.
+            // Counted messages may still arrive. The peer closes the connection only after them, so a closed one is an
+            // error.
             return if self.ending == Ending::Count {
                 self.lockstep.try_take().map(|_| None)
             } else {
@@ -353,7 +354,7 @@ impl Session for Perftest {
             self.is_over = self.lockstep.has_ended()?;
             return Ok(self.is_over.then(Done::default));
         }
-        // Not beyond the ending, because the peer's last bytes may follow it.
+        // Takes no record after the ending, because the peer's last bytes, which are no record, may follow.
         while self.taken.is_none() || !self.lockstep.is_idle() {
             match self.lockstep.try_take()? {
                 Some(record) => self.take_ending(record)?,
@@ -396,7 +397,7 @@ impl Session for Perftest {
     }
 
     fn give_up(&mut self, error: anyhow::Error) -> anyhow::Error {
-        // perftest has no message for it: it sees that the connection is closed.
+        // perftest has no message for an error: the peer sees that the connection is closed.
         with_options(&error)
     }
 }
@@ -484,7 +485,6 @@ mod tests {
         Row::Bw(BwRow { bytes, iterations, peak_per_sec: 2e6, average_per_sec: 1e6 })
     }
 
-    /// Returns when the peer is done.
     fn wait_done(session: &mut Perftest) -> Done {
         loop {
             if let Some(done) = session.try_done().unwrap() {

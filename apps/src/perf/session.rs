@@ -27,7 +27,7 @@ pub(super) struct PeerEnds {
 /// The end of the peer's part of a run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Done {
-    /// Messages sent, per queue pair; `None`: those that have arrived.
+    /// Number of messages that the peer sent, per queue pair; `None`: as many as have arrived.
     pub(super) sent: Option<Vec<u64>>,
     /// Figures of the peer, if it sends any.
     pub(super) row: Option<Row>,
@@ -44,12 +44,10 @@ pub(super) enum LatRole {
     Follow,
 }
 
-/// An exchange with the peer.
 pub(super) trait Session {
     /// Time limit for a peer that sends nothing.
     fn timeout(&self) -> Duration;
 
-    /// Part of this end in a latency test.
     fn lat_role(&self) -> LatRole;
 
     /// Sends the queue pairs of this end, and returns the peer's; `check` refuses GIDs.
@@ -65,13 +63,12 @@ pub(super) trait Session {
     /// Waits until both ends are ready for the next run.
     fn begin_run(&mut self) -> anyhow::Result<()>;
 
-    /// Sends the figures of this end, which has sent these numbers of messages.
+    /// Sends the peer the figures of this end, and its number of messages per queue pair.
     fn end_own(&mut self, sent: &[u64], row: Row) -> anyhow::Result<()>;
 
     /// Returns the end of the peer's part of the run, if it is reached. Cheap, and does not block.
     fn try_done(&mut self) -> anyhow::Result<Option<Done>>;
 
-    /// Called after a run.
     fn end_run(&mut self) -> anyhow::Result<()>;
 
     /// Waits until the peer needs this end's queue pairs no more.

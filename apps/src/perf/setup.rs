@@ -24,17 +24,17 @@ use crate::exchange::limits::{HELLO_BYTES_MAX, PEER_MEMORY_BYTES_MAX};
 use crate::exchange::perftest::{GREETING_BYTES, greeting, is_version};
 use crate::exchange::{self, DeviceReach, Framing, Lockstep, Refusal, Stall};
 
-/// Time limit of the link, once the peer has connected over TCP.
+/// Time limit for the link to come up, once the peer has connected over TCP.
 const LINK_PATIENCE: Duration = Duration::from_secs(10);
 /// Sends of a latency test that may be outstanding without a signalled one.
 const LAT_SEND_DEPTH: u32 = 256;
-/// Memory of a verified test, at most, per queue pair and direction, in bytes.
+/// Largest memory of a verified test, per queue pair and direction, in bytes.
 const VERIFY_AREA_BYTES: usize = 64 << 20;
-/// Bytes that small messages use in a cycle, as perftest's do.
+/// Bytes of memory in which small messages cycle, as in perftest.
 const CYCLE_BYTES: usize = 4096;
 /// Alignment of slots, to cache lines.
 const SLOT_ALIGN_BYTES: usize = 64;
-/// Longest sleep for completions, because the peer may be done without one.
+/// Longest sleep for a completion, because the peer may end a run without causing one.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 /// Positions of messages in an area of memory: message `n` in slot `n % slots`.
@@ -42,13 +42,12 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 pub(super) struct Layout {
     stride_bytes: usize,
     pub(super) slots: u64,
-    /// Bytes of an area.
     area_bytes: usize,
 }
 
 impl Layout {
-    /// The layout for messages of at most `size_max` bytes. A verified test has a slot for each message
-    /// outstanding.
+    /// Returns the layout for messages of at most `size_max` bytes. A verified test has a slot for each outstanding
+    /// message, as far as [`VERIFY_AREA_BYTES`] suffice.
     pub(super) fn new(size_max: u32, depth: u32, verify: bool) -> Layout {
         let stride_bytes = (size_max as usize).max(1).next_multiple_of(SLOT_ALIGN_BYTES);
         let slots = if verify {
@@ -64,12 +63,11 @@ impl Layout {
         Layout { area_bytes: self.area_bytes.max(bytes as usize), ..self }
     }
 
-    /// Returns the bytes of both areas of so many queue pairs.
+    /// Returns the bytes of both areas of `qps` queue pairs.
     fn memory_bytes(&self, qps: u32) -> u64 {
         self.area_bytes as u64 * 2 * u64::from(qps)
     }
 
-    /// Returns the offset of message `n`'s slot.
     pub(super) fn offset(&self, n: u64) -> usize {
         (n % self.slots) as usize * self.stride_bytes
     }
@@ -85,7 +83,7 @@ pub(super) struct PerfQp {
     peer_rkey: RKey,
 }
 
-/// An area of a lane's memory.
+/// Area of the memory of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Area {
     /// Destination of messages received.
@@ -99,17 +97,14 @@ impl PerfQp {
         offset + if area == Area::Tx { self.area_bytes } else { 0 }
     }
 
-    /// Returns a scatter/gather entry within an area.
     pub(super) fn sge(&self, area: Area, offset: usize, len_bytes: u32) -> verbs::Sge {
         self.mr.sge(self.place(area, offset), len_bytes)
     }
 
-    /// Copies from an area.
     pub(super) fn read(&self, area: Area, offset: usize, out: &mut [u8]) -> anyhow::Result<()> {
         Ok(self.mr.read(self.place(area, offset), out)?)
     }
 
-    /// Copies to an area.
     pub(super) fn write(&self, area: Area, offset: usize, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(self.mr.write(self.place(area, offset), bytes)?)
     }
@@ -120,7 +115,7 @@ impl PerfQp {
         (base.wrapping_add(offset as u64), self.peer_rkey)
     }
 
-    /// Posts a receive into the slot of message `n`.
+    /// Posts a receive at `offset` of the area for messages received.
     pub(super) fn post_recv(&self, offset: usize, len_bytes: u32, lane: usize) -> anyhow::Result<()> {
         let sges = [self.sge(Area::Rx, offset, len_bytes)];
         Ok(self.qp.post_recv(&RecvRequest { wr_id: recv_id(lane, offset), sges: &sges })?)
@@ -133,17 +128,17 @@ fn recv_id(lane: usize, offset: usize) -> u64 {
     (lane as u64) << OFFSET_BITS | offset as u64
 }
 
-/// Splits the ID of a work request into lane and number: an offset or a count.
+/// Splits the ID of a work request into the index of the queue pair, and the offset of a receive or the count of a
+/// send.
 pub(super) fn split_id(wr_id: u64) -> (usize, u64) {
     ((wr_id >> OFFSET_BITS) as usize, wr_id & ((1 << OFFSET_BITS) - 1))
 }
 
-/// Returns the ID of the send of message `count` of its lane.
+/// Returns the ID of the send of message `count` of queue pair `lane`.
 pub(super) fn send_id(lane: usize, count: u64) -> u64 {
     (lane as u64) << OFFSET_BITS | count
 }
 
-/// Fails if the completion is in error.
 pub(super) fn check(cqe: &Cqe) -> anyhow::Result<()> {
     if cqe.status == WcStatus::Success {
         return Ok(());
@@ -152,7 +147,7 @@ pub(super) fn check(cqe: &Cqe) -> anyhow::Result<()> {
     bail!("queue pair {lane}, work request {number} failed: {}", cqe.status.text())
 }
 
-/// Both ends, connected.
+/// A test whose queue pairs are connected.
 pub(super) struct Bench {
     // Dropped in this order: queue pairs before the objects that they use.
     pub(super) lanes: Vec<PerfQp>,
@@ -170,12 +165,11 @@ pub(super) struct Bench {
     pub(super) is_client: bool,
     pub(super) gid_index: u8,
     ends: [Vec<(Endpoint, End)>; 2],
-    /// Results of each probability of loss, if they took turns.
+    /// Results per probability of loss, if the test alternates between several.
     pub(super) turns: Vec<TurnRow>,
 }
 
 impl Bench {
-    /// Opens the port, connects to the peer, agrees with it and connects the queue pairs.
     pub(super) fn open(
         test: Test,
         device: &DeviceArgs,
@@ -211,7 +205,7 @@ impl Bench {
         };
         let (session, agreed) = meeting.hold(peer)?;
         if agreed.params.verify {
-            // Because a message must stay in its slot until it has been compared.
+            // A message must stay in its slot until it has been compared, so at most `slots` messages are outstanding.
             let slots = agreed.layout.slots as u32;
             (local.tx_depth, local.rx_depth) = (local.tx_depth.min(slots), local.rx_depth.min(slots));
         }
@@ -305,12 +299,10 @@ impl Bench {
         Ok(done)
     }
 
-    /// Whether this end sends requests.
     pub(super) fn initiates(&self) -> bool {
         self.is_client || self.params.bidirectional
     }
 
-    /// Whether the peer sends requests.
     pub(super) fn peer_initiates(&self) -> bool {
         !self.is_client || self.params.bidirectional
     }
@@ -329,7 +321,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prints the addresses of both ends, as perftest does.
+    /// Returns lines with the addresses of both ends, in the format of perftest.
     pub(super) fn addresses(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (side, ends) in ["local", "remote"].into_iter().zip(&self.ends) {
@@ -408,7 +400,7 @@ fn announce(json: bool) {
     }
 }
 
-/// State to judge the hello of a peer.
+/// State by which the first message of a peer is judged.
 struct Meeting<R> {
     own: Hello,
     gids: Vec<(u8, Gid)>,
@@ -419,7 +411,7 @@ struct Meeting<R> {
     reach: R,
 }
 
-/// Parameters of both ends.
+/// Parameters on which both ends agreed.
 struct Agreed {
     params: Params,
     layout: Layout,
@@ -430,7 +422,7 @@ struct Agreed {
 
 /// First message of a client, accepted.
 enum First {
-    /// The hello of `roce perf`, and the GID of the peer to which both hellos lead.
+    /// Hello of `roce perf`, and the GID of the peer, which both ends derive from the two hellos.
     Hello(Agreed, Gid),
     /// The greeting of perftest, and its first line.
     Perftest(Agreed, Vec<u8>),
@@ -481,7 +473,6 @@ impl<R: Reach> Meeting<R> {
         (Box::new(Own { control, is_client: self.is_client, peer_gid }), agreed)
     }
 
-    /// Judges the first message of a client.
     fn judge(&self, bytes: &[u8], tcp_peer: IpAddr) -> Result<First, Refusal> {
         if is_version(bytes) {
             self.check_perftest()?;
@@ -503,14 +494,13 @@ impl<R: Reach> Meeting<R> {
         bail!("{letter}: needs `roce perf` at both ends, and the peer is perftest; leave it out")
     }
 
-    /// Greeting of this end to perftest.
     fn greeting(&self) -> [u8; GREETING_BYTES] {
         let Offer { choices, active_mtu_bytes, .. } = &self.own.offer;
         let mtu = PathMtu::from_bytes(choices.mtu_bytes.unwrap_or(*active_mtu_bytes));
         greeting(mtu.unwrap_or(PathMtu::Mtu256))
     }
 
-    /// Agrees with perftest at `tcp_peer`, which has sent this greeting.
+    /// Returns the parameters agreed with perftest at `tcp_peer`, which sent `greeting`.
     fn follow(&self, greeting: &Greeting, tcp_peer: IpAddr) -> anyhow::Result<Agreed> {
         let own = &self.own;
         let offer = greeting.offer(own.offer.test, &own.offer.choices);
@@ -586,7 +576,7 @@ fn check_memory(params: &Params, bytes: u64, wanted_bytes: u64) -> anyhow::Resul
     )
 }
 
-/// Kinds of GID, in order of preference.
+/// Returns the rank of the kind of a GID: IPv4 (0, preferred), IPv6, link-local IPv6.
 fn rank(gid: Gid) -> u8 {
     match (gid.is_ipv4(), gid.is_link_local()) {
         (true, _) => 0,
@@ -599,14 +589,13 @@ fn list(gids: &[(u8, Gid)]) -> String {
     gids.iter().map(|(index, gid)| format!("{index}: {gid}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the GID of an index that the user chose.
 fn find_gid(gids: &[(u8, Gid)], wanted: u8) -> anyhow::Result<Gid> {
     let found = gids.iter().find(|(index, _)| *index == wanted).map(|(_, gid)| *gid);
     found.ok_or_else(|| anyhow!("-x {wanted}: there is no such GID; there are {}", list(gids)))
 }
 
-/// Returns the index of this end's GID: the user's choice, or one of the kind that the peer's user chose, or
-/// of the first kind that both ends have.
+/// Returns the index of this end's GID: `choice`, if its user has chosen one; otherwise the first GID of the kind that
+/// the peer's user chose, or of the preferred kind among those that both ends have.
 fn choose_gid(
     own: &[(u8, Gid)],
     choice: Option<u8>,
@@ -679,8 +668,7 @@ mod tests {
         Hello::new(Offer { test, choices, active_mtu_bytes: 4096 }, (128, 512), &gids(list), None)
     }
 
-    /// Returns the judgement of a server that was started with `own` on a client that was started with
-    /// `other`.
+    /// Returns how a server started with `own` judges a client started with `other`, whose GIDs are `list`.
     fn settle(own: Choices, other: Choices, list: &[(u8, &str)]) -> anyhow::Result<(Agreed, Gid)> {
         let ports = [(0, "fe80::1"), (1, "10.0.0.1")];
         let meeting = Meeting {
