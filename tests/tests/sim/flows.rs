@@ -15,7 +15,7 @@ use tests::pair::conn;
 
 const MESSAGE_BYTES: u32 = 65_536;
 const GBIT_PER_SEC: f64 = 40.0;
-/// Packets of 100,000 that each link loses.
+/// Number of packets of each 100,000 that each link loses.
 const LOSS: usize = 1_000;
 const FRAMES: u64 = 1_000_000;
 
@@ -30,7 +30,7 @@ struct Case {
     window_pkts: u32,
     /// WRITEs in progress of each flow.
     depth: u64,
-    /// Time measured, after as long a time of warm-up, in nanoseconds.
+    /// Duration of the measurement, and of the warm-up before it, in nanoseconds.
     nanos: u64,
 }
 
@@ -38,7 +38,7 @@ struct Flow {
     ends: [QpEnds; 2],
     posted: u64,
     completed: u64,
-    /// Completed before the time measured.
+    /// Number of WRITEs completed before the measurement.
     warm: u64,
 }
 
@@ -102,7 +102,7 @@ impl Flows {
         self.world.network.borrow_mut().set_tape(&Tape(entries));
     }
 
-    /// Takes completions, and posts WRITEs up to `depth` of each flow.
+    /// Processes completions, and posts WRITEs until each flow has `depth` outstanding.
     fn post(&mut self, depth: u64) {
         for flow in &mut self.flows {
             while let Some(done) = flow.ends[0].send_cq.pop() {
@@ -143,7 +143,6 @@ fn run(case: Case, loss: usize) -> Vec<f64> {
     all.flows.iter().map(gbit).collect()
 }
 
-/// Jain's fairness index: 1 if all flows are equally fast, 1/n if one of n has all.
 fn jain(rates: &[f64]) -> f64 {
     let (sum, squares) =
         rates.iter().fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
@@ -152,14 +151,14 @@ fn jain(rates: &[f64]) -> f64 {
 
 const MS: u64 = 1_000_000;
 
-/// A case with work requests for a window of packets, and a reorder buffer of the default size.
+/// Returns a case whose outstanding WRITEs fill the window, with a reorder buffer of the default size.
 fn case(flows: usize, path_mtu: PathMtu, delay_nanos: u64, window_pkts: u32, nanos: u64) -> Case {
     let depth = u64::from(window_pkts * path_mtu.bytes() / MESSAGE_BYTES).max(16);
     Case { flows, path_mtu, delay_nanos, reorder_bytes: REORDER_BYTES, window_pkts, depth, nanos }
 }
 
-/// Prints the goodput of each case with losses. Fails if less is kept of that without loss than `kept_min`, or if a
-/// flow has less than a tenth of the fair share.
+/// Prints the goodput of each case with losses. Fails if a case keeps less than `kept_min` of its goodput without loss,
+/// has a Jain index below `jain_min`, or has a flow with less than a tenth of the fair share.
 fn check(cases: &[Case], kept_min: f64, jain_min: f64) {
     let mut wrong = Vec::new();
     for case in cases {
@@ -201,8 +200,8 @@ fn many_flows_keep_their_goodput() {
     check(&cases, 0.95, 0.95);
 }
 
-/// Each flow gets less room than its window: the responder drops out-of-order packets, and the requester reduces the
-/// PSNs that it sends above una.
+/// Each flow gets less room than its window: the responder drops out-of-order packets, and the requester reduces its
+/// loss window.
 #[test]
 fn a_flow_without_room_is_slowed_and_not_starved() {
     let small = |case: Case| Case { reorder_bytes: case.reorder_bytes / 8, ..case };

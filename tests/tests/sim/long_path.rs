@@ -1,5 +1,5 @@
-//! Paths of 1 us to 100 ms without loss: a scheme that has not yet measured the round trip retransmits a few packets
-//! until it has, and none from then on.
+//! Paths of 1 us to 100 ms without loss: a requester retransmits a few packets spuriously before its first round-trip
+//! sample, and none after that sample.
 
 use netsim::LinkConfig;
 use roce::congestion::CongestionScheme;
@@ -15,10 +15,10 @@ const MESSAGES: u32 = 30;
 const LEN_BYTES: [u32; 2] = [64, 16 * 1024];
 const DEPTHS: [u32; 3] = [1, 4, 30];
 const DELAYS_NANOS: [u64; 5] = [1_000, 100_000, 500_000, 10_000_000, LONGEST_NANOS];
-/// With one depth and length alone, because a run takes half a second of real time.
+/// The longest propagation. Tested with one depth and one length, because a run takes half a second of real time.
 const LONGEST_NANOS: u64 = 100_000_000;
-/// Probes after which only a round-trip sample ends the backoff, and then after waits of 100 us, doubled each time, until
-/// the wait exceeds the longest round trip.
+/// Largest number of probes: 8 until only a round-trip sample ends the backoff, and 12 after waits of 100 us, doubled
+/// each time, until the wait exceeds the longest round trip.
 const PROBES_MAX: u64 = 8 + 12;
 
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
@@ -30,7 +30,8 @@ const SCHEMES: [(RecoveryScheme, RecoveryScheme); 4] = [
     (SELECTIVE, SELECTIVE),
 ];
 
-/// Packets that the requester and the responder sent, and the time that all messages took.
+/// Returns the number of packets that the requester and the responder sent, and the time until all messages completed,
+/// in nanoseconds.
 fn run(
     op: Op,
     len_bytes: u32,
@@ -88,8 +89,8 @@ fn nothing_lost_is_nothing_retransmitted() {
                         let [requests, responses, nanos] = run(op, len_bytes, depth, delay_nanos, schemes);
                         let data = if op == Op::Read { responses } else { requests };
                         let again = data.saturating_sub(packets);
-                        // A probe of a READ that the responder may not have received requests all responses under
-                        // selective repeat.
+                        // Under selective repeat, a probe of a READ that the responder may not have received requests
+                        // all responses.
                         let is_whole = op == Op::Read && schemes.0 == SELECTIVE;
                         let probe_pkts = if is_whole { packets / u64::from(MESSAGES) } else { 1 };
                         if again > PROBES_MAX * probe_pkts {
