@@ -30,7 +30,6 @@ const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 const SAMPLE_NANOS: u64 = 1_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 
-/// The completion queues and memory region of a host.
 struct Desk {
     send_cq: CqId,
     recv_cq: CqId,
@@ -52,7 +51,6 @@ struct Flow {
     completed_bytes: u64,
 }
 
-/// Samples of the measurement.
 #[derive(Default)]
 struct Samples {
     queue_bytes: Vec<f64>,
@@ -60,7 +58,6 @@ struct Samples {
     window_pkts: Vec<f64>,
 }
 
-/// The state of a run.
 struct Run<'a> {
     setup: &'a Setup,
     op: Op,
@@ -74,7 +71,6 @@ struct Run<'a> {
     samples: Samples,
 }
 
-/// Runs the long flows of a point.
 pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     let setup = &point.setup;
     let Workload::LongFlows { op, flows, message_bytes, depth, max_rd_atomic, warm_up_ms, measured_ms } =
@@ -148,7 +144,6 @@ impl Run<'_> {
         });
     }
 
-    /// Posts one message of flow `number`.
     fn post(&mut self, number: usize) {
         let flow = &mut self.flows[number];
         let [requester, responder] = flow.ends;
@@ -266,7 +261,8 @@ impl Run<'_> {
     }
 }
 
-/// Largest goodput of the bottleneck in Gbit/s: its payload share, without the packets lost on it.
+/// Returns the largest goodput of the bottleneck in Gbit/s: the share of payload in the bytes sent, times the share of
+/// packets not lost.
 fn capacity_gbits(setup: &Setup) -> f64 {
     let link = setup.link.config();
     let payload_bytes = setup.transport.path_mtu.bytes() as usize;
