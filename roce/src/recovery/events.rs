@@ -118,10 +118,9 @@ pub(crate) trait Requests {
     /// Returns the PSNs of the message, or of the READ request, that `psn` belongs to.
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
 
-    /// Returns the lowest PSN of `una..end` that belongs to a READ: the READ response with this PSN is missing.
     fn has_reads(&self) -> bool;
 
-    /// Returns the first PSN of `una..end` that belongs to a READ, whose response with this PSN is then missing.
+    /// Returns the lowest PSN of `una..end` that belongs to a READ: the READ response with this PSN is missing.
     fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn>;
 }
 

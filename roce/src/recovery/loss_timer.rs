@@ -56,12 +56,12 @@ pub(crate) struct LossTimer {
     /// Time of the last READ response since the timer was armed. If set, the expired timer is rearmed from this time.
     last_rx_at: Option<Instant>,
     last_ack_req_at: Instant,
-    /// Under improved go-back-N.
+    /// `Probe::None` except under improved go-back-N.
     probe: Probe,
 }
 
 impl LossTimer {
-    /// `None` except under improved go-back-N.
+    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
     pub(crate) fn new(scheme: RecoveryScheme, timeout: u8) -> Self {
         LossTimer {
             timer: RetransmitTimer::new(timeout),

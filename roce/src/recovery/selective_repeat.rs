@@ -94,7 +94,6 @@ impl SelectiveRepeat {
         if self.log.is_response_missing(psn) { ResponseState::Missing } else { ResponseState::Received }
     }
 
-    /// Processes a response: marks packets acknowledged and lost.
     #[inline]
     pub(crate) fn on_event(
         &mut self,
@@ -122,6 +121,7 @@ impl SelectiveRepeat {
         match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } => {
                 result.is_executed = self.on_executed(next, requests, time);
+                // The responder sends READ responses before the ACK of a later request.
                 self.log.on_responses_sent(next.minus(1), time);
             }
             AckEvent::Sack { next, header, bitmap } => {

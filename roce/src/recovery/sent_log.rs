@@ -257,7 +257,7 @@ impl SentLog {
         }
     }
 
-    /// Skips `count` transmission numbers: the next number exceeds those before by `count` more.
+    /// Skips `count` transmission numbers.
     pub(crate) fn skip_numbers(&mut self, count: u32) {
         self.take_numbers(count);
     }

@@ -314,7 +314,7 @@ const LATER: u64 = RTT_MIN_NANOS;
 
 type Row = (&'static str, u32, &'static [Step], &'static [u32]);
 
-/// What happens, reordering threshold, steps, PSNs lost at the end.
+/// Columns: name; reordering threshold; steps; PSNs lost at the end.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     ("nothing was acknowledged out of order", 0, &[Send(9, false), Executed(4)], &[]),
