@@ -7,11 +7,10 @@ use super::perftest;
 pub(crate) enum Framing {
     /// A line, of at most this many bytes with its end.
     Line(usize),
+    /// Exactly this many bytes.
+    Record(usize),
     /// If the first byte is a digit: greeting and first line of perftest, to whose records this end replies with the
     /// records of `own`. Otherwise a line of at most `line_bytes` bytes with its end.
-    Record(usize),
-    /// Greeting and first line of perftest, to whose records this end answers by its `own` greeting; or else a line of
-    /// at most this many bytes, as the first byte tells.
     PerftestOrLine {
         /// Greeting of this end.
         own: [u8; perftest::GREETING_BYTES],
