@@ -46,7 +46,6 @@ pub(crate) enum AckEvent<'p> {
 pub(crate) enum ResponseState {
     /// The READ response is missing: its payload is to be placed.
     Missing,
-    /// The READ response was received before.
     Received,
     /// The READ response is dropped: its PSN is too far above una, whose READ response is missing.
     BeyondWindow,
@@ -98,7 +97,6 @@ pub(crate) struct RecoveryResult {
     pub is_read_response: bool,
     /// Under selective repeat, no packet above una was acknowledged before the response.
     pub had_no_gap: bool,
-    /// A retransmission was spurious.
     pub is_spurious: bool,
     /// Under go-back-N, the transmission that the response answers; `None` if the response shows a loss.
     pub answers: Option<Answers>,
@@ -127,9 +125,7 @@ pub(crate) trait Requests {
 /// PSN of a received request compared with the expected PSN (IBA 9.7.4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The PSN of the request is the expected one.
     InOrder,
-    /// The PSN of the request is below the expected one.
     Duplicate,
     /// The PSN of the request is above the expected one.
     OutOfOrder {
@@ -151,7 +147,6 @@ pub(crate) struct PsnSpan {
 }
 
 impl PsnSpan {
-    /// Returns the PSN after the last PSN.
     pub(crate) const fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }

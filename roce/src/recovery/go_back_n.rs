@@ -26,7 +26,6 @@ pub(crate) enum Acknowledgement {
     Cumulative {
         /// The new una.
         next: Psn,
-        /// Transmission that the response answers.
         answers: Answers,
     },
     /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: a NAK (PSN sequence error), or
@@ -44,7 +43,6 @@ pub(crate) enum Acknowledgement {
     },
 }
 
-/// Change of a requester's state by one [`Acknowledgement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AckResult {
     newly_acked_pkts: u32,
@@ -52,7 +50,6 @@ struct AckResult {
     lost: bool,
 }
 
-/// State of a requester under go-back-N.
 #[derive(Clone, Debug)]
 pub(crate) struct GoBackN {
     is_improved: bool,
@@ -91,7 +88,6 @@ impl GoBackN {
         self.next
     }
 
-    /// Returns whether [`GoBackN::next_psn`] was sent before, so that sending it is a retransmission.
     #[inline]
     pub(crate) fn is_retransmission(&self) -> bool {
         self.next != self.max_sent
@@ -124,8 +120,6 @@ impl GoBackN {
         self.retransmitted_end.index_in(self.una, self.sent() + 1).unwrap_or(0)
     }
 
-    /// Records that the packet of [`GoBackN::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
-    /// for a READ request is the number of responses.
     #[inline]
     pub(crate) fn on_sent(&mut self, span: u32) {
         let left_pkts = self.sent() - self.unacked();
@@ -319,7 +313,6 @@ impl GoBackN {
         AckResult { newly_acked_pkts, lost }
     }
 
-    /// Updates `received` and `has_gone_back`, after `una` advanced by `newly_acked_pkts`.
     #[cold]
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
@@ -376,7 +369,6 @@ impl ExpectedPsn {
         }
     }
 
-    /// Advances the expected PSN over an accepted packet, which takes `span` PSNs.
     #[inline]
     pub(crate) fn accept(&mut self, span: u32) {
         self.expected = self.expected.plus(span);

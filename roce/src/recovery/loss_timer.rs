@@ -74,7 +74,6 @@ impl LossTimer {
         }
     }
 
-    /// Changes the local ACK timeout; a deadline that is already set does not change.
     pub(crate) fn set_timeout(&mut self, timeout: u8) {
         self.timer.set_timeout(timeout);
     }
@@ -84,7 +83,6 @@ impl LossTimer {
         self.timer.deadline()
     }
 
-    /// Stops the timer, because the work request failed.
     pub(crate) fn stop(&mut self) {
         self.timer.stop();
     }

@@ -149,12 +149,9 @@ impl RecoveryScheme {
     }
 }
 
-/// State of loss recovery at a requester, by scheme.
 #[derive(Clone, Debug)]
 pub(crate) enum Recovery {
-    /// State under go-back-N and improved go-back-N.
     GoBackN(GoBackN),
-    /// State under selective repeat.
     SelectiveRepeat(Box<SelectiveRepeat>),
 }
 
@@ -172,7 +169,6 @@ macro_rules! either {
 }
 
 impl Recovery {
-    /// Creates the state of a requester that has sent no packet; `first` is the PSN of its first packet.
     pub(crate) fn new(scheme: RecoveryScheme, first: Psn) -> Self {
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
@@ -210,7 +206,6 @@ impl Recovery {
         matches!(self, Recovery::SelectiveRepeat(_))
     }
 
-    /// Returns una, the oldest unacknowledged PSN (RFC 9293: SND.UNA).
     #[inline]
     pub(crate) fn una(&self) -> Psn {
         either!(self, scheme => scheme.una())

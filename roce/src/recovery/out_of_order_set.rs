@@ -3,14 +3,12 @@
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
-/// PSNs of the out-of-order packets that a responder has buffered or placed.
 #[derive(Clone, Debug)]
 pub(crate) struct OutOfOrderSet {
     buffered: PsnSet,
 }
 
 impl OutOfOrderSet {
-    /// Creates an empty set for a window of `window_pkts`, a power of two of at least 64.
     pub(crate) fn new(window_pkts: u32) -> Self {
         OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
     }

@@ -70,7 +70,6 @@ impl PsnSet {
         true
     }
 
-    /// Removes `psn`; false if it was not in the set.
     #[inline]
     pub(crate) fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
@@ -163,7 +162,6 @@ impl PsnSet {
             | (self.words.at(next) & high).rotate_right(first.value() % WORD_BITS)
     }
 
-    /// Returns a bitmap of the 32 PSNs from `first` on: bit `i` is set if `first + i` is in the set.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "of 64 PSNs, the low 32")]
     pub(crate) fn bits32(&self, first: Psn) -> u32 {
@@ -182,7 +180,6 @@ impl PsnSet {
         }
     }
 
-    /// Removes `first + i` for each set bit `i` of `bits`.
     #[inline]
     pub(crate) fn remove_bits(&mut self, first: Psn, bits: u64) {
         let bits = bits.rotate_left(first.value() % WORD_BITS);

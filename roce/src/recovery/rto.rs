@@ -30,7 +30,6 @@ impl RetransmitTimer {
         self.deadline
     }
 
-    /// If the timer is disarmed, arms it with the local ACK timeout.
     #[inline]
     pub(crate) fn start(&mut self, now: Instant) {
         if self.deadline.is_none() {
@@ -46,12 +45,10 @@ impl RetransmitTimer {
         self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
-    /// Returns whether the local ACK timeout has passed since `since`; false if the timeout is disabled.
     pub(crate) fn has_passed(&self, since: Instant, now: Instant) -> bool {
         self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
     }
 
-    /// Rearms the timer with the local ACK timeout; disarms the timer if the timeout is disabled.
     #[inline]
     pub(crate) fn restart(&mut self, now: Instant) {
         self.deadline = self.rto_nanos.map(|rto_nanos| now.plus_nanos(rto_nanos));
@@ -62,7 +59,6 @@ impl RetransmitTimer {
         self.deadline = None;
     }
 
-    /// If the deadline has passed, disarms the timer and returns true.
     pub(crate) fn take_expired(&mut self, now: Instant) -> bool {
         let expired = self.deadline.is_some_and(|deadline| deadline <= now);
         if expired {
@@ -72,7 +68,6 @@ impl RetransmitTimer {
     }
 }
 
-/// The packet whose round trip is being measured, and the time at which it was sent.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     psn: Psn,
@@ -131,7 +126,6 @@ impl AdaptiveRto {
         }
     }
 
-    /// Returns the PSN whose round trip is being measured, if any.
     #[inline]
     pub(crate) fn timed(&self) -> Option<Psn> {
         self.timed.map(|timed| timed.psn)
@@ -146,7 +140,6 @@ impl AdaptiveRto {
         Some(rtt)
     }
 
-    /// Records a round trip in nanoseconds, and updates srtt and rttvar (RFC 6298, section 2).
     pub(crate) fn on_sample(&mut self, rtt: u64) {
         if self.srtt_nanos == 0 {
             (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
@@ -191,7 +184,6 @@ impl AdaptiveRto {
         first << self.backoff.min(BACKOFF_MAX)
     }
 
-    /// Records an expiry of [`AdaptiveRto::wait_nanos`] with `in_flight_pkts` packets in flight. Returns its kind.
     pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
         let rto_nanos = match self.srtt_nanos {

@@ -26,11 +26,9 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
-/// Requester half of selective repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct SelectiveRepeat {
     log: SentLog,
-    /// Reordering threshold, in packets.
     reordering_threshold_pkts: u32,
     /// The reordering threshold is not raised while una is below this PSN.
     raised_at: Psn,
@@ -50,7 +48,6 @@ impl SelectiveRepeat {
         Self::from_log(SentLog::new(first, window_pkts))
     }
 
-    /// Creates the state with the packets of `log` sent.
     pub(crate) fn from_log(log: SentLog) -> Self {
         let first = log.una();
         SelectiveRepeat {

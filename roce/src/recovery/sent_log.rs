@@ -94,7 +94,6 @@ fn low_nanos(at: Instant) -> u32 {
 }
 
 impl SentLog {
-    /// Creates an empty log; `first` is the first PSN of the connection, `window_pkts` a power of two from 64 to 4096.
     pub(crate) fn new(first: Psn, window_pkts: u32) -> Self {
         let set = PsnSet::new(window_pkts);
         SentLog {
@@ -126,13 +125,11 @@ impl SentLog {
         self.executed
     }
 
-    /// Returns the PSNs sent from una on, in any state; at most the window.
     #[inline]
     pub(crate) fn sent(&self) -> u32 {
         self.max_sent.distance_from(self.una)
     }
 
-    /// Returns the PSNs in flight: sent, and neither acknowledged nor marked lost.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.sent() - self.acked.len() - self.lost.len()
@@ -149,7 +146,6 @@ impl SentLog {
         self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.max_sent)
     }
 
-    /// Returns whether a packet is marked lost: the packet sent next is a retransmission.
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
@@ -171,7 +167,6 @@ impl SentLog {
         self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// Returns whether `psn` was sent and is not acknowledged.
     #[inline]
     pub(crate) fn is_unacked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
@@ -373,7 +368,6 @@ impl SentLog {
             && !self.shares_number(self.una)
     }
 
-    /// Returns whether `psn` is below the end of a READ whose responses share a number.
     #[inline]
     fn shares_number(&self, psn: Psn) -> bool {
         self.shared_end.offset_from(psn).is_some_and(|offset| offset > 0)

@@ -17,7 +17,6 @@ enum Step {
     Retransmit(u32),
     /// The peer executed all requests below.
     Executed(u32),
-    /// A READ response was received.
     Response(u32),
     /// A SACK acknowledges the PSNs.
     Sacked(Cow<'static, [u32]>),
