@@ -129,7 +129,6 @@ pub struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// Creates the state of a queue pair that has received no CNP, over a link of `link_bits_per_sec`.
     pub(crate) fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
         let configured = bits_per_sec(parameters.rpg_max_rate);
         let max_rate = if configured == 0 { link_bits_per_sec } else { configured };

@@ -16,7 +16,6 @@ pub(crate) struct LossWindow {
     acked_pkts: u32,
 }
 
-/// The smallest loss window, in packets.
 const LOSS_WINDOW_PKTS_MIN: u32 = 16;
 
 /// The largest limited loss window, in packets. A window that grows beyond this number becomes unlimited.

@@ -54,7 +54,6 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// Creates the state of a new connection over a link of `link_bits_per_sec`.
     pub(crate) fn new(scheme: &CongestionScheme, link_bits_per_sec: u64) -> Self {
         match scheme {
             CongestionScheme::None | CongestionScheme::Window { .. } => {

@@ -54,7 +54,6 @@ impl NotificationConfig {
     }
 }
 
-/// Notification point of a device: decides for which CE marks a CNP is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct NotificationPoint {
     config: NotificationConfig,
@@ -63,7 +62,6 @@ pub(crate) struct NotificationPoint {
 }
 
 impl NotificationPoint {
-    /// Creates the notification point of a device with at most `slots` queue pairs.
     pub(crate) fn new(config: NotificationConfig, slots: usize) -> Self {
         let len = match config.pacing {
             CnpPacing::PerQp => slots,

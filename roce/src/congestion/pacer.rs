@@ -41,7 +41,6 @@ impl Pacer {
         Pacer { bits_per_sec, next_at: Instant::ZERO, remainder: 0 }
     }
 
-    /// Returns the rate in bits per second, as clamped.
     #[inline]
     pub(crate) fn bits_per_sec(&self) -> u64 {
         self.bits_per_sec

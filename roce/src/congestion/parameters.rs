@@ -12,7 +12,6 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 1 << 22;
 /// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
 pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
 
-/// Name and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Name of the parameter in text, equal to that of the field.
@@ -24,7 +23,6 @@ pub(crate) struct Limits {
 }
 
 pub(crate) trait Parameters: Copy + Default + 'static {
-    /// Name of the scheme in text.
     const SCHEME: &'static str;
     /// Name and range of each parameter, in the order in which they are written.
     const LIMITS: &'static [Limits];
@@ -35,7 +33,6 @@ pub(crate) trait Parameters: Copy + Default + 'static {
     /// Returns the value of parameter `index` of [`Parameters::LIMITS`]; `None` if `index` is out of range.
     fn value(&mut self, index: usize) -> Option<&mut u32>;
 
-    /// Returns whether every value is in its range.
     fn is_valid(mut self) -> bool {
         Self::LIMITS
             .iter()
@@ -91,7 +88,6 @@ pub(crate) trait Parameters: Copy + Default + 'static {
         Ok(())
     }
 
-    /// Returns the assignments of the parameters that differ from `base`, as text.
     fn differences(mut self, mut base: Self) -> Vec<String> {
         let differing = |(index, limits): (usize, &Limits)| {
             let value = *self.value(index)?;

@@ -74,7 +74,6 @@ pub struct Swift {
 }
 
 impl Swift {
-    /// Creates the state of a new connection, with the largest window.
     pub(crate) fn new(parameters: &SwiftParameters) -> Self {
         Swift {
             parameters: *parameters,
@@ -168,7 +167,6 @@ impl Swift {
         self.window = window.clamp(least.max(1), u64::from(self.parameters.window_pkts) * ONE);
     }
 
-    /// Returns the target of the round trip for the present window, in nanoseconds.
     fn target_nanos(&self) -> u64 {
         let parameters = &self.parameters;
         let most = inverse_root(u64::from(parameters.fs_min_window_milli) * ONE / MILLI);

@@ -57,7 +57,6 @@ pub struct Timely {
 }
 
 impl Timely {
-    /// Creates the state of a new connection, at the rate of its link.
     pub(crate) fn new(parameters: &TimelyParameters, link_bits_per_sec: u64) -> Self {
         let max_rate = link_bits_per_sec.max(u64::from(parameters.min_rate_mbps) * BITS_PER_MBIT);
         let pacer = Pacer::new(max_rate); // clamps to RATE_MAX_BITS_PER_SEC
@@ -76,18 +75,15 @@ impl Timely {
         self.parameters.window_pkts
     }
 
-    /// Returns the rate in bits per second, at most that of the link.
     pub(crate) fn rate_bits_per_sec(&self) -> u64 {
         self.pacer.bits_per_sec()
     }
 
-    /// Returns whether the rate is below that of the link.
     #[inline]
     fn is_paced(&self) -> bool {
         self.pacer.bits_per_sec() < self.max_rate
     }
 
-    /// Returns whether the pacer permits a packet now.
     #[inline]
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         !self.is_paced() || self.pacer.next_at() <= now
@@ -139,7 +135,6 @@ impl Timely {
         self.set_rate(now, self.pacer.bits_per_sec() + steps * step);
     }
 
-    /// Reduces the rate by `off_milli` thousandths, from 0 to 1000.
     fn decrease(&mut self, now: Instant, off_milli: i64) {
         let left = MILLI.saturating_sub(off_milli).unsigned_abs();
         self.set_rate(now, self.pacer.bits_per_sec() * left / MILLI.unsigned_abs());
