@@ -10,7 +10,6 @@ use crate::qp::rc::responder::OutOfOrder;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Processes an out-of-order packet, received as `frame`.
     #[cold]
     #[inline(never)]
     pub(super) fn on_out_of_order(&mut self, slot: usize, packet: &Packet<'_>, frame: &[u8], first: bool) {
@@ -100,7 +99,6 @@ impl<P: Port> Engine<P> {
         true
     }
 
-    /// Removes the packet `psn`, which was dropped for want of room, from the responder's out-of-order set.
     fn on_no_room(&mut self, slot: usize, psn: Psn) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         qp.counters.reorder_no_room += 1;
@@ -109,7 +107,6 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Removes the expired packet `psn` from the responder's out-of-order set.
     fn on_expired(&mut self, slot: usize, psn: Psn) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         qp.counters.reorder_expired += 1;

@@ -31,7 +31,6 @@ struct Window {
     /// First cell of each packet, at PSN modulo window; valid for the PSNs in `psns`.
     places: CircularArray<u32>,
     psns: PsnSet,
-    /// Number of cells that the packets take.
     cells: u32,
 }
 
@@ -41,7 +40,6 @@ pub(super) struct ReorderBuffer {
 }
 
 impl ReorderBuffer {
-    /// Creates a buffer of at most `bytes_max` bytes, which are allocated as they are needed.
     pub(super) fn new(bytes_max: usize) -> Self {
         ReorderBuffer { windows: Vec::new(), store: Store::new(bytes_max) }
     }
@@ -114,7 +112,6 @@ impl ReorderBuffer {
         true
     }
 
-    /// Returns the first cell of the packet `psn`, if buffered.
     fn find(&self, slot: usize, psn: Psn) -> Option<u32> {
         let window = self.window(slot).filter(|window| window.psns.contains(psn))?;
         let place = *window.places.at(psn.value());
@@ -122,7 +119,6 @@ impl ReorderBuffer {
         self.store.owner(place).filter(|owner| owner.psn == psn).map(|_| place)
     }
 
-    /// Copies the packet `psn`, if buffered, to `frame`. Returns whether it was buffered.
     pub(super) fn copy_to(&self, slot: usize, psn: Psn, frame: &mut Vec<u8>) -> bool {
         let place = self.find(slot, psn);
         place.inspect(|place| self.store.copy_to(*place, frame)).is_some()

@@ -79,7 +79,6 @@ pub(super) struct Store {
 
 #[expect(clippy::cast_possible_truncation, reason = "the number of cells is limited to 2^32 - 1 by `new`")]
 impl Store {
-    /// Creates a store of at most `bytes_max` bytes, without allocating them.
     pub(super) fn new(bytes_max: usize) -> Self {
         Store {
             segments: Vec::new(),
@@ -188,7 +187,6 @@ impl Store {
         Some(self.cell(at)?.frame?.owner)
     }
 
-    /// Copies the frame whose first cell is `at` to `frame`, whose former bytes are dropped.
     pub(super) fn copy_to(&self, at: u32, frame: &mut Vec<u8>) {
         frame.clear();
         let mut left = self.cell(at).and_then(|cell| cell.frame).map_or(0, |frame| frame.len_bytes);
