@@ -21,10 +21,8 @@ pub(crate) enum Framing {
 /// Reason why bytes are no first message. Ends a sentence that begins with "it".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FramingError {
-    /// No end of line within the limit.
     #[error("sent {0} bytes without the end of a line")]
     TooLong(usize),
-    /// More bytes than a first message, before the answer.
     #[error("sent more than its first message before the answer")]
     Trailing,
     /// The client is perftest, with records that this end cannot answer.

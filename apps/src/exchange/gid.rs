@@ -19,19 +19,15 @@ pub(crate) trait Reach {
     fn is_same_station(&self, a: Gid, b: Gid) -> bool;
 }
 
-/// Reason why a peer's GID is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GidRefusal {
-    /// The peer sent no GID.
     #[error(
         "the peer sent no GID, and RoCE cannot do without: start it with -g INDEX, or perftest with -x INDEX \
          (`show_gids` or `ibv_devinfo -v` lists them; on rxe 1 is the IPv4 address)"
     )]
     None,
-    /// Not a unicast address.
     #[error("the peer's GID {0} is not the address of one interface: a connection leads to one")]
     NotUnicast(Gid),
-    /// An address of this end.
     #[error("the peer's GID {0} is one of this end: give each port an address of its own")]
     Own(Gid),
     /// On a kernel interface: an address other than that of the TCP connection.
@@ -40,7 +36,6 @@ pub(crate) enum GidRefusal {
          connect by the address of the RDMA interface, or allow any with --any-gid"
     )]
     NotTcpPeer {
-        /// GID of the peer.
         gid: Gid,
         /// The peer's address of the TCP connection.
         tcp_peer: IpAddr,

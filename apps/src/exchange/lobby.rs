@@ -14,7 +14,6 @@ use super::limits::{ALLOCATION_TIMEOUT, CANDIDATES_MAX, HELLO_TIMEOUT, NOTE_INTE
 /// Pause while the system has no room for another connection.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Refusal of a hello.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) reason: anyhow::Error,
@@ -28,7 +27,6 @@ impl<E: Into<anyhow::Error>> From<E> for Refusal {
     }
 }
 
-/// Listens on `tcp_port` of all addresses.
 pub(crate) fn listen(tcp_port: u16) -> anyhow::Result<TcpListener> {
     // A socket on [::] accepts IPv4 too; a machine without IPv6 has 0.0.0.0 only.
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, tcp_port))
@@ -102,7 +100,6 @@ fn wait(listener: &TcpListener, candidates: &[Candidate]) -> anyhow::Result<()> 
     }
 }
 
-/// A connection that has not sent its hello yet.
 struct Candidate {
     stream: TcpStream,
     peer: SocketAddr,

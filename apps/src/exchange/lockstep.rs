@@ -13,7 +13,6 @@ use anyhow::{Context as _, anyhow, bail};
 use super::limits::QUEUED_MESSAGES_MAX;
 use super::stream;
 
-/// Bytes received at a time.
 const CHUNK_BYTES: usize = 4096;
 
 /// The connection. A thread of its own reads it, so that a measuring loop checks for records without a system call.
@@ -121,7 +120,6 @@ impl Lockstep {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Whether `len` bytes have arrived.
     fn poll_for(&mut self, len: usize) -> anyhow::Result<bool> {
         while !self.is_closed && self.received.len() < len {
             match self.chunks.try_recv() {

@@ -34,21 +34,16 @@ const OLDEST_VERSION: f64 = 5.70;
 /// Hexadecimal digits of the fields of a line.
 const WIDTHS: [usize; 23] = [4, 4, 6, 6, 8, 16, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 8];
 
-/// Reason why a record of the peer is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// Not a version, or one with other records.
     #[error("the peer's version `{0}` is none of perftest from {OLDEST_VERSION:.2} on: use a later perftest")]
     Version(String),
-    /// A buffer size beyond the limits.
     #[error(
         "the peer's cycle buffer has {0} bytes: leave out its --cycle_buffer, or give it 1 to {SIZE_BYTES_MAX}"
     )]
     CycleBuffer(i32),
-    /// Not a path MTU.
     #[error("the peer's path MTU `{0}` is not 1 to 5, for 256 to 4096 bytes")]
     Mtu(String),
-    /// Not a line.
     #[error("`{0}` is no line of perftest: is the peer of another version?")]
     Line(String),
     /// A line of [`SHORT_LINE_BYTES`].
@@ -57,13 +52,11 @@ pub(crate) enum RecordError {
          `ibv_devinfo -v` lists them; on rxe 1 is the IPv4 address)"
     )]
     NoGid,
-    /// A queue pair number that no connection has.
     #[error("a queue pair of the peer: {0}")]
     Endpoint(#[from] EndpointError),
     /// A shared receive queue is the destination.
     #[error("the peer's connection type is XRC or DC, and only RC is supported: leave out its -c")]
     Srq,
-    /// Counts above those of any test.
     #[error(
         "the peer's report counts {iterations} messages of {size_bytes} bytes, more than a test can have"
     )]
@@ -238,7 +231,6 @@ impl Report {
     }
 }
 
-/// Returns the text before the first NUL.
 fn c_string(record: &[u8]) -> String {
     let text = record.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()

@@ -61,7 +61,6 @@ pub(crate) fn guard(stream: &TcpStream, timeout: Duration) -> anyhow::Result<()>
     socket.set_tcp_user_timeout(Some(timeout)).context("cannot bound the time without a TCP acknowledgement")
 }
 
-/// Describes an error of the connection.
 pub(crate) fn explain(error: &std::io::Error, timeout: Duration) -> String {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!(

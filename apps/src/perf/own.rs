@@ -10,7 +10,6 @@ use super::message::{End, check_ends};
 use super::report::Row;
 use super::session::{Done, LatRole, PeerEnds, Session};
 
-/// A connection after the hellos.
 pub(super) struct Own {
     pub(super) control: Control,
     pub(super) is_client: bool,

@@ -36,7 +36,6 @@ const SAME_OPTIONS: &str = "perftest exchanges no options: give both ends the sa
                             -b, and leave out its -c, -R, -z, -O, --reversed, --data_validation and \
                             --dont_xchg_versions";
 
-/// The greeting of a peer.
 pub(super) struct Greeting {
     mtu: PathMtu,
     /// Bytes of memory in which the small messages of both ends cycle.
@@ -138,7 +137,6 @@ impl Ending {
     }
 }
 
-/// A connection after the greeting.
 pub(super) struct Perftest {
     lockstep: Lockstep,
     test: Test,
@@ -154,7 +152,6 @@ pub(super) struct Perftest {
     /// Lines of both ends.
     own: Vec<[u8; LINE_BYTES]>,
     peer: Vec<[u8; LINE_BYTES]>,
-    /// Figures of this end's last run.
     report: Report,
     /// Records of the ending that were received, once this end has begun the ending.
     taken: Option<Vec<Vec<u8>>>,
@@ -250,7 +247,6 @@ impl Perftest {
         Ok(())
     }
 
-    /// Returns the peer's figures, after its report.
     fn peer_row(&self) -> anyhow::Result<Option<Row>> {
         let Ending::Report { .. } = self.ending else { return Ok(None) };
         let floats = self.taken.iter().flatten().rev().take(REPORT_RECORDS);

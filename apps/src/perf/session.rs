@@ -29,7 +29,6 @@ pub(super) struct PeerEnds {
 pub(super) struct Done {
     /// Number of messages that the peer sent, per queue pair; `None`: as many as have arrived.
     pub(super) sent: Option<Vec<u64>>,
-    /// Figures of the peer, if it sends any.
     pub(super) row: Option<Row>,
 }
 

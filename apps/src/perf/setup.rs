@@ -73,7 +73,6 @@ impl Layout {
     }
 }
 
-/// A connected queue pair, its memory, and the peer's.
 pub(super) struct PerfQp {
     pub(super) qp: Qp,
     mr: Mr,
@@ -273,7 +272,6 @@ impl Bench {
         })
     }
 
-    /// Waits until both ends are ready for a run.
     pub(super) fn begin_run(&mut self) -> anyhow::Result<()> {
         self.session.begin_run()?;
         self.stall = Stall::new(self.session.timeout(), Instant::now());
@@ -416,7 +414,6 @@ struct Agreed {
     params: Params,
     layout: Layout,
     gid_index: u8,
-    /// Address of the peer's TCP connection.
     tcp_peer: IpAddr,
 }
 
@@ -429,7 +426,6 @@ enum First {
 }
 
 impl<R: Reach> Meeting<R> {
-    /// Connects to the server, or waits for a client, and agrees with it.
     fn hold(&self, peer: &PeerArgs) -> anyhow::Result<(Box<dyn Session>, Agreed)> {
         let timeout = peer.exchange.peer_timeout();
         let hello = Message::Hello(Box::new(self.own.clone()));
