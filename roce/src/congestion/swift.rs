@@ -9,10 +9,10 @@
 //!   loss:          window *= 1 - max_mdf
 //! ```
 //! A loss that selective repeat detected reduces the window only if it shows congestion: the round trip is at or above
-//! the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the window at
-//! each loss, so at a loss of 1 % on the links to and from a switch, one or two flows of 40 Gbit/s keep a window of 7
-//! packets of the 57 that fill the link. A full queue whose round trip is below the target looks like loss on the link,
-//! so `base_target_nanos` must be below the round trip with full buffers.
+//! the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the window at each loss.
+//! By its rule one or two flows, on links of 40 Gbit/s that lose 1 % of the packets, would keep a window of 7 packets,
+//! where 57 fill the link. A packet dropped by a full queue while the round trip is below the target is taken as lost on
+//! a link, so `base_target_nanos` must be below the round trip with full buffers.
 //!
 //! The target has no term for hops: switches do not change the hop limit of frames that they do not route, so the
 //! number of hops is unknown.

@@ -84,7 +84,7 @@ struct Timed {
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more counts as congestion
 /// ```
-/// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, 5.7). If an
+/// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5). If an
 /// ACK ended it, each packet on a path longer than the PTO would be retransmitted before its ACK, and would give no
 /// sample (Karn's algorithm). Probes and RTOs use up no retry of the retry count; only local ACK timeouts do.
 #[derive(Clone, Copy, Debug, Default)]

@@ -258,8 +258,8 @@ impl ReadQueue {
         if self.is_full() {
             return Err(NotQueued::NoRoom);
         }
-        // Responses that the READ itself has still to send are left out. Otherwise the peer would receive them from the
-        // duplicate, and might send its next READ while this READ still counts against `limit`.
+        // The duplicate is not answered with responses that the READ itself has not sent yet. Otherwise the peer could
+        // receive all responses, and send its next READ, while this READ still counts against `limit`.
         if let Some(rest) = rest {
             let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);

@@ -100,7 +100,8 @@ impl Transmitter<'_> {
     #[inline]
     pub(super) fn last_acknowledged(&mut self) -> Psn {
         let last = self.order.expected().minus(1);
-        // Called at least once per half of the PSN circle, as required: no message is longer, and each elicits an ACK.
+        // `forget_stale` must be called at least once per half of the PSN circle. It is: each message elicits an ACK, and
+        // no message is longer.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
