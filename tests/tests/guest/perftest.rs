@@ -186,16 +186,16 @@ impl Run {
     fn check_reports(&self, we_join: bool, report: &Value, guests: &Output, said: &str) {
         let is_read_lat = self.test == "read-lat";
         // An end that answers has no time of its first round; the server of read-lat none at all. The server of a WRITE
-        // or READ test hears of the last size only.
+        // or READ test is sent the report of the last size only.
         let answers = match self.test {
             "write-lat" => we_join,
             "send-lat" => !we_join,
             _ => false,
         };
         let count = self.iters * self.qps - u64::from(answers);
-        let hears_of_last =
+        let has_last_only =
             self.has("-a") && !self.has("-b") && !we_join && ["write-bw", "read-bw"].contains(&self.test);
-        let sizes: Vec<u64> = match (self.has("-a"), hears_of_last) {
+        let sizes: Vec<u64> = match (self.has("-a"), has_last_only) {
             (true, false) => (1..=23).map(|log2| 1 << log2).collect(),
             (true, true) => vec![1 << 23],
             (false, _) => vec![self.size],
