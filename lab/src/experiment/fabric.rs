@@ -3,10 +3,15 @@
 use netsim::topology::{Fabric as Topology, FabricConfig, LeafSpine, fat_tree, leaf_spine, star};
 use netsim::{Forwarding, HostId, LinkConfig, LinkId, Pfc, Red, Service, SwitchConfig};
 use roce::engine::limits::{DeviceLimits, REORDER_BYTES};
+use roce::id::{LKey, RKey};
+use roce::mem::{Access, Memory};
 use roce::port::Payload;
+use roce::psn::Psn;
+use roce::queue::{CqId, CqPoller};
+use roce::start;
 
 use super::spec::{Ecn, Fabric, Order, PORT_MTU_BYTES, Routing, Setup, Switch};
-use crate::world::{HostConfig, Neighbours, World};
+use crate::world::{Host, HostConfig, Neighbours, World};
 
 /// Minimum time between polls of a host.
 pub(super) const POLL_GAP_NANOS: u64 = 100;
@@ -14,7 +19,11 @@ pub(super) const POLL_GAP_NANOS: u64 = 100;
 const LIMITS: DeviceLimits =
     DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX, reorder_bytes: REORDER_BYTES };
 /// Largest number of unfinished flows from and to one host.
-pub(super) const QPS_MAX: usize = 8192;
+const QPS_MAX: usize = 8192;
+/// Address of the first byte of every host's memory.
+pub(super) const BASE: u64 = 0x1_0000_0000;
+/// First PSNs of the two ends of each connection.
+pub(super) const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 /// Limit of an output queue that is bounded by the input ports' memory only.
 const UNBOUNDED_BYTES: usize = 1 << 40;
 
@@ -32,6 +41,27 @@ impl Hosts {
     pub(super) fn path(&mut self, from: usize, to: usize) -> usize {
         self.world.network.borrow_mut().routes().path(self.ids[from], self.ids[to]).len()
     }
+
+    /// Creates the objects of each host, with a memory region of `memory_bytes`.
+    pub(super) fn create_objects(&mut self, memory_bytes: usize) -> Vec<HostObjects> {
+        let create = |host: &mut Host| {
+            let cqes = u32::try_from(QPS_MAX).expect("a few thousand");
+            let (send_cq, completions) = host.engine.create_cq(cqes).expect("there is room for two");
+            let (recv_cq, _) = host.engine.create_cq(1).expect("there is room for two");
+            let (lkey, rkey) = host.register(&Memory::phantom(memory_bytes), BASE, Access::ALL);
+            HostObjects { send_cq, recv_cq, completions, lkey, rkey }
+        };
+        self.world.hosts.iter_mut().map(create).collect()
+    }
+}
+
+/// The completion queues and memory region of a host.
+pub(super) struct HostObjects {
+    pub(super) send_cq: CqId,
+    pub(super) recv_cq: CqId,
+    pub(super) completions: CqPoller,
+    pub(super) lkey: LKey,
+    pub(super) rkey: RKey,
 }
 
 /// Builds the fabric of `setup`, with phantom payload and without neighbour discovery.

@@ -7,25 +7,18 @@ use netsim::workload::{Flow, Incast, Poisson};
 use netsim::{LinkConfig, LinkCounters, LinkId};
 use roce::counters::QpCounters;
 use roce::engine::QpHandles;
-use roce::id::{LKey, Qpn, RKey};
-use roce::mem::{Access, Memory};
-use roce::psn::Psn;
+use roce::id::Qpn;
 use roce::qp::QpInit;
-use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
-use roce::start;
+use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 
-use super::fabric::{Hosts, QPS_MAX, build};
+use super::fabric::{BASE, FIRST_PSNS, HostObjects, Hosts, build};
 use super::plan::Point;
 use super::results::{self, FlowResult, PointResult, Sample};
 use super::spec::{Setup, Workload};
-use crate::world::{EndAttr, Host};
+use crate::world::EndAttr;
 
-/// Address of the first byte of every host's memory.
-const BASE: u64 = 0x1_0000_0000;
 /// Bytes of every host's phantom memory; no flow is longer.
 const MEMORY_BYTES: usize = 1 << 31;
-/// First PSNs of the two ends of each connection.
-const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 /// A long run has from `SAMPLES` to `2 * SAMPLES` samples of queues and rates.
 const SAMPLES: usize = 250;
 /// Initial interval between samples.
@@ -36,15 +29,6 @@ const FIRST_INTERVAL_NANOS: u64 = 1_000;
 pub(super) const HEADERS_BYTES: usize = 58;
 const RETH_BYTES: usize = 16;
 const ACK_BYTES: usize = HEADERS_BYTES + 4;
-
-/// The completion queues and memory region of a host.
-struct Desk {
-    send_cq: CqId,
-    recv_cq: CqId,
-    completions: CqPoller,
-    lkey: LKey,
-    rkey: RKey,
-}
 
 /// A flow that has started and not completed.
 struct InTransit {
@@ -84,7 +68,7 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
 struct Run<'a> {
     setup: &'a Setup,
     hosts: Hosts,
-    desks: Vec<Desk>,
+    objects: Vec<HostObjects>,
     /// All flows of the run, sorted by start time.
     flows: Vec<Flow>,
     started: usize,
@@ -99,20 +83,13 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(mut hosts: Hosts, flows: Vec<Flow>, setup: &'a Setup) -> Self {
-        let desk = |host: &mut Host| {
-            let cqes = u32::try_from(QPS_MAX).expect("a few thousand");
-            let (send_cq, completions) = host.engine.create_cq(cqes).expect("there is room for two");
-            let (recv_cq, _) = host.engine.create_cq(1).expect("there is room for two");
-            let (lkey, rkey) = host.register(&Memory::phantom(MEMORY_BYTES), BASE, Access::ALL);
-            Desk { send_cq, recv_cq, completions, lkey, rkey }
-        };
-        let desks = hosts.world.hosts.iter_mut().map(desk).collect();
+        let objects = hosts.create_objects(MEMORY_BYTES);
         let sampler = Sampler::new(&hosts);
         let start_nanos = hosts.world.now_nanos();
         Run {
             setup,
             hosts,
-            desks,
+            objects,
             flows,
             started: 0,
             in_transit: HashMap::new(),
@@ -173,8 +150,8 @@ impl<'a> Run<'a> {
             conn: transport.conn(end, 1),
         };
         self.hosts.world.connect(false, [end(0, flow.from), end(1, flow.to)]);
-        let sges = [Sge { addr: BASE, len_bytes: flow.bytes, lkey: self.desks[flow.from].lkey }];
-        let op = SendOp::Write { remote_addr: BASE, rkey: self.desks[flow.to].rkey };
+        let sges = [Sge { addr: BASE, len_bytes: flow.bytes, lkey: self.objects[flow.from].lkey }];
+        let op = SendOp::Write { remote_addr: BASE, rkey: self.objects[flow.to].rkey };
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         let request = SendRequest { wr_id: number, op, flags, data: SendData::Sges(&sges) };
         send.post(&request).expect("the queue is empty");
@@ -184,12 +161,12 @@ impl<'a> Run<'a> {
     }
 
     fn create_qp(&mut self, host: usize) -> Result<QpHandles, String> {
-        let desk = &self.desks[host];
+        let objects = &self.objects[host];
         let host = &mut self.hosts.world.hosts[host];
         let init = QpInit {
             pd: host.pd,
-            send_cq: desk.send_cq,
-            recv_cq: desk.recv_cq,
+            send_cq: objects.send_cq,
+            recv_cq: objects.recv_cq,
             max_send_wr: 1,
             max_recv_wr: 1,
             max_send_sge: 1,
@@ -201,7 +178,7 @@ impl<'a> Run<'a> {
     }
 
     fn collect(&mut self, host: usize) {
-        while let Some(cqe) = self.desks[host].completions.pop() {
+        while let Some(cqe) = self.objects[host].completions.pop() {
             let Some(InTransit { flow, qpns, .. }) = self.in_transit.remove(&cqe.wr_id) else { continue };
             for (host, qpn) in [(flow.from, qpns[0]), (flow.to, qpns[1])] {
                 let host = &mut self.hosts.world.hosts[host];

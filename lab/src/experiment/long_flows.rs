@@ -9,34 +9,19 @@
 
 use netsim::LinkId;
 use netsim::rng::SplitMix;
-use roce::id::{LKey, Qpn, RKey};
-use roce::mem::{Access, Memory};
-use roce::psn::Psn;
-use roce::queue::{CqId, CqPoller, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
-use roce::start;
+use roce::id::Qpn;
+use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 
-use super::fabric::{Hosts, QPS_MAX, build};
+use super::fabric::{BASE, FIRST_PSNS, HostObjects, Hosts, build};
 use super::flows::{HEADERS_BYTES, Sampler, network_figures, percentile};
 use super::plan::Point;
 use super::results::{self, PointResult, RateResult};
-use super::spec::{Op, Setup, Workload};
-use crate::world::{EndAttr, Host, QpSizes, Step};
+use super::spec::{MESSAGE_BYTES_MAX, Op, Setup, Workload};
+use crate::world::{EndAttr, QpSizes, Step};
 
-/// Address of the first byte of every host's memory.
-const BASE: u64 = 0x1_0000_0000;
-/// First PSNs of requester and responder.
-const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
 /// Interval between samples of queue, rates and windows.
 const SAMPLE_NANOS: u64 = 1_000;
 const NANOS_PER_MS: u64 = 1_000_000;
-
-struct Desk {
-    send_cq: CqId,
-    recv_cq: CqId,
-    completions: CqPoller,
-    lkey: LKey,
-    rkey: RKey,
-}
 
 /// A connection whose send queue is kept full.
 struct Flow {
@@ -64,7 +49,7 @@ struct Run<'a> {
     message_bytes: u32,
     depth: u32,
     hosts: Hosts,
-    desks: Vec<Desk>,
+    objects: Vec<HostObjects>,
     flows: Vec<Flow>,
     failed: Option<WcStatus>,
     sampler: Sampler,
@@ -79,7 +64,7 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
         return Err("long flows were expected".to_owned());
     };
     let mut hosts = build(setup, point.seed)?;
-    let desks = hosts.world.hosts.iter_mut().map(desk).collect();
+    let objects = hosts.create_objects(MESSAGE_BYTES_MAX as usize);
     let sampler = Sampler::new(&hosts);
     let samples = Samples::default();
     let mut run = Run {
@@ -88,7 +73,7 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
         message_bytes,
         depth,
         hosts,
-        desks,
+        objects,
         flows: Vec::new(),
         failed: None,
         sampler,
@@ -105,15 +90,6 @@ pub(super) fn run(point: &Point) -> Result<PointResult, String> {
     Ok(run.result(point, &before, measured_ms * NANOS_PER_MS))
 }
 
-fn desk(host: &mut Host) -> Desk {
-    let cqes = u32::try_from(QPS_MAX).expect("a few thousand");
-    let (send_cq, completions) = host.engine.create_cq(cqes).expect("there is room for two");
-    let (recv_cq, _) = host.engine.create_cq(1).expect("there is room for two");
-    let memory = Memory::phantom(super::spec::MESSAGE_BYTES_MAX as usize);
-    let (lkey, rkey) = host.register(&memory, BASE, Access::ALL);
-    Desk { send_cq, recv_cq, completions, lkey, rkey }
-}
-
 impl Run<'_> {
     /// Connects flow `number`, which starts at `start_nanos`.
     fn connect(&mut self, number: usize, max_rd_atomic: u8, start_nanos: u64) {
@@ -122,7 +98,7 @@ impl Run<'_> {
         let ends = if is_read { [0, far] } else { [far, 0] };
         let sizes = QpSizes { sends: self.depth, recvs: 1, cqes: [0; 2], sges: 1, inline_bytes: 0 };
         let [requester, responder] = ends.map(|host| {
-            let Desk { send_cq, recv_cq, .. } = self.desks[host];
+            let HostObjects { send_cq, recv_cq, .. } = self.objects[host];
             self.hosts.world.hosts[host].create_qp_on(&sizes, send_cq, recv_cq)
         });
         let qpns = [requester.qpn, responder.qpn];
@@ -147,8 +123,8 @@ impl Run<'_> {
     fn post(&mut self, number: usize) {
         let flow = &mut self.flows[number];
         let [requester, responder] = flow.ends;
-        let sges = [Sge { addr: BASE, len_bytes: self.message_bytes, lkey: self.desks[requester].lkey }];
-        let (remote_addr, rkey) = (BASE, self.desks[responder].rkey);
+        let sges = [Sge { addr: BASE, len_bytes: self.message_bytes, lkey: self.objects[requester].lkey }];
+        let (remote_addr, rkey) = (BASE, self.objects[responder].rkey);
         let op = match self.op {
             Op::Read => SendOp::Read { remote_addr, rkey },
             Op::Send | Op::Write => SendOp::Write { remote_addr, rkey },
@@ -192,7 +168,7 @@ impl Run<'_> {
 
     /// Counts the completions of `host`, and posts a message for each.
     fn collect(&mut self, host: usize) {
-        while let Some(cqe) = self.desks[host].completions.pop() {
+        while let Some(cqe) = self.objects[host].completions.pop() {
             if cqe.status != WcStatus::Success {
                 self.failed = Some(cqe.status);
                 return;
