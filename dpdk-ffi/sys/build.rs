@@ -7,6 +7,7 @@
 //!
 //! * guard.c, memif.c: any user may be the peer of a memif port, and a process may crash when its peer
 //!   disconnects or is hostile;
+//! * virtio.c: a process may end when it closes a virtio-user port that was never started;
 //! * interface.c: opening a port on a kernel interface flushes the interface's neighbours.
 
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ const DRIVERS: &[&str] = &[
     "net_vmxnet3",
 ];
 
-/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c and
+/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c, virtio.c and
 /// interface.c say why.
 const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
     (
@@ -91,6 +92,7 @@ const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
             ("close", "shim_memif_close"),
         ],
     ),
+    ("net_virtio", &[("rte_intr_instance_free", "shim_virtio_instance_free")]),
     // Sockets of vhost ports are to be accessible to their owner only.
     ("vhost", &[("bind", "shim_socket_bind")]),
     (
@@ -111,7 +113,7 @@ const ALLOWED_FUNCTIONS: &[&str] = &[
     "shim_.*",
     "rte_version",
     "rte_strerror",
-    "rte_eal_(init|hotplug_add|hotplug_remove)",
+    "rte_eal_(init|hotplug_add|hotplug_remove|alarm_set)",
     "rte_log_cur_msg_loglevel",
     "rte_thread_(register|unregister)",
     "rte_socket_id",
@@ -133,6 +135,7 @@ type Result<T> = std::result::Result<T, String>;
 fn main() {
     println!("cargo:rerun-if-changed=guard.c");
     println!("cargo:rerun-if-changed=memif.c");
+    println!("cargo:rerun-if-changed=virtio.c");
     println!("cargo:rerun-if-changed=interface.c");
     println!("cargo:rerun-if-changed=shim.c");
     println!("cargo:rerun-if-changed=shim.h");
@@ -208,7 +211,7 @@ fn bind(flags: &[String]) -> Result<()> {
 
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
-    build.files(["shim.c", "guard.c", "memif.c", "interface.c"]).opt_level(3).warnings(false);
+    build.files(["shim.c", "guard.c", "memif.c", "virtio.c", "interface.c"]).opt_level(3).warnings(false);
     // Otherwise an undeclared function returns an int, even if it should return a pointer.
     build.flag("-Werror=implicit-function-declaration");
     for flag in flags {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_devargs.h>
 #include <rte_eal.h>

@@ -199,6 +199,13 @@ fn virtio_user_reaches_vhost_and_wakes_a_sleeper() {
     finish([vhost, virtio]);
 }
 
+#[test]
+fn a_virtio_user_port_closes_while_its_peer_does() {
+    let mut command = command("virtio_user_closes");
+    command.env("VHOST_SOCKET", env::temp_dir().join(format!("dpdk-ffi-closes-{}", std::process::id())));
+    finish([start(command)]);
+}
+
 /// Needs root, or the right to make user name spaces.
 #[test]
 fn af_packet_carries_frames_over_veth() {

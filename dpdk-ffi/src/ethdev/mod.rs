@@ -3,6 +3,7 @@
 mod builder;
 mod error;
 mod info;
+mod interrupt;
 mod port;
 
 pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder};

@@ -8,6 +8,7 @@ use dpdk_sys::rte_mbuf;
 
 use super::error::{Context, PortError};
 use super::info::{self, Link, PortInfo, PortStats};
+use super::interrupt;
 use crate::device::Device;
 use crate::guard;
 use crate::mbuf::{Header, Mbuf};
@@ -367,7 +368,7 @@ impl Port {
             self.started = false;
             let _guard = guard::lock(self.name());
             // SAFETY: the port is started, and no other thread is in a burst: those need `&mut self`.
-            self.check("cannot stop", || unsafe { dpdk_sys::rte_eth_dev_stop(self.id()) })?;
+            self.check("cannot stop", || unsafe { interrupt::stop(self.id(), &self.info.driver) })?;
         }
         Ok(())
     }
@@ -489,8 +490,9 @@ impl Drop for Port {
         // SAFETY: the port is owned, and not used after this.
         unsafe {
             if self.started {
-                dpdk_sys::rte_eth_dev_stop(self.id());
+                interrupt::stop(self.id(), &self.info.driver);
             }
+            interrupt::settle(self.id(), &self.info.driver);
             dpdk_sys::rte_eth_dev_close(self.id());
         }
     }

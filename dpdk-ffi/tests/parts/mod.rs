@@ -1,5 +1,6 @@
 //! The parts of the child processes. Each starts its own EAL.
 
+mod device;
 mod local;
 mod mistakes;
 pub(crate) mod pairs;
@@ -37,6 +38,7 @@ pub(crate) fn play(part: &str) {
         "memif_false_server" => crate::hostile::false_server(),
         "vhost_echo" => pairs::vhost_echo(),
         "virtio_user_frames" => pairs::virtio_user_frames(),
+        "virtio_user_closes" => device::virtio_user_closes(),
         "af_packet" => veth::af_packet(),
         unknown => panic!("there is no part {unknown:?}"),
     }
