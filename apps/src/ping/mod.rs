@@ -144,7 +144,8 @@ fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<
     let (mut stream, (local, remote, gid_index)) = oob::accept(args.tcp_port, &args.exchange, judge)?;
     drop(waiting);
     print_address(args, "  local address: ", &local);
-    connect(context, args, game, (&local, &remote), gid_index)?;
+    context.wait_link(LINK_TIMEOUT)?;
+    connect(args, game, (&local, &remote), gid_index)?;
     oob::send_line(&mut stream, &local)?;
     oob::receive_done(&mut stream, args.exchange.peer_timeout())?;
     print_address(args, "  remote address:", &remote);
@@ -157,12 +158,15 @@ fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyh
     let local = local_endpoint(context, args, game, gid_index)?;
     print_address(args, "  local address: ", &local);
     let mut stream = oob::connect(host, args.tcp_port, &args.exchange)?;
+    // Before the address is sent, because it makes the server connect: without a link, a server of rdma-core
+    // resolves no Ethernet address and fails ("Failed to modify QP to RTR").
+    context.wait_link(LINK_TIMEOUT)?;
     oob::send_line(&mut stream, &local)?;
     let remote = oob::receive_line(&mut stream, args.exchange.peer_timeout())?;
     let reach = DeviceReach::new(context, &args.device.port);
     gid::check(remote.gid, stream.peer_addr()?.ip(), args.exchange.any_gid, &reach)?;
     check_family(&local, &remote, gid_index)?;
-    connect(context, args, game, (&local, &remote), gid_index)?;
+    connect(args, game, (&local, &remote), gid_index)?;
     oob::send_done(&mut stream)?;
     print_address(args, "  remote address:", &remote);
     Ok((local, remote, stream))
@@ -202,7 +206,6 @@ fn check_family(local: &Endpoint, remote: &Endpoint, gid_index: u8) -> anyhow::R
 }
 
 fn connect(
-    context: &Context,
     args: &PingArgs,
     game: &mut Game,
     (local, remote): (&Endpoint, &Endpoint),
@@ -211,7 +214,6 @@ fn connect(
     if let Some(note) = agree::note(local.lid, remote.lid) {
         eprintln!("roce: {note}");
     }
-    context.wait_link(LINK_TIMEOUT)?;
     let options = ConnectOptions {
         gid_index,
         traffic_class: args.sl << 5,
