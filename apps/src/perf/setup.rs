@@ -246,9 +246,12 @@ impl Bench {
             own.push((endpoint, End::new(&endpoint, mr.addr(), tx_addr, mr.rkey().0)));
             queue_pairs.push((qp, mr));
         }
+        // Before the ends are sent, because they make the peer connect: without a link, perftest resolves no Ethernet
+        // address and fails.
+        context.wait_link(LINK_PATIENCE).map_err(|error| session.give_up(error.into()))?;
         let exchanged = session.exchange_ends(&own, &|gid| meeting.check_gid(gid, tcp_peer));
         let peers = exchanged.map_err(|error| session.give_up(error))?;
-        let connected = connect_all(&context, queue_pairs, &peers, &params, &local, gid_index, &layout);
+        let connected = connect_all(queue_pairs, &peers, &params, &local, gid_index, &layout);
         let lanes = connected.map_err(|error| session.give_up(error))?;
         session.connected().map_err(|error| session.give_up(error))?;
         let stall = Stall::new(session.timeout(), Instant::now());
@@ -356,7 +359,6 @@ impl Bench {
 }
 
 fn connect_all(
-    context: &Context,
     queue_pairs: Vec<(Qp, Mr)>,
     peers: &PeerEnds,
     params: &Params,
@@ -364,7 +366,6 @@ fn connect_all(
     gid_index: u8,
     layout: &Layout,
 ) -> anyhow::Result<Vec<PerfQp>> {
-    context.wait_link(LINK_PATIENCE)?;
     let conn = ConnAttr {
         path_mtu: params.mtu,
         max_rd_atomic: params.outs.min(peers.reads_max.unwrap_or(params.outs)),
