@@ -1,12 +1,12 @@
 //! The TCP exchanges of `roce perf`, `roce ping` and `kv_get` with peers that are none, or die.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::links::{Side, memif, veth};
+use super::links::{Side, memif, veth, vhost};
 use crate::live::{Process, roce, run, turn};
 
 /// How long one command may take on a busy machine.
@@ -195,6 +195,22 @@ stream.sendall(sys.argv[2].encode().replace(b'~', b'\\0').replace(b'!', b'\\n'))
 stream.settimeout(60)
 print(stream.recv(4096))
 ";
+
+#[test]
+fn a_client_without_a_link_does_not_send_its_address() {
+    let _turn = turn();
+    let [side, _no_peer] = vhost("linkless");
+    let server = TcpListener::bind(("localhost", 0)).expect("a free port");
+    let tcp_port = server.local_addr().expect("it is bound").port();
+    let client = Process::start(command(&side, tcp_port, "ping").arg("localhost"));
+    let (mut stream, _) = server.accept().expect("a client");
+    let mut said = Vec::new();
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+    stream.read_to_end(&mut said).expect("the client gives up");
+    let output = client.finish(TIMEOUT);
+    assert!(!output.status.success() && output.stderr.contains("link"), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&said), "");
+}
 
 #[test]
 fn on_a_kernel_interface_nobody_is_sent_to_at_anothers_word() {
