@@ -33,8 +33,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Drop(|drops| &mut drops.qp_state);
     };
     let transport = packet.info.transport;
-    let is_agreed = transport == Transport::Manufacturer && connection.requester.recovery().is_selective();
-    if !matches!(transport, Transport::Rc | Transport::Cnp) && !is_agreed {
+    if !connection.requester.recovery().accepts(transport) {
         return Admission::Drop(|drops| &mut drops.wrong_transport);
     }
     if !packet.is_of_vlan(connection.vlan) {

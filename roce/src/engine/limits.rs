@@ -2,8 +2,8 @@
 //! compile time. Bounds of the module `neighbour` are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
 
 use crate::qp::rc::outstanding::MAX_OUTSTANDING_PSNS;
-use crate::qp::rc::responder::DUPLICATE_READS_MAX;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
+use crate::recovery::responder::DUPLICATE_READS_MAX;
 use crate::recovery::selective_repeat::WINDOW_PKTS_MAX;
 use crate::wire::SackEth;
 

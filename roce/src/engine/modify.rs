@@ -277,7 +277,7 @@ fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError>
     let rd_atomic_end = u64::from(MAX_RD_ATOMIC) + 1;
     below("max_rd_atomic", attr.max_rd_atomic.map(u64::from), rd_atomic_end)?;
     below("max_dest_rd_atomic", attr.max_dest_rd_atomic.map(u64::from), rd_atomic_end)?;
-    if let Some(RecoveryScheme::SelectiveRepeat { window_pkts }) = attr.recovery.filter(|r| !r.is_valid()) {
+    if let Some(window_pkts) = attr.recovery.and_then(RecoveryScheme::invalid_window_pkts) {
         let needed = format!("a power of two from {WINDOW_PKTS_MIN} to {WINDOW_PKTS_MAX}");
         let value = u64::from(window_pkts);
         return Err(ModifyError::OutOfRange { attribute: "selective repeat window", value, needed });

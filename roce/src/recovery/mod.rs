@@ -22,6 +22,7 @@ pub(crate) mod go_back_n;
 pub(crate) mod loss_timer;
 pub(crate) mod out_of_order_set;
 pub(crate) mod psn_set;
+pub(crate) mod responder;
 pub(crate) mod rto;
 pub(crate) mod selective_repeat;
 pub(crate) mod sent_log;
@@ -38,6 +39,7 @@ use selective_repeat::WINDOW_PKTS_MAX;
 
 use crate::psn::Psn;
 use crate::time::Instant;
+use crate::wire::Transport;
 use std::fmt;
 use std::str::FromStr;
 
@@ -112,12 +114,15 @@ impl FromStr for RecoveryScheme {
 impl RecoveryScheme {
     /// Returns false under selective repeat if the window is no power of two from 64 to 4096 packets.
     pub fn is_valid(self) -> bool {
-        match self {
-            RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => true,
-            RecoveryScheme::SelectiveRepeat { window_pkts } => {
-                window_pkts.is_power_of_two() && (WINDOW_PKTS_MIN..=WINDOW_PKTS_MAX).contains(&window_pkts)
-            }
-        }
+        self.invalid_window_pkts().is_none()
+    }
+
+    /// Returns the window of selective repeat in packets if it is no power of two from 64 to 4096.
+    pub(crate) fn invalid_window_pkts(self) -> Option<u32> {
+        let RecoveryScheme::SelectiveRepeat { window_pkts } = self else { return None };
+        let is_valid =
+            window_pkts.is_power_of_two() && (WINDOW_PKTS_MIN..=WINDOW_PKTS_MAX).contains(&window_pkts);
+        (!is_valid).then_some(window_pkts)
     }
 
     /// Returns the responder's window in packets, a power of two; `None` under go-back-N, which buffers no packet.
@@ -204,6 +209,17 @@ impl Recovery {
     #[inline]
     pub(crate) fn is_selective(&self) -> bool {
         matches!(self, Recovery::SelectiveRepeat(_))
+    }
+
+    /// Returns whether packets of `transport` are received: the opcodes of the manufacturer, which are SACKs and
+    /// numbered SENDs, only under selective repeat.
+    #[inline]
+    pub(crate) fn accepts(&self, transport: Transport) -> bool {
+        match transport {
+            Transport::Rc | Transport::Cnp => true,
+            Transport::Manufacturer => matches!(self, Recovery::SelectiveRepeat(_)),
+            _ => false,
+        }
     }
 
     #[inline]

@@ -35,7 +35,10 @@ impl Completer<'_> {
     pub(crate) fn on_response<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let psn = packet.bth.psn;
         let recovery = self.recovery;
-        let is_sack = || packet.info.operation == Operation::SelectiveAcknowledge && recovery.is_selective();
+        let is_sack = || {
+            packet.info.operation == Operation::SelectiveAcknowledge
+                && recovery.accepts(packet.info.transport)
+        };
         if psn.index_in(self.una, self.sent).is_none() && !is_sack() {
             self.counters.stale_responses += 1;
             let is_read_response = packet.info.operation == Operation::ReadResponse;

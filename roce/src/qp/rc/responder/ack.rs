@@ -5,6 +5,7 @@ use super::order::{Disposition, Order};
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::qp::rc::placing::Request;
+use crate::recovery::responder::{Reply, ResponderRecovery};
 use crate::wire::{NakCode, Operation, Syndrome};
 
 const ACK_DELAY_PKTS_MAX: u32 = 16;
@@ -27,8 +28,6 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct AckPolicy {
     due: Due,
-    /// Under go-back-N: PSN of the out-of-order packet received last; `None` before the first, and after an RNR NAK.
-    last_out_of_order_psn: Option<Psn>,
     /// Expected PSN when the last ACK or NAK was sent.
     last_acked_psn: Psn,
     /// Since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
@@ -41,13 +40,7 @@ pub(super) struct AckPolicy {
 
 impl AckPolicy {
     pub(super) fn new(first_psn: Psn) -> Self {
-        AckPolicy {
-            due: Due::Nothing,
-            last_out_of_order_psn: None,
-            last_acked_psn: first_psn,
-            no_room: false,
-            ack_may_wait: false,
-        }
+        AckPolicy { due: Due::Nothing, last_acked_psn: first_psn, no_room: false, ack_may_wait: false }
     }
 
     #[inline]
@@ -67,8 +60,13 @@ impl AckPolicy {
     }
 
     #[inline]
-    pub(super) fn on_executed<R: Request>(&mut self, request: &R, order: &Order) -> ResponderAction {
-        if order.is_selective() && order.has_out_of_order() {
+    pub(super) fn on_executed<R: Request>(
+        &mut self,
+        request: &R,
+        order: &Order,
+        recovery: &ResponderRecovery,
+    ) -> ResponderAction {
+        if recovery.reports_gap(|| order.has_out_of_order()) {
             self.due = Due::Sack { trigger: request.psn(), duplicate: false };
             return ResponderAction::Answer;
         }
@@ -91,8 +89,13 @@ impl AckPolicy {
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
-    pub(super) fn on_middles_executed(&mut self, last: Psn, order: &Order) -> ResponderAction {
-        if order.is_selective() && order.has_out_of_order() {
+    pub(super) fn on_middles_executed(
+        &mut self,
+        last: Psn,
+        order: &Order,
+        recovery: &ResponderRecovery,
+    ) -> ResponderAction {
+        if recovery.reports_gap(|| order.has_out_of_order()) {
             self.due = Due::Sack { trigger: last, duplicate: false };
         }
         ResponderAction::Answer
@@ -103,7 +106,6 @@ impl AckPolicy {
     }
 
     pub(super) fn on_not_ready(&mut self, timer: u8) {
-        self.last_out_of_order_psn = None;
         self.due = Due::Refusal(Syndrome::RnrNak { timer });
     }
 
@@ -112,62 +114,43 @@ impl AckPolicy {
     }
 
     /// Makes a SACK or ACK due for a duplicate SEND or WRITE (IBA 9.7.5.1.3).
-    pub(super) fn on_duplicate(&mut self, psn: Psn, is_selective: bool) {
-        if is_selective && !matches!(self.due, Due::Refusal(_)) {
-            self.due = Due::Sack { trigger: psn, duplicate: true };
+    pub(super) fn on_duplicate(&mut self, psn: Psn, reply: Reply) {
+        if reply == Reply::Sack {
+            self.make_sack_due(psn, true);
         } else if self.due == Due::Nothing {
             self.due = Due::Ack;
         }
     }
 
-    /// Makes a response to an out-of-order packet due, by this table. `first`: no NAK was sent at this expected PSN.
-    ///
-    /// ```text
-    ///   go-back-N            NAK for the first packet above a gap
-    ///   improved go-back-N   the same, and a NAK if the retransmission into the gap was lost
-    ///   selective repeat     SACK if a gap opens or closes, and for a packet that is a duplicate, is dropped, or has
-    ///                        AckReq
-    /// ```
-    pub(super) fn on_out_of_order(
-        &mut self,
-        (psn, ack_req): (Psn, bool),
-        first: bool,
-        disposition: Disposition,
-        order: &Order,
-        counters: &mut QpCounters,
-    ) -> ResponderAction {
-        let is_kept = matches!(disposition, Disposition::Buffered | Disposition::Placed);
-        self.no_room |= disposition == Disposition::NoRoom;
-        let is_due = if order.is_selective() {
-            let is_silent = is_kept && !ack_req && order.extends_run(psn);
-            // A SACK does not replace a NAK or RNR NAK that is due.
-            if !is_silent && !matches!(self.due, Due::Refusal(_)) {
-                self.due = Due::Sack { trigger: psn, duplicate: disposition == Disposition::Duplicate };
-            }
-            !is_silent
-        } else {
-            self.on_gap(psn, first, order, counters) || is_kept
-        };
-        match disposition {
-            Disposition::Buffered => ResponderAction::Buffer,
-            _ if is_due => ResponderAction::Answer,
-            _ => ResponderAction::Nothing,
+    /// Makes a SACK due. A SACK does not replace a NAK or RNR NAK that is due.
+    fn make_sack_due(&mut self, trigger: Psn, duplicate: bool) {
+        if !matches!(self.due, Due::Refusal(_)) {
+            self.due = Due::Sack { trigger, duplicate };
         }
     }
 
-    /// Makes a NAK due under go-back-N, as the table of `on_out_of_order` says. Returns whether it did.
-    fn on_gap(&mut self, psn: Psn, first: bool, order: &Order, counters: &mut QpCounters) -> bool {
-        // A PSN at or below that of the out-of-order packet before it shows that the peer retransmitted from una on,
-        // and that the retransmission of una was lost.
-        let went_back =
-            |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
-        let lost_again = order.buffers() && self.last_out_of_order_psn.is_some_and(went_back);
-        self.last_out_of_order_psn = (first || self.last_out_of_order_psn.is_some()).then_some(psn);
-        if first || lost_again {
-            counters.send_seq_err += 1;
-            self.on_refused(NakCode::PsnSequenceError);
+    /// Makes `reply`, the response to an out-of-order packet, due.
+    pub(super) fn on_out_of_order(
+        &mut self,
+        psn: Psn,
+        disposition: Disposition,
+        reply: Option<Reply>,
+        counters: &mut QpCounters,
+    ) -> ResponderAction {
+        self.no_room |= disposition == Disposition::NoRoom;
+        match reply {
+            Some(Reply::Sack) => self.make_sack_due(psn, disposition == Disposition::Duplicate),
+            Some(Reply::Nak) => {
+                counters.send_seq_err += 1;
+                self.on_refused(NakCode::PsnSequenceError);
+            }
+            Some(Reply::Ack) | None => {}
         }
-        first || lost_again
+        match (disposition, reply) {
+            (Disposition::Buffered, _) => ResponderAction::Buffer,
+            (_, Some(_)) => ResponderAction::Answer,
+            (_, None) => ResponderAction::Nothing,
+        }
     }
 
     /// Returns the SACK that is due: PSN of the trigger, whether the trigger was a duplicate, and whether a packet was

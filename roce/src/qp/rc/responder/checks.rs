@@ -77,8 +77,8 @@ pub(super) fn sequence<'p, R: Request>(
 pub(super) struct Checks<'a> {
     pub partial: Partial,
     pub reads: &'a ReadQueue,
-    /// True under selective repeat, which permits numbered SENDs.
-    pub is_selective: bool,
+    /// Whether the recovery scheme has numbered SENDs.
+    pub accepts_numbered: bool,
 }
 
 impl Checks<'_> {
@@ -108,7 +108,7 @@ impl Checks<'_> {
     ) -> Result<Effect<'m>, Refusal> {
         let room_bytes = rx.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
         // SEND with invalidate is refused, because memory windows are not supported; so is a RecvETH under go-back-N.
-        if request.invalidates() || (request.is_numbered() && !self.is_selective) {
+        if request.invalidates() || (request.is_numbered() && !self.accepts_numbered) {
             return Err(INVALID);
         }
         let at = if let Partial::Send { received_bytes } = self.partial { received_bytes } else { 0 };

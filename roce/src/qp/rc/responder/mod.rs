@@ -34,6 +34,7 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::queue::{Cqe, WcOpcode, WcStatus};
 use crate::recovery::Verdict;
+use crate::recovery::responder::{OutOfOrderRequest, ResponderRecovery};
 use crate::wire::{NakCode, Operation, Packet};
 
 pub(crate) use context::{OutOfOrder, ResponderAction, ResponderConfig, RxContext};
@@ -44,11 +45,9 @@ use execute::Execution;
 use order::{Disposition, Order};
 use transmit::Transmitter;
 
-/// Maximum number of duplicate READs, or of parts of READs, queued under selective repeat.
-pub(crate) const DUPLICATE_READS_MAX: usize = 512;
-
 #[derive(Debug)]
 pub(crate) struct Responder {
+    recovery: ResponderRecovery,
     order: Order,
     execution: Execution,
     reads: ReadQueue,
@@ -57,10 +56,11 @@ pub(crate) struct Responder {
 
 impl Responder {
     pub(crate) fn new(config: ResponderConfig) -> Self {
-        let order = Order::new(&config);
-        let duplicates_max = order.is_selective().then_some(DUPLICATE_READS_MAX);
+        let recovery = ResponderRecovery::new(config.recovery);
+        let duplicates_max = recovery.duplicate_reads_max();
         Responder {
-            order,
+            recovery,
+            order: Order::new(&config),
             execution: Execution::new(config.mtu_bytes),
             reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
             acks: AckPolicy::new(config.first_psn),
@@ -99,7 +99,8 @@ impl Responder {
     fn on_expected<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> ResponderAction {
         let memory = rx.memory;
         let partial = self.execution.partial();
-        let checks = Checks { partial, reads: &self.reads, is_selective: self.order.is_selective() };
+        let accepts_numbered = self.recovery.accepts_numbered_sends();
+        let checks = Checks { partial, reads: &self.reads, accepts_numbered };
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
         // Passed by reference, because a move stalls: it loads at once the fields that were just stored one by one.
@@ -110,7 +111,7 @@ impl Responder {
         match executed {
             Ok(span) => {
                 self.accept(span);
-                self.acks.on_executed(request, &self.order)
+                self.acks.on_executed(request, &self.order, &self.recovery)
             }
             Err(refusal) => self.refuse(refusal, rx),
         }
@@ -139,7 +140,7 @@ impl Responder {
             return self.refuse(refusal, rx);
         }
         self.accept(packets);
-        self.acks.on_middles_executed(last, &self.order)
+        self.acks.on_middles_executed(last, &self.order, &self.recovery)
     }
 
     /// Advances the expected PSN by `span`: by 1 for each packet executed, for a READ by its number of responses.
@@ -157,6 +158,7 @@ impl Responder {
             Refusal::NotReady => {
                 rx.counters.out_of_buffer += 1;
                 self.order.on_not_ready();
+                self.recovery.on_not_ready();
                 self.acks.on_not_ready(rx.min_rnr_timer);
                 return ResponderAction::Answer;
             }
@@ -183,7 +185,7 @@ impl Responder {
     fn on_duplicate(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         rx.counters.duplicate_request += 1;
         if packet.info.operation != Operation::ReadRequest {
-            self.acks.on_duplicate(packet.bth.psn, self.order.is_selective());
+            self.acks.on_duplicate(packet.bth.psn, self.recovery.on_duplicate());
             return ResponderAction::Answer;
         }
         let asked = packet.reth().ok_or(NotQueued::NotRemembered);
@@ -206,10 +208,17 @@ impl Responder {
         rx: &mut RxContext<'_>,
     ) -> ResponderAction {
         rx.counters.out_of_seq_request += 1;
-        let disposition = self.order.on_out_of_order(packet, found.has_room, &self.execution, rx);
+        let disposition = if self.recovery.keeps(packet.info) {
+            self.order.on_out_of_order(packet, found.has_room, &self.execution, rx)
+        } else {
+            Disposition::Dropped
+        };
         rx.counters.reorder_no_room += u64::from(disposition == Disposition::NoRoom);
-        let request = (packet.bth.psn, packet.bth.ack_req);
-        self.acks.on_out_of_order(request, found.first, disposition, &self.order, rx.counters)
+        let (psn, ack_req, first) = (packet.bth.psn, packet.bth.ack_req, found.first);
+        let is_kept = matches!(disposition, Disposition::Buffered | Disposition::Placed);
+        let request = OutOfOrderRequest { psn, ack_req, first, is_kept };
+        let reply = self.recovery.on_out_of_order(request, || self.order.extends_run(psn));
+        self.acks.on_out_of_order(psn, disposition, reply, rx.counters)
     }
 
     /// Returns whether `packet` has the same content as the packet placed at its PSN; `None` if none is placed there.

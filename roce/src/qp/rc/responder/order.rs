@@ -9,7 +9,7 @@ use crate::qp::Placement;
 use crate::qp::rc::placing::{Placed, Placing, Request, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::recovery::out_of_order_set::OutOfOrderSet;
-use crate::recovery::{ExpectedPsn, RecoveryScheme, Verdict};
+use crate::recovery::{ExpectedPsn, Verdict};
 use crate::wire::{Operation, Packet, RecvEth, Reth};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,6 @@ pub(super) struct Order {
     out_of_order: Option<Box<OutOfOrderSet>>,
     /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
-    /// Under selective repeat: READ requests are buffered, SENDs are numbered, and the peer processes SACKs.
-    is_selective: bool,
 }
 
 impl Order {
@@ -50,18 +48,12 @@ impl Order {
             expected: ExpectedPsn::new(config.first_psn),
             out_of_order: buffered_pkts_max.map(|window_pkts| Box::new(OutOfOrderSet::new(window_pkts))),
             placing: placed_pkts_max.map(|window_pkts| Box::new(Placing::new(window_pkts))),
-            is_selective: matches!(config.recovery, RecoveryScheme::SelectiveRepeat { .. }),
         }
     }
 
     #[inline]
     pub(super) fn expected(&self) -> Psn {
         self.expected.expected()
-    }
-
-    #[inline]
-    pub(super) fn is_selective(&self) -> bool {
-        self.is_selective
     }
 
     /// True under improved go-back-N and selective repeat.
@@ -140,12 +132,7 @@ impl Order {
         rx: &mut RxContext<'_>,
     ) -> Disposition {
         let (psn, expected) = (packet.bth.psn, self.expected());
-        // Under go-back-N a READ request is not buffered, because the peer retransmits it in any case, and would
-        // receive all responses twice.
-        let is_keepable = self.is_selective || packet.info.operation != Operation::ReadRequest;
-        let Some(out_of_order) = self.out_of_order.as_ref().filter(|_| is_keepable) else {
-            return Disposition::Dropped;
-        };
+        let Some(out_of_order) = &self.out_of_order else { return Disposition::Dropped };
         if !out_of_order.is_new(expected, psn) {
             let is_duplicate = out_of_order.is_buffered(expected, psn);
             return if is_duplicate { Disposition::Duplicate } else { Disposition::Dropped };
@@ -168,7 +155,7 @@ impl Order {
         let placing = self.placing.as_mut()?;
         let mut rq_offset = None;
         match packet.info.operation {
-            Operation::Send if self.is_selective => {
+            Operation::Send => {
                 let RecvEth { recv_seq, packet: before } = packet.recveth()?;
                 let offset_bytes = before.checked_mul(mtu_bytes)?;
                 rq_offset = Some(RqOffset { recv_seq, offset_bytes });

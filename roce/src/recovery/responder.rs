@@ -1,0 +1,211 @@
+//! The responder's half of a recovery scheme: which requests it accepts and keeps, and the responses that it demands.
+
+use super::RecoveryScheme;
+use crate::psn::Psn;
+use crate::wire::{OpcodeInfo, Operation, Transport};
+
+/// Maximum number of duplicate READs, or of parts of READs, queued under selective repeat.
+pub(crate) const DUPLICATE_READS_MAX: usize = 512;
+
+/// Response of a responder to a request that is executed, a duplicate or out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Ack,
+    /// NAK (PSN sequence error).
+    Nak,
+    Sack,
+}
+
+/// An out-of-order request, as the responder describes it to the recovery scheme.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutOfOrderRequest {
+    pub psn: Psn,
+    pub ack_req: bool,
+    /// As in [`crate::recovery::Verdict::OutOfOrder`].
+    pub first: bool,
+    /// The request is newly buffered or placed.
+    pub is_kept: bool,
+}
+
+/// The responder's half of a recovery scheme, fixed at the transition to RTR.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ResponderRecovery {
+    GoBackN(GapNaks),
+    SelectiveRepeat,
+}
+
+/// NAKs of go-back-N.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GapNaks {
+    is_improved: bool,
+    /// PSN of the out-of-order packet received last; `None` before the first, and after an RNR NAK.
+    last_out_of_order_psn: Option<Psn>,
+}
+
+impl ResponderRecovery {
+    pub(crate) fn new(scheme: RecoveryScheme) -> Self {
+        let is_improved = scheme == RecoveryScheme::ImprovedGoBackN;
+        match scheme {
+            RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
+                ResponderRecovery::GoBackN(GapNaks { is_improved, last_out_of_order_psn: None })
+            }
+            RecoveryScheme::SelectiveRepeat { .. } => ResponderRecovery::SelectiveRepeat,
+        }
+    }
+
+    /// Returns the number of duplicate READs that may be queued; `None` if as many as READs.
+    pub(crate) fn duplicate_reads_max(&self) -> Option<usize> {
+        match self {
+            ResponderRecovery::GoBackN(_) => None,
+            ResponderRecovery::SelectiveRepeat => Some(DUPLICATE_READS_MAX),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn accepts_numbered_sends(&self) -> bool {
+        matches!(self, ResponderRecovery::SelectiveRepeat)
+    }
+
+    /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Under go-back-N a
+    /// READ request is dropped, because the peer retransmits it in any case, and would receive all responses twice.
+    pub(crate) fn keeps(&self, info: &OpcodeInfo) -> bool {
+        match self {
+            ResponderRecovery::GoBackN(_) => {
+                info.operation != Operation::ReadRequest && info.transport != Transport::Manufacturer
+            }
+            ResponderRecovery::SelectiveRepeat => true,
+        }
+    }
+
+    /// Returns whether a SACK is due for an executed request. `has_gap`: requests above the new expected PSN are
+    /// buffered or placed.
+    #[inline]
+    pub(crate) fn reports_gap(&self, has_gap: impl FnOnce() -> bool) -> bool {
+        match self {
+            ResponderRecovery::GoBackN(_) => false,
+            ResponderRecovery::SelectiveRepeat => has_gap(),
+        }
+    }
+
+    /// Returns the response to a duplicate SEND or WRITE.
+    #[inline]
+    pub(crate) fn on_duplicate(&self) -> Reply {
+        match self {
+            ResponderRecovery::GoBackN(_) => Reply::Ack,
+            ResponderRecovery::SelectiveRepeat => Reply::Sack,
+        }
+    }
+
+    /// Returns the response to an out-of-order request, by this table. `extends_run`: the request follows a kept one,
+    /// and none follows it.
+    ///
+    /// ```text
+    ///   go-back-N            NAK for the first packet above a gap
+    ///   improved go-back-N   the same, and a NAK if the retransmission into the gap was lost
+    ///   selective repeat     SACK if a gap opens or closes, and for a packet that is a duplicate, is dropped, or has
+    ///                        AckReq
+    /// ```
+    pub(crate) fn on_out_of_order(
+        &mut self,
+        request: OutOfOrderRequest,
+        extends_run: impl FnOnce() -> bool,
+    ) -> Option<Reply> {
+        match self {
+            ResponderRecovery::GoBackN(naks) => naks.on_out_of_order(request).then_some(Reply::Nak),
+            ResponderRecovery::SelectiveRepeat => {
+                let is_silent = request.is_kept && !request.ack_req && extends_run();
+                (!is_silent).then_some(Reply::Sack)
+            }
+        }
+    }
+
+    /// Records an RNR NAK: the peer retransmits everything from the expected PSN on, which is no sign of a loss.
+    pub(crate) fn on_not_ready(&mut self) {
+        if let ResponderRecovery::GoBackN(naks) = self {
+            naks.last_out_of_order_psn = None;
+        }
+    }
+}
+
+impl GapNaks {
+    /// Returns whether a NAK is due.
+    fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
+        // A PSN at or below that of the out-of-order packet before it shows that the peer retransmitted from una on,
+        // and that the retransmission of una was lost.
+        let went_back =
+            |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
+        let lost_again = self.is_improved && self.last_out_of_order_psn.is_some_and(went_back);
+        self.last_out_of_order_psn = (first || self.last_out_of_order_psn.is_some()).then_some(psn);
+        first || lost_again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 64 };
+    const SCHEMES: [RecoveryScheme; 3] =
+        [RecoveryScheme::GoBackN, RecoveryScheme::ImprovedGoBackN, SELECTIVE];
+
+    /// An out-of-order request: PSN, and the letters `f` (the first at this expected PSN), `?` (has AckReq), `+` (kept)
+    /// and `>` (extends a run); `rnr` is an RNR NAK.
+    type Request = &'static str;
+
+    /// Rows: requests, and the response to each under go-back-N, improved go-back-N and selective repeat.
+    #[rustfmt::skip]
+    const ROWS: &[(&str, &[Request], [&str; 3])] = &[
+        ("the first packet above a gap",            &["5f+"],                       ["N",    "N",    "S"]),
+        ("the second packet above a gap",           &["5f+", "6+>"],                ["N.",   "N.",   "S."]),
+        ("the second packet above, with AckReq",    &["5f+", "6+>?"],               ["N.",   "N.",   "SS"]),
+        ("a second gap",                            &["5f+", "7+"],                 ["N.",   "N.",   "SS"]),
+        ("a packet that is dropped",                &["5f+", "6"],                  ["N.",   "N.",   "SS"]),
+        ("the same packet twice",                   &["5f+", "5"],                  ["N.",   "NN",   "SS"]),
+        ("a packet below the last one",             &["5f+", "6+>", "5"],           ["N..",  "N.N",  "S.S"]),
+        ("a packet after the peer went back",       &["5f+", "5", "6"],             ["N..",  "NN.",  "SSS"]),
+        ("a packet after an RNR NAK",               &["rnr", "5+"],                 [".",    ".",    "S"]),
+        ("a lower packet after an RNR NAK",         &["5f+", "rnr", "4+"],          ["N.",   "N.",   "SS"]),
+    ];
+
+    #[test]
+    fn responses_to_out_of_order_requests() {
+        for (name, requests, wanted) in ROWS {
+            for (scheme, wanted) in SCHEMES.into_iter().zip(wanted) {
+                let mut recovery = ResponderRecovery::new(scheme);
+                let mut replies = String::new();
+                for request in *requests {
+                    if *request == "rnr" {
+                        recovery.on_not_ready();
+                        continue;
+                    }
+                    let has = |letter| request.contains(letter);
+                    let psn = Psn::new(u32::from(request.as_bytes()[0] - b'0'));
+                    let (ack_req, first, is_kept) = (has('?'), has('f'), has('+'));
+                    let request = OutOfOrderRequest { psn, ack_req, first, is_kept };
+                    replies.push(match recovery.on_out_of_order(request, || has('>')) {
+                        None => '.',
+                        Some(Reply::Ack) => 'A',
+                        Some(Reply::Nak) => 'N',
+                        Some(Reply::Sack) => 'S',
+                    });
+                }
+                assert_eq!(replies, **wanted, "{name} under {scheme}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_selective_repeat_keeps_reads_and_numbered_sends() {
+        use crate::wire::Opcode;
+        for (opcode, wanted) in [
+            (Opcode::RC_SEND_ONLY, [true; 3]),
+            (Opcode::RC_RDMA_WRITE_MIDDLE, [true; 3]),
+            (Opcode::RC_RDMA_READ_REQUEST, [false, false, true]),
+            (Opcode::RC_NUMBERED_SEND_ONLY, [false, false, true]),
+        ] {
+            let info = opcode.info().expect("an opcode of the table");
+            let keeps = SCHEMES.map(|scheme| ResponderRecovery::new(scheme).keeps(info));
+            assert_eq!(keeps, wanted, "{opcode}");
+        }
+    }
+}
