@@ -446,6 +446,9 @@ mod tests {
         rate: f64,
         target: f64,
         alpha: f64,
+        /// Bounds of the errors that rounding causes in the limiter: of its alpha, and of its rate as a share.
+        alpha_error: f64,
+        rate_error: f64,
         alpha_at: u64,
         notified: bool,
         decrease_at: Option<u64>,
@@ -467,6 +470,8 @@ mod tests {
                 rate: first,
                 target: first,
                 alpha: f64::from(p.initial_alpha_value) / 1024.0,
+                alpha_error: 0.0,
+                rate_error: 0.0,
                 alpha_at: now,
                 notified: true,
                 decrease_at: Some(now),
@@ -489,6 +494,7 @@ mod tests {
                 if next == tick {
                     let g = f64::from(p.dce_tcp_g) / 1024.0;
                     self.alpha = g * self.alpha + if self.notified { 1.0 - g } else { 0.0 };
+                    self.alpha_error = g * self.alpha_error + 1.0 / f64::from(1u32 << ONE_SHIFT);
                     (self.notified, self.alpha_at) = (false, tick);
                 } else if next == decrease {
                     let grown =
@@ -496,8 +502,10 @@ mod tests {
                     if p.clamp_tgt_rate == 1 || grown {
                         self.target = self.rate;
                     }
-                    let off = self.alpha * 1024.0 / f64::from(1u32 << p.rpg_gd);
-                    self.rate *= (1.0 - off).max(f64::from(p.rpg_min_dec_fac) / 100.0);
+                    let cut = |alpha: f64| alpha * 1024.0 / f64::from(1u32 << p.rpg_gd);
+                    let factor = (1.0 - cut(self.alpha)).max(f64::from(p.rpg_min_dec_fac) / 100.0);
+                    self.rate *= factor;
+                    self.rate_error += cut(self.alpha_error) / factor;
                     self.rate = self.rate.max(f64::from(p.rpg_min_rate) * 1e6);
                     self.decrease_at = None;
                     self.no_decrease_before = next + u64::from(p.rate_reduce_monitor_period) * MICRO;
@@ -589,7 +597,8 @@ mod tests {
                     prop_assert!(model.rate >= LINK as f64 * 0.999_999);
                     return Ok(());
                 };
-                prop_assert!((rate as f64 - model.rate).abs() <= model.rate / 5000.0, "{rate}, not {}", model.rate);
+                let error = model.rate * (1.0 / 100_000.0 + model.rate_error);
+                prop_assert!((rate as f64 - model.rate).abs() <= error, "{rate}, not {} +- {error}", model.rate);
             }
         }
     }
