@@ -88,29 +88,34 @@ fn responder_wire_to_completion(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-fn lost(case: Case) -> Box<Flow> {
-    let mut flow = Flow::selective(case);
+fn lost(mut flow: Box<Flow>) -> Box<Flow> {
     flow.post_behind_a_loss();
     flow
 }
 
 #[library_benchmark]
-#[bench::send_4k(lost(Case::Send4K))]
-#[bench::write_64k(lost(Case::Write64K))]
+#[bench::send_64(lost(Flow::selective(Case::Send64)))]
+#[bench::send_4k(lost(Flow::selective(Case::Send4K)))]
+#[bench::write_64k(lost(Flow::selective(Case::Write64K)))]
+#[bench::send_64_in_order(lost(Flow::buffering(Case::Send64)))]
+#[bench::send_4k_in_order(lost(Flow::buffering(Case::Send4K)))]
 fn responder_behind_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
     flow.wire_to_completion();
     flow
 }
 
-fn sacked(case: Case) -> Box<Flow> {
-    let mut flow = lost(case);
+fn sacked(flow: Box<Flow>) -> Box<Flow> {
+    let mut flow = lost(flow);
     flow.wire_to_completion();
     flow
 }
 
 #[library_benchmark]
-#[bench::send_4k(sacked(Case::Send4K))]
-#[bench::write_64k(sacked(Case::Write64K))]
+#[bench::send_64(sacked(Flow::selective(Case::Send64)))]
+#[bench::send_4k(sacked(Flow::selective(Case::Send4K)))]
+#[bench::write_64k(sacked(Flow::selective(Case::Write64K)))]
+#[bench::send_64_in_order(sacked(Flow::buffering(Case::Send64)))]
+#[bench::send_4k_in_order(sacked(Flow::buffering(Case::Send4K)))]
 fn requester_repairs_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
     flow.retransmit();
     flow
@@ -129,15 +134,18 @@ fn requester_behind_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-fn repaired(case: Case) -> Box<Flow> {
-    let mut flow = sacked(case);
+fn repaired(flow: Box<Flow>) -> Box<Flow> {
+    let mut flow = sacked(flow);
     flow.retransmit();
     flow
 }
 
 #[library_benchmark]
-#[bench::send_4k(repaired(Case::Send4K))]
-#[bench::write_64k(repaired(Case::Write64K))]
+#[bench::send_64(repaired(Flow::selective(Case::Send64)))]
+#[bench::send_4k(repaired(Flow::selective(Case::Send4K)))]
+#[bench::write_64k(repaired(Flow::selective(Case::Write64K)))]
+#[bench::send_64_in_order(repaired(Flow::buffering(Case::Send64)))]
+#[bench::send_4k_in_order(repaired(Flow::buffering(Case::Send4K)))]
 fn responder_catches_up(mut flow: Box<Flow>) -> Box<Flow> {
     flow.wire_to_completion();
     flow

@@ -85,8 +85,27 @@ impl Flow {
 
     /// As [`Flow::new`], under selective repeat with relaxed placement.
     pub(crate) fn selective(case: Case) -> Box<Self> {
+        Flow::selective_with(case, Placement::Relaxed)
+    }
+
+    /// As [`Flow::new`], under selective repeat, with out-of-order packets in the reorder buffer.
+    pub(crate) fn buffering(case: Case) -> Box<Self> {
+        Flow::selective_with(case, Placement::InOrder)
+    }
+
+    fn selective_with(case: Case, placement: Placement) -> Box<Self> {
         let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: 256 };
-        Flow::with(case, &ConnAttr { recovery, placement: Placement::Relaxed, ..conn(MTU) })
+        let mut flow = Flow::with(case, &ConnAttr { recovery, placement, ..conn(MTU) });
+        // The first loss allocates the memory of the reorder buffer.
+        if case != Case::Read64K {
+            flow.post_behind_a_loss();
+            (0..3).for_each(|_| {
+                flow.wire_to_completion();
+                flow.retransmit();
+            });
+            while flow.a.poller.pop().is_some() {}
+        }
+        flow
     }
 
     fn with(case: Case, conn: &ConnAttr) -> Box<Self> {

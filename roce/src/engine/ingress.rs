@@ -15,17 +15,6 @@ use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
-pub(super) enum Next {
-    Nothing,
-    /// The PSN is out of order: `on_out_of_order` processes the packet.
-    OutOfOrder {
-        first: bool,
-    },
-    Buffer,
-    /// The packet of the expected PSN is buffered or placed: `replay` executes that packet.
-    Replay,
-}
-
 impl<P: Port> Engine<P> {
     pub(super) fn receive(&mut self) -> usize {
         let mut frames = std::mem::take(&mut self.frames);
@@ -49,7 +38,7 @@ impl<P: Port> Engine<P> {
         // Passes the packet by reference, because a move would load several fields in one access just after they were
         // stored one by one, which stalls until the stores have completed.
         match &Packet::parse(frame) {
-            Ok(packet) => self.on_packet(packet, frame),
+            Ok(packet) => self.on_packet(packet),
             Err(reason) => {
                 *parse_counter(&mut self.drops, *reason) += 1;
                 if *reason == ParseError::NotRoce {
@@ -80,7 +69,7 @@ impl<P: Port> Engine<P> {
     }
 
     #[inline(always)]
-    fn on_packet(&mut self, packet: &Packet<'_>, frame: &[u8]) {
+    fn on_packet(&mut self, packet: &Packet<'_>) {
         let slot = self.qps.slot_of(packet.bth.dest_qp.value());
         let Some((slot, qp)) = slot.and_then(|slot| Some((slot, self.qps.at_mut(slot)?))) else {
             self.drops.unknown_qp += 1;
@@ -118,29 +107,31 @@ impl<P: Port> Engine<P> {
             self.on_response(slot, packet);
             return;
         }
-        match self.on_request(slot, packet) {
-            // `on_request` never returns `Next::Buffer`; `on_out_of_order`, called below, decides on buffering.
-            Next::Nothing | Next::Buffer => {}
-            Next::OutOfOrder { first } => self.on_out_of_order(slot, packet, frame, first),
-            Next::Replay => self.replay(slot),
+        if self.with_responder(slot, |responder, rx| responder.on_request(packet, rx)) {
+            self.replay(slot);
         }
     }
 
-    #[inline(always)]
-    fn on_request(&mut self, slot: usize, packet: &Packet<'_>) -> Next {
-        self.with_responder(slot, |responder, rx| responder.on_request(packet, rx))
+    /// Executes the buffered and placed requests of a queue pair from the expected PSN up to the next gap.
+    #[cold]
+    #[inline(never)]
+    fn replay(&mut self, slot: usize) {
+        if self.qps.at_mut(slot).is_some_and(|qp| qp.state.receives()) {
+            self.with_responder(slot, Responder::replay);
+        }
     }
 
     /// Calls `take` with the responder of the queue pair with index `slot`. Then schedules the queue pair if an ACK, a
-    /// NAK or a READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`.
+    /// NAK or a READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`. Returns
+    /// whether the packet with the expected PSN is buffered or placed.
     #[inline(always)]
     pub(super) fn with_responder(
         &mut self,
         slot: usize,
         take: impl FnOnce(&mut Responder, &mut RxContext<'_>) -> ResponderAction,
-    ) -> Next {
-        let Some(qp) = self.qps.at_mut(slot) else { return Next::Nothing };
-        let Some(connection) = &mut qp.connection else { return Next::Nothing };
+    ) -> bool {
+        let Some(qp) = self.qps.at_mut(slot) else { return false };
+        let Some(connection) = &mut qp.connection else { return false };
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
@@ -154,16 +145,16 @@ impl<P: Port> Engine<P> {
             cq: qp.init.recv_cq,
             qpn: qp.qpn,
             counters: &mut qp.counters,
+            store: &mut self.reorder,
+            slot,
             now: self.now,
         };
         let action = take(&mut connection.responder, &mut rx);
         let qpn = qp.qpn;
-        let mut next = if connection.responder.has_buffered_next() { Next::Replay } else { Next::Nothing };
+        let has_next = connection.responder.has_buffered_next();
         match action {
-            ResponderAction::Nothing => return next,
+            ResponderAction::Nothing => return has_next,
             ResponderAction::Answer => {}
-            ResponderAction::OutOfOrder { first } => return Next::OutOfOrder { first },
-            ResponderAction::Buffer => next = Next::Buffer,
             ResponderAction::Fatal(code) => {
                 let event = match code {
                     NakCode::RemoteAccessError => Event::QpAccessError(qpn),
@@ -174,7 +165,7 @@ impl<P: Port> Engine<P> {
             }
         }
         schedule(&mut self.qps, &mut self.tx_ready, slot);
-        next
+        has_next
     }
 
     #[inline]
@@ -230,7 +221,7 @@ impl<P: Port> Engine<P> {
             qp.set_state(QpState::Err);
             self.qp_errors += 1;
             self.events.extend(event);
-            self.reorder.close(slot);
+            qp.close_reorder_buffer(slot, &mut self.reorder);
         }
         if !std::mem::replace(&mut qp.flushing, true) {
             self.errors.push_back(slot);

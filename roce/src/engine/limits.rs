@@ -44,21 +44,8 @@ pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;
 /// Default of [`DeviceLimits::reorder_bytes`]: the payload of 16 windows of 1,024 packets of path MTU 4096.
 pub const REORDER_BYTES: usize = 64 << 20;
 
-/// Bytes of the reorder buffer reserved for each queue pair: 256 cells, for 256 short packets or 15 of path MTU 4096.
-/// Fewer if the reservations of all queue pairs would exceed half of the reorder buffer.
-pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
-
-/// A queue pair may take more unreserved room of the reorder buffer while it has less of it than this multiple of the
-/// free unreserved room.
-pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
-
-/// Largest number of bytes that a frame takes in the reorder buffer: a payload of path MTU 4096, headers, and padding
-/// to whole cells.
-pub(crate) const REORDER_FRAME_BYTES: usize = 4608;
-
-/// Time after which a buffered packet is dropped, in nanoseconds. Within one second, a peer that has not failed
-/// retransmits the packets of the gap many times.
-pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
+pub use crate::qp::rc::reorder_buffer::REORDER_NANOS_MAX;
+use crate::qp::rc::reorder_buffer::REORDER_REQUEST_BYTES;
 
 pub(crate) const REORDER_EXPIRED_PER_POLL: usize = 32;
 
@@ -90,7 +77,7 @@ pub struct DeviceLimits {
     pub max_cqs: usize,
     /// Largest number of queue pairs.
     pub max_qps: usize,
-    /// Largest number of bytes of the reorder buffer, which all queue pairs share. Allocated as they are needed.
+    /// Largest number of bytes of the reorder buffers of all queue pairs. Allocated as they are needed.
     pub reorder_bytes: usize,
 }
 
@@ -108,13 +95,13 @@ impl Default for DeviceLimits {
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
 // 32 queue pairs that lose packets at the same time can each buffer a default window of the largest packets.
-const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORDER_FRAME_BYTES);
+const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORDER_REQUEST_BYTES);
 // A packet before the last one of a window must request an ACK, because otherwise the requester stops for a round trip
 // after each window.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
 // The largest window of selective repeat fits in one SACK, and three of them in the reorder buffer.
 const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
-const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_FRAME_BYTES <= REORDER_BYTES);
+const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_REQUEST_BYTES <= REORDER_BYTES);
 // The longest message has no more PSNs than may be outstanding, at the smallest path MTU of 256 bytes.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
 // Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates: at most 256 entries.

@@ -4,7 +4,7 @@
 //!   poll(now):  port.rx_burst  -> ingress -> responder | completer     at most RX_BURST_FRAMES
 //!               doorbells      -> queue pairs with posts are scheduled
 //!               timers         -> requester                            at most TIMERS_PER_POLL
-//!               reorder buffer -> expired packets are dropped          at most REORDER_EXPIRED_PER_POLL
+//!               reorder store  -> expired requests are dropped         at most REORDER_EXPIRED_PER_POLL
 //!               errors         -> flush                                at most FLUSHED_QPS_PER_POLL
 //!               notifier       -> port                                 at most CNPS_PER_POLL
 //!               egress         -> responder, requester -> port         at most TX_BUDGET_PKTS
@@ -34,9 +34,7 @@ mod modify;
 mod notifier;
 mod notify;
 mod objects;
-mod out_of_order;
 mod qp_object;
-mod reorder;
 mod source;
 #[expect(
     clippy::indexing_slicing,
@@ -54,6 +52,7 @@ use crate::id::Mac;
 use crate::mem::MemoryTable;
 use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
 use crate::port::Port;
+use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::queue::{CqTable, Doorbells};
 use crate::random::Random;
 use crate::table::Table;
@@ -65,12 +64,11 @@ pub use qp_object::{Attributes, QpHandles};
 pub use source::SourceChecks;
 
 use limits::{
-    DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP, REORDER_FRAME_BYTES,
-    RX_BURST_FRAMES, TIMERS_PER_POLL,
+    DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP,
+    REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMERS_PER_POLL,
 };
 use notifier::Notifier;
 use qp_object::Qp;
-use reorder::ReorderBuffer;
 use timers::Timers;
 
 const QPN_BITS: u32 = 24;
@@ -303,9 +301,7 @@ pub struct Engine<P: Port> {
     past: QpCounters,
     qp_errors: u64,
     frames: Vec<P::Frame>,
-    reorder: ReorderBuffer,
-    /// Frame taken from the reorder buffer; kept to reuse its memory.
-    taken: Vec<u8>,
+    reorder: ReorderStore,
     now: Instant,
 }
 
@@ -316,6 +312,7 @@ impl<P: Port> Engine<P> {
         let limits = config.limits;
         let qps = Table::new(QPN_BITS, limits.max_qps);
         let slots = qps.max_len();
+        let payload = port.payload();
         Ok(Engine {
             mac: port.caps().mac,
             port,
@@ -341,8 +338,7 @@ impl<P: Port> Engine<P> {
             past: QpCounters::default(),
             qp_errors: 0,
             frames: Vec::with_capacity(RX_BURST_FRAMES),
-            reorder: ReorderBuffer::new(limits.reorder_bytes),
-            taken: Vec::with_capacity(REORDER_FRAME_BYTES),
+            reorder: ReorderStore::new(limits.reorder_bytes, payload),
             now: Instant::ZERO,
         })
     }
@@ -446,10 +442,30 @@ impl<P: Port> Engine<P> {
         self.qp_errors
     }
 
-    /// Returns the number of bytes of the reorder buffer that out-of-order packets occupy; at most
+    /// Returns the number of bytes of the reorder buffers that out-of-order requests occupy; at most
     /// [`DeviceLimits::reorder_bytes`].
     pub fn buffered_bytes(&self) -> usize {
         self.reorder.occupied_bytes()
+    }
+
+    /// Drops expired requests of the reorder buffers. Returns whether more requests may have expired.
+    #[inline]
+    fn expire_buffered(&mut self) -> bool {
+        self.reorder.next_expiry().is_some_and(|expiry| expiry <= self.now) && self.drop_expired()
+    }
+
+    /// `cold` keeps this code out of line: inlined, it would occupy registers in each idle poll.
+    #[cold]
+    fn drop_expired(&mut self) -> bool {
+        for _ in 0..REORDER_EXPIRED_PER_POLL {
+            let Some((slot, psn)) = self.reorder.pop_expired(self.now) else { return false };
+            let Some(qp) = self.qps.at_mut(slot) else { continue };
+            qp.counters.reorder_expired += 1;
+            if let Some(connection) = &mut qp.connection {
+                connection.responder.on_expired(psn);
+            }
+        }
+        true
     }
 
     fn expire_timers(&mut self) {

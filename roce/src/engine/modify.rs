@@ -75,7 +75,7 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         match (from, to) {
             (_, QpState::Reset) => {
-                self.reorder.close(slot);
+                qp.close_reorder_buffer(slot, &mut self.reorder);
                 qp.discard();
                 qp.flushing = false;
                 self.errors.retain(|other| *other != slot);
@@ -85,8 +85,8 @@ impl<P: Port> Engine<P> {
                 let Attributes { conn, rq_psn, sq_psn, .. } = &qp.attributes;
                 let requester = Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec));
                 let responder = Responder::new(ResponderConfig::new(conn, *rq_psn));
-                if let Some(buffered_pkts_max) = conn.recovery.buffered_pkts_max() {
-                    self.reorder.open(slot, buffered_pkts_max);
+                if conn.recovery.buffered_pkts_max().is_some() {
+                    self.reorder.open(slot);
                 }
                 qp.connection = route.map(|route| Connection {
                     requester,

@@ -125,10 +125,10 @@ impl<P: Port> Engine<P> {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let unknown = DestroyError::Unknown("queue pair");
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
-        let qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
+        let mut qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
+        qp.close_reorder_buffer(slot, &mut self.reorder);
         self.past.add(&qp.counters);
         self.timers.remove(slot);
-        self.reorder.close(slot);
         self.tx_ready.retain(|other| *other != slot);
         self.errors.retain(|other| *other != slot);
         Ok(())

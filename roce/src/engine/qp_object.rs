@@ -5,6 +5,7 @@ use crate::psn::Psn;
 use crate::qp::rc::completer::SendCompletions;
 use crate::qp::rc::emit::PacketBuilder;
 use crate::qp::rc::outstanding::Outstanding;
+use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
@@ -121,6 +122,14 @@ impl Qp {
             cqs.write(self.init.recv_cq, cqe, false);
         }
         !self.rq.is_empty() || !self.outstanding.queue().is_empty()
+    }
+
+    /// Drops all buffered and placed requests. `slot`: index of this queue pair, whose reservation in `store` ends.
+    pub(super) fn close_reorder_buffer(&mut self, slot: usize, store: &mut ReorderStore) {
+        if let Some(connection) = &mut self.connection {
+            connection.responder.clear_out_of_order(store);
+        }
+        store.close(slot);
     }
 
     /// Discards the work requests without completions, and the connection and attributes: the transition to RESET.

@@ -61,6 +61,7 @@ pub use udp::{UdpHeader, flow_label_from_qpns, udp_source_port};
 pub use xrceth::XrcEth;
 
 pub(crate) use eth::VlanTag;
+pub(crate) use immdt::ImmDt;
 pub(crate) use packet::{AddressPair, Fingerprint};
 
 #[cfg(test)]

@@ -211,6 +211,12 @@ impl OpcodeInfo {
         }
     }
 
+    /// Returns the bytes of `header` in `ext`, the extension headers of a packet; `None` if it is missing.
+    #[inline]
+    pub(crate) fn find<'a, const N: usize>(&self, ext: &'a [u8], header: ExtHeader) -> Option<&'a [u8; N]> {
+        ext.get(self.offset_of(header)?..)?.first_chunk()
+    }
+
     pub(crate) const fn starts_message(&self) -> bool {
         matches!(self.position, Position::First | Position::Only)
     }

@@ -218,13 +218,6 @@ impl<'a> Packet<'a> {
         self.icrc
     }
 
-    /// Returns whether opcode, solicited event, extension headers and payload equal those of `other`. Ignores IP
-    /// identification, ECN and AckReq, because a retransmission may change these fields.
-    pub(crate) fn has_content_of(&self, other: &Packet<'_>) -> bool {
-        let content = |packet: &Packet<'_>| (packet.info.opcode, packet.bth.solicited);
-        content(self) == content(other) && self.ext == other.ext && self.payload == other.payload
-    }
-
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
@@ -294,7 +287,15 @@ impl<'a> Packet<'a> {
     }
 
     fn ext<const N: usize>(&self, header: ExtHeader) -> Option<&'a [u8; N]> {
-        self.ext.get(self.info.offset_of(header)?..)?.first_chunk()
+        self.info.find(self.ext, header)
+    }
+
+    /// Returns the extension headers and the payload, which are adjacent.
+    pub(crate) fn body(&self) -> &'a [u8] {
+        let len_bytes = self.ext.len() + self.payload.len();
+        let padded_bytes = len_bytes + usize::from(self.bth.pad_bytes);
+        let start = self.l3.len().saturating_sub(padded_bytes);
+        self.l3.get(start..start + len_bytes).unwrap_or_default()
     }
 
     /// Returns the RDMA extended transport header; `None` if the opcode has no such header.

@@ -2,13 +2,14 @@
 //! responder with its memory, its receive queue and a reorder buffer without limit.
 
 use super::emit::PacketBuilder;
+use super::reorder_buffer::{CELL_BYTES, ReorderStore};
 use super::requester::{TxContext, TxOutcome};
-use super::responder::{OutOfOrder, Responder, ResponderAction, ResponderConfig, RxContext};
+use super::responder::{Responder, ResponderAction, ResponderConfig, RxContext};
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::id::{Gid, LKey, Mac, PKey, Qpn, RKey};
 use crate::mem::{Access, Memory, MemoryTable, PdId};
-use crate::port::{Port, PortCaps};
+use crate::port::{Payload, Port, PortCaps};
 use crate::psn::Psn;
 use crate::qp::{ConnAttr, PathMtu, Placement};
 use crate::queue::{
@@ -23,7 +24,6 @@ use crate::wire::{
     Aeth, HeaderSpec, HeaderTemplate, NakCode, Opcode, Operation, Packet, PacketSpec, Position, RecvEth,
     Reth, SackEth, Syndrome,
 };
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 /// PSN of index 0: tables number PSNs from this one on. PSNs wrap to 0 between the indices 2 and 3.
@@ -37,6 +37,8 @@ pub(super) const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { w
 
 /// Virtual address of the first byte of each memory region of a [`Bench`].
 pub(super) const VA: u64 = 0x1000;
+/// Index of the queue pair of a [`Bench`] in the table of its device.
+const SLOT: usize = 0;
 /// Length in bytes of each memory region of a [`Bench`].
 pub(super) const REGION_BYTES: u32 = 1 << 16;
 
@@ -232,6 +234,12 @@ fn letter(code: NakCode) -> char {
     }
 }
 
+fn store_of(bytes_max: usize) -> ReorderStore {
+    let mut store = ReorderStore::new(bytes_max, Payload::Carried);
+    store.open(SLOT);
+    store
+}
+
 /// A responder with the memory, the queues and the reorder buffer that the engine gives it.
 pub(super) struct Bench {
     pub(super) responder: Responder,
@@ -249,8 +257,9 @@ pub(super) struct Bench {
     congestion: Congestion,
     builder: PacketBuilder,
     pub(super) now: Instant,
-    /// Frames in the reorder buffer, by PSN, and whether it has room for more.
-    pub(super) buffered: BTreeMap<u32, Vec<u8>>,
+    /// The reorder buffer, and one without room, which takes its place unless `has_room`.
+    pub(super) store: ReorderStore,
+    full: ReorderStore,
     pub(super) has_room: bool,
     /// The engine would transmit from this queue pair in its next poll.
     is_scheduled: bool,
@@ -297,7 +306,8 @@ impl Bench {
             congestion: Congestion::new(&CongestionScheme::None, 100_000_000_000),
             builder: PacketBuilder { template: template(), ip_id: 0 },
             now: Instant::ZERO,
-            buffered: BTreeMap::new(),
+            store: store_of(1 << 20),
+            full: store_of(0),
             has_room: true,
             is_scheduled: false,
             msns: Vec::new(),
@@ -340,10 +350,12 @@ impl Bench {
             cq: self.cq,
             qpn: Qpn::new(0x22),
             counters: &mut self.counters,
+            store: if self.has_room { &mut self.store } else { &mut self.full },
+            slot: SLOT,
             now: self.now,
         };
         let action = call(&mut self.responder, &mut rx);
-        self.is_scheduled |= !matches!(action, ResponderAction::Nothing | ResponderAction::OutOfOrder { .. });
+        self.is_scheduled |= action != ResponderAction::Nothing;
         action
     }
 
@@ -352,30 +364,21 @@ impl Bench {
     pub(super) fn receive(&mut self, packet: &Pkt) -> ResponderAction {
         let frame = packet.frame(&self.keys);
         let packet = &Packet::parse(&frame).expect("requests of tables are well-formed");
-        let mut action = self.with(|responder, rx| responder.on_request(packet, rx));
-        if let ResponderAction::OutOfOrder { first } = action {
-            let found = OutOfOrder { first, has_room: self.has_room };
-            action = self.with(|responder, rx| responder.on_out_of_order(packet, found, rx));
-            if action == ResponderAction::Buffer {
-                self.buffered.insert(packet.bth.psn.value(), frame);
-            }
-        } else if !matches!(action, ResponderAction::Fatal(_)) {
-            self.replay();
+        let action = self.with(|responder, rx| responder.on_request(packet, rx));
+        if self.responder.has_buffered_next() && !matches!(action, ResponderAction::Fatal(_)) {
+            self.with(Responder::replay);
         }
         action
     }
 
-    fn replay(&mut self) {
-        while self.responder.has_buffered_next() {
-            if self.responder.has_placed() {
-                self.with(|responder, rx| responder.on_placed(rx));
-                continue;
-            }
-            let expected = self.responder.expected_psn().value();
-            let frame = self.buffered.remove(&expected).expect("the frame of a buffered PSN");
-            let packet = &Packet::parse(&frame).expect("it was parsed before");
-            self.with(|responder, rx| responder.on_request(packet, rx));
-        }
+    /// Limits the reorder buffer, which must be empty, to `cells` short packets.
+    pub(super) fn limit_room(&mut self, cells: usize) {
+        assert!(!self.has_buffered());
+        self.store = store_of(cells * CELL_BYTES);
+    }
+
+    pub(super) fn has_buffered(&self) -> bool {
+        self.store.occupied_bytes() > 0
     }
 
     /// In one poll, sends at most `budget` responses to a port with `room` buffers. Returns the responses as text.

@@ -6,6 +6,8 @@ pub(crate) mod events;
 pub(crate) mod outstanding;
 pub(crate) mod placing;
 pub(crate) mod read_queue;
+pub(crate) mod reorder_buffer;
+pub(crate) mod request;
 pub(crate) mod requester;
 pub(crate) mod responder;
 pub(crate) mod segment;

@@ -17,102 +17,18 @@
 //! wrong address, and a forged payload replaces the payload of the peer. Therefore a conflict drops all out-of-order
 //! packets, and the version received last is placed, so that retransmissions overwrite forged bytes.
 
+use super::request::{Request, RqOffset};
 use super::segment::packets_in;
 use crate::psn::Psn;
 use crate::recovery::circular_array::CircularArray;
 use crate::recovery::psn_set::PsnSet;
-use crate::wire::{ExtHeader, Fingerprint, OpcodeInfo, Packet, Position, Reth};
-
-/// A request to be executed: a packet, or the record of one whose payload is placed.
-pub(crate) trait Request {
-    fn psn(&self) -> Psn;
-    fn info(&self) -> &'static OpcodeInfo;
-    fn ack_req(&self) -> bool;
-    fn solicited(&self) -> bool;
-    fn reth(&self) -> Option<Reth>;
-    fn immdt(&self) -> Option<u32>;
-    /// True for a SEND with invalidate.
-    fn invalidates(&self) -> bool;
-    /// True for a numbered SEND.
-    fn is_numbered(&self) -> bool;
-    fn len_bytes(&self) -> u32;
-    /// Returns the payload; `None` if it was placed on arrival.
-    fn payload(&self) -> Option<&[u8]>;
-    /// Returns where the payload of a SEND was placed on arrival; `None` if it was not.
-    fn rq_offset(&self) -> Option<RqOffset>;
-}
-
-impl Request for Packet<'_> {
-    #[inline(always)]
-    fn psn(&self) -> Psn {
-        self.bth.psn
-    }
-
-    #[inline(always)]
-    fn info(&self) -> &'static OpcodeInfo {
-        self.info
-    }
-
-    #[inline(always)]
-    fn ack_req(&self) -> bool {
-        self.bth.ack_req
-    }
-
-    #[inline(always)]
-    fn solicited(&self) -> bool {
-        self.bth.solicited
-    }
-
-    #[inline(always)]
-    fn reth(&self) -> Option<Reth> {
-        Packet::reth(self)
-    }
-
-    #[inline(always)]
-    fn immdt(&self) -> Option<u32> {
-        Packet::immdt(self)
-    }
-
-    #[inline(always)]
-    fn invalidates(&self) -> bool {
-        self.ieth().is_some()
-    }
-
-    #[inline(always)]
-    fn is_numbered(&self) -> bool {
-        self.info.offset_of(ExtHeader::RecvEth).is_some()
-    }
-
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "`Packet::parse` checks it against 16-bit fields")]
-    fn len_bytes(&self) -> u32 {
-        self.payload.len() as u32
-    }
-
-    #[inline(always)]
-    fn payload(&self) -> Option<&[u8]> {
-        Some(self.payload)
-    }
-
-    #[inline(always)]
-    fn rq_offset(&self) -> Option<RqOffset> {
-        None
-    }
-}
+use crate::wire::{Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 #[derive(Clone, Copy, Debug)]
 enum Target {
     /// Memory of a WRITE, with the RETH if the packet begins the message.
     Remote(Option<Reth>),
     Receive(RqOffset),
-}
-
-/// Destination of the payload of a SEND packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RqOffset {
-    /// Recv WQE sequence number of the receive: receives completed before it on the connection, modulo 2^32.
-    pub recv_seq: u32,
-    pub offset_bytes: u32,
 }
 
 /// Header fields of a request whose payload is placed, kept for its execution.
@@ -212,7 +128,7 @@ struct WriteCursor {
 
 /// Out-of-order packets whose payload is placed.
 #[derive(Debug)]
-pub(super) struct Placing {
+pub(crate) struct Placing {
     /// State of each PSN, indexed by the PSN modulo the window.
     slots: CircularArray<SlotState>,
     /// Record of each PSN, indexed like `slots`; valid only if the slot is [`SlotState::Recorded`].

@@ -4,7 +4,8 @@
 use super::harness::{
     ALL, Bench, IMPROVED, LOCAL_READ, MTU_BYTES, Pkt, READABLE, REGION_BYTES, SELECTIVE, UNKNOWN, VA, psn,
 };
-use super::placing::{Placing, Request, RqOffset};
+use super::placing::Placing;
+use super::request::{Request, RqOffset};
 use super::responder::ResponderAction;
 use crate::id::RKey;
 use crate::qp::Placement;
@@ -300,9 +301,9 @@ fn payload_is_placed_where_its_memory_is_known() {
         before.iter().for_each(|packet| _ = bench.receive(packet));
         bench.receive(&Pkt { fill: 0x77, ..*packet });
         let placed = bench.counters.placed_out_of_order;
-        let disposition = match (placed, bench.buffered.len()) {
-            (1, 0) => Placed,
-            (0, 1) => Buffered,
+        let disposition = match (placed, bench.has_buffered()) {
+            (1, false) => Placed,
+            (0, true) => Buffered,
             other => panic!("{name}: placed and buffered {other:?}"),
         };
         assert_eq!(disposition, *wanted, "{name}");

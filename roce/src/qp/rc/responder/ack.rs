@@ -4,7 +4,7 @@ use super::context::ResponderAction;
 use super::order::{Disposition, Order};
 use crate::counters::QpCounters;
 use crate::psn::Psn;
-use crate::qp::rc::placing::Request;
+use crate::qp::rc::request::Request;
 use crate::recovery::responder::{Reply, ResponderRecovery};
 use crate::wire::{NakCode, Operation, Syndrome};
 
@@ -109,10 +109,6 @@ impl AckPolicy {
         self.due = Due::Refusal(Syndrome::RnrNak { timer });
     }
 
-    pub(super) fn on_no_room(&mut self) {
-        self.no_room = true;
-    }
-
     /// Makes a SACK or ACK due for a duplicate SEND or WRITE (IBA 9.7.5.1.3).
     pub(super) fn on_duplicate(&mut self, psn: Psn, reply: Reply) {
         if reply == Reply::Sack {
@@ -137,7 +133,7 @@ impl AckPolicy {
         reply: Option<Reply>,
         counters: &mut QpCounters,
     ) -> ResponderAction {
-        self.no_room |= disposition == Disposition::NoRoom;
+        self.no_room |= disposition.lacked_room();
         match reply {
             Some(Reply::Sack) => self.make_sack_due(psn, disposition == Disposition::Duplicate),
             Some(Reply::Nak) => {
@@ -146,11 +142,7 @@ impl AckPolicy {
             }
             Some(Reply::Ack) | None => {}
         }
-        match (disposition, reply) {
-            (Disposition::Buffered, _) => ResponderAction::Buffer,
-            (_, Some(_)) => ResponderAction::Answer,
-            (_, None) => ResponderAction::Nothing,
-        }
+        if reply.is_some() { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
     /// Returns the SACK that is due: PSN of the trigger, whether the trigger was a duplicate, and whether a packet was

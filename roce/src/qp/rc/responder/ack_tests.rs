@@ -7,7 +7,7 @@
 //!   0 7      WRITE ONLY at PSN 0, at PSN 7        f0 m1 l2   FIRST, MIDDLE, LAST of a WRITE of three packets
 //!   s3       SEND ONLY at PSN 3                   r4x3       READ of three responses, PSN 4 to 6
 //!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; without room in the reorder buffer
-//!   p        posts a receive                      lost5      drops buffered PSN 5; ousted5: for want of room
+//!   p        posts a receive                      lost5      buffered PSN 5 expires; room2: the reorder buffer has two cells
 //!   0..14    WRITE ONLYs at PSN 0 to 14
 //!   /        poll; the responses that it sends follow, as `text_of` of the harness writes them
 //!   /2 /p1   poll with a budget of two packets; with one transmit buffer
@@ -47,12 +47,6 @@ fn packet_of(token: &str) -> Pkt {
     Pkt { ack_req: has_ack_req, ..packet }
 }
 
-fn taken_from(bench: &mut Bench, index: &str) -> Psn {
-    let psn = psn(index.parse().expect("an index"));
-    bench.buffered.remove(&psn.value());
-    psn
-}
-
 /// Runs one token that is not a response. Returns the token and, after a poll, the responses sent.
 fn run_token(bench: &mut Bench, token: &str) -> String {
     if let Some(poll) = token.strip_prefix('/') {
@@ -64,11 +58,9 @@ fn run_token(bench: &mut Bench, token: &str) -> String {
     if token == "p" {
         bench.post(ALL, 0, 64);
     } else if let Some(index) = token.strip_prefix("lost") {
-        let lost = taken_from(bench, index);
-        bench.responder.discard(lost);
-    } else if let Some(index) = token.strip_prefix("ousted") {
-        let ousted = taken_from(bench, index);
-        bench.responder.discard_for_room(ousted);
+        bench.responder.on_expired(psn(index.parse().expect("an index")));
+    } else if let Some(cells) = token.strip_prefix("room") {
+        bench.limit_room(cells.parse().expect("a number"));
     } else if let Some((first, last)) = token.split_once("..") {
         let number = |text: &str| text.parse::<i32>().expect("an index");
         (number(first)..=number(last)).for_each(|at| _ = bench.receive(&packet_of(&at.to_string())));
@@ -262,8 +254,8 @@ const SELECTIVE_REPEAT: &[Row] = &[
     ("no room: dropped", "", "0 2~ / S1<2![] /", "out_of_seq_request, reorder_no_room"),
     ("no room for a second packet, in one SACK", "", "0 2 / S1<2[2] 3~ / S1<3![2] 4 / S1<4[2,4] /",
      "out_of_seq_request 3, reorder_no_room"),
-    ("a buffered packet dropped for a lower one", "", "0 2 4 / S1<4[2,4] ousted4 3? / S1<3![2,3] /",
-     "out_of_seq_request 3"),
+    ("a buffered packet dropped for a lower one", "", "room2 0 2 4 / S1<4[2,4] 3? / S1<3![2,3] /",
+     "out_of_seq_request 3, reorder_no_room"),
     ("beyond the window of 64", "", "0 65 / S1<65[] 64 / S1<64[64]", "out_of_seq_request 2"),
     ("a buffered packet was dropped, and is received again", "", "0 2 3 lost2 / S1<2[3] 2 / S1<2[2,3]",
      "out_of_seq_request 3"),

@@ -4,6 +4,7 @@ use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::psn::Psn;
+use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::{ConnAttr, Placement};
 use crate::queue::{CqId, CqTable, RecvQueue};
 use crate::recovery::RecoveryScheme;
@@ -45,6 +46,10 @@ pub(crate) struct RxContext<'a> {
     pub cq: CqId,
     pub qpn: Qpn,
     pub counters: &'a mut QpCounters,
+    /// Memory of the reorder buffers.
+    pub store: &'a mut ReorderStore,
+    /// Index of the queue pair in the table of the device.
+    pub slot: usize,
     /// Current time.
     pub now: Instant,
 }
@@ -56,22 +61,6 @@ pub(crate) enum ResponderAction {
     Nothing,
     /// A response may be due: the queue pair is scheduled to transmit.
     Answer,
-    /// The packet is out of order: [`Responder::on_out_of_order`] is to be called.
-    OutOfOrder {
-        /// True for the first out-of-order packet at this expected PSN, unless an RNR NAK was sent before it.
-        first: bool,
-    },
-    /// A response may be due, and the frame is to be put into the reorder buffer.
-    Buffer,
     /// A NAK is due, and the queue pair changes to ERR.
     Fatal(NakCode),
-}
-
-/// Input of [`Responder::on_out_of_order`], as determined by the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfOrder {
-    /// As in [`ResponderAction::OutOfOrder`].
-    pub first: bool,
-    /// True if the reorder buffer has room for the frame.
-    pub has_room: bool,
 }

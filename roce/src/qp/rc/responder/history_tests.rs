@@ -2,9 +2,11 @@
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};
+use crate::port::Payload;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::qp::rc::read_queue::ReadRequest;
+use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
 /// The only READ stays in the history until `forget_stale` removes it, because no later READ displaces it.
@@ -13,17 +15,18 @@ fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() 
     let first = Psn::new(0xFF_FF00);
     let conn = ConnAttr { max_dest_rd_atomic: 4, ..ConnAttr::RESET };
     let mtu_bytes = conn.path_mtu.bytes();
+    let mut store = ReorderStore::new(0, Payload::Carried);
     let mut responder = Responder::new(ResponderConfig::new(&conn, first));
     let reth = Reth { va: 0, rkey: RKey(1), len_bytes: mtu_bytes };
     responder.reads.push(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
-    responder.accept(1);
+    responder.accept(1, &mut store);
     assert_eq!(
         responder.transmitter().last_acknowledged(),
         first.minus(1),
         "its response acknowledges the READ"
     );
     for quarter in 1..=4 {
-        responder.accept(Psn::COUNT / 4);
+        responder.accept(Psn::COUNT / 4, &mut store);
         assert_eq!(
             responder.transmitter().last_acknowledged(),
             first.plus(quarter * (Psn::COUNT / 4)),

@@ -26,8 +26,9 @@ mod checks_tests;
 #[cfg(test)]
 mod history_tests;
 
-use super::placing::Request;
 use super::read_queue::{NotQueued, ReadQueue};
+use super::reorder_buffer::ReorderStore;
+use super::request::{Buffered, Request};
 use super::requester::{TxContext, TxOutcome};
 use crate::congestion::Congestion;
 use crate::port::Port;
@@ -37,7 +38,7 @@ use crate::recovery::Verdict;
 use crate::recovery::responder::{OutOfOrderRequest, ResponderRecovery};
 use crate::wire::{NakCode, Operation, Packet};
 
-pub(crate) use context::{OutOfOrder, ResponderAction, ResponderConfig, RxContext};
+pub(crate) use context::{ResponderAction, ResponderConfig, RxContext};
 
 use ack::{AckPolicy, Due};
 use checks::{Checks, Refusal, sequence};
@@ -81,17 +82,13 @@ impl Responder {
         self.order.has_next()
     }
 
-    pub(crate) fn has_placed(&self) -> bool {
-        self.order.has_placed()
-    }
-
     /// Processes a request whose addresses, P_Key and ICRC were checked.
     #[inline(always)]
     pub(crate) fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
         match self.order.on_packet(packet.bth.psn) {
             Verdict::InOrder => self.on_expected(packet, rx),
             Verdict::Duplicate => self.on_duplicate(packet, rx),
-            Verdict::OutOfOrder { first } => ResponderAction::OutOfOrder { first },
+            Verdict::OutOfOrder { first } => self.on_out_of_order(packet, first, rx),
         }
     }
 
@@ -110,16 +107,28 @@ impl Responder {
         };
         match executed {
             Ok(span) => {
-                self.accept(span);
+                self.accept(span, rx.store);
                 self.acks.on_executed(request, &self.order, &self.recovery)
             }
             Err(refusal) => self.refuse(refusal, rx),
         }
     }
 
+    /// Executes the buffered and placed requests from the expected PSN up to the next gap: at most one window.
+    #[inline(never)]
+    pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+        while self.order.has_next() {
+            let action = if self.order.has_placed() { self.on_placed(rx) } else { self.on_buffered(rx) };
+            if let fatal @ ResponderAction::Fatal(_) = action {
+                return fatal;
+            }
+        }
+        ResponderAction::Answer
+    }
+
     /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
-    pub(crate) fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
-        while self.has_placed() {
+    fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+        while self.order.has_placed() {
             let middles = self.order.middles(self.execution.partial());
             let action = match (middles, self.order.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx),
@@ -134,25 +143,37 @@ impl Responder {
         ResponderAction::Answer
     }
 
+    #[inline]
+    fn on_buffered(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+        let Some((header, body)) = self.order.take(rx.store) else {
+            // The request is lost, so the peer retransmits it.
+            self.order.pass(1, rx.store);
+            return ResponderAction::Nothing;
+        };
+        let action = self.on_expected(&Buffered::new(header, &body), rx);
+        rx.store.reuse(body);
+        action
+    }
+
     fn on_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> ResponderAction {
         let last = self.order.expected().plus(packets - 1);
         if let Err(refusal) = self.execution.execute_middles(packets, rx) {
             return self.refuse(refusal, rx);
         }
-        self.accept(packets);
+        self.accept(packets, rx.store);
         self.acks.on_middles_executed(last, &self.order, &self.recovery)
     }
 
     /// Advances the expected PSN by `span`: by 1 for each packet executed, for a READ by its number of responses.
     #[inline]
-    fn accept(&mut self, span: u32) {
-        if self.order.accept(span) {
+    fn accept(&mut self, span: u32, store: &mut ReorderStore) {
+        if self.order.accept(span, store) {
             self.acks.on_missing_executed();
         }
     }
 
     fn refuse(&mut self, refusal: Refusal, rx: &mut RxContext<'_>) -> ResponderAction {
-        self.order.pass(1);
+        self.order.pass(1, rx.store);
         let code = match refusal {
             Refusal::Drop => return ResponderAction::Nothing,
             Refusal::NotReady => {
@@ -199,47 +220,37 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Places an out-of-order packet, or has its frame buffered if there is room, and makes a NAK or SACK due.
+    /// Places or buffers an out-of-order packet, or drops it, and makes a NAK or SACK due. `first`: no NAK was sent at
+    /// this expected PSN.
     #[cold]
-    pub(crate) fn on_out_of_order(
+    #[inline(never)]
+    fn on_out_of_order(
         &mut self,
         packet: &Packet<'_>,
-        found: OutOfOrder,
+        first: bool,
         rx: &mut RxContext<'_>,
     ) -> ResponderAction {
         rx.counters.out_of_seq_request += 1;
+        self.order.drop_conflicting(packet, rx);
         let disposition = if self.recovery.keeps(packet.info) {
-            self.order.on_out_of_order(packet, found.has_room, &self.execution, rx)
+            self.order.on_out_of_order(packet, &self.execution, rx)
         } else {
             Disposition::Dropped
         };
-        rx.counters.reorder_no_room += u64::from(disposition == Disposition::NoRoom);
-        let (psn, ack_req, first) = (packet.bth.psn, packet.bth.ack_req, found.first);
-        let is_kept = matches!(disposition, Disposition::Buffered | Disposition::Placed);
-        let request = OutOfOrderRequest { psn, ack_req, first, is_kept };
+        let (psn, ack_req) = (packet.bth.psn, packet.bth.ack_req);
+        let request = OutOfOrderRequest { psn, ack_req, first, is_kept: disposition.is_kept() };
         let reply = self.recovery.on_out_of_order(request, || self.order.extends_run(psn));
         self.acks.on_out_of_order(psn, disposition, reply, rx.counters)
     }
 
-    /// Returns whether `packet` has the same content as the packet placed at its PSN; `None` if none is placed there.
-    pub(crate) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
-        self.order.is_same_as_placed(packet)
+    /// Records that the buffered request of `psn` expired.
+    pub(crate) fn on_expired(&mut self, psn: Psn) {
+        self.order.on_expired(psn);
     }
 
-    /// Records that the reorder buffer dropped the frame of `psn` for want of room, which the next SACK reports.
-    pub(crate) fn discard_for_room(&mut self, psn: Psn) {
-        self.acks.on_no_room();
-        self.order.discard(psn);
-    }
-
-    /// Records that the reorder buffer dropped the frame of `psn`.
-    pub(crate) fn discard(&mut self, psn: Psn) {
-        self.order.discard(psn);
-    }
-
-    /// If placement is relaxed, drops all out-of-order packets. Returns whether placement is relaxed.
-    pub(crate) fn discard_out_of_order(&mut self) -> bool {
-        self.order.discard_all()
+    /// Drops all buffered and placed requests.
+    pub(crate) fn clear_out_of_order(&mut self, store: &mut ReorderStore) {
+        self.order.clear(store);
     }
 
     /// Sends, in this order, the SACK that is due, READ responses as `congestion` permits, and the ACK or NAK that is

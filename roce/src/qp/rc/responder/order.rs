@@ -6,7 +6,9 @@ use super::message::Partial;
 use crate::mem::Access;
 use crate::psn::Psn;
 use crate::qp::Placement;
-use crate::qp::rc::placing::{Placed, Placing, Request, RqOffset};
+use crate::qp::rc::placing::{Placed, Placing};
+use crate::qp::rc::reorder_buffer::{ReorderBuffer, ReorderStore};
+use crate::qp::rc::request::{Request, RequestHeader, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::{ExpectedPsn, Verdict};
@@ -15,14 +17,27 @@ use crate::wire::{Operation, Packet, RecvEth, Reth};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
     Dropped,
-    /// Dropped, because the reorder buffer has no room for the frame.
+    /// Dropped, because the reorder buffer has no room.
     NoRoom,
     /// Dropped, because the PSN is buffered or placed already.
     Duplicate,
-    /// To be put into the reorder buffer as a frame.
     Buffered,
+    /// Buffered, and requests of higher PSNs were dropped for want of room.
+    BufferedInstead,
     /// The payload is placed.
     Placed,
+}
+
+impl Disposition {
+    /// Returns whether the packet is newly buffered or placed.
+    pub(super) fn is_kept(self) -> bool {
+        matches!(self, Disposition::Buffered | Disposition::BufferedInstead | Disposition::Placed)
+    }
+
+    /// Returns whether this packet, or one buffered before, was dropped for want of room.
+    pub(super) fn lacked_room(self) -> bool {
+        matches!(self, Disposition::NoRoom | Disposition::BufferedInstead)
+    }
 }
 
 /// The expected PSN, and the out-of-order requests above it.
@@ -34,20 +49,17 @@ pub(super) enum Disposition {
 #[derive(Debug)]
 pub(super) struct Order {
     expected: ExpectedPsn,
-    /// PSNs that are buffered or placed; `None` under go-back-N.
-    out_of_order: Option<Box<OutOfOrderSet>>,
-    /// `None` unless placement is relaxed.
-    placing: Option<Box<Placing>>,
+    /// `None` under go-back-N.
+    buffer: Option<Box<ReorderBuffer>>,
 }
 
 impl Order {
     pub(super) fn new(config: &ResponderConfig) -> Self {
-        let buffered_pkts_max = config.recovery.buffered_pkts_max();
-        let placed_pkts_max = buffered_pkts_max.filter(|_| config.placement == Placement::Relaxed);
+        let is_relaxed = config.placement == Placement::Relaxed;
+        let window_pkts = config.recovery.buffered_pkts_max();
         Order {
             expected: ExpectedPsn::new(config.first_psn),
-            out_of_order: buffered_pkts_max.map(|window_pkts| Box::new(OutOfOrderSet::new(window_pkts))),
-            placing: placed_pkts_max.map(|window_pkts| Box::new(Placing::new(window_pkts))),
+            buffer: window_pkts.map(|window_pkts| Box::new(ReorderBuffer::new(window_pkts, is_relaxed))),
         }
     }
 
@@ -59,7 +71,7 @@ impl Order {
     /// True under improved go-back-N and selective repeat.
     #[inline]
     pub(super) fn buffers(&self) -> bool {
-        self.out_of_order.is_some()
+        self.buffer.is_some()
     }
 
     #[inline]
@@ -69,24 +81,21 @@ impl Order {
 
     /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed before.
     #[inline]
-    pub(super) fn accept(&mut self, span: u32) -> bool {
+    pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order();
         if has_out_of_order {
-            self.pass(span);
+            self.pass(span, store);
         }
         self.expected.accept(span);
         has_out_of_order
     }
 
-    /// Removes the expected PSN and the `span - 1` PSNs after it from the sets of buffered and placed PSNs.
+    /// Drops the buffered and placed requests of the expected PSN and the `span - 1` PSNs after it.
     #[inline]
-    pub(super) fn pass(&mut self, span: u32) {
+    pub(super) fn pass(&mut self, span: u32, store: &mut ReorderStore) {
         let expected = self.expected();
-        if let Some(out_of_order) = &mut self.out_of_order {
-            out_of_order.advance(expected, span);
-        }
-        if let Some(placing) = &mut self.placing {
-            placing.pass(expected, span);
+        if let Some(buffer) = &mut self.buffer {
+            buffer.pass(expected, span, store);
         }
     }
 
@@ -95,16 +104,18 @@ impl Order {
     }
 
     #[inline]
+    fn set(&self) -> Option<&OutOfOrderSet> {
+        self.buffer.as_ref().map(|buffer| buffer.set())
+    }
+
+    #[inline]
     pub(super) fn has_out_of_order(&self) -> bool {
-        self.out_of_order.as_ref().is_some_and(|out_of_order| !out_of_order.is_empty())
+        self.set().is_some_and(|set| !set.is_empty())
     }
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        let expected = self.expected();
-        self.out_of_order
-            .as_ref()
-            .is_some_and(|out_of_order| !out_of_order.is_empty() && out_of_order.contains(expected))
+        self.set().is_some_and(|set| !set.is_empty() && set.contains(self.expected()))
     }
 
     /// Returns whether PSN `psn - 1` is buffered or placed, and PSN `psn + 1` is not.
@@ -114,76 +125,78 @@ impl Order {
 
     /// Returns whether `psn`, above the expected PSN, is buffered or placed.
     fn is_out_of_order(&self, psn: Psn) -> bool {
-        let expected = self.expected();
-        self.out_of_order.as_ref().is_some_and(|out_of_order| out_of_order.is_buffered(expected, psn))
+        self.set().is_some_and(|set| set.is_buffered(self.expected(), psn))
     }
 
     pub(super) fn bitmap(&self) -> Option<impl ExactSizeIterator<Item = u32> + '_> {
-        self.out_of_order.as_ref().map(|out_of_order| out_of_order.words(self.expected()))
+        self.set().map(|set| set.words(self.expected()))
     }
 
-    /// Places the payload of an out-of-order packet if placement is relaxed and its address is known; otherwise the
-    /// frame is to be buffered if there is room (`has_room`).
+    /// If the content of `packet` differs from that of the buffered or placed request of the same PSN (conflict),
+    /// drops the earlier request, because otherwise a forged packet that was received before the peer's packet would
+    /// be executed. Under relaxed placement, drops instead all out-of-order requests.
+    pub(super) fn drop_conflicting(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) {
+        let expected = self.expected();
+        let Some(buffer) = &mut self.buffer else { return };
+        if buffer.is_same(expected, packet, rx.store) != Some(false) {
+            return;
+        }
+        rx.counters.reorder_conflicts += 1;
+        if buffer.placing().is_some() {
+            buffer.clear(rx.store);
+        } else {
+            buffer.discard(expected, packet.bth.psn, rx.store);
+        }
+    }
+
+    /// Places the payload of an out-of-order packet if placement is relaxed and its address is known; otherwise buffers
+    /// the packet if there is room.
+    #[inline]
     pub(super) fn on_out_of_order(
         &mut self,
         packet: &Packet<'_>,
-        has_room: bool,
         execution: &Execution,
         rx: &mut RxContext<'_>,
     ) -> Disposition {
         let (psn, expected) = (packet.bth.psn, self.expected());
-        let Some(out_of_order) = &self.out_of_order else { return Disposition::Dropped };
-        if !out_of_order.is_new(expected, psn) {
-            let is_duplicate = out_of_order.is_buffered(expected, psn);
+        let Some(buffer) = &mut self.buffer else { return Disposition::Dropped };
+        if !buffer.set().is_new(expected, psn) {
+            let is_duplicate = buffer.set().is_buffered(expected, psn);
             return if is_duplicate { Disposition::Duplicate } else { Disposition::Dropped };
         }
-        let disposition = match self.place(packet, execution, rx) {
-            Some(()) => Disposition::Placed,
-            None if has_room => Disposition::Buffered,
-            None => return Disposition::NoRoom,
-        };
-        if let Some(out_of_order) = &mut self.out_of_order {
-            out_of_order.insert(psn);
+        if place(buffer, packet, expected, execution, rx).is_some() {
+            return Disposition::Placed;
         }
-        disposition
+        let mut dropped = 0;
+        let is_buffered = buffer.buffer(packet, (expected, rx.slot, rx.now), rx.store, &mut dropped);
+        rx.counters.reorder_no_room += dropped + u64::from(!is_buffered);
+        match (is_buffered, dropped) {
+            (false, _) => Disposition::NoRoom,
+            (true, 0) => Disposition::Buffered,
+            (true, _) => Disposition::BufferedInstead,
+        }
     }
 
-    /// Places the payload of an out-of-order packet that is neither buffered nor placed. Returns `None` if it cannot:
-    /// placement is not relaxed, the address is unknown, or access is denied.
-    fn place(&mut self, packet: &Packet<'_>, execution: &Execution, rx: &mut RxContext<'_>) -> Option<()> {
-        let (expected, mtu_bytes) = (self.expected(), execution.mtu_bytes());
-        let placing = self.placing.as_mut()?;
-        let mut rq_offset = None;
-        match packet.info.operation {
-            Operation::Send => {
-                let RecvEth { recv_seq, packet: before } = packet.recveth()?;
-                let offset_bytes = before.checked_mul(mtu_bytes)?;
-                rq_offset = Some(RqOffset { recv_seq, offset_bytes });
-                let index = recv_seq.wrapping_sub(execution.recv_seq());
-                place_in_receive(packet, index, offset_bytes, mtu_bytes, rx)?;
-            }
-            Operation::Write => {
-                let left = match execution.partial() {
-                    Partial::Write { va, rkey, left, .. } => Some(Reth { va, rkey, len_bytes: left }),
-                    _ => None,
-                };
-                let (reth, index) = placing.remote(packet, expected, left, mtu_bytes)?;
-                place_in_memory(packet, reth, index * mtu_bytes, rx)?;
-            }
-            _ => return None,
-        }
-        placing.mark_placed(packet, rq_offset);
-        rx.counters.placed_out_of_order += 1;
-        Some(())
+    /// Removes the buffered request of the expected PSN, to be executed. Returns its header and its body.
+    #[inline]
+    pub(super) fn take(&mut self, store: &mut ReorderStore) -> Option<(RequestHeader, Vec<u8>)> {
+        let expected = self.expected();
+        self.buffer.as_mut()?.take(expected, store)
     }
 
+    #[inline]
+    fn placing(&self) -> Option<&Placing> {
+        self.buffer.as_ref()?.placing()
+    }
+
+    #[inline]
     pub(super) fn has_placed(&self) -> bool {
-        self.placing.as_ref().is_some_and(|placing| placing.contains(self.expected()))
+        self.placing().is_some_and(|placing| placing.contains(self.expected()))
     }
 
     #[inline]
     pub(super) fn placed(&self) -> Option<Placed> {
-        self.placing.as_ref()?.get(self.expected())
+        self.placing()?.get(self.expected())
     }
 
     /// Returns the number of placed MIDDLEs of the message in progress, from the expected PSN on.
@@ -194,31 +207,60 @@ impl Order {
             Partial::Send { .. } => false,
             Partial::Write { .. } => true,
         };
-        self.placing.as_ref().map_or(0, |placing| placing.middles(self.expected(), is_write))
+        self.placing().map_or(0, |placing| placing.middles(self.expected(), is_write))
     }
 
-    pub(super) fn is_same_as_placed(&self, packet: &Packet<'_>) -> Option<bool> {
-        let psn = packet.bth.psn;
-        let placing = self.placing.as_ref().filter(|placing| placing.contains(psn))?;
-        self.is_out_of_order(psn).then(|| placing.is_same(packet))
-    }
-
-    pub(super) fn discard(&mut self, psn: Psn) {
+    /// Records that the buffered request of `psn` expired.
+    pub(super) fn on_expired(&mut self, psn: Psn) {
         let expected = self.expected();
-        let is_placed = self.placing.as_ref().is_some_and(|placing| placing.contains(psn));
-        if let Some(out_of_order) = self.out_of_order.as_mut().filter(|_| !is_placed) {
-            out_of_order.remove(expected, psn);
+        if let Some(buffer) = &mut self.buffer {
+            buffer.on_dropped(expected, psn);
         }
     }
 
-    pub(super) fn discard_all(&mut self) -> bool {
-        let (Some(placing), Some(out_of_order)) = (&mut self.placing, &mut self.out_of_order) else {
-            return false;
-        };
-        placing.clear();
-        out_of_order.clear();
-        true
+    /// Drops all out-of-order requests.
+    pub(super) fn clear(&mut self, store: &mut ReorderStore) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.clear(store);
+        }
     }
+}
+
+/// Places the payload of an out-of-order packet that is neither buffered nor placed. Returns `None` if it cannot:
+/// placement is not relaxed, the address is unknown, or access is denied.
+#[inline]
+fn place(
+    buffer: &mut ReorderBuffer,
+    packet: &Packet<'_>,
+    expected: Psn,
+    execution: &Execution,
+    rx: &mut RxContext<'_>,
+) -> Option<()> {
+    let mtu_bytes = execution.mtu_bytes();
+    let placing = buffer.placing_mut()?;
+    let mut rq_offset = None;
+    match packet.info.operation {
+        Operation::Send => {
+            let RecvEth { recv_seq, packet: before } = packet.recveth()?;
+            let offset_bytes = before.checked_mul(mtu_bytes)?;
+            rq_offset = Some(RqOffset { recv_seq, offset_bytes });
+            let index = recv_seq.wrapping_sub(execution.recv_seq());
+            place_in_receive(packet, index, offset_bytes, mtu_bytes, rx)?;
+        }
+        Operation::Write => {
+            let left = match execution.partial() {
+                Partial::Write { va, rkey, left, .. } => Some(Reth { va, rkey, len_bytes: left }),
+                _ => None,
+            };
+            let (reth, index) = placing.remote(packet, expected, left, mtu_bytes)?;
+            place_in_memory(packet, reth, index * mtu_bytes, rx)?;
+        }
+        _ => return None,
+    }
+    placing.mark_placed(packet, rq_offset);
+    buffer.on_placed(packet.bth.psn);
+    rx.counters.placed_out_of_order += 1;
+    Some(())
 }
 
 /// Places the payload of a SEND in the receive `index` positions after the oldest, from byte `at` on. Returns `None` if

@@ -1,0 +1,192 @@
+//! The reorder buffer of a queue pair: requests above the expected PSN, buffered as a copy, or placed.
+//!
+//! ```text
+//!   PSN        7 (expected)   8          9         10        11
+//!   slot       missing        buffered   missing   placed    buffered
+//!   set                       x                    x         x          the bitmap of a SACK
+//!   copies                    x                              x
+//!   cells                     '-> chain of cells in the store: extension headers and payload
+//! ```
+//! A request is copied, because otherwise the port's pool would need a buffer for each of them, and a short frame would
+//! occupy a whole buffer. Of a placed request (`placing`) only the fields that its execution needs are recorded.
+
+#[cfg(test)]
+mod reorder_tests;
+mod store;
+
+#[cfg(test)]
+pub(crate) use store::CELL_BYTES;
+pub use store::REORDER_NANOS_MAX;
+pub(crate) use store::{REORDER_REQUEST_BYTES, ReorderStore};
+
+use crate::psn::Psn;
+use crate::qp::rc::placing::Placing;
+use crate::qp::rc::request::RequestHeader;
+use crate::recovery::circular_array::CircularArray;
+use crate::recovery::out_of_order_set::OutOfOrderSet;
+use crate::recovery::psn_set::PsnSet;
+use crate::time::Instant;
+use crate::wire::Packet;
+
+/// Out-of-order requests of a queue pair.
+#[derive(Debug)]
+pub(crate) struct ReorderBuffer {
+    /// PSNs of buffered and placed requests.
+    set: OutOfOrderSet,
+    /// PSNs of buffered requests.
+    copies: PsnSet,
+    /// First cell of each buffered request, at its PSN modulo the window; valid for the PSNs in `copies`.
+    cells: CircularArray<u32>,
+    /// `None` unless placement is relaxed.
+    placing: Option<Box<Placing>>,
+}
+
+impl ReorderBuffer {
+    /// Creates a reorder buffer for a window of `window_pkts` PSNs, a power of two.
+    pub(crate) fn new(window_pkts: u32, is_relaxed: bool) -> Self {
+        ReorderBuffer {
+            set: OutOfOrderSet::new(window_pkts),
+            copies: PsnSet::new(window_pkts),
+            cells: CircularArray::new(window_pkts, 0),
+            placing: is_relaxed.then(|| Box::new(Placing::new(window_pkts))),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set(&self) -> &OutOfOrderSet {
+        &self.set
+    }
+
+    #[inline]
+    pub(crate) fn placing(&self) -> Option<&Placing> {
+        self.placing.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn placing_mut(&mut self) -> Option<&mut Placing> {
+        self.placing.as_deref_mut()
+    }
+
+    /// Records that `psn`, which must lie in the window, was placed.
+    #[inline]
+    pub(crate) fn on_placed(&mut self, psn: Psn) {
+        self.set.insert(psn);
+    }
+
+    #[inline]
+    fn cell(&self, psn: Psn) -> Option<u32> {
+        self.copies.contains(psn).then(|| *self.cells.at(psn.value()))
+    }
+
+    /// Buffers a copy of `packet`, whose PSN must be a new one of the window. If the queue pair (index `slot`) has no
+    /// room, drops buffered requests of higher PSNs for it, the highest first, and counts them in `dropped`. Returns
+    /// whether the packet is buffered.
+    #[inline]
+    pub(crate) fn buffer(
+        &mut self,
+        packet: &Packet<'_>,
+        (expected, slot, now): (Psn, usize, Instant),
+        store: &mut ReorderStore,
+        dropped: &mut u64,
+    ) -> bool {
+        let psn = packet.bth.psn;
+        if !store.has_room(slot, packet.body().len())
+            && !self.make_room(packet, (expected, slot), store, dropped)
+        {
+            return false;
+        }
+        let Some(cell) = store.insert(slot, packet, now) else { return false };
+        *self.cells.at_mut(psn.value()) = cell;
+        self.copies.insert(psn);
+        self.set.insert(psn);
+        true
+    }
+
+    #[cold]
+    fn make_room(
+        &mut self,
+        packet: &Packet<'_>,
+        (expected, slot): (Psn, usize),
+        store: &mut ReorderStore,
+        dropped: &mut u64,
+    ) -> bool {
+        let (distance, len_bytes) = (packet.bth.psn.distance_from(expected), packet.body().len());
+        // A long request may need the room of several short ones.
+        while !store.has_room(slot, len_bytes) {
+            let farthest = self.copies.last_in(expected, self.copies.capacity());
+            let Some(farthest) = farthest.filter(|psn| psn.distance_from(expected) > distance) else {
+                return false;
+            };
+            self.discard(expected, farthest, store);
+            *dropped += 1;
+        }
+        true
+    }
+
+    /// Returns whether `packet` has the same content as the buffered or placed request of its PSN; `None` if there is
+    /// none. If not, the two are a conflict.
+    pub(crate) fn is_same(&self, expected: Psn, packet: &Packet<'_>, store: &ReorderStore) -> Option<bool> {
+        let psn = packet.bth.psn;
+        if !self.set.is_buffered(expected, psn) {
+            return None;
+        }
+        match self.cell(psn) {
+            Some(cell) => Some(store.is_same(cell, packet)),
+            None => self.placing().map(|placing| placing.is_same(packet)),
+        }
+    }
+
+    /// Removes the buffered request of the expected PSN from the store. Returns its header and its body.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        expected: Psn,
+        store: &mut ReorderStore,
+    ) -> Option<(RequestHeader, Vec<u8>)> {
+        let taken = store.take(self.cell(expected)?);
+        self.copies.remove(expected);
+        taken
+    }
+
+    /// Drops the buffered request of `psn`, if any.
+    pub(crate) fn discard(&mut self, expected: Psn, psn: Psn, store: &mut ReorderStore) {
+        if let Some(cell) = self.cell(psn) {
+            store.remove(cell);
+            self.on_dropped(expected, psn);
+        }
+    }
+
+    /// Records that the store dropped the buffered request of `psn`.
+    pub(crate) fn on_dropped(&mut self, expected: Psn, psn: Psn) {
+        self.copies.remove(psn);
+        self.set.remove(expected, psn);
+    }
+
+    /// Drops all requests.
+    pub(crate) fn clear(&mut self, store: &mut ReorderStore) {
+        self.drop_copies(Psn::new(0), self.copies.capacity(), store);
+        self.set.clear();
+        if let Some(placing) = self.placing_mut() {
+            placing.clear();
+        }
+    }
+
+    fn drop_copies(&mut self, first: Psn, span: u32, store: &mut ReorderStore) {
+        while let Some(psn) = self.copies.first_in(first, span) {
+            store.remove(*self.cells.at(psn.value()));
+            self.copies.remove(psn);
+        }
+    }
+
+    /// Removes `expected` and the `span - 1` PSNs after it, because they were executed or refused.
+    #[inline]
+    pub(crate) fn pass(&mut self, expected: Psn, span: u32, store: &mut ReorderStore) {
+        if !self.copies.is_empty() && (span > 1 || self.copies.contains(expected)) {
+            self.drop_copies(expected, span, store);
+        }
+        self.set.advance(expected, span);
+        if let Some(placing) = &mut self.placing {
+            placing.pass(expected, span);
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Memory of the reorder buffers: requests in chains of cells, and the share of each queue pair.
+//!
+//! ```text
+//!   cells:    | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
+//!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up
+//!   by age:   oldest <-> .. <-> newest request, over all queue pairs
+//! ```
+//! A queue pair may take unreserved cells only while it has fewer of them than a multiple of the free ones, so that no
+//! queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
+
+use crate::port::Payload;
+use crate::psn::Psn;
+use crate::qp::rc::request::RequestHeader;
+use crate::recovery::circular_array::CircularArray;
+use crate::time::Instant;
+use crate::wire::Packet;
+
+/// Bytes of the reorder buffers reserved for each queue pair: 256 cells, for 256 short packets or 15 of path MTU 4096.
+/// Fewer if the reservations of all queue pairs would exceed half of the memory.
+pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
+
+/// A queue pair may take more unreserved room of the reorder buffers while it has less of it than this multiple of the
+/// free unreserved room.
+pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
+
+/// Largest number of bytes that a request takes in the reorder buffer: a payload of path MTU 4096, extension headers,
+/// and padding to whole cells.
+pub(crate) const REORDER_REQUEST_BYTES: usize = 17 * CELL_BYTES;
+
+/// Time after which a buffered request is dropped, in nanoseconds. Within one second, a peer that has not failed
+/// retransmits the packets of the gap many times.
+pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
+
+const NONE: u32 = u32::MAX;
+
+/// Bytes of a cell. A request of path MTU 4096 takes 17 cells, one of up to 228 bytes of payload takes one.
+pub(crate) const CELL_BYTES: usize = 256;
+
+/// Number of cells allocated at once, when all cells before are taken for the first time: a megabyte.
+const SEGMENT_CELLS: u32 = 4096;
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a body has fewer than 2^32 bytes")]
+pub(super) const fn cells_of(len_bytes: usize) -> u32 {
+    if len_bytes <= CELL_BYTES { 1 } else { len_bytes.div_ceil(CELL_BYTES) as u32 }
+}
+
+/// A buffered request, kept at its first cell.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    header: RequestHeader,
+    /// Index of the queue pair in the table of the device.
+    slot: u32,
+    /// Length of extension headers and payload.
+    len_bytes: u32,
+    buffered_at: Instant,
+    older: u32,
+    newer: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    /// The next cell of the request, or the next free cell.
+    next: u32,
+    request: Option<Request>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    cells: CircularArray<Cell>,
+    bytes: CircularArray<[u8; CELL_BYTES]>,
+}
+
+/// Buffered requests of all queue pairs of a device.
+#[derive(Debug)]
+pub(crate) struct ReorderStore {
+    segments: Vec<Segment>,
+    cells_max: u32,
+    taken: u32,
+    free: u32,
+    /// Cells with an index below this number were taken at some time; the others were never taken.
+    used: u32,
+    oldest: u32,
+    newest: u32,
+    /// Cells taken by each queue pair that may buffer requests, by its index in the table of the device.
+    shares: Vec<Option<u32>>,
+    /// Cells reserved for each of these queue pairs.
+    reserved: u32,
+    /// Cells reserved for all of them.
+    reservations: u32,
+    /// Number of cells taken beyond reservations, over all queue pairs.
+    unreserved: u32,
+    /// False if bytes of payload are unspecified, so that contents cannot be compared.
+    compares_bytes: bool,
+    /// Body of the request in execution; kept to reuse its memory.
+    body: Vec<u8>,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the number of cells is limited to 2^32 - 1 by `new`")]
+impl ReorderStore {
+    /// Creates a store of at most `bytes_max` bytes, for frames with `payload`.
+    pub(crate) fn new(bytes_max: usize, payload: Payload) -> Self {
+        ReorderStore {
+            segments: Vec::new(),
+            cells_max: (bytes_max / CELL_BYTES).min(NONE as usize) as u32,
+            taken: 0,
+            free: NONE,
+            used: 0,
+            oldest: NONE,
+            newest: NONE,
+            shares: Vec::new(),
+            reserved: 0,
+            reservations: 0,
+            unreserved: 0,
+            compares_bytes: payload == Payload::Carried,
+            body: Vec::with_capacity(REORDER_REQUEST_BYTES),
+        }
+    }
+
+    /// Returns the number of bytes that the requests of all queue pairs occupy.
+    pub(crate) fn occupied_bytes(&self) -> usize {
+        self.taken as usize * CELL_BYTES
+    }
+
+    /// Lets the queue pair with index `slot`, none of whose requests is buffered, buffer requests.
+    pub(crate) fn open(&mut self, slot: usize) {
+        if self.shares.len() <= slot {
+            self.shares.resize(slot + 1, None);
+        }
+        if let Some(share) = self.shares.get_mut(slot) {
+            *share = Some(0);
+        }
+        self.divide();
+    }
+
+    /// Releases the reservation of the queue pair with index `slot`, none of whose requests is buffered.
+    pub(crate) fn close(&mut self, slot: usize) {
+        if self.shares.get_mut(slot).and_then(Option::take).is_some() {
+            self.divide();
+        }
+    }
+
+    /// Divides the cells anew among the queue pairs that may buffer requests.
+    fn divide(&mut self) {
+        let shares = self.shares.iter().flatten();
+        let owners = shares.clone().count() as u32;
+        let reserved = (REORDER_RESERVED_BYTES / CELL_BYTES) as u32;
+        self.reserved = reserved.min(self.cells_max / 2 / owners.max(1));
+        self.reservations = self.reserved * owners;
+        self.unreserved = shares.map(|taken| taken.saturating_sub(self.reserved)).sum();
+    }
+
+    fn share(&self, slot: usize) -> Option<u32> {
+        *self.shares.get(slot)?
+    }
+
+    fn set_share(&mut self, slot: usize, taken: u32) {
+        if let Some(Some(share)) = self.shares.get_mut(slot) {
+            self.unreserved += taken.max(self.reserved);
+            self.unreserved -= (*share).max(self.reserved);
+            *share = taken;
+        }
+    }
+
+    /// Returns whether a queue pair may buffer a request whose body has `len_bytes` bytes.
+    #[inline]
+    pub(super) fn has_room(&self, slot: usize, len_bytes: usize) -> bool {
+        let (Some(share), cells) = (self.share(slot), cells_of(len_bytes)) else { return false };
+        self.taken + cells <= self.cells_max
+            && (share + cells <= self.reserved || self.may_take_unreserved(share, cells))
+    }
+
+    fn may_take_unreserved(&self, share: u32, cells: u32) -> bool {
+        let free = self.cells_max.saturating_sub(self.reservations).saturating_sub(self.unreserved);
+        let growth = share + cells - share.max(self.reserved);
+        share.saturating_sub(self.reserved) < REORDER_SHARE_OF_FREE.saturating_mul(free) && growth <= free
+    }
+
+    #[inline]
+    fn segment(&self, at: u32) -> Option<&Segment> {
+        self.segments.get((at / SEGMENT_CELLS) as usize)
+    }
+
+    #[inline]
+    fn cell(&self, at: u32) -> Option<&Cell> {
+        Some(self.segment(at)?.cells.at(at))
+    }
+
+    #[inline]
+    fn cell_mut(&mut self, at: u32) -> Option<&mut Cell> {
+        Some(self.segments.get_mut((at / SEGMENT_CELLS) as usize)?.cells.at_mut(at))
+    }
+
+    #[inline]
+    fn request(&self, at: u32) -> Option<&Request> {
+        self.cell(at)?.request.as_ref()
+    }
+
+    fn request_mut(&mut self, at: u32) -> Option<&mut Request> {
+        self.cell_mut(at)?.request.as_mut()
+    }
+
+    /// Takes a free cell, fills it with `bytes`, and makes `next` the next cell of its chain.
+    #[inline]
+    fn take_cell(&mut self, bytes: &[u8], next: u32) -> Option<u32> {
+        let at = match self.cell(self.free) {
+            Some(cell) => {
+                let next_free = cell.next;
+                std::mem::replace(&mut self.free, next_free)
+            }
+            None => self.take_unused(),
+        };
+        let segment = self.segments.get_mut((at / SEGMENT_CELLS) as usize)?;
+        segment.bytes.at_mut(at).get_mut(..bytes.len())?.copy_from_slice(bytes);
+        segment.cells.at_mut(at).next = next;
+        self.taken += 1;
+        Some(at)
+    }
+
+    /// Returns a cell that was never taken.
+    #[cold]
+    fn take_unused(&mut self) -> u32 {
+        if self.used as usize == self.segments.len() * SEGMENT_CELLS as usize {
+            let cells = CircularArray::new(SEGMENT_CELLS, Cell { next: NONE, request: None });
+            let bytes = CircularArray::new(SEGMENT_CELLS, [0; CELL_BYTES]);
+            self.segments.push(Segment { cells, bytes });
+        }
+        self.used += 1;
+        self.used - 1
+    }
+
+    /// Buffers a copy of the request of `packet`, for which the queue pair with index `slot` must have room. Returns its
+    /// first cell; `None` if the queue pair may not buffer requests.
+    pub(super) fn insert(&mut self, slot: usize, packet: &Packet<'_>, now: Instant) -> Option<u32> {
+        self.insert_body(slot, RequestHeader::of(packet), packet.body(), now)
+    }
+
+    #[inline]
+    fn insert_body(&mut self, slot: usize, header: RequestHeader, body: &[u8], now: Instant) -> Option<u32> {
+        let share = self.share(slot)?;
+        let mut at = NONE;
+        if body.len() <= CELL_BYTES {
+            at = self.take_cell(body, NONE)?;
+        } else {
+            for chunk in body.chunks(CELL_BYTES).rev() {
+                at = self.take_cell(chunk, at)?;
+            }
+        }
+        let older = std::mem::replace(&mut self.newest, at);
+        match self.request_mut(older) {
+            Some(older) => older.newer = at,
+            None => self.oldest = at,
+        }
+        let (slot, len_bytes) = (slot as u32, body.len() as u32);
+        self.cell_mut(at)?.request =
+            Some(Request { header, slot, len_bytes, buffered_at: now, older, newer: NONE });
+        self.set_share(slot as usize, share + cells_of(body.len()));
+        Some(at)
+    }
+
+    /// Returns the bytes of each cell of the request at `at`.
+    fn body(&self, at: u32) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.request(at).map_or(0, |request| request.len_bytes as usize);
+        let mut next = at;
+        std::iter::from_fn(move || {
+            let len_bytes = left.min(CELL_BYTES);
+            let segment = self.segment(next).filter(|_| left > 0)?;
+            let bytes = segment.bytes.at(next).get(..len_bytes)?;
+            (left, next) = (left - len_bytes, segment.cells.at(next).next);
+            Some(bytes)
+        })
+    }
+
+    /// Returns whether `packet` has the same content as the request at `at`, whose PSN is that of `packet`: opcode,
+    /// solicited event, extension headers and payload. A retransmission may differ in the other fields.
+    pub(super) fn is_same(&self, at: u32, packet: &Packet<'_>) -> bool {
+        let Some(Request { header, len_bytes, .. }) = self.request(at) else { return false };
+        let mut body = packet.body();
+        let is_same = (header.info.opcode, header.solicited) == (packet.info.opcode, packet.bth.solicited)
+            && *len_bytes as usize == body.len();
+        !self.compares_bytes
+            || is_same
+                && self.body(at).all(|bytes| body.split_off(..bytes.len()).is_some_and(|part| part == bytes))
+    }
+
+    /// Removes the request at `at`. Returns its header, and its body, to be given back to `reuse`.
+    #[inline]
+    pub(super) fn take(&mut self, at: u32) -> Option<(RequestHeader, Vec<u8>)> {
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        self.body(at).for_each(|bytes| body.extend_from_slice(bytes));
+        Some((self.remove(at)?.1, body))
+    }
+
+    /// Takes the memory of a body that was executed.
+    #[inline]
+    pub(crate) fn reuse(&mut self, body: Vec<u8>) {
+        self.body = body;
+    }
+
+    /// Frees the request at `at`. Returns the index of its queue pair, and its header.
+    #[inline]
+    pub(super) fn remove(&mut self, at: u32) -> Option<(usize, RequestHeader)> {
+        let request = self.cell_mut(at)?.request.take()?;
+        let cells = cells_of(request.len_bytes as usize);
+        let mut last = at;
+        for _ in 1..cells {
+            last = self.cell(last)?.next;
+        }
+        let free = std::mem::replace(&mut self.free, at);
+        self.cell_mut(last)?.next = free;
+        match self.request_mut(request.older) {
+            Some(older) => older.newer = request.newer,
+            None => self.oldest = request.newer,
+        }
+        match self.request_mut(request.newer) {
+            Some(newer) => newer.older = request.older,
+            None => self.newest = request.older,
+        }
+        self.taken -= cells;
+        let slot = request.slot as usize;
+        if let Some(share) = self.share(slot) {
+            self.set_share(slot, share - cells);
+        }
+        Some((slot, request.header))
+    }
+
+    /// Returns the time at which the oldest request expires.
+    #[inline]
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        if self.taken == 0 {
+            return None;
+        }
+        Some(self.request(self.oldest)?.buffered_at.plus_nanos(REORDER_NANOS_MAX))
+    }
+
+    /// Frees one expired request, if any. Returns the index of its queue pair, and its PSN.
+    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
+        self.next_expiry().filter(|expiry| *expiry <= now)?;
+        let (slot, header) = self.remove(self.oldest)?;
+        Some((slot, header.psn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Opcode;
+    use proptest::prelude::*;
+
+    const BYTES_MAX: usize = 1 << 20;
+    const CELLS_MAX: u32 = (BYTES_MAX / CELL_BYTES) as u32;
+    const RESERVED: u32 = (REORDER_RESERVED_BYTES / CELL_BYTES) as u32;
+
+    fn header(psn: u32) -> RequestHeader {
+        let info = Opcode::RC_SEND_ONLY.info().expect("an opcode of the table");
+        RequestHeader { info, psn: Psn::new(psn), ack_req: false, solicited: false }
+    }
+
+    fn store_of(bytes_max: usize, slots: usize) -> ReorderStore {
+        let mut store = ReorderStore::new(bytes_max, Payload::Carried);
+        (0..slots).for_each(|slot| store.open(slot));
+        store
+    }
+
+    /// Buffers empty requests until there is no room. Returns their number.
+    fn fill(store: &mut ReorderStore, slot: usize) -> u32 {
+        let mut count = 0;
+        while store.has_room(slot, 0) {
+            assert!(store.insert_body(slot, header(count), &[], Instant::ZERO).is_some());
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_greedy_queue_pair_leaves_reservations_and_a_part_of_the_rest() {
+        let mut store = store_of(BYTES_MAX, 4);
+        let taken = [0, 1, 2].map(|greedy| fill(&mut store, greedy));
+        let rest = CELLS_MAX - 4 * RESERVED;
+        let share = (REORDER_SHARE_OF_FREE * rest).div_ceil(REORDER_SHARE_OF_FREE + 1);
+        assert_eq!(taken[0] - RESERVED, share);
+        assert!(taken[1] > RESERVED, "the second finds cells of the rest");
+        assert!(fill(&mut store, 3) >= RESERVED, "its reservation");
+    }
+
+    #[test]
+    fn reservations_shrink_with_the_number_of_queue_pairs() {
+        let mut store = store_of(BYTES_MAX, CELLS_MAX as usize);
+        assert_eq!(store.reserved, 0);
+        assert!(store.has_room(7, 1), "of the rest");
+        (1..CELLS_MAX as usize).for_each(|slot| store.close(slot));
+        let taken = fill(&mut store, 0);
+        assert_eq!((store.reserved, store.unreserved), (RESERVED, taken - RESERVED));
+        assert!(!store.has_room(7, 1), "closed");
+    }
+
+    proptest! {
+        #[test]
+        fn requests_keep_their_bytes_and_leave_by_age(
+            steps in proptest::collection::vec((0usize..4, 0usize..8, 0usize..3 * CELL_BYTES, any::<bool>()), 0..1000)
+        ) {
+            let mut store = store_of(BYTES_MAX / 4, 4);
+            // Requests by age, oldest first: first cell, slot, time in nanoseconds, which is the PSN, and bytes.
+            let mut model: Vec<(u32, usize, u32, Vec<u8>)> = Vec::new();
+            let taken = |model: &[(u32, usize, u32, Vec<u8>)], slot: usize| {
+                let of_slot = model.iter().filter(|(_, other, ..)| *other == slot);
+                of_slot.map(|(.., body)| cells_of(body.len())).sum::<u32>()
+            };
+            for (time, (slot, pick, len, insert)) in steps.into_iter().enumerate() {
+                let time = time as u32;
+                if insert && store.has_room(slot, len) {
+                    let body = vec![time as u8; len];
+                    let now = Instant::from_nanos(u64::from(time));
+                    let at = store.insert_body(slot, header(time), &body, now).unwrap();
+                    prop_assert!(model.iter().all(|(other, ..)| *other != at), "taken twice");
+                    model.push((at, slot, time, body));
+                } else if !model.is_empty() {
+                    let (at, slot, time, body) = model.remove(pick % model.len());
+                    if pick % 2 == 0 {
+                        let (header, copy) = store.take(at).unwrap();
+                        prop_assert_eq!((header.psn, &copy), (Psn::new(time), &body));
+                        store.reuse(copy);
+                    } else {
+                        let removed = store.remove(at).map(|(slot, header)| (slot, header.psn));
+                        prop_assert_eq!(removed, Some((slot, Psn::new(time))));
+                    }
+                    prop_assert!(store.request(at).is_none() && store.remove(at).is_none());
+                }
+                let oldest = model.first().map(|(_, _, time, _)| u64::from(*time) + REORDER_NANOS_MAX);
+                prop_assert_eq!(store.next_expiry(), oldest.map(Instant::from_nanos));
+                let cells = (0..4).map(|slot| taken(&model, slot));
+                prop_assert_eq!(store.taken, cells.clone().sum::<u32>());
+                prop_assert!((0..4).all(|slot| store.share(slot) == Some(taken(&model, slot))));
+                let unreserved = cells.map(|cells| cells.saturating_sub(store.reserved)).sum::<u32>();
+                prop_assert_eq!(store.unreserved, unreserved);
+            }
+        }
+    }
+}

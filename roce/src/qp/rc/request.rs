@@ -1,0 +1,168 @@
+//! Requests in the forms in which the responder executes them.
+
+use crate::psn::Psn;
+use crate::wire::{ExtHeader, ImmDt, OpcodeInfo, Packet, Reth};
+
+/// A request to be executed: a packet, a packet from the reorder buffer, or the record of one whose payload is placed.
+pub(crate) trait Request {
+    fn psn(&self) -> Psn;
+    fn info(&self) -> &'static OpcodeInfo;
+    fn ack_req(&self) -> bool;
+    fn solicited(&self) -> bool;
+    fn reth(&self) -> Option<Reth>;
+    fn immdt(&self) -> Option<u32>;
+    /// True for a SEND with invalidate.
+    fn invalidates(&self) -> bool;
+    /// True for a numbered SEND.
+    fn is_numbered(&self) -> bool;
+    fn len_bytes(&self) -> u32;
+    /// Returns the payload; `None` if it was placed on arrival.
+    fn payload(&self) -> Option<&[u8]>;
+    /// Returns where the payload of a SEND was placed on arrival; `None` if it was not.
+    fn rq_offset(&self) -> Option<RqOffset>;
+}
+
+impl Request for Packet<'_> {
+    #[inline(always)]
+    fn psn(&self) -> Psn {
+        self.bth.psn
+    }
+
+    #[inline(always)]
+    fn info(&self) -> &'static OpcodeInfo {
+        self.info
+    }
+
+    #[inline(always)]
+    fn ack_req(&self) -> bool {
+        self.bth.ack_req
+    }
+
+    #[inline(always)]
+    fn solicited(&self) -> bool {
+        self.bth.solicited
+    }
+
+    #[inline(always)]
+    fn reth(&self) -> Option<Reth> {
+        Packet::reth(self)
+    }
+
+    #[inline(always)]
+    fn immdt(&self) -> Option<u32> {
+        Packet::immdt(self)
+    }
+
+    #[inline(always)]
+    fn invalidates(&self) -> bool {
+        self.ieth().is_some()
+    }
+
+    #[inline(always)]
+    fn is_numbered(&self) -> bool {
+        self.info.offset_of(ExtHeader::RecvEth).is_some()
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "`Packet::parse` checks it against 16-bit fields")]
+    fn len_bytes(&self) -> u32 {
+        self.payload.len() as u32
+    }
+
+    #[inline(always)]
+    fn payload(&self) -> Option<&[u8]> {
+        Some(self.payload)
+    }
+
+    #[inline(always)]
+    fn rq_offset(&self) -> Option<RqOffset> {
+        None
+    }
+}
+
+/// Destination of the payload of a SEND packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RqOffset {
+    /// Recv WQE sequence number of the receive: receives completed before it on the connection, modulo 2^32.
+    pub recv_seq: u32,
+    pub offset_bytes: u32,
+}
+
+/// Fields of the base transport header that the execution of a request needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestHeader {
+    pub(crate) info: &'static OpcodeInfo,
+    pub(crate) psn: Psn,
+    pub(crate) ack_req: bool,
+    pub(crate) solicited: bool,
+}
+
+impl RequestHeader {
+    pub(crate) fn of(packet: &Packet<'_>) -> Self {
+        let (info, bth) = (packet.info, packet.bth);
+        RequestHeader { info, psn: bth.psn, ack_req: bth.ack_req, solicited: bth.solicited }
+    }
+}
+
+/// A request from the reorder buffer. It is executed without being parsed again, because its packet passed all checks of
+/// [`Packet::parse`] on arrival.
+pub(crate) struct Buffered<'a> {
+    header: RequestHeader,
+    ext: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Buffered<'a> {
+    /// Returns the request; `body`: its extension headers and payload, as [`Packet::body`] returns them.
+    pub(crate) fn new(header: RequestHeader, body: &'a [u8]) -> Self {
+        let (ext, payload) = body.split_at_checked(header.info.ext_len_bytes).unwrap_or((body, &[]));
+        Buffered { header, ext, payload }
+    }
+}
+
+impl Request for Buffered<'_> {
+    fn psn(&self) -> Psn {
+        self.header.psn
+    }
+
+    fn info(&self) -> &'static OpcodeInfo {
+        self.header.info
+    }
+
+    fn ack_req(&self) -> bool {
+        self.header.ack_req
+    }
+
+    fn solicited(&self) -> bool {
+        self.header.solicited
+    }
+
+    fn reth(&self) -> Option<Reth> {
+        self.header.info.find(self.ext, ExtHeader::Reth).map(Reth::parse)
+    }
+
+    fn immdt(&self) -> Option<u32> {
+        self.header.info.find(self.ext, ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
+    }
+
+    fn invalidates(&self) -> bool {
+        self.header.info.offset_of(ExtHeader::Ieth).is_some()
+    }
+
+    fn is_numbered(&self) -> bool {
+        self.header.info.offset_of(ExtHeader::RecvEth).is_some()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "`Packet::parse` checks it against 16-bit fields")]
+    fn len_bytes(&self) -> u32 {
+        self.payload.len() as u32
+    }
+
+    fn payload(&self) -> Option<&[u8]> {
+        Some(self.payload)
+    }
+
+    fn rq_offset(&self) -> Option<RqOffset> {
+        None
+    }
+}
