@@ -11,6 +11,7 @@ use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::qp::QpState;
 use crate::qp::rc::completer::Completer;
 use crate::qp::rc::events::ResponseEvent;
+use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
@@ -107,7 +108,7 @@ impl<P: Port> Engine<P> {
             self.on_response(slot, packet);
             return;
         }
-        if self.with_responder(slot, |responder, rx| responder.on_request(packet, rx)) {
+        if self.with_responder(slot, |responder, rx, store| responder.on_request(packet, rx, store)) {
             self.replay(slot);
         }
     }
@@ -128,7 +129,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn with_responder(
         &mut self,
         slot: usize,
-        take: impl FnOnce(&mut Responder, &mut RxContext<'_>) -> ResponderAction,
+        take: impl FnOnce(&mut Responder, &mut RxContext<'_>, &mut ReorderStore) -> ResponderAction,
     ) -> bool {
         let Some(qp) = self.qps.at_mut(slot) else { return false };
         let Some(connection) = &mut qp.connection else { return false };
@@ -145,11 +146,10 @@ impl<P: Port> Engine<P> {
             cq: qp.init.recv_cq,
             qpn: qp.qpn,
             counters: &mut qp.counters,
-            store: &mut self.reorder,
             slot,
             now: self.now,
         };
-        let action = take(&mut connection.responder, &mut rx);
+        let action = take(&mut connection.responder, &mut rx, &mut self.reorder);
         let qpn = qp.qpn;
         let has_next = connection.responder.has_buffered_next();
         match action {

@@ -338,7 +338,7 @@ impl Bench {
 
     fn with(
         &mut self,
-        call: impl FnOnce(&mut Responder, &mut RxContext<'_>) -> ResponderAction,
+        call: impl FnOnce(&mut Responder, &mut RxContext<'_>, &mut ReorderStore) -> ResponderAction,
     ) -> ResponderAction {
         let mut rx = RxContext {
             memory: &self.memory,
@@ -350,11 +350,11 @@ impl Bench {
             cq: self.cq,
             qpn: Qpn::new(0x22),
             counters: &mut self.counters,
-            store: if self.has_room { &mut self.store } else { &mut self.full },
             slot: SLOT,
             now: self.now,
         };
-        let action = call(&mut self.responder, &mut rx);
+        let store = if self.has_room { &mut self.store } else { &mut self.full };
+        let action = call(&mut self.responder, &mut rx, store);
         self.is_scheduled |= action != ResponderAction::Nothing;
         action
     }
@@ -364,7 +364,7 @@ impl Bench {
     pub(super) fn receive(&mut self, packet: &Pkt) -> ResponderAction {
         let frame = packet.frame(&self.keys);
         let packet = &Packet::parse(&frame).expect("requests of tables are well-formed");
-        let action = self.with(|responder, rx| responder.on_request(packet, rx));
+        let action = self.with(|responder, rx, store| responder.on_request(packet, rx, store));
         if self.responder.has_buffered_next() && !matches!(action, ResponderAction::Fatal(_)) {
             self.with(Responder::replay);
         }

@@ -20,6 +20,12 @@ pub(crate) trait Request {
     fn payload(&self) -> Option<&[u8]>;
     /// Returns where the payload of a SEND was placed on arrival; `None` if it was not.
     fn rq_offset(&self) -> Option<RqOffset>;
+
+    #[inline(always)]
+    fn header(&self) -> RequestHeader {
+        let (info, psn, ack_req, solicited) = (self.info(), self.psn(), self.ack_req(), self.solicited());
+        RequestHeader { info, psn, ack_req, solicited }
+    }
 }
 
 impl Request for Packet<'_> {
@@ -95,13 +101,6 @@ pub(crate) struct RequestHeader {
     pub(crate) psn: Psn,
     pub(crate) ack_req: bool,
     pub(crate) solicited: bool,
-}
-
-impl RequestHeader {
-    pub(crate) fn of(packet: &Packet<'_>) -> Self {
-        let (info, bth) = (packet.info, packet.bth);
-        RequestHeader { info, psn: bth.psn, ack_req: bth.ack_req, solicited: bth.solicited }
-    }
 }
 
 /// A request from the reorder buffer. It is executed without being parsed again, because its packet passed all checks of

@@ -136,16 +136,23 @@ impl ReorderBuffer {
         }
     }
 
-    /// Removes the buffered request of the expected PSN from the store. Returns its header and its body.
+    /// Returns header and body of the buffered request of the expected PSN.
     #[inline]
-    pub(crate) fn take(
-        &mut self,
+    pub(crate) fn buffered<'s>(
+        &self,
         expected: Psn,
-        store: &mut ReorderStore,
-    ) -> Option<(RequestHeader, Vec<u8>)> {
-        let taken = store.take(self.cell(expected)?);
-        self.copies.remove(expected);
-        taken
+        store: &'s mut ReorderStore,
+    ) -> Option<(RequestHeader, &'s [u8])> {
+        store.gather(self.cell(expected)?)
+    }
+
+    /// Frees the copy of the buffered request of the expected PSN, which remains in the set.
+    #[inline]
+    pub(crate) fn release(&mut self, expected: Psn, store: &mut ReorderStore) {
+        if let Some(cell) = self.cell(expected) {
+            store.remove(cell);
+            self.copies.remove(expected);
+        }
     }
 
     /// Drops the buffered request of `psn`, if any.

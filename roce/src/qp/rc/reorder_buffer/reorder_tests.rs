@@ -56,11 +56,11 @@ impl Buffers {
 
     /// Removes the request of `index` for execution. Returns its payload.
     fn take(&mut self, slot: usize, index: u32) -> Option<Vec<u8>> {
-        let (header, body) = self.of_slot[slot].take(psn(index), &mut self.store)?;
+        let (header, body) = self.of_slot[slot].buffered(psn(index), &mut self.store)?;
         assert_eq!(header.psn, psn(index));
-        let payload = Buffered::new(header, &body).payload().map(<[u8]>::to_vec);
+        let payload = Buffered::new(header, body).payload().map(<[u8]>::to_vec);
+        self.of_slot[slot].release(psn(index), &mut self.store);
         self.of_slot[slot].pass(psn(index), 1, &mut self.store);
-        self.store.reuse(body);
         payload
     }
 

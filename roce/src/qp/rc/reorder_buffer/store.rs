@@ -10,7 +10,7 @@
 
 use crate::port::Payload;
 use crate::psn::Psn;
-use crate::qp::rc::request::RequestHeader;
+use crate::qp::rc::request::{Request as _, RequestHeader};
 use crate::recovery::circular_array::CircularArray;
 use crate::time::Instant;
 use crate::wire::Packet;
@@ -92,7 +92,7 @@ pub(crate) struct ReorderStore {
     unreserved: u32,
     /// False if bytes of payload are unspecified, so that contents cannot be compared.
     compares_bytes: bool,
-    /// Body of the request in execution; kept to reuse its memory.
+    /// Body of the request in execution, if it takes several cells; kept to reuse its memory.
     body: Vec<u8>,
 }
 
@@ -232,7 +232,7 @@ impl ReorderStore {
     /// Buffers a copy of the request of `packet`, for which the queue pair with index `slot` must have room. Returns its
     /// first cell; `None` if the queue pair may not buffer requests.
     pub(super) fn insert(&mut self, slot: usize, packet: &Packet<'_>, now: Instant) -> Option<u32> {
-        self.insert_body(slot, RequestHeader::of(packet), packet.body(), now)
+        self.insert_body(slot, packet.header(), packet.body(), now)
     }
 
     #[inline]
@@ -283,19 +283,19 @@ impl ReorderStore {
                 && self.body(at).all(|bytes| body.split_off(..bytes.len()).is_some_and(|part| part == bytes))
     }
 
-    /// Removes the request at `at`. Returns its header, and its body, to be given back to `reuse`.
+    /// Returns header and body of the request at `at`.
     #[inline]
-    pub(super) fn take(&mut self, at: u32) -> Option<(RequestHeader, Vec<u8>)> {
-        let mut body = std::mem::take(&mut self.body);
-        body.clear();
-        self.body(at).for_each(|bytes| body.extend_from_slice(bytes));
-        Some((self.remove(at)?.1, body))
-    }
-
-    /// Takes the memory of a body that was executed.
-    #[inline]
-    pub(crate) fn reuse(&mut self, body: Vec<u8>) {
-        self.body = body;
+    pub(super) fn gather(&mut self, at: u32) -> Option<(RequestHeader, &[u8])> {
+        let Request { header, len_bytes, .. } = *self.request(at)?;
+        let len_bytes = len_bytes as usize;
+        if len_bytes > CELL_BYTES {
+            let mut body = std::mem::take(&mut self.body);
+            body.clear();
+            self.body(at).for_each(|bytes| body.extend_from_slice(bytes));
+            self.body = body;
+            return Some((header, &self.body));
+        }
+        Some((header, self.segment(at)?.bytes.at(at).get(..len_bytes)?))
     }
 
     /// Frees the request at `at`. Returns the index of its queue pair, and its header.
@@ -418,13 +418,11 @@ mod tests {
                 } else if !model.is_empty() {
                     let (at, slot, time, body) = model.remove(pick % model.len());
                     if pick % 2 == 0 {
-                        let (header, copy) = store.take(at).unwrap();
-                        prop_assert_eq!((header.psn, &copy), (Psn::new(time), &body));
-                        store.reuse(copy);
-                    } else {
-                        let removed = store.remove(at).map(|(slot, header)| (slot, header.psn));
-                        prop_assert_eq!(removed, Some((slot, Psn::new(time))));
+                        let (header, copy) = store.gather(at).unwrap();
+                        prop_assert_eq!((header.psn, copy), (Psn::new(time), body.as_slice()));
                     }
+                    let removed = store.remove(at).map(|(slot, header)| (slot, header.psn));
+                    prop_assert_eq!(removed, Some((slot, Psn::new(time))));
                     prop_assert!(store.request(at).is_none() && store.remove(at).is_none());
                 }
                 let oldest = model.first().map(|(_, _, time, _)| u64::from(*time) + REORDER_NANOS_MAX);

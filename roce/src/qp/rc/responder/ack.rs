@@ -4,7 +4,7 @@ use super::context::ResponderAction;
 use super::order::{Disposition, Order};
 use crate::counters::QpCounters;
 use crate::psn::Psn;
-use crate::qp::rc::request::Request;
+use crate::qp::rc::request::RequestHeader;
 use crate::recovery::responder::{Reply, ResponderRecovery};
 use crate::wire::{NakCode, Operation, Syndrome};
 
@@ -60,22 +60,22 @@ impl AckPolicy {
     }
 
     #[inline]
-    pub(super) fn on_executed<R: Request>(
+    pub(super) fn on_executed(
         &mut self,
-        request: &R,
+        request: RequestHeader,
         order: &Order,
         recovery: &ResponderRecovery,
     ) -> ResponderAction {
         if recovery.reports_gap(|| order.has_out_of_order()) {
-            self.due = Due::Sack { trigger: request.psn(), duplicate: false };
+            self.due = Due::Sack { trigger: request.psn, duplicate: false };
             return ResponderAction::Answer;
         }
-        if request.info().operation == Operation::ReadRequest {
+        if request.info.operation == Operation::ReadRequest {
             // The responses of a READ acknowledge all requests before the READ, so no ACK is due for those.
             self.due = Due::Nothing;
             return ResponderAction::Answer;
         }
-        if request.ack_req() {
+        if request.ack_req {
             self.ack_may_wait |= self.due != Due::Ack;
             self.due = Due::Ack;
             return ResponderAction::Answer;

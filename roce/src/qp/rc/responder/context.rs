@@ -4,7 +4,6 @@ use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{Access, MemoryTable, PdId};
 use crate::psn::Psn;
-use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::{ConnAttr, Placement};
 use crate::queue::{CqId, CqTable, RecvQueue};
 use crate::recovery::RecoveryScheme;
@@ -46,8 +45,6 @@ pub(crate) struct RxContext<'a> {
     pub cq: CqId,
     pub qpn: Qpn,
     pub counters: &'a mut QpCounters,
-    /// Memory of the reorder buffers.
-    pub store: &'a mut ReorderStore,
     /// Index of the queue pair in the table of the device.
     pub slot: usize,
     /// Current time.

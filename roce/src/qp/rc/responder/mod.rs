@@ -28,7 +28,7 @@ mod history_tests;
 
 use super::read_queue::{NotQueued, ReadQueue};
 use super::reorder_buffer::ReorderStore;
-use super::request::{Buffered, Request};
+use super::request::{Buffered, Request, RequestHeader};
 use super::requester::{TxContext, TxOutcome};
 use crate::congestion::Congestion;
 use crate::port::Port;
@@ -84,16 +84,33 @@ impl Responder {
 
     /// Processes a request whose addresses, P_Key and ICRC were checked.
     #[inline(always)]
-    pub(crate) fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
+    pub(crate) fn on_request(
+        &mut self,
+        packet: &Packet<'_>,
+        rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
+    ) -> ResponderAction {
         match self.order.on_packet(packet.bth.psn) {
-            Verdict::InOrder => self.on_expected(packet, rx),
+            Verdict::InOrder => self.on_expected(packet, rx, store),
             Verdict::Duplicate => self.on_duplicate(packet, rx),
-            Verdict::OutOfOrder { first } => self.on_out_of_order(packet, first, rx),
+            Verdict::OutOfOrder { first } => self.on_out_of_order(packet, first, rx, store),
         }
     }
 
     #[inline]
-    fn on_expected<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> ResponderAction {
+    fn on_expected<R: Request>(
+        &mut self,
+        request: &R,
+        rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
+    ) -> ResponderAction {
+        let executed = self.execute(request, rx);
+        self.finish(request.header(), executed, rx, store)
+    }
+
+    /// Checks and executes the request of the expected PSN. Returns the number of PSNs that it takes.
+    #[inline]
+    fn execute<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         let memory = rx.memory;
         let partial = self.execution.partial();
         let accepts_numbered = self.recovery.accepts_numbered_sends();
@@ -101,24 +118,35 @@ impl Responder {
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
         // Passed by reference, because a move stalls: it loads at once the fields that were just stored one by one.
-        let executed = match &authorized {
+        match &authorized {
             Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
             Err(refusal) => Err(*refusal),
-        };
+        }
+    }
+
+    #[inline]
+    fn finish(
+        &mut self,
+        request: RequestHeader,
+        executed: Result<u32, Refusal>,
+        rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
+    ) -> ResponderAction {
         match executed {
             Ok(span) => {
-                self.accept(span, rx.store);
+                self.accept(span, store);
                 self.acks.on_executed(request, &self.order, &self.recovery)
             }
-            Err(refusal) => self.refuse(refusal, rx),
+            Err(refusal) => self.refuse(refusal, rx, store),
         }
     }
 
     /// Executes the buffered and placed requests from the expected PSN up to the next gap: at most one window.
     #[inline(never)]
-    pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+    pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_next() {
-            let action = if self.order.has_placed() { self.on_placed(rx) } else { self.on_buffered(rx) };
+            let action =
+                if self.order.has_placed() { self.on_placed(rx, store) } else { self.on_buffered(rx, store) };
             if let fatal @ ResponderAction::Fatal(_) = action {
                 return fatal;
             }
@@ -127,14 +155,14 @@ impl Responder {
     }
 
     /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
-    fn on_placed(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
+    fn on_placed(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_placed() {
             let middles = self.order.middles(self.execution.partial());
             let action = match (middles, self.order.placed()) {
-                (0, Some(placed)) => self.on_expected(&placed, rx),
+                (0, Some(placed)) => self.on_expected(&placed, rx, store),
                 // A placed MIDDLE without a message in progress, or of a SEND in a WRITE, or of a WRITE in a SEND.
-                (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx),
-                (packets, _) => self.on_middles(packets, rx),
+                (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx, store),
+                (packets, _) => self.on_middles(packets, rx, store),
             };
             if let fatal @ ResponderAction::Fatal(_) = action {
                 return fatal;
@@ -143,24 +171,30 @@ impl Responder {
         ResponderAction::Answer
     }
 
+    /// Executes the buffered request of the expected PSN.
     #[inline]
-    fn on_buffered(&mut self, rx: &mut RxContext<'_>) -> ResponderAction {
-        let Some((header, body)) = self.order.take(rx.store) else {
-            // The request is lost, so the peer retransmits it.
-            self.order.pass(1, rx.store);
+    fn on_buffered(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
+        let Some((header, body)) = self.order.buffered(store) else {
+            // Without its copy the request is lost: the peer retransmits it.
+            self.order.pass(1, store);
             return ResponderAction::Nothing;
         };
-        let action = self.on_expected(&Buffered::new(header, &body), rx);
-        rx.store.reuse(body);
-        action
+        let executed = self.execute(&Buffered::new(header, body), rx);
+        self.order.release(store);
+        self.finish(header, executed, rx, store)
     }
 
-    fn on_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> ResponderAction {
+    fn on_middles(
+        &mut self,
+        packets: u32,
+        rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
+    ) -> ResponderAction {
         let last = self.order.expected().plus(packets - 1);
         if let Err(refusal) = self.execution.execute_middles(packets, rx) {
-            return self.refuse(refusal, rx);
+            return self.refuse(refusal, rx, store);
         }
-        self.accept(packets, rx.store);
+        self.accept(packets, store);
         self.acks.on_middles_executed(last, &self.order, &self.recovery)
     }
 
@@ -172,8 +206,13 @@ impl Responder {
         }
     }
 
-    fn refuse(&mut self, refusal: Refusal, rx: &mut RxContext<'_>) -> ResponderAction {
-        self.order.pass(1, rx.store);
+    fn refuse(
+        &mut self,
+        refusal: Refusal,
+        rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
+    ) -> ResponderAction {
+        self.order.pass(1, store);
         let code = match refusal {
             Refusal::Drop => return ResponderAction::Nothing,
             Refusal::NotReady => {
@@ -229,11 +268,12 @@ impl Responder {
         packet: &Packet<'_>,
         first: bool,
         rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
     ) -> ResponderAction {
         rx.counters.out_of_seq_request += 1;
-        self.order.drop_conflicting(packet, rx);
+        self.order.drop_conflicting(packet, rx.counters, store);
         let disposition = if self.recovery.keeps(packet.info) {
-            self.order.on_out_of_order(packet, &self.execution, rx)
+            self.order.on_out_of_order(packet, &self.execution, rx, store)
         } else {
             Disposition::Dropped
         };

@@ -3,6 +3,7 @@
 use super::context::{ResponderConfig, RxContext};
 use super::execute::Execution;
 use super::message::Partial;
+use crate::counters::QpCounters;
 use crate::mem::Access;
 use crate::psn::Psn;
 use crate::qp::Placement;
@@ -135,17 +136,22 @@ impl Order {
     /// If the content of `packet` differs from that of the buffered or placed request of the same PSN (conflict),
     /// drops the earlier request, because otherwise a forged packet that was received before the peer's packet would
     /// be executed. Under relaxed placement, drops instead all out-of-order requests.
-    pub(super) fn drop_conflicting(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) {
+    pub(super) fn drop_conflicting(
+        &mut self,
+        packet: &Packet<'_>,
+        counters: &mut QpCounters,
+        store: &mut ReorderStore,
+    ) {
         let expected = self.expected();
         let Some(buffer) = &mut self.buffer else { return };
-        if buffer.is_same(expected, packet, rx.store) != Some(false) {
+        if buffer.is_same(expected, packet, store) != Some(false) {
             return;
         }
-        rx.counters.reorder_conflicts += 1;
+        counters.reorder_conflicts += 1;
         if buffer.placing().is_some() {
-            buffer.clear(rx.store);
+            buffer.clear(store);
         } else {
-            buffer.discard(expected, packet.bth.psn, rx.store);
+            buffer.discard(expected, packet.bth.psn, store);
         }
     }
 
@@ -157,6 +163,7 @@ impl Order {
         packet: &Packet<'_>,
         execution: &Execution,
         rx: &mut RxContext<'_>,
+        store: &mut ReorderStore,
     ) -> Disposition {
         let (psn, expected) = (packet.bth.psn, self.expected());
         let Some(buffer) = &mut self.buffer else { return Disposition::Dropped };
@@ -168,7 +175,7 @@ impl Order {
             return Disposition::Placed;
         }
         let mut dropped = 0;
-        let is_buffered = buffer.buffer(packet, (expected, rx.slot, rx.now), rx.store, &mut dropped);
+        let is_buffered = buffer.buffer(packet, (expected, rx.slot, rx.now), store, &mut dropped);
         rx.counters.reorder_no_room += dropped + u64::from(!is_buffered);
         match (is_buffered, dropped) {
             (false, _) => Disposition::NoRoom,
@@ -177,11 +184,19 @@ impl Order {
         }
     }
 
-    /// Removes the buffered request of the expected PSN, to be executed. Returns its header and its body.
+    /// Returns header and body of the buffered request of the expected PSN, to be executed.
     #[inline]
-    pub(super) fn take(&mut self, store: &mut ReorderStore) -> Option<(RequestHeader, Vec<u8>)> {
+    pub(super) fn buffered<'s>(&self, store: &'s mut ReorderStore) -> Option<(RequestHeader, &'s [u8])> {
+        self.buffer.as_ref()?.buffered(self.expected(), store)
+    }
+
+    /// Frees the copy of the buffered request of the expected PSN.
+    #[inline]
+    pub(super) fn release(&mut self, store: &mut ReorderStore) {
         let expected = self.expected();
-        self.buffer.as_mut()?.take(expected, store)
+        if let Some(buffer) = &mut self.buffer {
+            buffer.release(expected, store);
+        }
     }
 
     #[inline]
