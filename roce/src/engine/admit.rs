@@ -61,8 +61,8 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
     }
     if !is_request {
-        // A SACK has the expected PSN of the responder, so the PSN to be sent next is accepted too. A response below
-        // una is accepted if it has a CE mark, so that the mark is counted.
+        // The PSN of a SACK, the responder's expected PSN, may be the PSN that is sent next, so this PSN is accepted. A
+        // response with a PSN below una is accepted if it has a CE mark, so that the mark is counted.
         let (una, sent) = connection.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
@@ -86,8 +86,8 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     packet.bth.psn.index_in(una, sent).is_some()
 }
 
-/// If `packet` is in order, its UDP source port is required of all later requests, or of all later responses if
-/// `packet` is a response.
+/// If `packet` is in order, stores its UDP source port: later packets of the same kind (requests or responses) must
+/// have this UDP source port.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     if !is_in_order(qp, packet) {

@@ -1,5 +1,5 @@
-//! Transmission: scheduled queue pairs send in round-robin order, each at most a quantum of packets, first responses,
-//! then requests. If READ responses used up the quantum of a queue pair, its next quantum starts with requests.
+//! Transmission: scheduled queue pairs send in round-robin order, each a quantum of at most `TX_QUANTUM_PKTS` packets:
+//! responses first. If a quantum ends before all responses are sent, the next quantum starts with requests.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event, Outgoing};
@@ -89,7 +89,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // If the port has no transmit buffer, the frame is dropped; the sender of an ARP or ND request retransmits.
+            // If the port has no transmit buffer, the frame is dropped. Senders of ARP and ND requests retransmit them.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

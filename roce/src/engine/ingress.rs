@@ -1,5 +1,5 @@
-//! Reception: RoCE packets pass the header checks (`admit`) and the ICRC check (IBA 9.6) to the responder or the
-//! completer of their queue pair. ARP, neighbour discovery and ICMP frames are passed to the module `neighbour`.
+//! Reception: a RoCE packet is subject to header checks (`admit`) and the ICRC check (IBA 9.6), then processed by the
+//! responder or the completer of its queue pair. Module `neighbour` processes ARP, neighbour discovery and ICMP.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::RX_BURST_FRAMES;
@@ -32,12 +32,12 @@ impl<P: Port> Engine<P> {
     /// Processes a received frame. Inlined, because a function call takes a tenth of the processing time of a packet.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) {
-        // Compares the destination MAC first, so that unicast frames to another MAC are dropped without parsing.
+        // The destination MAC is compared first, so that unicast frames to another MAC are dropped without parsing.
         if frame.first_chunk() != Some(&self.mac.0) {
             return self.on_foreign_frame(frame);
         }
-        // Passes the packet by reference, because a move would load several fields in one access just after they were
-        // stored one by one, which stalls until the stores have completed.
+        // The packet is passed by reference. A move would load several fields in one access just after the fields were
+        // stored one by one, and such a load stalls until the stores have completed.
         match &Packet::parse(frame) {
             Ok(packet) => self.on_packet(packet),
             Err(reason) => {
@@ -49,9 +49,9 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Processes a frame whose destination is not the port's own MAC. If its destination is a multicast or broadcast
+    /// Processes a frame whose destination is not the port's own MAC. If the destination is a multicast or broadcast
     /// MAC that the port receives, an ARP, neighbour discovery or ICMP frame is passed to the module `neighbour`. All
-    /// other frames are dropped, RoCE packets too, because a reliable connection has one peer.
+    /// other frames are dropped; a RoCE packet to a group MAC is no exception, because a connection has one peer.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {
@@ -214,7 +214,7 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// Puts a queue pair into error. Its work requests are flushed from the next poll on.
+    /// Puts a queue pair into error and reports `event`, unless the queue pair is in error already.
     pub(super) fn enter_error(&mut self, slot: usize, event: Option<Event>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         if qp.state != QpState::Err {

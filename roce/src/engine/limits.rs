@@ -1,5 +1,5 @@
-//! Bounds of the engine, with their units. Relations between bounds, also those of lower modules, are checked at
-//! compile time. Bounds of the module `neighbour` are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
+//! Bounds of the engine, with their units. Relations between these bounds, and with bounds of lower modules, are
+//! checked at compile time. Bounds of the module `neighbour` are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
 
 use crate::qp::rc::outstanding::MAX_OUTSTANDING_PSNS;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
@@ -34,8 +34,8 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// Largest distance of a PSN from the expected PSN (requests) or below una (responses) at which a CE mark is counted.
-/// It is the largest window of selective repeat, so that CE marks on duplicates are counted.
+/// Largest distance, in PSNs, of a request from the expected PSN, or of a response below una, at which a CE mark is
+/// counted. This is the largest window of selective repeat, so that CE marks on duplicates are counted.
 pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
@@ -77,7 +77,7 @@ pub struct DeviceLimits {
     pub max_cqs: usize,
     /// Largest number of queue pairs.
     pub max_qps: usize,
-    /// Largest number of bytes of the reorder buffers of all queue pairs. Allocated as they are needed.
+    /// Largest number of bytes of all reorder buffers together. Memory is allocated when a reorder buffer needs it.
     pub reorder_bytes: usize,
 }
 
@@ -99,10 +99,10 @@ const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORD
 // A packet before the last one of a window must request an ACK, because otherwise the requester stops for a round trip
 // after each window.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
-// The largest window of selective repeat fits in one SACK, and three of them in the reorder buffer.
+// One SACK covers the largest window of selective repeat. The memory of the reorder buffers holds three such windows.
 const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
 const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_REQUEST_BYTES <= REORDER_BYTES);
-// The longest message has no more PSNs than may be outstanding, at the smallest path MTU of 256 bytes.
+// At the smallest path MTU, 256 bytes, the PSNs of the longest message do not exceed the limit of outstanding PSNs.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
 // Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates: at most 256 entries.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);

@@ -78,9 +78,9 @@ const PD_BITS: u32 = 32;
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Seed of the generator of random keys, QPNs and first PSNs. A live device takes it from the operating system.
+    /// Seed of the generator of random keys, QPNs and first PSNs; random, except in simulations and tests.
     pub seed: [u8; 32],
-    /// Largest numbers of queue pairs, completion queues, memory regions and protection domains.
+    /// Largest numbers of objects (for example, queue pairs), and of bytes of the reorder buffers.
     pub limits: DeviceLimits,
     /// The port's addresses, and whether the engine answers ARP, neighbour discovery and ICMP echo for them.
     pub neighbour: NeighbourConfig,
@@ -149,22 +149,22 @@ enum Outgoing {
 ///   `poll` and `resolve` again.
 /// * Polling: [`Engine::poll`] receives, executes, retransmits and sends. [`Engine::push`] sends posted work requests
 ///   and does nothing else.
-/// * Events: [`Engine::poll_event`] until it returns `None`, after each call of the kinds above.
-/// * Time: [`Engine::next_deadline`], after all of the calls above.
+/// * Events: after each call of the kinds above, call [`Engine::poll_event`] until it returns `None`.
+/// * Time: after these calls, [`Engine::next_deadline`] returns the time of the next poll.
 ///
 /// The application's ends of the queues are no part of the engine: other threads may use
 /// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster) and
 /// [`CqPoller`](crate::queue::CqPoller) during any call. Memory regions are accessed during `poll` and `push` only.
 ///
 /// # Time
-/// `now` comes from one clock of any origin, and never decreases from call to call. Calls without `now` use that of the
-/// last `poll` or `push`, at first [`Instant::ZERO`].
+/// `now` comes from one clock of any origin, and must not decrease from call to call. A call without `now` uses the
+/// `now` of the last `poll` or `push`, or [`Instant::ZERO`] before the first of them.
 ///
 /// # When to poll
 /// * If [`Progress::more`] is set: at once.
-/// * Otherwise: when the port has received a frame, a send was posted (`push` is enough) or a receive was posted to a
-///   queue pair in error, and no later than [`Engine::next_deadline`] (`None`: no limit), which any call may change. A
-///   late poll is no error, but makes timers late.
+/// * Otherwise: when the port has received a frame, when a send was posted (`push` is enough), when a receive was
+///   posted to a queue pair in error, and at the latest at [`Engine::next_deadline`] (`None`: no limit). Any call may
+///   change this deadline. A late poll is no error, but makes timers late.
 ///
 /// # Frames
 /// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns. Copies of
@@ -290,8 +290,8 @@ pub struct Engine<P: Port> {
     tx_deferred: Vec<usize>,
     /// Indices in `qps` of the queue pairs in error, in round-robin order of flushing.
     errors: VecDeque<usize>,
-    /// Number of consecutive flushes of queue pairs in `errors` after which no work request was left. If it equals the
-    /// length of `errors`, flushing is done.
+    /// Number of consecutive flushes, each of one queue pair, that left no work request of that queue pair. If this
+    /// number equals the length of `errors`, flushing is done.
     flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,
@@ -431,7 +431,7 @@ impl<P: Port> Engine<P> {
         sum
     }
 
-    /// Returns the number of queue pairs. The time that [`Engine::counters`] takes is proportional to it.
+    /// Returns the number of queue pairs. [`Engine::counters`] takes a time proportional to this number.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
     }

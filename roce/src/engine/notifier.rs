@@ -4,7 +4,7 @@ use crate::congestion::notification::{NotificationConfig, NotificationPoint};
 
 pub(super) struct Notifier {
     pub point: NotificationPoint,
-    /// Indices of the queue pairs with a CNP due, each at most once.
+    /// Indices of the queue pairs with a CNP due.
     pub due: VecDeque<usize>,
 }
 

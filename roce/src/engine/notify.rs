@@ -1,5 +1,5 @@
-//! CNPs: a received CNP is passed to the reaction point of its queue pair; a CE mark makes a CNP to the peer due
-//! (notification point).
+//! CNPs: a received CNP is passed to the reaction point of its queue pair. After a CE mark, the notification point
+//! decides whether a CNP to the peer becomes due.
 
 use super::Engine;
 use super::limits::CNPS_PER_POLL;

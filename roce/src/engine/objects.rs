@@ -61,7 +61,7 @@ impl<P: Port> Engine<P> {
         Ok(self.memory.register(&mut self.random, pd, memory, addr, access)?)
     }
 
-    /// Deregisters a memory region. The engine does not access its memory after this call.
+    /// Deregisters a memory region. After this call the engine does not access the memory of the region.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
         self.memory.deregister(lkey).map(drop).ok_or(DestroyError::Unknown("memory region"))
     }
@@ -162,7 +162,6 @@ impl<P: Port> Engine<P> {
         start::psn(self.random.bits())
     }
 
-    /// Puts the queue pairs that use the overflowed completion queue `cq` into error.
     pub(super) fn fail_users_of(&mut self, cq: CqId) {
         let uses = |qp: &Qp| qp.init.send_cq == cq || qp.init.recv_cq == cq;
         let slots: Vec<usize> = self

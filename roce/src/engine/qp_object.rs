@@ -53,7 +53,7 @@ pub struct QpHandles {
 pub(super) struct Connection {
     pub requester: Requester,
     pub responder: Responder,
-    /// Whether requests are sent first in the next quantum, because READ responses used up the last one.
+    /// Whether the next quantum starts with requests, because the last quantum ended before all responses were sent.
     pub requests_first: bool,
     pub builder: PacketBuilder,
     /// Destination MAC: that of the peer or of a gateway.
@@ -74,7 +74,6 @@ pub(super) struct Qp {
     /// Send queue and the PSNs of its work requests.
     pub outstanding: Outstanding,
     pub rq: RecvQueue,
-    /// State of the connection; `None` before RTR.
     pub connection: Option<Connection>,
     pub counters: QpCounters,
     /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
@@ -124,7 +123,7 @@ impl Qp {
         !self.rq.is_empty() || !self.outstanding.queue().is_empty()
     }
 
-    /// Drops all buffered and placed requests. `slot`: index of this queue pair, whose reservation in `store` ends.
+    /// Drops all buffered and placed requests, and ends the reservation in `store` of this queue pair (index `slot`).
     pub(super) fn close_reorder_buffer(&mut self, slot: usize, store: &mut ReorderStore) {
         if let Some(connection) = &mut self.connection {
             connection.responder.clear_out_of_order(store);
@@ -132,7 +131,7 @@ impl Qp {
         store.close(slot);
     }
 
-    /// Discards the work requests without completions, and the connection and attributes: the transition to RESET.
+    /// Discards connection, attributes and work requests, at the transition to RESET. No completions are written.
     pub(super) fn discard(&mut self) {
         while self.outstanding.pop().is_some() {}
         while self.rq.release_oldest().is_some() {}

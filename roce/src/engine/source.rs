@@ -33,8 +33,8 @@ pub(super) enum SourcePort {
 /// The source that packets to a queue pair must have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    /// Source MAC; `None` if it is not checked, or if the peer is not on the link: packets from the peer then have the
-    /// MAC of a gateway, which may not be the gateway of packets to the peer (VRRP, asymmetric routes).
+    /// Source MAC. `None` if the source MAC is not checked, or if the peer is not on the link: packets from such a peer
+    /// have the MAC of a gateway, but packets to the peer may use another gateway (VRRP, asymmetric routes).
     pub mac: Option<Mac>,
     /// Source and destination IP address: those of the peer and of the queue pair.
     pub addresses: AddressPair,

@@ -10,7 +10,7 @@ const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// Expiry and queue pair (as index, "slot"), earliest first: entry i is no later than its children 2i+1 and 2i+2.
+    /// Binary heap of deadlines and indices (`slot`) of queue pairs: entry i is no later than entries 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
     /// Per queue pair, the index of its entry in `heap`, or ABSENT.
     places: Vec<u32>,
