@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(Syndrome::from_byte(0xFF), Syndrome::Reserved(0xFF));
     }
 
-    /// RNR NAK timer by code, in units of 10 microseconds (IBA table 45).
+    /// RNR wait for each RNR timer code, in units of 10 us (IBA table 45).
     const RNR_TIMER_10_MICROS: [u64; 32] = [
         65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
         3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,

@@ -48,7 +48,7 @@ impl EthHeader {
 /// The part of an 802.1Q tag after the EtherType 0x8100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VlanTag {
-    /// Priority (3 bits), drop eligible (1), VLAN identifier (12).
+    /// Priority (3 bits), drop eligible indicator (1 bit), VLAN identifier (12 bits).
     pub tci: u16,
     pub ethertype: u16,
 }

@@ -1,9 +1,9 @@
 /// Flush extended transport header (IBA annex A19), 4 bytes: placement type and selectivity level of a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
-    /// Placement type, 4 bits: bit 0 global visibility, bit 1 persistence.
+    /// Placement type, 4 bits; bit 0: global visibility, bit 1: persistence.
     pub placement: u8,
-    /// Selectivity level, 2 bits: 0 the range of the RETH, 1 the whole memory region.
+    /// Selectivity level, 2 bits; 0: the range of the RETH, 1: the whole memory region.
     pub selectivity: u8,
 }
 

@@ -1,5 +1,5 @@
-//! The invariant CRC (IBA 7.8, annex A17): CRC-32 of eight 0xFF bytes, then of the packet from the IP header
-//! to the pad bytes. The fields that routers may change are masked: all their bits are taken as ones.
+//! The invariant CRC (IBA 7.8, annex A17): the CRC-32 of eight 0xFF bytes followed by the packet from its IP header to
+//! its pad bytes. The fields that routers may change are masked: all their bits are taken as ones.
 
 use super::{bth::Bth, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
 use crc32fast::Hasher;
@@ -11,14 +11,14 @@ pub const ICRC_LEN: usize = 4;
 /// Initial state of the CRC. Cloned for each packet, because `Hasher::new` looks up CPU features (31 instructions).
 static HASHER: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
-/// CRC register, before the final inversion, after the eight 0xFF bytes in place of an InfiniBand link header.
+/// State of the CRC register after the eight 0xFF bytes, which stand for an InfiniBand link header.
 const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
 
-/// Length in bytes of IP header (IPv4, IPv6), UDP header and base transport header, which contain all masked fields.
+/// Length in bytes of the headers that contain all masked fields: IP, UDP and base transport header.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// Length in bytes of the headers with padding before them, rounded up to a multiple of 16.
+/// Length in bytes of the headers and the padding before them: `V4_LEN` or `V6_LEN`, rounded up to a multiple of 16.
 const V4_BLOCKS: usize = V4_LEN.next_multiple_of(16);
 const V6_BLOCKS: usize = V6_LEN.next_multiple_of(16);
 
@@ -32,9 +32,9 @@ const V6_MASK: [u8; V6_BLOCKS] = in_blocks(
     &[(0, 0x0F), (1, 0xFF), (2, 0xFF), (3, 0xFF), (7, 0xFF), (46, 0xFF), (47, 0xFF), (52, 0xFF)],
 );
 
-/// Bytes XORed into the padded headers. Four 0xFF bytes at the start of the padding set the CRC register to zero, which
-/// the rest of the padding leaves unchanged. `AFTER_LINK_HEADER`, XORed into the first four bytes of the headers, then
-/// has the effect of eight 0xFF bytes before the headers.
+/// Bytes XORed into the padded headers. Four 0xFF bytes at the start of the padding set the CRC register to zero, and
+/// the zeroes of the remaining padding leave the register at zero. `AFTER_LINK_HEADER`, XORed into the first four bytes
+/// of the headers, then has the effect of eight 0xFF bytes before the headers.
 const V4_START: [u8; V4_BLOCKS] = start(V4_LEN);
 const V6_START: [u8; V6_BLOCKS] = start(V6_LEN);
 
@@ -49,7 +49,7 @@ const fn start<const N: usize>(len: usize) -> [u8; N] {
 // The padding has room for the four 0xFF bytes of `start`.
 const _: () = assert!(V4_BLOCKS - V4_LEN >= 4 && V6_BLOCKS - V6_LEN >= 4);
 
-/// Returns zeroes in which each pair (offset, value) of `bytes` sets a byte. Offset 0 is byte `N - len`.
+/// Returns `N` bytes. For each pair (offset, value) in `bytes`, byte `N - len + offset` is `value`; the others are 0.
 #[expect(clippy::indexing_slicing, reason = "evaluated for constants only, from offsets that are constants")]
 const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N] {
     let mut blocks = [0; N];
@@ -61,9 +61,9 @@ const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N]
     blocks
 }
 
-/// Returns the ICRC of a packet, which is sent little-endian. `l3` is the packet from its IP header to the byte
-/// before the ICRC, without IPv4 options. `None` if the IP version is neither 4 nor 6, or if `l3` is too short for
-/// a base transport header.
+/// Returns the ICRC of a packet. `l3` is the packet from its IP header, without IPv4 options, to the byte before the
+/// ICRC. `None` if the IP version is neither 4 nor 6, or if `l3` is too short for a base transport header. On the wire,
+/// the ICRC is little-endian.
 pub fn compute(l3: &[u8]) -> Option<u32> {
     match l3.first()? >> 4 {
         4 => {
@@ -132,8 +132,8 @@ const ACK_REQ_AT: usize = 8;
 
 /// Returns the ICRC of the headers in `blocks`, masked by `mask`, and of `rest`.
 ///
-/// The padding aligns the headers to the 16-byte blocks that the CRC loads, because a load that spans several stores
-/// causes a store-forwarding stall (measured: 7 ns with the padding, 21 ns without).
+/// The padding aligns the headers to the 16-byte blocks that the CRC loads. Without the padding, a load would span
+/// several stores, which causes a store-forwarding stall.
 fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: &[u8]) -> u32 {
     // The array is built by index, because zipped iterators first write an array of zeroes (4 instructions more).
     let at = |bytes: &[u8; N], i: usize| bytes.get(i).copied().unwrap_or_default();
@@ -144,7 +144,7 @@ fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: 
     hasher.finalize()
 }
 
-/// `AFTER[n][byte]`: the CRC register that started at zero and has processed `byte`, then `n` zero bytes.
+/// `AFTER[n][byte]`: state of the CRC register, initially zero, after `byte` and then `n` zero bytes.
 static AFTER: [[u32; 256]; V6_LEN] = after();
 
 #[expect(clippy::indexing_slicing, reason = "evaluated for `AFTER` only, from no input")]
@@ -179,8 +179,8 @@ const fn after() -> [[u32; 256]; V6_LEN] {
 const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 
-/// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the ICRC of its headers with zeroes at `V4_VARYING`.
-/// `None` if `l3` is shorter than the headers.
+/// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the ICRC of the packet's headers with zeroes at
+/// `V4_VARYING`. `None` if `l3` is shorter than the headers.
 ///
 /// A CRC is linear: each byte at `V4_VARYING` XORs a contribution of its own into `header_crc`. Other header bytes are
 /// not loaded, because a load that spans the stores of several fields causes a store-forwarding stall.
@@ -189,7 +189,7 @@ pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
     extend(header_crc, header, &V4_VARYING, rest)
 }
 
-/// As [`extend_v4`], for IPv6.
+/// Does the same as [`extend_v4`], for an IPv6 packet.
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
     extend(header_crc, header, &V6_VARYING, rest)

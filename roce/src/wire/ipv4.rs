@@ -19,7 +19,7 @@ pub struct Ipv4Header {
     pub total_len_bytes: u16,
     /// Identification (RFC 6864); may differ in a retransmission.
     pub id: u16,
-    /// Reserved, "don't fragment", "more fragments" (3 bits), fragment offset in 8-byte units (13).
+    /// 3 flag bits (reserved, "don't fragment", "more fragments"); 13 bits of fragment offset in units of 8 bytes.
     pub flags_fragment: u16,
     /// Time to live; routers decrement it, so the ICRC does not cover it.
     pub ttl: u8,
@@ -68,7 +68,7 @@ impl Ipv4Header {
     }
 }
 
-/// Returns the sum of the header's ten 16-bit words, not folded; a correct checksum makes it fold to 0xFFFF (RFC 1071).
+/// Returns the sum of the header's ten 16-bit words. If the checksum is correct, [`fold`] of this sum is 0xFFFF.
 pub(crate) fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
     header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
 }

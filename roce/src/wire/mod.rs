@@ -1,4 +1,4 @@
-//! Wire formats: headers, opcodes, the invariant CRC, and whole frames parsed and written.
+//! Wire formats: headers, opcodes, the invariant CRC, and the parser and the writer of whole frames.
 //!
 //! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`. Callers check the
 //! length once, where they convert a slice to an array, so `parse` and `write` cannot fail.

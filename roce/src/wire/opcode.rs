@@ -3,14 +3,14 @@
 
 use std::fmt;
 
-/// Transport service of a packet.
+/// Transport service of a packet. The engine drops packets of all services but `Rc`, `Manufacturer` and `Cnp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram: in the table only, not supported.
+    /// Reliable datagram.
     Rd,
     /// Unreliable datagram.
     Ud,
@@ -18,7 +18,7 @@ pub enum Transport {
     Xrc,
     /// Congestion notification packet, which belongs to no transport service.
     Cnp,
-    /// Opcodes 0xC0 to 0xFF (manufacturers, IBA 9.2.1): reliable connections that agreed to selective repeat.
+    /// Opcodes 0xC0 to 0xFF, left to manufacturers (IBA 9.2.1); used on connections that agreed to selective repeat.
     Manufacturer,
 }
 
@@ -202,7 +202,7 @@ impl OpcodeInfo {
         }
     }
 
-    /// Returns the offset of `header` in bytes from the end of the base transport header; `None` if it is missing.
+    /// Returns the offset of `header` in bytes from the end of the base transport header; `None` if absent.
     #[inline]
     pub(crate) fn offset_of(&self, header: ExtHeader) -> Option<usize> {
         match self.offsets.get(header as usize) {
@@ -211,7 +211,7 @@ impl OpcodeInfo {
         }
     }
 
-    /// Returns the bytes of `header` in `ext`, the extension headers of a packet; `None` if it is missing.
+    /// Returns the bytes of `header` in `ext`, the extension headers of a packet; `None` if `header` is absent.
     #[inline]
     pub(crate) fn find<'a, const N: usize>(&self, ext: &'a [u8], header: ExtHeader) -> Option<&'a [u8; N]> {
         ext.get(self.offset_of(header)?..)?.first_chunk()

@@ -16,7 +16,7 @@ use crate::id::{Gid, Mac};
 /// Reason why a frame is not a valid RoCE v2 packet. [`ParseError::index`] is the index of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// The frame is of another protocol (ARP, ICMP, neighbour discovery) or for another UDP port. Not an error.
+    /// The frame is of another protocol (ARP, ICMP, neighbour discovery) or to another UDP port: no error.
     #[error("not a RoCE v2 packet")]
     NotRoce,
     /// The frame is shorter than its headers, or than the length in its IP header.
@@ -126,8 +126,8 @@ pub struct Packet<'a> {
     icrc: u32,
 }
 
-/// Source and destination IP address of a connection's packets, which [`Packet::is_between`] compares with those of a
-/// received packet.
+/// Source and destination IP address that all packets received on a connection must have; [`Packet::is_between`]
+/// compares these addresses with those of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressPair {
     is_ipv6: bool,
@@ -370,8 +370,8 @@ struct IpParts<'a> {
     payload: &'a [u8],
 }
 
-/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to another port than [`ROCE_PORT`]. This check
-/// precedes those of checksum and lengths, because errors in packets of other protocols must not be counted.
+/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to a port other than [`ROCE_PORT`]. The checks
+/// of checksum and lengths follow this check, because errors in packets of other protocols must not be counted.
 fn is_other_udp(rest: &[u8]) -> bool {
     matches!(rest, [_, _, d0, d1, ..] if u16::from_be_bytes([*d0, *d1]) != ROCE_PORT)
 }

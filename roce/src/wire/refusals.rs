@@ -5,7 +5,6 @@ use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::psn::Psn;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Offsets in bytes of IP header, base transport header (IPv4) and UDP header (IPv6) in frames without VLAN tag.
 const IP: usize = EthHeader::LEN;
 const BTH_V4: usize = IP + Ipv4Header::LEN + UdpHeader::LEN;
 const UDP_V6: usize = IP + Ipv6Header::LEN;

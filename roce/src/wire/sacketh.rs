@@ -5,10 +5,10 @@
 //!   byte 0                                bytes 1..3
 //!   | version 1 (4 bits) | flags (4 bits) | PSN of the packet that triggered the SACK |
 //! ```
-//! The header follows an AETH. The PSN of the base transport header is the expected PSN, as in a NAK: the responder
-//! has executed all requests below this PSN. The payload is a bitmap of 32-bit big-endian words: bit `i` of word
-//! `w`, counted from the least significant bit, stands for the packet with PSN + 1 + 32 `w` + `i`, and is 1 if
-//! that packet was received.
+//! The header follows an AETH. The PSN of the base transport header is the expected PSN, as in a NAK: the responder has
+//! executed all requests below this PSN. The payload is a bitmap of 32-bit big-endian words. Bit `i` of word `w`,
+//! counted from the least significant bit, is 1 if the packet whose PSN is the expected PSN + 1 + 32 `w` + `i` was
+//! received.
 
 use crate::psn::Psn;
 
@@ -38,7 +38,7 @@ impl SackEth {
     /// Version of the SACK format; 1 is the only version.
     pub const VERSION: u8 = 1;
 
-    /// Number of 32-bit words of the longest bitmap: 4,096 PSNs, 512 bytes.
+    /// Number of 32-bit words of the longest bitmap, which covers 4,096 PSNs.
     pub(crate) const BITMAP_WORDS_MAX: usize = 128;
 
     /// Decodes the header; every bit pattern is valid, and unknown flags are ignored.

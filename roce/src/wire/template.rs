@@ -46,7 +46,7 @@ pub struct HeaderSpec {
 }
 
 impl HeaderSpec {
-    /// Length, identification and checksum are 0, because `fill_v4` sets them per packet.
+    /// Returns the IPv4 header; `fill_v4` later sets length, identification and checksum, which differ per packet.
     fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
         Ipv4Header {
             version_ihl: VERSION_IHL,
@@ -62,7 +62,7 @@ impl HeaderSpec {
         }
     }
 
-    /// The length is 0, because `fill_v6` sets it per packet.
+    /// Returns the IPv6 header; `fill_v6` later sets the payload length, which differs per packet.
     fn ipv6(&self, src: Ipv6Addr, dst: Ipv6Addr) -> Ipv6Header {
         Ipv6Header {
             version: 6,
@@ -192,8 +192,8 @@ impl FrameParts<'_> {
     }
 }
 
-/// The headers of all packets to one destination: Ethernet header, VLAN tag, IP, UDP and base transport header.
-/// "Don't fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 until [`HeaderTemplate::set_mig_req`].
+/// The headers of all packets to one destination: Ethernet header, VLAN tag, IP, UDP and base transport header. "Don't
+/// fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 unless [`HeaderTemplate::set_mig_req`] changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
     /// The headers in the first `header_len()` bytes; the bytes after the headers are unused.

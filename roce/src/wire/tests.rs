@@ -15,7 +15,6 @@ struct Recipe {
     payload: Vec<u8>,
 }
 
-/// A value for every extension header; a frame contains only the extension headers of its opcode.
 #[derive(Clone, Copy, Debug)]
 struct Ext {
     reth: Reth,
@@ -143,7 +142,7 @@ impl Recipe {
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
-                // `FrameParts` has no setter for these headers: they consist of the 0xA5 bytes of the buffer.
+                // `FrameParts` has no setter for these headers: their bytes stay 0xA5, as `frame` was filled above.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
             .unwrap();

@@ -1,4 +1,4 @@
-/// XRC extended transport header (IBA annex A14), 4 bytes. The reserved byte is sent as zero and not checked.
+/// XRC extended transport header (IBA annex A14), 4 bytes. The reserved byte is sent as zero; receivers ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
     /// Number of the shared receive queue at the responder, 24 bits.
