@@ -23,7 +23,7 @@ use crate::time::Instant;
 
 /// Largest number of frames, not held themselves, that overtake a held frame.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// Number of polls after which a held frame is passed on, even if no frame has overtaken it.
+/// Number of polls (calls of `rx_burst` or `tx_flush`) after which a held frame is passed on in any case.
 const REORDER_POLLS_MAX: u32 = 64;
 /// Largest number of frames held at once, per direction.
 const HELD_FRAMES_MAX: usize = 64;
@@ -146,7 +146,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         }
     }
 
-    /// Applies the impairments to `frame`. Returns a dropped frame, so that the caller can reuse its buffer.
+    /// Applies the impairments to `frame`. Returns `frame` if it is dropped, so that the caller can reuse its buffer.
     fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.drop.hits(|| self.rng.next_u32()) {
@@ -165,8 +165,8 @@ impl<F: AsRef<[u8]>> Direction<F> {
             self.tally.duplicated += 1;
             self.pass(FaultFrame::Copied(frame.as_ref().to_vec()));
         }
-        // Draws even if no further frame can be held: the number of held frames depends on the number of polls, and the
-        // draws of later frames must not.
+        // Random numbers are drawn even if no further frame can be held. The number of held frames depends on the
+        // number of polls, but the random numbers for later frames must not.
         let is_reordered = self.reorder.hits(|| self.rng.next_u32());
         let frames_left = is_reordered.then(|| 1 + self.rng.next_u32() % REORDER_FRAMES_MAX);
         match frames_left {
@@ -233,7 +233,8 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// Sets the probability of loss in the impaired directions; no effect if all probabilities were 0 at the start.
+    /// Sets the probability of loss in the impaired directions. No effect if all probabilities in [`Fault::new`] were
+    /// 0.
     pub fn set_drop_probability(&mut self, probability: Probability) {
         self.rx.drop = probability.into();
         self.tx.drop = probability.into();
@@ -254,7 +255,7 @@ impl<P: Port> Fault<P> {
             });
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
-        // Returns the buffers of sent frames, because otherwise each `tx_reserve` would allocate a buffer.
+        // Buffers of sent frames go back to `reserved`, because otherwise each `tx_reserve` would allocate a buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 
@@ -449,8 +450,8 @@ mod tests {
             let (mut got, tally) = run(FaultConfig { reorder_probability: SOME, ..FaultConfig::default() });
             assert!((150..350).contains(&tally.reordered), "{tally:?}");
             assert!(!got.is_sorted());
-            // A held frame is overtaken by up to REORDER_FRAMES_MAX frames that were not held, and by frames that were
-            // held later but released earlier.
+            // A held frame is overtaken by at most REORDER_FRAMES_MAX frames that were not held, and by frames that
+            // were held later but passed on earlier.
             let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
             assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
             got.sort_unstable();
@@ -488,7 +489,7 @@ mod tests {
     fn the_draws_of_a_frame_do_not_depend_on_the_number_of_polls() {
         let config = FaultConfig {
             drop_probability: SOME,
-            // At probability 1 no number would be drawn. Duplicates would release held frames, so none are configured.
+            // The probability is not 1, because at 1 no number is drawn. Duplicates would release held frames.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

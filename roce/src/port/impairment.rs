@@ -28,8 +28,8 @@ pub enum Impairment {
     },
     /// One bit of the frame is flipped.
     Corrupt {
-        /// The bit, in the order of transmission, modulo the frame's length in bits: 0 is the first bit of the first
-        /// byte, -1 the last bit of the last byte. -32 to -1 are the bits of a RoCE packet's ICRC.
+        /// Number of the bit, modulo the frame's length in bits: 0 is the most significant bit of the first byte, -1
+        /// the least significant bit of the last byte. -32 to -1 are the bits of a RoCE packet's ICRC.
         bit: i64,
     },
     /// The frame gets a CE mark, even if it is not ECT.
@@ -40,7 +40,7 @@ impl Impairment {
     /// Flips a bit of the ICRC, so that all headers stay readable in a capture.
     pub const CORRUPT_ICRC: Impairment = Impairment::Corrupt { bit: -25 };
 
-    /// Checks that a delay is 1 ns to 10 s, and that a reordering is behind 1 to 1024 packets.
+    /// Checks that the delay of `Delay` is 1 ns to 10 s, and that `behind_pkts` of `Reorder` is 1 to 1024.
     ///
     /// # Errors
     /// The limit that is violated.
@@ -93,8 +93,8 @@ impl Disposition {
     }
 }
 
-/// Flips a bit of a frame of `len_bytes`, numbered as in [`Impairment::Corrupt`]; no effect if the bit is in a phantom
-/// payload, after the bytes of `frame`.
+/// Flips bit `bit`, numbered as in [`Impairment::Corrupt`], of a frame of `len_bytes` bytes. No effect if the bit is in
+/// a phantom payload, which has no bytes in `frame`.
 pub(crate) fn flip_bit(frame: &mut [u8], len_bytes: usize, bit: i64) {
     let bits = i64::try_from(len_bytes.saturating_mul(8)).unwrap_or(i64::MAX).max(1);
     let bit = bit.rem_euclid(bits);

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` tests. Receivers drop frames nearly in the order sent, so a free buffer
-/// is near the front.
+/// Largest number of buffers that `tx_reserve` checks in search of a free buffer. Receivers drop frames nearly in the
+/// order sent, so a free buffer is near the front.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -42,7 +42,7 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // Uses a poisoned lock: no operation on the queue panics midway, so the queue is always consistent.
+        // Ignores that a lock is poisoned: no operation on the queue panics midway, so the queue is always consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         let mut held = Vec::new();
         b.rx_burst(&mut held, 8);
         assert!(!send(&mut a, b"3"), "received, but not yet dropped");
-        // The second frame is dropped first: the search skips the buffer of the first frame.
+        // The second frame is dropped before the first, so the search skips the buffer of the first frame.
         let at = held.pop().unwrap().as_ref().as_ptr();
         assert_eq!(a.tx_reserve(1).unwrap().as_ptr(), at);
         a.tx_flush();

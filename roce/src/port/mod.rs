@@ -1,5 +1,5 @@
-//! [`Port`], the interface of an Ethernet port to the engine; ports in memory without hardware (`loopback`); and
-//! decorators, each of which wraps a port.
+//! [`Port`], the interface through which the engine uses an Ethernet port; ports in memory without hardware
+//! (`loopback`); and decorators, each of which wraps a port.
 
 use crate::id::Mac;
 use crate::time::Instant;
@@ -83,7 +83,7 @@ pub trait Port {
         Payload::Carried
     }
 
-    /// Sets the port's time. Called once per poll, before the other methods. Ports that timestamp or delay frames use
-    /// `now`; a decorator also passes `now` to its inner port.
+    /// Sets the port's time. The engine calls `set_now` at the start of each poll and each push. Ports that timestamp
+    /// or delay frames use `now`; a decorator also passes `now` to its inner port.
     fn set_now(&mut self, _now: Instant) {}
 }

@@ -77,9 +77,9 @@ pub struct Pcap<P: Port, W: io::Write> {
 }
 
 impl<P: Port, W: io::Write> Pcap<P, W> {
-    /// Writes the pcap header to `writer`, which then records the frames of `port`. `writer` should be buffered,
-    /// because each frame is two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`] in
-    /// nanoseconds.
+    /// Writes the pcap header to `writer`; the new port writes its frames after the header. `writer` should be
+    /// buffered, because each frame takes two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`]
+    /// in nanoseconds.
     pub fn new(port: P, writer: W, origin_nanos: u64) -> Result<Self, CaptureError> {
         let header = PcapHeader {
             snaplen: SNAPLEN_BYTES,

@@ -2,10 +2,10 @@ use std::collections::VecDeque;
 
 use super::Port;
 
-/// Number of queued frames from which on `reserve` returns `None`, as a full port does.
+/// Largest number of queued frames. At this number, `reserve` returns `None`, as a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
-/// Queue of frames for port decorators, which read a frame after the caller has filled it. Buffers are reused.
+/// Queue of frames of a port decorator, which reads a frame after its caller has filled the frame. Buffers are reused.
 #[derive(Default)]
 pub(super) struct Staging {
     frames: VecDeque<Vec<u8>>,
@@ -49,8 +49,8 @@ impl Staging {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Passes the frames to `port` and calls `sent` for each; the caller then flushes `port`. Frames that do not fit
-    /// into `port` even after a flush stay queued.
+    /// Passes the frames to `port` and calls `sent` for each frame passed. The caller must then flush `port`. Frames
+    /// that do not fit into `port` even after a flush stay queued.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

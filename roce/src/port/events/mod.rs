@@ -1,6 +1,6 @@
 //! A port decorator that impairs selected packets: for example, drops the n-th packet of a queue pair, or the second
-//! retransmission of that packet. An event selects one transmission by queue pair, PSN and count, and gives its
-//! impairment, as in Lumina (SIGCOMM 2023). These events are not the events of the verbs.
+//! retransmission of that packet. An event selects one transmission of a packet by queue pair, PSN and count, and
+//! states the impairment, as in Lumina (SIGCOMM 2023). These events are not the asynchronous events of verbs.
 //!
 //! ```text
 //!   frame sent --Packet::parse--> connection (destination GID and QPN) and PSN space (requests or responses)
@@ -32,13 +32,13 @@ use crate::time::Instant;
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
-/// Longest time for which `Reorder` holds a frame.
+/// Longest time for which `Reorder` holds a frame, in nanoseconds.
 const REORDER_NANOS_MAX: u64 = 1_000_000;
 
 /// The packet on which an event acted, and the time of the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Firing {
-    /// Time of the action since the first packet that the port sent, in nanoseconds.
+    /// Time from the first packet that the port sent to the action, in nanoseconds.
     pub after_nanos: u64,
     /// Destination queue pair of the packet.
     pub dest_qpn: Qpn,
@@ -46,8 +46,8 @@ pub struct Firing {
     pub psn: Psn,
     /// Opcode of the packet.
     pub opcode: Opcode,
-    /// Time from the action to the next transmission of the same PSN, in nanoseconds; `None` without such a
-    /// transmission.
+    /// Time from the action to the next transmission of the same PSN, in nanoseconds; `None` if the PSN was not sent
+    /// since.
     pub retransmitted_after_nanos: Option<u64>,
 }
 
@@ -66,8 +66,8 @@ struct Watch {
     event: PacketEvent,
     /// `None` until the port sends a packet of the event's connection and PSN space.
     space: Option<StreamId>,
-    /// Offset, from the first PSN of `space`, of the PSN to match; `None` matches any PSN. When the event acts, set to
-    /// the offset of the packet.
+    /// Offset of the PSN to match from the first PSN of `space`; `None` matches any PSN. When the event acts, `offset`
+    /// is set to the offset of the packet.
     offset: Option<u64>,
     passes: u32,
     fired: Option<Firing>,
@@ -109,7 +109,7 @@ impl Sighting {
     }
 }
 
-/// A frame held until `due`, or until `behind_pkts` packets of its PSN space were passed on.
+/// A frame held until `due`, or until `behind_pkts` packets of its PSN space, not held themselves, were passed on.
 struct DelayedFrame {
     frame: Vec<u8>,
     space: StreamId,
@@ -308,7 +308,7 @@ impl<P: Port> Port for Events<P> {
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
         self.port.tx_flush();
-        // Returns the buffers of sent frames, because otherwise each `tx_reserve` would allocate a buffer.
+        // Buffers of sent frames go back to `reserved`, because otherwise each `tx_reserve` would allocate a buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 

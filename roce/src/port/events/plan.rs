@@ -91,7 +91,7 @@ pub enum PlanError {
     Event {
         /// Position of the event in the plan, from 1.
         number: usize,
-        /// The field out of range, and its range.
+        /// Message that names the field and its range.
         reason: &'static str,
     },
 }

@@ -40,7 +40,7 @@ impl Streams {
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Returns the position of a packet to `dest`. A new `dest` is added; `None` if the table is full.
+    /// Returns the position of a packet to `dest`. A new `dest` is added to the table; `None` if the table has no room.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {

@@ -246,7 +246,7 @@ fn all_events_of_a_transmission_act() {
     let delay = |nanos| event(1, 1, Impairment::Delay { nanos });
     let reorder = |behind_pkts| event(1, 1, Impairment::Reorder { behind_pkts });
     let drop = event(1, 1, Impairment::Drop);
-    // The events, and the PSNs of the packets received at 10 ns, 23 ns and 1 ms.
+    // The events, and the PSNs of the packets received at 10 ns, at 23 ns, and 1 ms after the first packet.
     let cases: [(&[PacketEvent], [&[u32]; 3]); 6] = [
         (&[duplicate, mark, duplicate], [&[0, 0, 0, 1, 2], &[], &[]]),
         (&[delay(6), mark, delay(7)], [&[1, 2], &[0], &[]]),
@@ -343,7 +343,7 @@ proptest! {
         let action = |drops| if drops { Impairment::Drop } else { Impairment::Duplicate };
         let events: Vec<_> =
             wanted.iter().map(|&(psn, pass, drops)| event(psn, pass, action(drops))).collect();
-        // The first packet has PSN `first`, because events count PSNs from that of the first packet.
+        // The packet with PSN `first` is sent first, because events count PSNs from the first PSN sent.
         let psns: Vec<u32> = std::iter::once(0).chain(psns).collect();
         let mut expected = Vec::new();
         let mut counts = [0; 6];
