@@ -17,10 +17,10 @@ struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: plain bytes on the heap; all access is by the copies of this module.
+// SAFETY: the allocation is plain bytes on the heap; all access is by the copies of this module.
 unsafe impl Send for Allocation {}
-// SAFETY: plain bytes on the heap, accessed only by the copies of this module. Copies on two threads race as the
-// application's own accesses do.
+// SAFETY: as for `Send`. Races between copies on two threads are accepted, like races between a copy and an access of
+// the application.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
@@ -64,7 +64,7 @@ pub struct OutOfRange {
 }
 
 impl Memory {
-    /// Allocates `len_bytes` zero bytes, page-aligned.
+    /// Allocates `len_bytes` bytes of value 0, aligned to 4,096 bytes.
     pub fn alloc(len_bytes: usize) -> Self {
         let layout = Layout::from_size_align(len_bytes.max(1), ALLOC_ALIGN_BYTES)
             .expect("a length below isize::MAX minus a page");
@@ -74,8 +74,8 @@ impl Memory {
         Memory { base: Some(base), len_bytes, _owner: Some(Arc::new(Allocation { base, layout })) }
     }
 
-    /// Creates phantom memory for simulations, with a length but without bytes: a copy to phantom memory has no effect,
-    /// a copy from phantom memory leaves the destination unchanged.
+    /// Creates phantom memory for simulations, with a length but without bytes: a copy to or from phantom memory has no
+    /// effect.
     pub fn phantom(len_bytes: usize) -> Self {
         Memory { base: None, len_bytes, _owner: None }
     }
@@ -83,9 +83,9 @@ impl Memory {
     /// Creates a [`Memory`] of bytes that the application owns. `None` if `base` is null and `len_bytes` is not 0.
     ///
     /// # Safety
-    /// `base..base+len_bytes` stays mapped, readable and (if registered with a write right) writable until the last
-    /// clone of this value and of every region registered from this value is dropped. The application accepts that its
-    /// accesses race with copies of the engine.
+    /// `base..base+len_bytes` must stay mapped, readable and (if registered with a write right) writable until the last
+    /// clone of this value is dropped and the last region registered from it is deregistered. The application accepts
+    /// that its accesses race with copies of the engine.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
             Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
@@ -132,11 +132,11 @@ impl Memory {
     }
 }
 
-/// A part of registered memory, to copy from or to. A span borrows the memory, so it cannot outlive a poll or a
-/// deregistration.
+/// A part of a [`Memory`], to copy from or to. The span borrows the memory, so that a region cannot be deregistered
+/// while a span of the region exists.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    /// Address of the first byte; `None` for phantom memory and for an empty span.
+    /// Address of the first byte; `None` for phantom memory and for [`Span::EMPTY`].
     base: Option<NonNull<u8>>,
     len_bytes: usize,
     _memory: PhantomData<&'a Memory>,
@@ -171,8 +171,8 @@ impl Span<'_> {
     }
 }
 
-/// Largest number of bytes of one copy. For longer copies the C library uses the processor's string instruction,
-/// which starts slowly: 4 KiB in the cache take 41 to 51 ns in one call and 25 ns in two (AMD EPYC, family 26).
+/// Largest number of bytes of one copy. For longer copies the C library uses the processor's string instruction, which
+/// starts slowly: to copy 4 KiB in the cache takes 41 to 51 ns in one call and 25 ns in two (AMD EPYC, family 26).
 const PIECE_BYTES: usize = 2048;
 
 /// # Safety

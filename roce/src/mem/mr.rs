@@ -5,7 +5,7 @@ use crate::id::{LKey, RKey};
 use crate::random::Random;
 use crate::table::Table;
 
-/// Number of a protection domain in its engine; not on the wire.
+/// Number of a protection domain in its engine; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
@@ -14,7 +14,7 @@ pub struct PdId(pub u32);
 pub struct Access(pub u32);
 
 impl Access {
-    /// No right but that of local work requests to read the region, which every region grants.
+    /// No access right. Local work requests need no right to read a region.
     pub const NONE: Access = Access(0);
     /// Local work requests may write to the region (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
@@ -98,7 +98,7 @@ impl MemoryRegion {
 
 const KEY_BITS: u32 = 32;
 
-/// All memory regions of a device, by key. L_Key and R_Key of a region are the same number.
+/// All memory regions of a device, by key. The L_Key and the R_Key of a region are the same number.
 #[derive(Debug)]
 pub(crate) struct MemoryTable {
     regions: Table<MemoryRegion>,
@@ -160,7 +160,7 @@ impl MemoryTable {
         self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
     }
 
-    /// Returns bytes of a region for a peer's request. If `len_bytes` is 0, nothing is checked (IBA C9-88).
+    /// Does the same as `open_local`, for a peer's request. By IBA C9-88, a request for 0 bytes is not checked.
     #[inline]
     pub(crate) fn open_remote(
         &self,
