@@ -1,7 +1,7 @@
-//! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3), with the parameters of NVIDIA's adapters under
-//! their names ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`). Defaults are the
-//! values of the paper. The preset `nvidia` has the defaults of the adapters: a decrease per 4 us, although CNPs report
-//! its effect a round trip later, so flows that share a bottleneck do not converge to equal rates.
+//! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3). The parameters have the names of NVIDIA's adapters
+//! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper.
+//! With the preset `nvidia`, the defaults of the adapters, decreases may be 4 us apart. CNPs show the effect of a
+//! decrease a round trip later, so flows that share a bottleneck do not converge to equal rates.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
@@ -25,17 +25,17 @@ parameters! {
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every CNP sets the target rate to the current rate; 0: a CNP does so as the next parameter says.
+        /// 1: every CNP sets the target rate to the current rate; 0: `clamp_tgt_rate_after_time_inc` decides.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// 0: a CNP sets the target rate to the current rate only if bytes sent increased the rate since the last
-        /// decrease; 1: also if the timer did.
+        /// Unless `clamp_tgt_rate` is 1, a CNP sets the target rate to the current rate only if the rate was increased
+        /// since the last decrease, by bytes sent (0), or by bytes sent or the timer (1).
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
         /// Number of bytes sent between rate increases by bytes.
         rpg_byte_reset = 10_000_000, in 1 to 0x7FFF_FFFF;
         /// Number of increases by the timer, or by bytes, above which fast recovery ends and additive increase begins;
-        /// when both numbers are above it, hyper increase begins.
+        /// when both numbers are above `rpg_threshold`, hyper increase begins.
         rpg_threshold = 5, in 1 to 31;
         /// The maximum rate, at which the limiter is removed, in Mbit/s; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
@@ -49,7 +49,7 @@ parameters! {
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// Rate that a CNP sets at the maximum rate, before the decrease, in Mbit/s; 0: the maximum rate.
+        /// For a CNP received at the maximum rate: rate before the decrease, in Mbit/s; 0: the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha in an update of alpha, in 1024ths.
         dce_tcp_g = 1020, in 0 to 1023;
@@ -57,12 +57,11 @@ parameters! {
         dce_tcp_rtt = 55, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 50, in 1 to 1_000_000;
-        /// Alpha that a CNP sets at the maximum rate, in 1024ths.
+        /// For a CNP received at the maximum rate: alpha before the decrease, in 1024ths.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
 
-/// The defaults of NVIDIA's adapters.
 const NVIDIA: DcqcnParameters = DcqcnParameters {
     window_pkts: DEFAULT_WINDOW_PKTS,
     clamp_tgt_rate: 0,
@@ -95,13 +94,13 @@ const INCREASES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// Rate limiter of a queue pair, from a CNP at the maximum rate until the queue pair has the maximum rate again.
+/// Rate limiter of a queue pair: created by a CNP, removed when the rate is the maximum again.
 #[derive(Clone, Debug)]
 struct Limiter {
     pacer: Pacer,
-    /// Target rate in bits per second: each increase halves the distance between it and the rate.
+    /// Target rate in bits per second; each increase halves the distance of the rate from the target.
     target: u64,
-    /// Estimate of congestion from CNPs, from 0 to 1, as fixed-point number with [`ONE_SHIFT`] fraction bits.
+    /// Estimate of congestion from CNPs, from 0 to 1, as a fixed-point number with [`ONE_SHIFT`] fraction bits.
     alpha: u64,
     /// Time up to which alpha was updated.
     alpha_at: Instant,
@@ -142,7 +141,7 @@ impl Dcqcn {
         self.parameters.window_pkts
     }
 
-    /// Returns the rate of the limiter in bits per second; `None` without a limiter, at the maximum rate.
+    /// Returns the rate of the limiter in bits per second; `None`: no limiter, so the rate is the maximum.
     pub(crate) fn rate_bits_per_sec(&self) -> Option<u64> {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
@@ -156,7 +155,7 @@ impl Dcqcn {
 
     /// Returns the time at which to call [`Dcqcn::may_send`] again; `None` without a limiter.
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
-        // The rate change due next is included, because it may permit a packet earlier than the present rate does.
+        // The minimum, because the next rate change may permit a packet earlier than the present rate does.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
@@ -241,8 +240,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Updates alpha for each period until `now`. Only the first period can have had a CNP, because `on_cnp` calls this
-    /// function before it sets `notified`.
+    /// Updates alpha for each period until `now`. A CNP can have been received only in the first period, because
+    /// `on_cnp` calls this function before it sets `notified`.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;
@@ -366,9 +365,8 @@ mod tests {
             ..NVIDIA
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
-        // Each increase: whether by the timer (otherwise by bytes), and the step of the target in Mbit/s. Fast recovery
-        // (0), then additive increase (5) when one number of increases is above the threshold, then hyper increase (50)
-        // when both are.
+        // For each increase: whether the timer caused the increase (otherwise bytes sent did), and the step of the
+        // target in Mbit/s: 0 in fast recovery, 5 in additive increase, 50 in hyper increase.
         let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
         for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
         {
@@ -446,7 +444,7 @@ mod tests {
         rate: f64,
         target: f64,
         alpha: f64,
-        /// Bounds of the errors that rounding causes in the limiter: of its alpha, and of its rate as a share.
+        /// Bounds of the rounding errors of the limiter: absolute in alpha, relative in the rate.
         alpha_error: f64,
         rate_error: f64,
         alpha_at: u64,

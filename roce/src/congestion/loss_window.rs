@@ -1,9 +1,9 @@
 //! Loss window: the largest number of packets in flight under improved go-back-N, where a loss causes the
-//! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs from una on, and a
-//! loss is a packet that the responder dropped for want of room. Before the first loss, there is no limit.
+//! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs sent from una on,
+//! and a loss is a packet that the responder dropped for want of room. No limit applies before the first loss.
 //!
 //! ```text
-//!   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of those sent from una on
+//!   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of the packets sent from una on
 //!   later loss:    window * 3/4
 //!   a window acknowledged without a loss:    window * 9/8
 //!   stable if 29 % of the windows have a loss; at a loss of 1 % of the packets, that is a window of 34 packets
@@ -34,7 +34,7 @@ impl LossWindow {
         self.window_pkts
     }
 
-    /// Records `acked_pkts` newly acknowledged packets. If `lost`, a packet among the `sent_pkts` from una on was lost.
+    /// Records `acked_pkts` newly acknowledged packets. If `lost`, one of the `sent_pkts` packets from una on was lost.
     #[inline]
     pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);

@@ -1,7 +1,7 @@
 //! Congestion control: decides whether a packet may be sent now.
 //!
-//! The requester calls `Congestion::permit` before each packet, with the packets in flight, and notifies
-//! the scheme of packets sent, ACKs, losses and CNPs. A scheme sees no PSNs.
+//! Before each packet, the requester calls `Congestion::permit` with the number of packets in flight. The requester
+//! notifies the scheme of packets sent, ACKs, losses and CNPs. A scheme sees no PSNs.
 //!
 //! ```text
 //!   permit(now, in flight) --no, the window is full---> wait for an ACK
@@ -129,7 +129,7 @@ impl Congestion {
         }
     }
 
-    /// Records that a packet was sent; `frame_bytes` from Ethernet header to ICRC.
+    /// Records that a packet was sent. `frame_bytes`: its bytes from the Ethernet header to the ICRC.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
@@ -141,16 +141,16 @@ impl Congestion {
     }
 
     /// Records that a READ request was sent, whose `pkts` responses have `frame_bytes` each. Under Timely the pacer
-    /// counts these bytes, because the requester measures the round trips. No effect under DCQCN, because the responder
-    /// receives the CNPs and paces the responses.
+    /// counts these bytes, because the requester measures the round trips. Has no effect under DCQCN, because the
+    /// responder receives the CNPs and paces the responses.
     pub(crate) fn on_read_sent(&mut self, now: Instant, pkts: u32, frame_bytes: u32) {
         if let Congestion::Timely(timely) = self {
             timely.on_sent(now, frame_bytes.saturating_mul(pkts).min(pacer::BYTES_MAX));
         }
     }
 
-    /// Returns whether the scheme takes a round-trip sample from each READ response. Not Timely, because the responses
-    /// to one READ request arrive one after the other, so their round trips rise without congestion.
+    /// Returns whether the scheme takes a round-trip sample from each READ response. Timely does not: the responses to
+    /// one READ request arrive one after the other, so their round trips rise without congestion.
     #[inline]
     pub(crate) fn samples_each_response(&self) -> bool {
         matches!(self, Congestion::Swift(_))

@@ -9,7 +9,7 @@
 use crate::id::Gid;
 use crate::time::Instant;
 
-/// Scope of the least time between two CNPs, which differs between adapters (Lumina, SIGCOMM'23).
+/// Scope of the least time between two CNPs. The scopes of adapters differ (Lumina, SIGCOMM'23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CnpPacing {
     /// Per queue pair, as in DCQCN's paper.
@@ -39,7 +39,7 @@ impl Default for NotificationConfig {
     }
 }
 
-/// Number of entries of [`CnpPacing::PerDestination`]; peers whose GIDs have the same hash share an entry.
+/// Length of `not_before` under [`CnpPacing::PerDestination`]; peers whose GIDs have the same hash share an entry.
 const DESTINATIONS: usize = 1024;
 
 const NANOS_PER_MICRO: u64 = 1000;
@@ -76,7 +76,7 @@ impl NotificationPoint {
     }
 
     /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair with index
-    /// `slot`. If so, records the CNP as sent at `now`. Returns false if `slot` is out of range.
+    /// `slot`. If true, records the CNP as sent at `now`. Returns false if `slot` is out of range.
     pub(crate) fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,

@@ -11,14 +11,14 @@
 
 use crate::time::Instant;
 
-/// Largest unused time that a later burst may use, in nanoseconds: if polls are farther apart, the rate is not reached.
-/// A burst has at most the bytes that the rate permits in this time, plus one packet.
+/// Largest unused time that a later burst may use, in nanoseconds. Polls with longer intervals do not reach the rate. A
+/// burst has at most the bytes that the rate permits in this time, plus one packet.
 pub(crate) const BURST_NANOS: u64 = 10_000;
 
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
 pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
-/// Upper bound of the bytes of one [`Pacer::on_sent`]. A READ request counts with the bytes of all its responses.
+/// Upper bound of the bytes of one call of [`Pacer::on_sent`]. A READ request counts the bytes of its responses.
 pub(crate) const BYTES_MAX: u32 = 1 << 30;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -51,7 +51,7 @@ impl Pacer {
         self.next_at
     }
 
-    /// Records that a packet of `bytes` bytes was sent at `now`: the next one may be sent later by the time that these
+    /// Records that a packet of `bytes` bytes was sent at `now`: the next packet is delayed by the time that these
     /// bytes take at the rate. `bytes`: at most [`BYTES_MAX`].
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
@@ -65,8 +65,8 @@ impl Pacer {
         self.remainder = owed % self.bits_per_sec;
     }
 
-    /// Changes the rate, clamped as by [`Pacer::new`]. A remaining wait for the next packet is scaled by old / new
-    /// rate.
+    /// Changes the rate, clamped as by [`Pacer::new`]. A remaining wait for the next packet is multiplied by the old
+    /// rate and divided by the new rate.
     pub(crate) fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         let wait_nanos = u128::from(self.next_at.nanos_since(now));
@@ -141,13 +141,13 @@ mod tests {
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);
             let sent = send(&mut pacer, [START, START + gap].into_iter(), bytes);
-            // Plus 1, because times are whole nanoseconds.
+            // 1 ns more, because times are whole nanoseconds; 1 byte more, because `earned` rounds down.
             let most = earned(mbps * 1_000_000, BURST_NANOS + 1) + u64::from(bytes) + 1;
             prop_assert!(sent.iter().all(|(_, burst)| *burst <= most), "{sent:?}, at most {most}");
         }
     }
 
-    /// A pacer polled at each `next_at` is exact in the long run, at any rate.
+    /// For every rate, a pacer polled at each `next_at` is exact in the long run.
     #[test]
     fn no_error_adds_up() {
         for rate in [1_000_000, 999_999_937, 40_000_000_000, 399_999_999_999] {

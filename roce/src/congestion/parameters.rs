@@ -6,7 +6,7 @@ use std::fmt;
 /// Default of the largest number of packets in flight of a queue pair.
 pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
-/// The largest window, in packets: a quarter of the PSN circle, because PSNs in flight must lie within half of it.
+/// The largest window, in packets: a quarter of the PSN circle, of which half is the limit for PSNs in flight.
 pub(crate) const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
 /// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
@@ -67,8 +67,8 @@ pub(crate) trait Parameters: Copy + Default + 'static {
         Ok(parameters)
     }
 
-    /// Writes the scheme's name, the preset with the fewest other values, and the parameters that differ from it, as
-    /// [`Parameters::parse`] reads them.
+    /// Writes the scheme's name, the preset (none: the defaults) from which the fewest parameters differ, and these
+    /// parameters, as [`Parameters::parse`] reads them.
     fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nearest = ("", self.differences(Self::default()));
         for (name, values) in Self::PRESETS {

@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// Congestion control scheme of a sender; its peer may use another scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionScheme {
-    /// No congestion control: packets are sent as soon as they are posted.
+    /// No congestion control: no limit of the rate, and a window of `WINDOW_PKTS_MAX` packets.
     None,
     /// A fixed window (BDP-FC of IRN, SIGCOMM'18, section 3.2).
     Window {
@@ -46,9 +46,9 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns the window in packets, which limits the number of responses of one READ request
-    /// (`RecoveryScheme::read_pkts_max`). Schemes that follow round trips reduce their window, so for them it is 2 /
-    /// `max_rd_atomic` of the largest window: a longer READ request would exceed a reduced window.
+    /// Returns the window in packets that limits the number of responses of one READ request
+    /// (`RecoveryScheme::read_pkts_max`). Under schemes that follow round trips, the result is at most
+    /// 2 / `max_rd_atomic` of the largest window; responses of a longer READ request would not fit a reduced window.
     pub fn read_window_pkts(&self, max_rd_atomic: u8) -> u32 {
         let window_pkts = self.window_pkts();
         if !self.follows_round_trip() {

@@ -1,6 +1,7 @@
 //! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while the round
-//! trip is below a target, and shrinks with the excess over the target, at most once per round trip. Of Swift's two
-//! windows only that of the fabric is implemented, because a polling engine cannot measure the delay of its own host.
+//! trip is below a target, and shrinks in proportion to the excess over the target, at most once per round trip. Of
+//! Swift's two windows only that of the fabric is implemented, because a polling engine cannot measure the delay of its
+//! own host.
 //!
 //! ```text
 //!   target = base_target + flow scaling (0 at a large window, up to fs_range at a small one)
@@ -10,9 +11,9 @@
 //! ```
 //! A loss that selective repeat detected reduces the window only if it shows congestion: the round trip is at or above
 //! the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the window at each loss.
-//! By its rule one or two flows, on links of 40 Gbit/s that lose 1 % of the packets, would keep a window of 7 packets,
-//! where 57 fill the link. A packet dropped by a full queue while the round trip is below the target is taken as lost on
-//! a link, so `base_target_nanos` must be below the round trip with full buffers.
+//! By that rule, on links of 40 Gbit/s that lose 1 % of the packets, the window of one or two flows would stay at 7
+//! packets, where 57 fill the link. A packet dropped by a full queue while the round trip is below the target is taken
+//! as lost on a link, so `base_target_nanos` must be below the round trip with full buffers.
 //!
 //! The target has no term for hops: switches do not change the hop limit of frames that they do not route, so the
 //! number of hops is unknown.
@@ -37,12 +38,12 @@ parameters! {
         fs_max_window_pkts = 100, in 2 to WINDOW_PKTS_MAX;
         /// Additive increase per round trip, in thousandths of a packet.
         ai_milli = 1000, in 1 to 1_000_000;
-        /// Multiplicative decrease: weight of the excess delay, in thousandths.
+        /// Multiplicative decrease: weight of the excess of the round trip over the target, in thousandths.
         beta_milli = 800, in 1 to 1000;
         /// The largest decrease, as a share of the window, in thousandths.
         max_mdf_milli = 500, in 1 to 1000;
         /// Share of packets that selective repeat may lose without a decrease while the round trip is below the target,
-        /// in thousandths. 0: each loss is a decrease, as in the paper.
+        /// in thousandths. 0: each loss causes a decrease, as in the paper.
         loss_tolerance_milli = 50, in 0 to 1000;
         /// The smallest window, in thousandths of a packet.
         min_window_milli = 100, in 1 to 1000;
@@ -51,8 +52,8 @@ parameters! {
 
 /// One packet as a fixed-point number with 16 fraction bits.
 const ONE: u64 = 1 << 16;
-/// Packets over which the share of packets lost is averaged: so many that 2 % of random losses do not exceed the
-/// tolerance of 5 % by chance, so few that 14 losses in a row do.
+/// Number of packets over which the share of packets lost is averaged. With 256, random losses of 2 % do not exceed the
+/// default tolerance of 5 %, and 14 consecutive losses do.
 const LOSS_PKTS: u64 = 256;
 /// Thousandths in 1.
 const MILLI: u64 = 1000;
@@ -67,7 +68,7 @@ pub struct Swift {
     rtt_nanos: u64,
     /// Moving average of the share of packets lost, with the weight 1 / [`LOSS_PKTS`], times [`ONE`].
     loss_share: u64,
-    /// Earliest time at which the window may shrink again.
+    /// Earliest time of the next decrease of the window.
     no_decrease_before: Instant,
     /// Time at which the next packet may be sent, while the window is below one packet.
     next_at: Instant,
@@ -97,7 +98,7 @@ impl Swift {
         self.window * MILLI / ONE
     }
 
-    /// Returns whether a packet may be sent now: false while a window below one packet makes the next packet wait.
+    /// Returns whether a packet may be sent now. While the window is below one packet, a packet may have to wait.
     #[inline]
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now
@@ -127,7 +128,7 @@ impl Swift {
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
-            // The window grows by ai per window acknowledged; if it is below one packet, by ai per packet.
+            // The window grows by ai per window acknowledged; a window below one packet grows by ai per packet.
             let over = self.window.max(ONE);
             self.set_window(self.window + growth.saturating_mul(ONE) / over);
         } else if rtt_nanos.is_some() {
@@ -137,8 +138,8 @@ impl Swift {
         }
     }
 
-    /// Records that selective repeat detected `lost_pkts` packets as lost. If they show congestion, reduces the window
-    /// as [`Swift::on_loss`].
+    /// Records that selective repeat detected `lost_pkts` packets as lost. If the share of packets lost exceeds the
+    /// tolerance, or the round trip is not below the target, reduces the window as [`Swift::on_loss`] does.
     pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
         self.loss_share += (ONE - self.loss_share) * u64::from(lost_pkts).min(LOSS_PKTS) / LOSS_PKTS;
         let tolerance = u64::from(self.parameters.loss_tolerance_milli) * ONE / MILLI;
@@ -193,7 +194,7 @@ mod tests {
         Instant::from_nanos(micros * MICRO)
     }
 
-    /// Returns parameters without flow scaling: the target is 25 us at every window.
+    /// Returns parameters without flow scaling: the target is 25 us for every window.
     fn plain() -> SwiftParameters {
         SwiftParameters {
             fs_range_nanos: 0,
