@@ -57,9 +57,9 @@ pub enum Resolution {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// The address is from a reply or from the kernel. A new entry may evict the entry.
+    /// The Ethernet address is from a reply or from the kernel. The entry may be evicted to make room for a new entry.
     Asked,
-    /// The address is from the configuration. The entry is neither evicted nor changed by received frames.
+    /// The Ethernet address is from the configuration. The entry is neither evicted nor changed by received frames.
     Configured,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct CacheCounters {
     pub(super) moves_followed: u64,
 }
 
-/// The maps are ordered, so that the order of queries is the same in each run of a simulation.
+/// The maps are ordered by key, so that the order of queries is the same in each run of a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: BTreeMap<IpAddr, Entry>,
@@ -283,8 +283,8 @@ impl Cache {
         true
     }
 
-    /// Sets the Ethernet address of `ip`, which is not verified later. Returns false if the cache is full and no entry
-    /// may be evicted.
+    /// Sets the Ethernet address of `ip`; no later lookup or claim starts a verification of this address. Returns false
+    /// if the cache is full and no entry may be evicted.
     pub(super) fn set(&mut self, ip: IpAddr, mac: Mac, origin: Origin) -> bool {
         let state = State::Known { mac, fresh_until: FOREVER, settled_until: FOREVER };
         if self.mac_of(ip) != Some(mac) {
@@ -316,8 +316,8 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// If the cache is full, evicts the entry with the oldest last lookup of all entries that are not configured and
-    /// have no due or outstanding query. Returns false if no entry may be evicted.
+    /// If the cache is full, evicts an entry: of those that are neither configured nor have a due or outstanding query,
+    /// the entry whose last lookup is the oldest. Returns false if no entry may be evicted.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;

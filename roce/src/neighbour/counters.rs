@@ -24,7 +24,7 @@ counters! {
         /// ICMP and ICMPv6 echo replies sent.
         echo_replies_tx,
         /// Frames dropped because they are of another protocol, for another station, or without effect. On a shared
-        /// port, all frames that are not RoCE.
+        /// port: all frames that are not RoCE.
         ignored,
         /// Frames dropped because they violate their protocol, or because of a wrong checksum.
         malformed,
@@ -32,7 +32,7 @@ counters! {
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,
-        /// Frames that claim for a neighbour another Ethernet address than the one in use.
+        /// Claims that give, for a neighbour, an Ethernet address other than the one in use.
         moves_claimed,
         /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the address in use.
         moves_refuted,

@@ -69,7 +69,7 @@ pub enum GidError {
         /// The longest prefix of the address's IP family, in bits: 32 or 128.
         max_bits: u8,
     },
-    /// The VLAN identifier given is not in 1 to 4094.
+    /// The VLAN identifier given is not from 1 to 4094.
     #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
     Vlan(u16),
     /// The table has the address already, with another prefix or VLAN.

@@ -14,7 +14,7 @@ use crate::id::Mac;
 use crate::time::Instant;
 
 /// Longest neighbour discovery message accepted, in bytes. Longer messages are dropped before their checksum is
-/// computed, because that would take too much time.
+/// computed, because the checksum of a long message takes too much time.
 const ND_BYTES_MAX: usize = 512;
 
 /// Reason to drop a frame, counted in the field of `NeighbourCounters` with the same name.
@@ -238,7 +238,7 @@ impl Neighbour {
         let target = IpAddr::V6(target);
         let known = self.cache.mac_of(target);
         // An advertisement without a link-layer address option can only confirm the Ethernet address in use, and only
-        // if it was sent from that address.
+        // if the advertisement was sent from that address.
         let mac = link_address.or(known.filter(|&known| known == arrival.source)).ok_or(Ignored)?;
         self.check_conflict(target, mac, arrival)?;
         if !flags.r#override && known.is_some_and(|known| known != mac) {
