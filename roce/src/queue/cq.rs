@@ -29,7 +29,6 @@ pub(crate) enum Written {
     Overflow,
 }
 
-/// The engine's end of a completion queue: writes completions.
 pub(crate) struct CompletionQueue {
     entries: Producer<Cqe>,
     notify: Option<Notify>,

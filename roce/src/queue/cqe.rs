@@ -2,7 +2,7 @@
 
 use crate::id::Qpn;
 
-/// Status of a completed work request: `enum ibv_wc_status`, same numbers.
+/// Status of a completed work request: `enum ibv_wc_status`, with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {

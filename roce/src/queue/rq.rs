@@ -16,12 +16,11 @@ pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
 }
 
-/// The engine's end of a receive queue.
 pub(crate) struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// Creates a receive queue. It refuses posts until [`RecvQueue::set_open`].
+/// Creates a receive queue. The queue refuses posts until [`RecvQueue::set_open`] is called with true.
 pub(crate) fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
     (RecvPoster { work: poster }, RecvQueue { work: queue })

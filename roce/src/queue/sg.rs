@@ -43,7 +43,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// Copies the bytes of `list` from byte `offset` on to `out`, until `out` is full.
+    /// Copies bytes of `list` to `out`, starting at byte `offset` of the list, until `out` is full.
     #[inline]
     pub(crate) fn gather(
         &mut self,

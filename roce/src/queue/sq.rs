@@ -28,14 +28,13 @@ pub struct SendPoster {
     slot: usize,
 }
 
-/// The engine's end of a send queue.
 pub(crate) struct SendQueue {
     work: WorkQueue<SendWqe>,
     inline: Memory,
 }
 
-/// Creates a send queue, which refuses posts until [`SendQueue::set_open`]. A post sets the doorbell of the queue pair
-/// with index `slot`. `signal_all` makes every work request signaled (`sq_sig_all`).
+/// Creates a send queue, which refuses posts until [`SendQueue::set_open`] is called with true. A post sets the
+/// doorbell of the queue pair with index `slot`. `signal_all` makes every work request signaled (`sq_sig_all`).
 pub(crate) fn send_queue(
     size: SendQueueSize,
     signal_all: bool,

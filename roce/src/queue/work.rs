@@ -19,7 +19,6 @@ pub(super) trait Wqe: Copy + Send {
     fn list(&self) -> &SgList;
 }
 
-/// The application's end of a work queue: posts work requests.
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
     sges: Producer<Sge>,
@@ -27,14 +26,13 @@ pub(super) struct WorkPoster<W> {
     open: Arc<AtomicBool>,
 }
 
-/// The engine's end of a work queue.
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
     sges: Consumer<Sge>,
     open: Arc<AtomicBool>,
 }
 
-/// Creates a work queue, which refuses posts until [`WorkQueue::set_open`].
+/// Creates a work queue, which refuses posts until [`WorkQueue::set_open`] is called with true.
 pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
     work_queue_from(start::RING_POSITION, depth, max_sges)
 }
@@ -80,7 +78,7 @@ impl<W: Wqe> WorkPoster<W> {
         Ok(list)
     }
 
-    /// Queues `wqe`, whose list [`WorkPoster::list_of`] has made, after [`WorkPoster::admit`] has found room.
+    /// Queues `wqe`. Requires room ([`WorkPoster::admit`]) and a list built by [`WorkPoster::list_of`].
     #[inline]
     pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
         self.wqes.push(wqe).map_err(|_| self.full())
