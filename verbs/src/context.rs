@@ -250,8 +250,8 @@ impl Context {
         CompChannel::new(self.shared())
     }
 
-    /// Polls the engine once, unless another thread drives the engine. For threads that wait without polling a
-    /// completion queue.
+    /// Polls the engine once, unless another thread drives the engine. Threads that wait without polling a completion
+    /// queue call this function.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`]
@@ -282,8 +282,8 @@ impl Context {
         self.inner.shared.inspect().engine.port().inner().counters()
     }
 
-    /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. Without an effect if all
-    /// probabilities in `faults` were 0 when the device was opened.
+    /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. If all probabilities in
+    /// `faults` were 0 when the device was opened, this function has no effect.
     pub fn set_drop_probability(&self, probability: Probability) {
         self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }

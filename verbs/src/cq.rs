@@ -91,8 +91,8 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Lock order: a thread may lock the engine while it holds this lock; a thread that has locked the engine never
-    /// takes this lock.
+    /// Locks the poller of the completion queue. A thread may lock the engine while it holds this lock; a thread that
+    /// has locked the engine never locks a poller.
     #[inline]
     fn lock(&self) -> LockGuard<'_, CqPoller> {
         self.0.poller.lock()

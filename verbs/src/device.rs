@@ -73,8 +73,8 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device. Each context, protection domain and completion queue holds it; the drop of the last one ends the
-/// background thread.
+/// An open device, shared by its contexts, protection domains and completion queues. The background thread ends when
+/// the last of these objects is dropped.
 pub(crate) struct Owner {
     pub(crate) shared: Arc<Shared>,
 }
@@ -131,8 +131,8 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// On a PCI port, gives congestion control the link speed that the driver reports. Drivers of virtual devices
-    /// report an invented speed.
+    /// On a PCI port, sets the link speed of congestion control to the speed that the driver reports. Does nothing on
+    /// other ports, whose drivers report an invented speed.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
         let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
@@ -336,8 +336,8 @@ impl Shared {
     #[inline]
     pub(crate) fn push(&self) {
         // The drop of `driven` executes an atomic swap, which drains the processor's store buffer. Without the swap,
-        // the frame could stay in the store buffer while this thread already polls for the response: 0.3 us of a
-        // latency of 1.4 us (EPYC, two cores).
+        // the frame could stay in the store buffer while this thread already polls for the response. This delay was
+        // 0.3 us of a latency of 1.4 us (EPYC, two cores).
         if let Some(mut driven) = self.driven.try_lock_to_send() {
             self.activity.count_poll();
             driven.send_posted();

@@ -99,7 +99,7 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that set `asked`. The loop ends when the send queues are full at the latest:
+    /// Sends the work requests of threads that set `asked`. The loop ends at the latest when all send queues are full:
     /// only received ACKs make room in a send queue, and the loop receives none.
     #[cold]
     fn answer(&self) {
@@ -121,8 +121,8 @@ struct Answer<'a, T: Drive>(&'a DriveLock<T>);
 impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // A swap: a load may be executed before the release of the lock is visible, and would then miss a thread that
-        // fails to take the lock and sets `asked` in between.
+        // A swap, not a load: a load may be executed before the release of the lock is visible. The load would then
+        // miss a thread that fails to take the lock and sets `asked` in between.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -153,7 +153,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Number of polls and pushes of the engine by application threads, modulo 2^64.
+    /// Returns the number of polls and pushes of the engine by application threads, modulo 2^64.
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
@@ -167,7 +167,8 @@ impl Activity {
 
     /// Announces that the application stops polling. The caller must then wake the background thread.
     pub(crate) fn hand_over(&self) {
-        // Under loom, a plain store could precede a swap of `look` that does not read it, and be lost.
+        // A swap, not a store: under loom, a swap by `look` may follow a plain store without reading the stored value,
+        // and the hand-over would be lost.
         self.handed_over.swap(true, Ordering::AcqRel);
     }
 }

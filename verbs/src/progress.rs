@@ -2,7 +2,7 @@
 //! polling hands the engine over, which ends the nap (sleep) of the background thread.
 //!
 //! ```text
-//!             the application polls, or 50 us (LINGER) pass without work
+//!             the application polls, or no poll found work in the last 50 us (LINGER)
 //!   DRIVING ------------------------------------------------------------> NAPPING: naps of 50 us, doubled up to 1 ms
 //!      ^                                                                      |
 //!      '----------------------------------------------------------------------'
@@ -23,7 +23,7 @@ use crate::stat::StatSocket;
 
 /// Length of the background thread's first nap after work or after a hand-over; each further nap is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// Length of the background thread's longest nap: a packet on an idle port waits no longer for the background thread.
+/// Length of the background thread's longest nap, and so the longest wait of a packet on an idle port for this thread.
 const NAP_MAX: Duration = Duration::from_millis(1);
 /// Time for which the background thread continues to poll the engine after a poll that found work.
 const LINGER: Duration = Duration::from_micros(50);

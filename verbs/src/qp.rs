@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
-/// Number of send work requests, posted since the last push, at which `Qp::after_posts` pushes again.
+/// When this many send work requests were posted since the last push, `Qp::after_posts` makes the engine send them.
 const POSTS_PER_PUSH: u32 = 16;
 
 /// Longest time for which [`Qp::modify`] waits for the MAC of the destination of an address vector.
@@ -265,8 +265,8 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Pushes the posted send work requests (makes the engine send them) if `POSTS_PER_PUSH` were posted since the last
-    /// push, or if an application thread polled the engine since then. Otherwise the next poll sends them. Threads that
+    /// Pushes the posted send work requests (makes the engine send them) if, since the last push, `POSTS_PER_PUSH` were
+    /// posted or an application thread polled the engine. Otherwise the next poll sends the work requests. Threads that
     /// post at the same time may miscount, which delays a work request until the next poll at most.
     #[inline]
     fn after_posts(&self, count: u32) {

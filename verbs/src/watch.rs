@@ -58,7 +58,7 @@ struct Said {
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Number of times that queue pairs had gone into error at the last comparison.
+    /// Number of transitions of queue pairs to the error state, at the last comparison.
     qp_errors: u64,
 }
 
@@ -107,8 +107,8 @@ impl Watch {
                 continue;
             }
             lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
-            // No log line for two intervals: the counter had stopped growing, and the new growth probably has another
-            // cause.
+            // If two intervals passed without a log line, the counter had stopped growing, and the new growth probably
+            // has another cause.
             let has_rested = since >= 2 * last.interval_nanos;
             let interval_nanos = if has_rested {
                 INTERVAL_MIN_NANOS

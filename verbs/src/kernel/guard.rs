@@ -49,7 +49,7 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     if address.is_ipv6() {
         socket.set_only_v6(true).map_err(&failed)?;
     }
-    // With SO_REUSEADDR, several guards can bind UDP port 4791; a program without this option then cannot.
+    // With SO_REUSEADDR, several guards can bind UDP port 4791, which a program without this option then cannot bind.
     socket.set_reuse_address(true).map_err(&failed)?;
     // The filter is attached before the bind, otherwise datagrams received in between would be queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;

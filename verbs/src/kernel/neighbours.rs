@@ -37,7 +37,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A destination IP address for which [`KernelNeighbours::resolve`] was called.
 struct Followed {
-    /// The next hop: the neighbour that frames for the destination are sent to.
+    /// The next hop: the neighbour to which frames for the destination are sent.
     hop: IpAddr,
     /// Time of the last resolution; `None` if the next hop or its MAC may have changed since.
     resolved_at: Option<Instant>,
@@ -67,10 +67,10 @@ impl KernelNeighbours {
     }
 
     /// Returns the MAC of the next hop to `ip`: of `ip` itself, or of a gateway. If the kernel has not resolved this
-    /// MAC, sends an empty datagram to the discard port of `ip`, which makes the kernel resolve the MAC, and returns
-    /// `Pending`; call `resolve` again when [`KernelNeighbours::due`] returns `ip`. If the kernel has no route to `ip`
-    /// over the interface, returns `Unreachable`. From this call on until [`KernelNeighbours::forget`], `due` checks
-    /// whether the next hop or its MAC changed.
+    /// MAC, returns `Pending`, and sends an empty datagram to the discard port of `ip`, which makes the kernel resolve
+    /// the MAC. The caller calls `resolve` again when [`KernelNeighbours::due`] returns `ip`. If the kernel has no
+    /// route to `ip` over the interface, returns `Unreachable`. From this call on until [`KernelNeighbours::forget`],
+    /// `due` checks whether the next hop or its MAC changed.
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
         let hop = match self.next_hop(ip) {
             Err(KernelError::NoRoute { .. }) => {
@@ -109,7 +109,7 @@ impl KernelNeighbours {
         };
         question.header.address_family = family;
         question.header.destination_prefix_length = prefix_bits;
-        // Requests the matching route of the routing table. Without this flag, the kernel would treat an IPv4 address
+        // Requests the matching route of the routing table. Without `FibMatch`, the kernel would treat an IPv4 address
         // without a route as a neighbour on the interface.
         question.header.flags = RouteFlags::FibMatch;
         question

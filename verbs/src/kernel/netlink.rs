@@ -50,7 +50,7 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // Any sequence number is accepted: a notification has that of the request which made the change.
+                // Accepts any sequence number: a notification has the number of the request that caused the change.
                 Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
                     Ok(_) => {}
                     Err(_) => return Ok(None),
@@ -63,7 +63,7 @@ impl Netlink {
         Ok(Some(changes))
     }
 
-    /// Sends the request `question` and returns the kernel's answers. An error in an answer is the error of this call.
+    /// Sends the request `question` and returns the kernel's answers. An error in an answer is returned as the error.
     pub(super) fn ask(
         &mut self,
         doing: &'static str,

@@ -10,7 +10,7 @@ use roce::neighbour::Resolution;
 
 use super::*;
 
-/// Environment variable that is set in the child process, which runs the test inside the namespace.
+/// Environment variable that is set in the child process that runs a test inside its namespaces.
 const INSIDE: &str = "ROCE_TEST_IN_NAMESPACE";
 
 const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xA]);

@@ -21,8 +21,8 @@ pub struct DpdkPort {
 /// busy machine.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete; without this
-/// limit, the first of 64 frames of 4 KiB would wait for 25 us, and delay the peer if it is a retransmission.
+/// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
+/// limit, the first of 64 frames of 4 KiB, perhaps a retransmission that the peer needs, would wait for 25 us.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {

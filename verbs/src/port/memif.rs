@@ -58,7 +58,7 @@ impl Socket {
 }
 
 /// Attaches a memif as the server of its socket or, if that fails, as the client. Returns the device, and whether the
-/// device is the client. If both roles fail, returns the error as server.
+/// device is the client. If both roles fail, returns the error of the server's role.
 pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(Device, bool), OpenError> {
     let socket = Socket::of(&spec.target, || Ok(runtime_dir()?))?;
     let access = MemifAccess { uids: spec.peer_uids.clone() };

@@ -30,8 +30,7 @@ const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of an Ethernet header with one VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
-/// Number of mbufs in a thread's cache of the mbuf pool. DPDK returns mbufs to the pool when a cache holds one and a
-/// half times this number.
+/// Number of mbufs in a thread's cache of the mbuf pool. A cache with 1.5 times this number returns mbufs to the pool.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 /// Number of threads with a cache of the mbuf pool: the thread that initialised DPDK, and a thread that the application
@@ -43,8 +42,8 @@ const XDP_DESCRIPTORS: u16 = 2048;
 /// frames to send, and in the caches of threads.
 const MBUFS_BESIDE_RINGS: u32 = (2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the number of mbufs of the pool of a port. It suffices for full rings of `queues` receive and `queues`
-/// transmit queues.
+/// Returns the number of mbufs of the pool of a port: enough for full rings of `queues` receive and `queues` transmit
+/// queues.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
@@ -140,8 +139,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     Ok(Opened { port, neighbour, shared })
 }
 
-/// Returns the error of opening a port. On an XDP port, adds what such a port requires, because the driver reports
-/// EINVAL for any reason.
+/// Returns the error of opening a port. On an XDP port, adds the requirements of such a port, because the driver
+/// reports every failure as EINVAL.
 fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     if spec.kind != PortKind::AfXdp {
         return error.into();
@@ -158,7 +157,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         _ => (attach(eal, spec)?, false),
     };
     let mut builder = builder(eal, spec)?.promiscuous(true);
-    // PCI and tap devices have an MTU setting. On ports without one, only the size of the packet buffer limits frames.
+    // PCI and tap devices have an MTU setting. On other ports, only the size of the packet buffer limits frames.
     let has_mtu = matches!(spec.kind, PortKind::Pci | PortKind::Tap);
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);

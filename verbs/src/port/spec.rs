@@ -144,8 +144,8 @@ fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     }
 }
 
-/// Returns the secret `value` or, for `@FILE`, the first line of FILE, which keeps the secret out of the command line,
-/// where every user can read it. Errors do not contain the secret.
+/// Returns the secret: `value` or, for `@FILE`, the first line of FILE. The secret in FILE is not on the command line,
+/// which every user can read. Errors do not contain the secret.
 fn parse_secret(value: &str) -> Result<String, PortSpecError> {
     /// Longest secret, in bytes; the driver appends a zero byte.
     const BYTES_MAX: usize = 23;

@@ -32,7 +32,7 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // The socket is renamed after it listens: a reader takes a socket that refuses connections for a left-over one.
+        // Renames the socket after it listens: to a reader, a socket that refuses connections is left over.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
@@ -69,7 +69,7 @@ impl StatSocket {
 /// Sends `answer` without a check of the reader, because only the user and root have access to the socket's directory.
 fn give(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
-    // NOSIGNAL, otherwise a reader that has closed the connection would end this process by SIGPIPE.
+    // Without NOSIGNAL, a reader that has closed the connection would end this process by SIGPIPE.
     let sent = send(stream, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
 }
