@@ -11,7 +11,7 @@
 //! | MSN | 24 | 5 | 0 |
 //! | first PSN, if chosen locally | 24 | 1 to 100 | the PSN chosen or drawn |
 //! | IPv4 identification | 16 | 1 to 100 | a random number |
-//! | clock of simulations and of tests, in ns | 64 | 50 before 2^32 s | 0 |
+//! | clock of simulations and of tests, in ns | 64 | 50 (before 2^32 s) | 0 |
 //!
 //! The numbers of steps differ, because otherwise two counters would wrap at once, and a test could not notice that
 //! code confuses the two.
@@ -26,10 +26,10 @@ use crate::time::Instant;
 
 const NEAR_WRAP: bool = cfg!(feature = "near-wrap");
 
-/// Largest number of steps before the wrap at which the first PSN and the first IPv4 identification begin.
+/// Largest number of steps from the first PSN, and from the first IPv4 identification, to the wrap under `near-wrap`.
 const DRAWN_MAX: u32 = 100;
 
-/// With `near-wrap`, returns the 32-bit value `before_wrap` steps before the wrap to 0, otherwise 0.
+/// With the feature `near-wrap`, returns 2^32 - `before_wrap`; otherwise 0.
 const fn first(before_wrap: u32) -> u32 {
     if NEAR_WRAP { before_wrap.wrapping_neg() } else { 0 }
 }
@@ -47,7 +47,8 @@ pub(crate) const MSN: Msn = Msn::new(first(5));
 /// First instant of simulations and of tests.
 pub const INSTANT: Instant = Instant::from_nanos(if NEAR_WRAP { (1_000_000_000 << 32) - 50 } else { 0 });
 
-/// Returns the first PSN of a connection: the low 24 bits of `chosen`; with `near-wrap`, from 2^24 - 100 to 2^24 - 1.
+/// Returns the first PSN of a connection: the low 24 bits of `chosen`. With the feature `near-wrap`, the PSN is from
+/// 2^24 - 100 to 2^24 - 1.
 pub const fn psn(chosen: u32) -> Psn {
     if NEAR_WRAP { Psn::new(0).minus(1 + chosen % DRAWN_MAX) } else { Psn::new(chosen) }
 }
