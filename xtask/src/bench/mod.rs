@@ -174,7 +174,7 @@ fn measure(port: PortArg, grid: &Grid, runs: Runs, figures: &mut Figures) -> any
         grid.measure(runs, figures)?;
     }
     if port.includes(PortArg::Veth) {
-        veth::start_measuring(runs, figures)?;
+        veth::start_measuring(runs, &[], figures)?;
     }
     Ok(())
 }

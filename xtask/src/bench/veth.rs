@@ -56,16 +56,21 @@ pub(super) fn table() -> Vec<Measurement> {
 }
 
 /// Starts this program in a network namespace of its own, where it makes all runs, and adds the figures that it prints.
-pub(super) fn start_measuring(runs: Runs, figures: &mut Figures) -> anyhow::Result<()> {
+/// `options` are those beside number and length of the runs.
+pub(super) fn start_measuring(runs: Runs, options: &[&str], figures: &mut Figures) -> anyhow::Result<()> {
     let (count, seconds) = (runs.count.to_string(), runs.seconds.to_string());
-    let mut command = start_inside(&["bench", "--runs", &count, "--seconds", &seconds])?;
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let arguments = [&["bench", "--runs", &count, "--seconds", &seconds], options].concat();
+    let output = start_inside(&arguments)?.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("unshare (util-linux) cannot be started")?;
     if !output.stdout.is_empty() {
         figures.merge(serde_json::from_slice(&output.stdout).context("the figures of the veth pair")?);
     }
     if !output.status.success() {
-        bail!("the measurement over a veth pair failed, see above ({})", output.status);
+        bail!(
+            "the measurement over a veth pair failed, see above ({}). It makes network namespaces: run it as root, or \
+             where unshare(1) may make user namespaces",
+            output.status
+        );
     }
     Ok(())
 }
