@@ -68,7 +68,7 @@ mod tests {
             ("xtask bench --runs 0", "0 is not in 1.."),
             ("xtask bench --seconds", "a value is required"),
             ("xtask bench --seconds 1.5", "invalid digit"),
-            ("xtask bench --port tap", "possible values: memif, veth, loss, all"),
+            ("xtask bench --port tap", "possible values: memif, veth, loss, veth-loss, all"),
             ("xtask bench --op atomic", "possible values: send, write, read"),
             ("xtask bench --size 64,0", "0 is not in 1..="),
             ("xtask bench --qps 4097", "4097 is not in 1..=4096"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_table_of_losses_need_it() {
+    fn options_of_the_tables_of_losses_need_them() {
         for (line, is_right) in [
             ("xtask bench", true),
             ("xtask bench --qps 1,4,16 --size 64,8388608 --loss 0.001,0.05 --op read", true),
@@ -93,6 +93,11 @@ mod tests {
             ("xtask bench --port memif", true),
             ("xtask bench --port memif --qps 1", false),
             ("xtask bench --port veth --loss 0.01", false),
+            ("xtask bench --port veth-loss --op send,write --loss 0.001,0.01,0.02,0.05,0.1", true),
+            ("xtask bench --port veth-loss --size 65536", false),
+            ("xtask bench --port veth-loss --qps 4", false),
+            ("xtask bench --port veth --op write", false),
+            ("xtask bench --port veth-loss --loss .01,.02,.03,.04,.05,.06,.07,.08,.09,.1,.11,.12", true),
             ("xtask bench --loss .01,.02,.03,.04,.05,.06,.07,.08,.09,.1,.11,.12", false),
         ] {
             let Ok(Cli { command: Command::Bench(args) }) = Cli::try_parse_from(line.split(' ')) else {

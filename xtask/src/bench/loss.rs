@@ -23,7 +23,7 @@ use super::session::{Runs, Session};
 const LOSSES_MAX: usize = 11;
 /// Probability in the turns without loss: not 0, so that the port draws a random number per frame there too, which
 /// costs time by itself.
-const LOSSLESS: f64 = 1e-9;
+pub(super) const LOSSLESS: f64 = 1e-9;
 /// Packets retransmitted for each that was lost, at most.
 const AGAIN_MAX: f64 = 1.02;
 
@@ -106,7 +106,7 @@ impl Grid {
 }
 
 /// Returns the values given, each once, or the default if there are none.
-fn values<T: Copy + PartialEq>(given: &[T], default: &[T]) -> Vec<T> {
+pub(super) fn values<T: Copy + PartialEq>(given: &[T], default: &[T]) -> Vec<T> {
     let mut values = Vec::new();
     for value in if given.is_empty() { default } else { given } {
         if !values.contains(value) {
@@ -225,7 +225,7 @@ fn kept_target(loss: f64) -> Option<Target> {
 }
 
 /// Returns a number without the digits that binary fractions leave: 7 for 7.000000000000001.
-fn rounded(number: f64) -> f64 {
+pub(super) fn rounded(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }
 

@@ -9,6 +9,7 @@ mod report;
 mod session;
 mod testpmd;
 mod veth;
+mod veth_loss;
 
 use std::io::Write as _;
 
@@ -20,6 +21,7 @@ use cores::Cores;
 use figures::Figures;
 use loss::{Grid, Op};
 use session::Runs;
+use veth_loss::Plan;
 
 const ABOUT: &str = "\
 Measures this stack beside what the port under it can carry, and prints both and their ratios
@@ -32,6 +34,9 @@ Measures this stack beside what the port under it can carry, and prints both and
                  goodput, divided by goodput without loss and by the share of frames not lost.
                  Probabilities of loss take turns within a run; the ratio is the median of
                  neighbouring turns. Also packets retransmitted for each packet lost
+  veth-loss      WRITE and SEND by each recovery, and TCP by BBR and CUBIC (iperf3), over one path of
+                 veth pairs and a bridge, in which nftables lose packets both ways: goodput, its
+                 share of that without loss, packets retransmitted for each packet lost
 
 Each measurement is two processes on a core each, which change places from run to run. Figures are
 medians of all runs. Machines are noisy and differ: compare ratios, whose two sides are measured in
@@ -42,6 +47,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench --port memif --runs 5
   cargo xtask bench --port loss --size 64,4096,65536,1048576,8388608 --qps 1,4,16 --loss 0.001,0.05
+  cargo xtask bench --port veth-loss --loss 0.001,0.01,0.1 --op write
 
 Exit status: 0 if all was measured, whether targets are reached or missed; 1 if not; 2 on wrong usage.";
 
@@ -73,23 +79,24 @@ pub(crate) struct BenchArgs {
     inside: Option<String>,
 }
 
-/// Cells of the table of losses: every combination is measured. All losses of a combination share a run.
+/// Cells of the tables of losses: every combination is measured. All losses of a combination share a run.
 #[derive(Args)]
-#[command(next_help_heading = "Table of losses")]
+#[command(next_help_heading = "Tables of losses")]
 struct GridArgs {
-    /// Operations, between commas [default: send,write,read]
+    /// Operations, between commas [default: send,write,read; of veth-loss: write,send]
     #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
     op: Vec<Op>,
 
-    /// Message sizes [default: 65536]
+    /// Message sizes; not of veth-loss [default: 65536]
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     size: Vec<u32>,
 
-    /// Numbers of queue pairs [default: 1]
+    /// Numbers of queue pairs; not of veth-loss [default: 1]
     #[arg(long, value_name = "COUNT,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     qps: Vec<u32>,
 
-    /// Probabilities that a frame is lost, in each direction [default: 0.01,0.02,0.05]
+    /// Probabilities that a frame is lost, in each direction [default: 0.01,0.02,0.05; of veth-loss:
+    /// 0.001,0.01,0.02,0.05,0.1]
     #[arg(long, value_name = "0..1,...", value_delimiter = ',', value_parser = loss::parse_loss)]
     loss: Vec<f64>,
 }
@@ -102,13 +109,15 @@ enum PortArg {
     Veth,
     /// A memif that loses frames
     Loss,
-    /// All three
+    /// This stack beside TCP, over veth pairs whose bridge loses packets
+    VethLoss,
+    /// All but veth-loss
     All,
 }
 
 impl PortArg {
     fn includes(self, port: PortArg) -> bool {
-        [port, PortArg::All].contains(&self)
+        self == port || self == PortArg::All && port != PortArg::VethLoss
     }
 }
 
@@ -116,16 +125,23 @@ impl BenchArgs {
     /// Checks the options together. An error is one of usage.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let GridArgs { op, size, qps, loss } = &self.grid;
-        let has_cells = !(op.is_empty() && size.is_empty() && qps.is_empty() && loss.is_empty());
-        if has_cells && !self.port.includes(PortArg::Loss) {
-            bail!("--op, --size, --qps and --loss are of the table of losses: give --port loss or all");
+        let has_grid = self.port.includes(PortArg::Loss);
+        if !(has_grid || size.is_empty() && qps.is_empty()) {
+            bail!("--size and --qps are of the table of losses: give --port loss or all");
         }
-        self.grid().map(|_| ())
+        if !(has_grid || self.port == PortArg::VethLoss || op.is_empty() && loss.is_empty()) {
+            bail!("--op and --loss are of the tables of losses: give --port loss, veth-loss or all");
+        }
+        if has_grid { self.grid().map(|_| ()) } else { Ok(()) }
     }
 
     fn grid(&self) -> anyhow::Result<Grid> {
         let GridArgs { op, size, qps, loss } = &self.grid;
         Grid::new(op, size, qps, loss)
+    }
+
+    fn plan(&self) -> Plan {
+        Plan::new(&self.grid.op, &self.grid.loss)
     }
 }
 
@@ -135,33 +151,54 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut figures = Figures::default();
     if let Some(outer) = &args.inside {
         namespace::check_inside(outer)?;
-        let measured = veth::measure(runs, &mut figures);
+        let measured = if args.port == PortArg::VethLoss {
+            args.plan().measure(runs, &mut figures)
+        } else {
+            veth::measure(runs, &mut figures)
+        };
         print(&serde_json::to_string(&figures)?)?;
         return measured;
     }
+    install_missing(args.port)?;
+    eprintln!("Building (some minutes the first time)");
+    workspace::build_roce()?;
+
+    let (measured, report) = if args.port == PortArg::VethLoss {
+        let plan = args.plan();
+        let measured = plan.start_measuring(runs, &mut figures);
+        let entries = report::entries(&plan.rows(), &figures);
+        (measured, if args.json { report::json(&entries)? } else { plan.table(&figures, args.runs) })
+    } else {
+        let grid = args.grid()?;
+        let measured = measure(args.port, &grid, runs, &mut figures);
+        let rows: Vec<_> =
+            memif::table().into_iter().chain(veth::table()).map(|measurement| measurement.row).collect();
+        let entries = report::entries(&[rows, grid.rows()].concat(), &figures);
+        (measured, if args.json { report::json(&entries)? } else { report::table(&entries, args.runs) })
+    };
+    // After an error too: figures of a long run are not thrown away.
+    print(&report)?;
+    measured?;
+    let missing = figures.missing_count();
+    if missing > 0 {
+        bail!("{missing} rows have no figure of a run or of all, see above");
+    }
+    Ok(())
+}
+
+/// Installs the packages that are missing.
+fn install_missing(port: PortArg) -> anyhow::Result<()> {
     install::packages("to build against DPDK", workspace::BUILD_PACKAGES)?;
     install::packages("to pin processes and make network namespaces", &["util-linux", "iproute2"])?;
-    if args.port.includes(PortArg::Memif) && !workspace::is_in_path(testpmd::PROGRAM) {
+    if port == PortArg::VethLoss {
+        install::packages("to measure TCP and to lose packets", veth_loss::PACKAGES)?;
+    }
+    if port.includes(PortArg::Memif) && !workspace::is_in_path(testpmd::PROGRAM) {
         let installed = install::packages("to measure the bare port", &[testpmd::PACKAGE]);
         // Because not every release of Debian has the program.
         if let Err(error) = installed {
             eprintln!("{error:#}; measuring without {}", testpmd::PROGRAM);
         }
-    }
-    eprintln!("Building (some minutes the first time)");
-    workspace::build_roce()?;
-
-    let grid = args.grid()?;
-    let measured = measure(args.port, &grid, runs, &mut figures);
-    let rows: Vec<_> =
-        memif::table().into_iter().chain(veth::table()).map(|measurement| measurement.row).collect();
-    let entries = report::entries(&[rows, grid.rows()].concat(), &figures);
-    // After an error too: figures of a long run are not thrown away.
-    print(&if args.json { report::json(&entries)? } else { report::table(&entries, args.runs) })?;
-    measured?;
-    let missing = figures.missing_count();
-    if missing > 0 {
-        bail!("{missing} rows have no figure of a run or of all, see above");
     }
     Ok(())
 }

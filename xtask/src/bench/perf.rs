@@ -13,7 +13,7 @@ use crate::process::{Process, favoured, finish_both, tied};
 use crate::workspace;
 
 /// Seconds that a measurement may take beyond its own, before its processes are taken for stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// TCP ports of servers, below those that the kernel gives to clients.
 const TCP_PORT_MIN: u16 = 20_000;
 const TCP_PORTS: u16 = 12_000;

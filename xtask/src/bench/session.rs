@@ -70,6 +70,11 @@ impl Session<'_> {
         self.figures.add(name, figure);
     }
 
+    /// Adds a figure of this run, without a line of progress.
+    pub(super) fn add(&mut self, name: &str, figure: f64) {
+        self.figures.add(name, figure);
+    }
+
     /// Records that this run has no figures of these names, of which `of` is the common part, because of `error`.
     pub(super) fn note_missing(&mut self, of: &str, names: &[String], error: &anyhow::Error) {
         self.progress.say(&format!("  {of}: no figure: {error:#}"));

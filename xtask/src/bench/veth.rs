@@ -92,7 +92,7 @@ pub(super) fn measure(runs: Runs, figures: &mut Figures) -> anyhow::Result<()> {
 }
 
 /// Starts a process that holds a second network namespace, and returns it with its number.
-fn keep_namespace() -> anyhow::Result<(Process, u32)> {
+pub(super) fn keep_namespace() -> anyhow::Result<(Process, u32)> {
     let mut command = Command::new("unshare");
     command.arg("--net").args(tied("sleep")).arg("infinity");
     let keeper = Process::start("the holder of a network namespace", &mut command, Stdio::null())?;
