@@ -25,7 +25,7 @@ parameters! {
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight, besides the limit by rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every CNP sets the target rate to the current rate; 0: `clamp_tgt_rate_after_time_inc` decides.
+        /// 1: every CNP sets the target rate to the current rate; 0: the next parameter decides.
         clamp_tgt_rate = 0, in 0 to 1;
         /// Unless `clamp_tgt_rate` is 1, a CNP sets the target rate to the current rate only if the rate was increased
         /// since the last decrease, by bytes sent (0), or by bytes sent or the timer (1).
