@@ -96,7 +96,8 @@ fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     }
 }
 
-fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+/// Refuses the keys that set what the kernel has set for an interface.
+fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const OWN: &str = "the interface keeps what the kernel gave it; use `ip address` and `ip link`";
     if spec.mac.is_some() {
         return Err(refuse(spec, "mac", OWN));
@@ -104,10 +105,19 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     if !spec.ips.is_empty() {
         return Err(refuse(spec, "ip", OWN));
     }
+    if spec.gateway.is_some() {
+        const ROUTES: &str = "packets follow the kernel's routes; use `ip route`";
+        return Err(refuse(spec, "gw", ROUTES));
+    }
     if spec.vlan.is_some() {
         const TAGGED: &str = "the kernel tags frames; name its VLAN interface, such as eth1.7";
         return Err(refuse(spec, "vlan", TAGGED));
     }
+    Ok(())
+}
+
+fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+    refuse_interface_keys(spec)?;
     let interface = Interface::read(&spec.target)?;
     interface.require_up()?;
     let is_xdp = spec.kind == PortKind::AfXdp;
@@ -250,3 +260,31 @@ const _: () = assert!(
 );
 const _: () = assert!(BUFFER_MTU_BYTES + ETHERNET_BYTES <= BUFFER_BYTES as usize);
 const _: () = assert!(XDP_MTU_BYTES + ETHERNET_BYTES <= XDP_BUFFER_BYTES as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_a_port_does_not_have_are_refused() {
+        for (name, key) in [
+            ("af_packet:eth1,mac=2:0:0:0:0:1", "mac"),
+            ("af_packet:eth1,ip=10.0.0.1/24", "ip"),
+            ("af_xdp:eth1,gw=10.0.0.254", "gw"),
+            ("af_packet:eth1,vlan=7", "vlan"),
+            ("af_packet:eth1,secret=x", "secret"),
+            ("memif:wire,uid=7", ""),
+        ] {
+            let spec: PortSpec = name.parse().expect(name);
+            let is_kernel_interface = matches!(spec.kind, PortKind::AfPacket | PortKind::AfXdp);
+            let mut refused = refuse_access_keys(&spec);
+            if is_kernel_interface {
+                refused = refused.and_then(|()| refuse_interface_keys(&spec));
+            }
+            match refused {
+                Err(OpenError::KeyDoesNotApply { key: refused, .. }) => assert_eq!(refused, key, "{name}"),
+                refused => assert!(refused.is_ok() && key.is_empty(), "{name}: {refused:?}"),
+            }
+        }
+    }
+}

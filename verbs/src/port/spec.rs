@@ -59,7 +59,7 @@ pub struct PortSpec {
     pub target: String,
     /// IP addresses of the port, each with its prefix length in bits.
     pub ips: Vec<(IpAddr, u8)>,
-    /// Gateway to destinations off the link; ignored on af_packet and af_xdp ports, which use the kernel's gateways.
+    /// Gateway to destinations off the link. af_packet and af_xdp ports, which follow the kernel's routes, refuse it.
     pub gateway: Option<IpAddr>,
     /// MAC of the port; `None`: the MAC of the device.
     pub mac: Option<Mac>,
