@@ -142,8 +142,8 @@ pub struct QpAttr {
     pub retry_count: Option<u8>,
     /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: any number.
     pub rnr_retry: Option<u8>,
-    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: go-back-N. Takes effect if set no
-    /// later than the transition to RTR.
+    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Takes effect if set
+    /// no later than the transition to RTR.
     pub recovery: Option<RecoveryScheme>,
     /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Takes effect if
     /// set no later than the transition to RTR.
@@ -234,7 +234,7 @@ impl ConnAttr {
         retry_count: 0,
         rnr_retry: 0,
         min_rnr_timer: 0,
-        recovery: RecoveryScheme::GoBackN,
+        recovery: RecoveryScheme::ImprovedGoBackN,
         placement: Placement::InOrder,
         congestion: None,
     };

@@ -47,10 +47,10 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryScheme {
     /// Go-back-N of the IBA: interoperates with any peer.
-    #[default]
     GoBackN,
     /// Improved go-back-N: the packets are those of go-back-N, but the responder buffers out-of-order packets, and the
     /// requester has probe timeouts and a loss window. Interoperates with any peer.
+    #[default]
     ImprovedGoBackN,
     /// Selective repeat with SACKs. Both peers must use it, with the same window.
     SelectiveRepeat {
