@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Cryptographic generator; the seed is from the operating system on a live device, a constant in a simulation.
+/// Cryptographic generator; on a port the seed is from the operating system, in a simulation it is a constant.
 #[derive(Debug)]
 pub struct Random(ChaCha12Rng);
 

@@ -12,12 +12,14 @@ pub enum CreateError {
         max: usize,
     },
     /// The value of an attribute is out of range.
-    #[error("{what} = {value} is out of range: this device takes 1 to {max}")]
+    #[error("{what} = {value} is out of range: this device takes {min} to {max}")]
     OutOfRange {
         /// Name of the attribute.
         what: &'static str,
         /// Value given.
         value: u64,
+        /// Smallest value possible.
+        min: u64,
         /// Largest value possible.
         max: u64,
     },

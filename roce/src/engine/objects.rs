@@ -24,7 +24,7 @@ fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(),
     if (min..=max).contains(&value) {
         return Ok(());
     }
-    Err(CreateError::OutOfRange { what, value: u64::from(value), max: u64::from(max) })
+    Err(CreateError::OutOfRange { what, value: u64::from(value), min: u64::from(min), max: u64::from(max) })
 }
 
 impl<P: Port> Engine<P> {

@@ -85,7 +85,8 @@ impl Memory {
     /// # Safety
     /// `base..base+len_bytes` must stay mapped, readable and (if registered with a write right) writable until the last
     /// clone of this value is dropped and the last region registered from it is deregistered. The application accepts
-    /// that its accesses race with copies of the engine.
+    /// that its accesses race with copies of the engine. No slice passed to [`Memory::read`] or [`Memory::write`]
+    /// overlaps it.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
             Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
