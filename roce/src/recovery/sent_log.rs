@@ -63,7 +63,7 @@ pub(crate) struct SentLog {
     lost: PsnSet,
     /// PSNs of the last window sent whose latest transmission was a retransmission; also below una.
     retransmitted: PsnSet,
-    /// One past the highest PSN retransmitted; without effect if not above una.
+    /// One past the highest PSN retransmitted, or above a doubtful ACK; without effect if not above una.
     retransmitted_end: Psn,
     /// Number of the next transmission.
     next_number: u32,
@@ -73,6 +73,9 @@ pub(crate) struct SentLog {
     largest_acked_psn: Psn,
     /// Number and PSN of the latest retransmitted READ response acknowledged since the last [`SentLog::detect_losses`].
     retransmission_acked: Option<(u32, Psn)>,
+    /// Request whose retransmission raised `largest_acked`, and the value before, if an ACK acknowledged nothing above
+    /// that request: the ACK may be one of the first transmission.
+    doubtful: Option<(Psn, u32)>,
     /// The highest transmission number that a request had when it was executed.
     executed_number: u32,
     /// One past the last PSN of a READ whose responses share a number.
@@ -109,6 +112,7 @@ impl SentLog {
             largest_acked: PerSpace::new(start::TRANSMISSION),
             largest_acked_psn: first,
             retransmission_acked: None,
+            doubtful: None,
             executed_number: start::TRANSMISSION.wrapping_sub(1),
             shared_end: first,
             oldest: PerSpace::new(start::TRANSMISSION),
@@ -246,9 +250,14 @@ impl SentLog {
                 self.lost.remove(psn);
                 self.retransmitted.insert(psn);
             }
-            if end.offset_from(self.retransmitted_end).is_some_and(|offset| offset > 0) {
-                self.retransmitted_end = end;
-            }
+            self.raise_retransmitted_end(end);
+        }
+    }
+
+    #[inline]
+    fn raise_retransmitted_end(&mut self, end: Psn) {
+        if end.offset_from(self.retransmitted_end).is_some_and(|offset| offset > 0) {
+            self.retransmitted_end = end;
         }
     }
 
@@ -272,6 +281,7 @@ impl SentLog {
     /// they would compare as higher than new numbers.
     #[cold]
     fn renew_marks(&mut self) {
+        self.doubtful = None;
         let low = self.next_number.wrapping_sub(RENEW_TRANSMISSIONS);
         let marks = self.largest_acked.both_mut().into_iter().chain(self.oldest.both_mut());
         for mark in marks.chain([&mut self.executed_number]).filter(|mark| is_before(**mark, low)) {
@@ -381,6 +391,9 @@ impl SentLog {
             return self.on_next_acked(PsnSpace::Request, count);
         }
         let count = count.min(self.window_pkts());
+        self.decide_doubtful(first);
+        let (last, largest_acked) = (first.plus(count - 1), self.largest_acked[PsnSpace::Request]);
+        let is_last_retransmitted = self.is_unacked(last) && self.retransmitted.contains(last);
         for psn in (0..count).map(|i| first.plus(i)) {
             let number = self.transmissions.at(psn.value()).number;
             if is_before(self.executed_number, number) {
@@ -393,7 +406,26 @@ impl SentLog {
             self.mark_requests_acked(first.plus(done), u64::MAX >> (u64::BITS - step), time);
             done += step;
         }
+        if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
+            self.doubtful = Some((last, largest_acked));
+            // `has_no_gap` is false at the next ACK, so that `decide_doubtful` is called.
+            self.raise_retransmitted_end(last.plus(2));
+        }
         self.advance();
+    }
+
+    /// If the ACK of the first transmission of `first` follows a doubtful one of the PSN below, which shows that the
+    /// latter was one of a first transmission, too, lowers `largest_acked` again (F-RTO, RFC 5682 section 2.1 step 3).
+    #[inline]
+    fn decide_doubtful(&mut self, first: Psn) {
+        let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
+            return;
+        };
+        let end = self.transmissions.at(psn.value()).number.wrapping_add(1);
+        let is_raised = self.largest_acked[PsnSpace::Request] == end;
+        if is_raised && self.is_unacked(first) && !self.retransmitted.contains(first) {
+            self.largest_acked[PsnSpace::Request] = largest_acked;
+        }
     }
 
     /// Records that the READ response `psn`, of an executed READ request, was received.
@@ -459,6 +491,9 @@ impl SentLog {
         let mut again =
             if self.retransmitted.is_empty() { 0 } else { newly & self.retransmitted.bits(first) };
         let once = newly & !again;
+        if again != 0 && self.is_executed(first) {
+            again &= !self.first_transmissions(first, again, once);
+        }
         while again != 0 {
             let psn = first.plus(again.trailing_zeros());
             again &= again - 1;
@@ -481,6 +516,21 @@ impl SentLog {
                 time,
             );
         }
+    }
+
+    /// Returns the PSNs of `again` whose first transmission an ACK acknowledges, as a bitmap from `first` on: those that
+    /// the same ACK newly acknowledges together with the PSN above, which was sent once. If the first transmission had
+    /// been lost, a SACK would have acknowledged the PSN above before (F-RTO, RFC 5682 section 2.1 step 3). `again`,
+    /// `once`: the PSNs newly acknowledged that were retransmitted, and that were not.
+    #[cold]
+    fn first_transmissions(&self, first: Psn, again: u64, once: u64) -> u64 {
+        let above = first.plus(u64::BITS);
+        let is_above_acked =
+            self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
+        let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
+        // From each PSN below one of `once`, the carry of the addition passes the run of `again` below that PSN.
+        let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
+        (run & !run.wrapping_add(last) | last).reverse_bits()
     }
 
     #[inline]

@@ -56,6 +56,8 @@ struct Model {
     largest_acked: [(u64, u32); 2],
     /// Number and PSN of the latest retransmitted response acknowledged.
     retransmission_acked: Option<(u64, u32)>,
+    /// Retransmitted request up to which an ACK acknowledged, and `largest_acked` of requests before.
+    doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,
 }
@@ -95,6 +97,37 @@ impl Model {
             let packet = &mut self.packets[psn as usize];
             (packet.is_acked, packet.is_lost) = (true, false);
             self.raise(space, psn, now);
+        }
+    }
+
+    /// Acknowledges the requests from `from` to below `end`. A PSN shows losses by its number unless it was
+    /// retransmitted and the ACK newly acknowledges the PSN above, too, as a first transmission.
+    fn ack_below(&mut self, from: u32, end: u32, now: u64) {
+        let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
+        if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)
+            && self.largest_acked[0].0 == self.packets[psn as usize].number + 1
+            && is_once(&self.packets[from as usize])
+        {
+            self.largest_acked[0] = largest_acked;
+        }
+        let (last, largest_acked) = (&self.packets[end as usize - 1], self.largest_acked[0]);
+        let is_last_retransmitted = !last.is_acked && last.transmissions > 1;
+        let mut is_first_above = false;
+        for psn in (from..end).rev() {
+            let packet = &mut self.packets[psn as usize];
+            if packet.is_acked {
+                is_first_above = false;
+                continue;
+            }
+            (packet.is_acked, packet.is_lost) = (true, false);
+            let is_retransmitted = packet.transmissions > 1;
+            if !(is_retransmitted && is_first_above) {
+                self.raise(0, psn, now);
+            }
+            is_first_above |= !is_retransmitted;
+        }
+        if is_last_retransmitted && self.largest_acked[0] != largest_acked {
+            self.doubtful = Some((end - 1, largest_acked));
         }
     }
 
@@ -278,7 +311,7 @@ impl Script {
             }
             let end = (at..next).find(|psn| self.is_read(*psn)).unwrap_or(next);
             self.log.on_executed(self.psn(at), end - at, time);
-            (at..end).for_each(|psn| self.model.ack(0, psn, now));
+            self.model.ack_below(at, end, now);
             let numbers = self.model.packets[at as usize..end as usize].iter().map(|packet| packet.number);
             self.model.executed_number = self.model.executed_number.max(numbers.max().unwrap_or(0));
             at = end;
@@ -348,6 +381,54 @@ const ROWS: &[Row] = &[
         16,
         &[Send(4, false), Wait(LATER), Probe(3), Retransmit(1), Wait(LATER), Sacked(Cow::Borrowed(&[3]))],
         &[0, 1, 2],
+    ),
+    (
+        "a probe of the first packet shows the loss of all others",
+        0,
+        &[Send(4, false), Wait(LATER), Probe(0), Retransmit(1), Wait(LATER), Executed(1), Sacked(Cow::Borrowed(&[]))],
+        &[1, 2, 3],
+    ),
+    (
+        "an ACK of more than the probe is of the first transmission of the probe",
+        0,
+        &[Send(6, false), Wait(LATER), Probe(0), Retransmit(1), Wait(LATER), Executed(2), Sacked(Cow::Borrowed(&[]))],
+        &[],
+    ),
+    (
+        "so is an ACK of more than two probes",
+        0,
+        &[
+            Send(6, false), Wait(LATER), Probe(0), Retransmit(1), Probe(1), Retransmit(1), Wait(LATER), Executed(3),
+            Sacked(Cow::Borrowed(&[])),
+        ],
+        &[],
+    ),
+    (
+        "an ACK of the probe alone, before one of the next packet, is of the first transmission",
+        0,
+        &[
+            Send(6, false), Wait(LATER), Probe(0), Retransmit(1), Wait(LATER), Executed(1), Executed(2),
+            Sacked(Cow::Borrowed(&[])),
+        ],
+        &[],
+    ),
+    (
+        "an ACK of the probe alone, before a gap, is of the probe",
+        0,
+        &[
+            Send(6, false), Wait(LATER), Probe(0), Retransmit(1), Wait(LATER), Send(1, false), Executed(1),
+            Sacked(Cow::Borrowed(&[6])),
+        ],
+        &[1, 2, 3, 4, 5],
+    ),
+    (
+        "an ACK of the probe and of packets that a SACK acknowledged is of the probe",
+        4,
+        &[
+            Send(6, false), Sacked(Cow::Borrowed(&[1])), Wait(LATER), Probe(0), Retransmit(1), Wait(LATER), Executed(3),
+            Sacked(Cow::Borrowed(&[])),
+        ],
+        &[3, 4, 5],
     ),
     ("READ responses", 0, &[Send(8, true), Response(3), Response(5)], &[0, 1, 2, 4]),
     (

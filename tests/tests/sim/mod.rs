@@ -13,4 +13,5 @@ mod plan;
 mod play;
 mod run;
 mod scenario;
+mod standing_queue;
 mod tapes;
