@@ -27,7 +27,7 @@ pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;
 
 pub use crate::congestion::DEFAULT_WINDOW_PKTS;
-pub use crate::qp::rc::requester::ACK_REQ_INTERVAL_PKTS;
+pub use crate::qp::rc::ack_req::ACK_REQ_INTERVAL_PKTS;
 
 pub use crate::qp::rc::read_queue::{
     RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC, RETRANSMITS_PER_READ,

@@ -1,5 +1,6 @@
 //! The reliable connection: requester, responder and completer.
 
+pub(crate) mod ack_req;
 pub(crate) mod completer;
 pub(crate) mod emit;
 pub(crate) mod events;

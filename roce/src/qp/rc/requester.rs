@@ -1,8 +1,9 @@
 //! The requester: segments work requests into request packets, and retransmits them (IBA 9.7.2 to 9.7.6).
 
+use super::ack_req::AckReq;
 use super::emit::{PacketBuilder, PortFull};
 use super::events::ResponseEvent;
-use super::outstanding::{Kind, MAX_OUTSTANDING_PSNS, Outstanding, Place};
+use super::outstanding::{Kind, Outstanding, Place};
 use super::segment::{Segment, segment};
 use crate::congestion::loss_window::LossWindow;
 use crate::congestion::{Congestion, CongestionScheme};
@@ -16,9 +17,6 @@ use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
 use crate::time::Instant;
 use crate::wire::{FrameParts, Opcode, RecvEth};
-
-/// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
-pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -119,7 +117,7 @@ pub(crate) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// RNR wait: no request is sent before this time.
     pub(super) rnr_until: Option<Instant>,
-    since_ack_req_pkts: u32,
+    ack_req: AckReq,
     local_fault: Option<LocalFault>,
     /// True in state SQD: no further work request starts.
     draining: bool,
@@ -136,7 +134,7 @@ impl Requester {
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             rnr_until: None,
-            since_ack_req_pkts: 0,
+            ack_req: AckReq::default(),
             local_fault: None,
             draining: false,
         }
@@ -300,14 +298,10 @@ impl Requester {
     ) -> Result<(), NotSent> {
         let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
         let window_pkts = self.congestion.window_pkts().min(in_flight_pkts_max);
-        spec.ack_req = part.is_last
-            // AckReq at least twice in a window, so that an ACK arrives while the other half is in flight.
-            || self.since_ack_req_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
-            // AckReq in the last packet of the window, because only an ACK opens the window.
-            || self.recovery.unacked() + 1 >= window_pkts
-            || (!self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(tx.now));
+        let is_overdue = || !self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(tx.now);
+        spec.ack_req =
+            self.ack_req.on_packet(part.is_last, window_pkts, || self.recovery.unacked(), is_overdue);
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
-        self.since_ack_req_pkts = if spec.ack_req { 0 } else { self.since_ack_req_pkts + 1 };
         let recveth = is_numbered
             .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
         let headers = |parts: &mut FrameParts<'_>| {
@@ -361,7 +355,7 @@ impl Requester {
             }
         }
         self.recovery.on_sent(part.psn_span, tx.now);
-        self.on_packet_sent(psn, self.since_ack_req_pkts == 0, is_retransmission, tx.now);
+        self.on_packet_sent(psn, self.ack_req.was_set(), is_retransmission, tx.now);
     }
 
     #[inline(always)]
@@ -578,8 +572,6 @@ impl From<PortFull> for NotSent {
         NotSent::PortFull
     }
 }
-
-const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);
 
 #[cfg(test)]
 mod tests {
