@@ -431,7 +431,10 @@ impl Requester {
         let is_rnr_wait = self.rnr_until.is_some();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
-            let is_reduced = result.has_gone_back || result.has_no_room;
+            // An implied NAK reduces nothing: the READ responses received above the lost one are not retransmitted, and
+            // a loss window of less than two READs serialises them.
+            let is_loss = result.has_gone_back && result.nak != Some(Nak::Implied);
+            let is_reduced = is_loss || result.has_no_room;
             self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), is_reduced);
         }
         if !self.congestion.is_window() {
