@@ -8,6 +8,7 @@ mod fairness;
 mod flows;
 mod goodput;
 mod long_path;
+mod never_slower;
 mod placement;
 mod plan;
 mod play;
