@@ -9,6 +9,7 @@ use crate::qp::rc::read_queue::{NotQueued, ReadQueue};
 use crate::qp::rc::request::Request;
 use crate::queue::WcStatus;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
+use crate::recovery::responder::ResponderRecovery;
 use crate::wire::{NakCode, Operation, Position, Reth};
 
 /// Reason for not executing a request.
@@ -77,8 +78,7 @@ pub(super) fn sequence<'p, R: Request>(
 pub(super) struct Checks<'a> {
     pub partial: Partial,
     pub reads: &'a ReadQueue,
-    /// Whether the recovery scheme has numbered SENDs.
-    pub accepts_numbered: bool,
+    pub recovery: &'a ResponderRecovery,
 }
 
 impl Checks<'_> {
@@ -108,7 +108,7 @@ impl Checks<'_> {
     ) -> Result<Effect<'m>, Refusal> {
         let room_bytes = rx.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
         // SEND with invalidate is refused, because memory windows are not supported; so is a RecvETH under go-back-N.
-        if request.invalidates() || (request.is_numbered() && !self.accepts_numbered) {
+        if request.invalidates() || (request.is_numbered() && !self.recovery.accepts_numbered_sends()) {
             return Err(INVALID);
         }
         let at = if let Partial::Send { received_bytes } = self.partial { received_bytes } else { 0 };

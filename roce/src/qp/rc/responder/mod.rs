@@ -113,8 +113,7 @@ impl Responder {
     fn execute<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         let memory = rx.memory;
         let partial = self.execution.partial();
-        let accepts_numbered = self.recovery.accepts_numbered_sends();
-        let checks = Checks { partial, reads: &self.reads, accepts_numbered };
+        let checks = Checks { partial, reads: &self.reads, recovery: &self.recovery };
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
         // Passed by reference, because a move stalls: it loads at once the fields that were just stored one by one.
