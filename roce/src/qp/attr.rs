@@ -130,7 +130,7 @@ pub struct QpAttr {
     pub rq_psn: Option<Psn>,
     /// PSN of the first request that this queue pair sends.
     pub sq_psn: Option<Psn>,
-    /// Responder resources: READs of the peer served at once, and remembered to recognise duplicates (IBA 9.7.5.1.2).
+    /// Responder resources: READs served concurrently, and remembered to recognise duplicates (IBA 9.7.5.1.2).
     pub max_dest_rd_atomic: Option<u8>,
     /// Maximum number of READs that this queue pair has outstanding; no more than the peer's responder resources.
     pub max_rd_atomic: Option<u8>,
@@ -142,19 +142,19 @@ pub struct QpAttr {
     pub retry_count: Option<u8>,
     /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: any number.
     pub rnr_retry: Option<u8>,
-    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Takes effect if set
-    /// no later than the transition to RTR.
+    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Takes effect if
+    /// set no later than the transition to RTR.
     pub recovery: Option<RecoveryScheme>,
     /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Takes effect if
     /// set no later than the transition to RTR.
     pub placement: Option<Placement>,
-    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the device's. Takes effect if set no
-    /// later than the transition to RTS.
+    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: that of the device. Takes effect if set
+    /// no later than the transition to RTS.
     pub congestion: Option<CongestionScheme>,
 }
 
 impl QpAttr {
-    /// Returns which attributes are `Some`, except `state` and the extensions to `ibv_qp_attr`.
+    /// Returns the mask of the attributes that are `Some`, without `state` and the extensions to `ibv_qp_attr`.
     pub(crate) fn mask(&self) -> AttrMask {
         let given = [
             (self.current_state.is_some(), AttrMask::CUR_STATE),
@@ -187,21 +187,21 @@ pub struct ConnAttr {
     pub access: Access,
     /// Largest number of outstanding READs, 0 to 128; no more than the peer's responder resources.
     pub max_rd_atomic: u8,
-    /// Responder resources, 0 to 128: READs served at once, and remembered for duplicates (IBA 9.7.5.1.2).
+    /// Responder resources, 0 to 128: READs served concurrently, and remembered for duplicates (IBA 9.7.5.1.2).
     pub max_dest_rd_atomic: u8,
     /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout (IBA 9.7.6.1.3).
     pub timeout: u8,
-    /// Retry count, 0 to 7: timeouts and PSN sequence errors that a work request survives without progress.
+    /// Retry count, 0 to 7: local ACK timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: u8,
     /// RNR retry count, 0 to 6; 7: no limit.
     pub rnr_retry: u8,
-    /// Timer code of RNR NAKs sent, 0 to 31: the peer's RNR wait (IBA 9.7.5.2.8).
+    /// Timer code of RNR NAKs sent, 0 to 31: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
     pub min_rnr_timer: u8,
     /// Loss recovery. Selective repeat requires a peer with selective repeat and the same window.
     pub recovery: RecoveryScheme,
     /// Order in which the peer's payloads are placed.
     pub placement: Placement,
-    /// Congestion control of this sender; `None`: the device's.
+    /// Congestion control of this sender; `None`: that of the device.
     pub congestion: Option<CongestionScheme>,
 }
 

@@ -89,8 +89,8 @@ impl Completer<'_> {
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => {}
         }
         if self.outstanding.first_read_before(self.una, psn).is_some() {
-            // READ responses below `psn` are missing (implied NAK). The NAK itself is ignored: the retransmission
-            // elicits it anew.
+            // READ responses below `psn` are missing: an implied NAK. The NAK or RNR NAK received is ignored, because
+            // the retransmission elicits it a second time.
             return ResponseEvent::Ack(AckEvent::Ack { next: psn });
         }
         let status = match aeth.syndrome {
@@ -115,7 +115,7 @@ impl Completer<'_> {
     }
 
     /// Returns whether opcode and AETH are those of a response at `place`. If the PSN was requested more than once, a
-    /// request for a part of the READ may have begun or ended there, so FIRST, LAST and ONLY are valid, too.
+    /// request for a part of the READ may have begun or ended at this PSN, so FIRST, LAST and ONLY are valid, too.
     fn is_response_valid(&self, packet: &Packet<'_>, place: &Place) -> bool {
         let psn = packet.bth.psn;
         let request = self.outstanding.request_of(place);

@@ -1,5 +1,5 @@
-//! Table tests of the completer: the event that a response gives. All rows have these requests in flight, of which
-//! those below the una of the row are acknowledged; a PSN from index 8 on was never sent.
+//! Table tests of the completer: each row has one response, and the event that the completer returns for it. In all
+//! rows these requests were sent, and those below the una of the row are acknowledged:
 //!
 //! ```text
 //!   index   0      1  2  3   4      5  6    7        8
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 const PD: PdId = PdId(1);
 const SENT_PKTS: u32 = 8;
-/// Length of the first READ in bytes; its last response has 100 bytes.
+/// Length of the first READ in bytes; the payload of its last response has 100 bytes.
 const READ_BYTES: u32 = 2 * MTU_BYTES + 100;
 const SHORT_READ_BYTES: u32 = 8;
 /// Offset in the region at which the second READ is placed, in bytes.
@@ -70,8 +70,8 @@ impl Bench {
         Bench { outstanding, memory, bytes, counters: QpCounters::default() }
     }
 
-    /// Returns the event of the response of `row`, with the una of `row`. Under selective repeat the PSNs in
-    /// `row.acked` are acknowledged, too.
+    /// Processes the response of `row` while una is `row.una`, and returns the event. The READ responses with the
+    /// indices `row.acked` were received before.
     fn event(&mut self, row: &Row, is_selective: bool) -> Event {
         let sent = (SENT_PKTS as i32 - row.una) as u32;
         let mut log = SentLog::new(psn(row.una), 64);
@@ -99,7 +99,7 @@ impl Bench {
         } else {
             Recovery::GoBackN(scheme)
         };
-        // As the engine does, completes all work requests below una.
+        // Completes all work requests below una, as the engine does.
         while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(row.una)) <= Some(0)) {
             self.outstanding.pop();
         }
@@ -118,7 +118,7 @@ impl Bench {
         let event = completer.on_response(&packet);
         match (&recovery, event) {
             (Recovery::GoBackN(scheme), ResponseEvent::Ack(event)) => {
-                // As the requester does, counts the NAK that go-back-N finds.
+                // Counts the NAK that go-back-N derives from the event, as the requester does.
                 let (acknowledgement, nak) = scheme.interpret(&event, &mut self.outstanding);
                 self.counters.implied_nak_seq_err += u64::from(nak == Some(Nak::Implied));
                 self.counters.packet_seq_err += u64::from(nak == Some(Nak::SequenceError));
@@ -142,9 +142,9 @@ enum Event {
     Stale,
     /// Go-back-N: all PSNs below this index are acknowledged.
     Acked(i32),
-    /// Go-back-N: all PSNs below this index are acknowledged, and the one of this index was lost.
+    /// Go-back-N: all PSNs below this index are acknowledged, and the packet at this index was lost.
     Lost(i32),
-    /// Go-back-N: the READ response of the second index was received, that of the first index is missing.
+    /// Go-back-N: the READ response at the first index is missing, and that at the second index was received.
     Kept(i32, i32),
     /// Selective repeat: all requests below this index are executed.
     Executed(i32),
@@ -450,7 +450,7 @@ fn each_response_gives_its_event() {
 
 type PlacedRow = (&'static str, i32, Pkt, &'static [(usize, u8)]);
 
-/// Rows: name, una, response, and bytes of memory after it: offset and value, 0 if unchanged.
+/// Rows: name; una; response; bytes of memory after the response, as (offset, value). Initially all bytes are 0.
 #[rustfmt::skip]
 const PLACED: &[PlacedRow] = &[
     ("FIRST", 1, first(1), &[(0, 0xA5), (255, 0xA5), (256, 0)]),

@@ -18,7 +18,7 @@ pub(crate) enum ResponseEvent<'p> {
         /// Shortest RNR wait, in nanoseconds.
         wait_nanos: u64,
     },
-    /// All packets below `next` are acknowledged; the work request that `next` belongs to failed.
+    /// All packets below `next` are acknowledged; the work request of packet `next` failed.
     Failed {
         next: Psn,
         /// Status for the CQE of the failed work request.

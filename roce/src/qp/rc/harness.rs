@@ -1,5 +1,5 @@
-//! Parts of the table tests of this directory: packets built as frames, a port that records the frames sent, and a
-//! responder with its memory, its receive queue and a reorder buffer without limit.
+//! Parts shared by the table tests of this directory: packets built as frames, a port that records the frames sent, and
+//! a responder with its memory, its receive queue and a reorder buffer without limit.
 
 use super::emit::PacketBuilder;
 use super::reorder_buffer::{CELL_BYTES, ReorderStore};
@@ -26,7 +26,7 @@ use crate::wire::{
 };
 use std::net::Ipv4Addr;
 
-/// PSN of index 0: tables number PSNs from this one on. PSNs wrap to 0 between the indices 2 and 3.
+/// PSN of index 0: the tables of the tests give PSNs as indices. The PSNs wrap: index 3 has PSN 0.
 pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
 pub(super) const PATH_MTU: PathMtu = PathMtu::Mtu256;
 pub(super) const MTU_BYTES: u32 = PATH_MTU.bytes();
@@ -59,11 +59,11 @@ pub(super) fn index_of(psn: Psn) -> i32 {
     psn.offset_from(FIRST_PSN).expect("tables stay within half the circle")
 }
 
-/// A packet of a table.
+/// A packet in the tables of the tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pkt {
     pub(super) opcode: Opcode,
-    /// Index of the PSN.
+    /// PSN, as its distance from [`FIRST_PSN`].
     pub(super) at: i32,
     pub(super) len_bytes: u32,
     /// Value of each payload byte.
@@ -191,8 +191,8 @@ impl Port for Recorder {
 /// ```text
 ///   A3 ACK    N3 NAK PSN sequence error    I3 NAK invalid request    X3 NAK remote access error
 ///   R3 RNR NAK    O3 NAK remote operational error    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
-///   S1<4[3,4]  SACK: expected PSN 1, trigger 4, PSNs 3 and 4 buffered    S1<0=[]  the trigger is a duplicate
-///   S1<4![3]   a packet was dropped for want of room
+///   S1<4[3,4]  SACK: expected PSN 1, PSNs 3 and 4 buffered, triggered by the packet of PSN 4
+///   S1<0=[]    SACK triggered by a duplicate    S1<4![3]  SACK after a packet was dropped for want of room
 /// ```
 fn text_of(frame: &[u8]) -> String {
     let packet = Packet::parse(frame).expect("a response is well-formed");
@@ -257,11 +257,11 @@ pub(super) struct Bench {
     congestion: Congestion,
     builder: PacketBuilder,
     pub(super) now: Instant,
-    /// The reorder buffer, and one without room, which takes its place unless `has_room`.
+    /// Memory of the reorder buffer; unless `has_room`, the responder has `full`, a memory without room, instead.
     pub(super) store: ReorderStore,
     full: ReorderStore,
     pub(super) has_room: bool,
-    /// The engine would transmit from this queue pair in its next poll.
+    /// True if the engine would transmit from this queue pair in its next poll.
     is_scheduled: bool,
     /// MSNs in the responses sent, counted from the MSN before the first request.
     pub(super) msns: Vec<u32>,
@@ -314,7 +314,7 @@ impl Bench {
         }
     }
 
-    /// Posts a receive of `len_bytes` at byte `offset` of the region of `key`.
+    /// Posts a receive of `len_bytes` at byte `offset` of memory region `key`.
     pub(super) fn post(&mut self, key: RKey, offset: u64, len_bytes: u32) {
         let lkey = LKey(self.keys.get(key.0 as usize).unwrap_or(&key).0);
         let sges = &[Sge { addr: VA + offset, len_bytes, lkey }];
@@ -359,8 +359,8 @@ impl Bench {
         action
     }
 
-    /// Processes a packet as the engine does and, if it closes a gap, the packets above the gap. Returns the action for
-    /// the packet itself.
+    /// Processes a packet as the engine does. If the packet closes a gap, executes the packets above the gap, too.
+    /// Returns the action for the packet itself.
     pub(super) fn receive(&mut self, packet: &Pkt) -> ResponderAction {
         let frame = packet.frame(&self.keys);
         let packet = &Packet::parse(&frame).expect("requests of tables are well-formed");

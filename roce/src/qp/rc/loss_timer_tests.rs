@@ -1,5 +1,5 @@
-//! Table tests of the requester's timing: probe timeout, RTO, local ACK timeout, RNR wait and both retry counts. A step
-//! is an event at a time, with the state after it.
+//! Table tests of the requester's timing: probe timeout, RTO, local ACK timeout, RNR wait and both retry counts. Each
+//! step consists of an event, with its time, and of the state after the event.
 //!
 //! ```text
 //!   event    "20 ack 4": at 20 us, all PSNs below 4 are acknowledged
@@ -9,10 +9,10 @@
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
 //!     time      calls `Requester::on_time`
-//!   state    "100 >3 y6 n2 RetryExcErr", of which only the deadline is always there:
-//!     100    deadline in us; "-" none; "*" any, because it differs between schemes
+//!   state    "100 >3 y6 n2 RetryExcErr": the deadline, then the parts that apply
+//!     100    deadline in us; "-" no deadline; "*" any deadline, because the schemes have different ones
 //!     >3     PSN 3 is retransmitted next
-//!     y6 n2  retries and RNR retries left, if not all; then the error status, if the work request failed
+//!     y6 n2  retries and RNR retries left, if any was used up; then the error status, if the work request failed
 //! ```
 
 use super::events::ResponseEvent;
@@ -45,7 +45,6 @@ struct Row {
     counters: &'static str,
 }
 
-/// Defaults of the rows.
 const ROW: Row = Row {
     name: "",
     rule: "",
@@ -57,7 +56,7 @@ const ROW: Row = Row {
     counters: "",
 };
 
-/// A requester whose packets are recorded as sent without a port.
+/// A requester without a port: its packets are only recorded as sent.
 struct Sender {
     requester: Requester,
     outstanding: Outstanding,
@@ -145,7 +144,7 @@ impl Sender {
     fn run(&mut self, step: &str) {
         let mut words = step.split_whitespace();
         let micros: f64 = words.next().and_then(|at| at.parse().ok()).expect("a time");
-        // Times of the tables have at most three decimals.
+        // Times in the tables are microseconds with at most three decimals: a whole number of nanoseconds.
         self.now = Instant::from_nanos((micros * 1000.0).round() as u64);
         let event = words.next().expect("an event");
         let numbers: Vec<i32> = words.map(|number| number.parse().expect("a number")).collect();
@@ -214,9 +213,9 @@ fn check(rows: &[Row]) {
 
 const ALL_SCHEMES: &[RecoveryScheme] = &[GBN, IMPROVED, SELECTIVE];
 
-/// Before the first round-trip sample the PTO is 100 us, or 320 us with more than 3 packets in flight, and the RTO 1
-/// ms. After a first sample of 20 us the PTO is 2 * 20 + 4 * 10 = 80 us, and the RTO 100 us, or 320 us with more than 3
-/// packets in flight.
+/// Before the first round-trip sample the RTO is 1 ms, and the PTO is 100 us with up to 3 packets in flight, otherwise
+/// 320 us. After a first sample of 20 us the PTO is 2 * 20 + 4 * 10 = 80 us, and the RTO is 100 us with up to 3 packets
+/// in flight, otherwise 320 us.
 #[rustfmt::skip]
 const PROBES: &[Row] = &[
     Row { name: "before a round-trip sample the PTO is 100 us",

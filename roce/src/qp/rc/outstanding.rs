@@ -44,7 +44,7 @@ pub(crate) struct Outstanding {
     spans: CircularArray<PsnSpan>,
     /// Recv WQE sequence number of each work request with PSNs, indexed like `spans`.
     receives_before: CircularArray<u32>,
-    /// Position of the oldest work request in the send queue: +1 when a work request completes, modulo 2^32.
+    /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
@@ -85,7 +85,7 @@ impl Outstanding {
         self.read_requests = 0;
     }
 
-    /// Returns the PSNs of the message at `place`; of a READ only those of the READ request that covers `place`.
+    /// Returns the PSNs of the message at `place`; for a READ, only those of the READ request that covers `place`.
     #[inline]
     pub(crate) fn request_of(&self, place: &Place) -> PsnSpan {
         let span = place.span;
@@ -219,8 +219,8 @@ impl Outstanding {
         self.queue.get(index).copied()
     }
 
-    /// Returns the recv WQE sequence number of the work request `index` positions after the oldest, which must have
-    /// PSNs: the number of the peer's receives that earlier messages of the connection consume, modulo 2^32.
+    /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
+    /// peer's receives that earlier messages consume, modulo 2^32. The work request must have PSNs.
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
         *self.receives_before.at(self.position.wrapping_add(index))
@@ -248,7 +248,7 @@ impl Outstanding {
             self.assigned -= 1;
             self.assigned_reads -= u32::from(span.is_read);
             if span.is_read {
-                // In state ERR a READ is flushed even if not all its READ requests were sent.
+                // In state ERR a READ is flushed even if fewer than `requests` READ requests were sent for it.
                 let requests = span.packets.div_ceil(self.read_pkts_max);
                 self.read_requests = self.read_requests.saturating_sub(requests);
             }

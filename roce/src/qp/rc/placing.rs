@@ -8,10 +8,10 @@
 //!     message in progress    |        address known
 //!                            '- rest of a WRITE without its FIRST: address unknown, buffered as frames
 //! ```
-//! If its address is known, a payload is placed on arrival: that of a WRITE after the FIRST was received, and that of a
-//! SEND with RecvETH (selective repeat). Otherwise its frame is buffered, and leaves the CPU cache before the gap below
-//! it closes. Of a placed packet only the header fields needed for its execution are recorded. Execution, completions
-//! and ACKs stay in PSN order: before execution only the payload of a placed packet is visible to the application.
+//! A payload whose address is known is placed on arrival: that of a WRITE after the FIRST was received, and that of a
+//! SEND with RecvETH (selective repeat). Any other SEND or WRITE packet is buffered. Of a placed packet only the header
+//! fields needed for its execution are recorded. Execution, completions and ACKs stay in PSN order: before execution
+//! only the payload of a placed packet is visible to the application.
 //!
 //! Placed bytes cannot be withdrawn. In a conflict either version may be forged: a forged FIRST gives later packets a
 //! wrong address, and a forged payload replaces the payload of the peer. Therefore a conflict drops all out-of-order
@@ -26,7 +26,7 @@ use crate::wire::{Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// Memory of a WRITE, with the RETH if the packet begins the message.
+    /// Destination memory of a WRITE packet, and the RETH if the packet has one.
     Remote(Option<Reth>),
     Receive(RqOffset),
 }
@@ -158,8 +158,9 @@ impl Placing {
     }
 
     /// Returns the RETH of the WRITE of the out-of-order `packet`, and the index of `packet` in the WRITE. For the
-    /// WRITE in progress the RETH is `left`, its rest from `expected` on, and the index counts from `expected` on.
-    /// Returns `None` if the WRITE is unknown, or if its length contradicts the opcode or the length of `packet`.
+    /// WRITE in progress, returns `left`, the RETH of its rest from `expected` on, and the index counted from
+    /// `expected`. Returns `None` if the WRITE is unknown, or if its length contradicts the opcode or the length of
+    /// `packet`.
     #[inline]
     pub(super) fn remote(
         &mut self,
@@ -185,7 +186,7 @@ impl Placing {
     }
 
     /// Returns the position of `psn` in its WRITE if `psn` follows the WRITE packet placed last. Returns `None` if that
-    /// packet was executed since: `write_cursor` may then be of an earlier round of the PSN circle.
+    /// packet has been executed, because `write_cursor` may then be of an earlier round of the PSN circle.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;

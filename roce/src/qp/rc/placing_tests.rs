@@ -1,5 +1,5 @@
-//! Table tests of relaxed placement (RFC 5041 section 5): when the address of an out-of-order payload is known, which
-//! state a placed packet leaves, and whether a responder places or buffers a packet.
+//! Table tests of relaxed placement (RFC 5041 section 5): when the address of an out-of-order payload is known, how
+//! placed packets are recorded, and whether a responder places or buffers a packet.
 
 use super::harness::{
     ALL, Bench, IMPROVED, LOCAL_READ, MTU_BYTES, Pkt, READABLE, REGION_BYTES, SELECTIVE, UNKNOWN, VA, psn,
@@ -46,7 +46,7 @@ enum Step {
 }
 use Step::{Clear, Pass, Write};
 
-/// Name; address and bytes left of the WRITE in progress, from the expected PSN at index 0 on; steps.
+/// Columns: name; rest of the WRITE in progress from the expected PSN (index 0) on: address, length in bytes; steps.
 type Row = (&'static str, Option<(u64, u32)>, &'static [Step]);
 
 const FULL: u32 = MTU_BYTES;
@@ -239,8 +239,8 @@ enum Disposition {
 }
 use Disposition::{Buffered, Placed};
 
-/// Name; scheme; receives posted (region, length in bytes); packets executed; the out-of-order packet above a gap; its
-/// disposition; the offset in memory of its payload, if placed.
+/// Columns: name; scheme; receives posted (region, length in bytes); packets executed; the out-of-order packet; whether
+/// it is placed or buffered; the offset in memory of its payload, if placed.
 type Arrival =
     (&'static str, RecoveryScheme, &'static [(RKey, u32)], &'static [Pkt], Pkt, Disposition, usize);
 
@@ -311,8 +311,8 @@ fn payload_is_placed_where_its_memory_is_known() {
     }
 }
 
-/// Rows: name; scheme; packets received, of which the last closes the gap below the others; NAK sent when they are
-/// executed. A placed packet is checked when it is executed.
+/// Rows: name; scheme; packets received, of which the last closes the gap below the others; NAK sent. The placed
+/// packets are checked when they are executed, after the gap has closed.
 #[rustfmt::skip]
 const EXECUTIONS: &[(&str, RecoveryScheme, &[Pkt], Option<NakCode>)] = &[
     ("WRITEs", IMPROVED, &[only(1, 16), only(2, 16), only(0, 16)], None),

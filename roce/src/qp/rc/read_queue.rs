@@ -19,14 +19,14 @@ use std::collections::VecDeque;
 /// loss with 256 responses in flight a go-back-N peer requests all responses 13 times.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
-/// Number of retransmitted responses that each READ is allowed in addition to [`RETRANSMITS_PER_READ`] times all of
-/// them, because the only response of a short READ may be lost many times.
+/// Number of responses that may be retransmitted for each READ in addition to [`RETRANSMITS_PER_READ`] times the number
+/// of its responses, because the only response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
-/// Responses per second that a queue pair may retransmit beyond the limits of its READs, for progress at higher loss.
+/// Responses per second that a queue pair may retransmit beyond the limits of its READs, for progress at high loss.
 pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
-/// Largest burst at the rate [`RETRANSMIT_PKTS_PER_SEC`], in packets.
+/// Largest burst of responses retransmitted beyond the limits of their READs, in packets.
 pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
@@ -77,7 +77,7 @@ pub(crate) struct Waiting {
     pub request: ReadRequest,
     /// Index of the response to be sent next.
     pub sent: u32,
-    /// True for a duplicate of a READ, which does not count against `max_dest_rd_atomic`.
+    /// True for a duplicate of a READ; a duplicate does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,
 }
 
@@ -134,8 +134,8 @@ impl Allowance {
         taken
     }
 
-    /// Takes `wanted` tokens; if fewer have accrued, takes none and returns false. Once [`RETRANSMIT_BURST_PKTS`]
-    /// tokens, the maximum, have accrued, tokens that accrue later may be taken in advance.
+    /// Takes `wanted` tokens and returns true if as many have accrued, or the maximum of [`RETRANSMIT_BURST_PKTS`];
+    /// tokens not accrued yet are then taken in advance. Otherwise takes none and returns false.
     fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
         let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
         if is_granted {
@@ -144,7 +144,7 @@ impl Allowance {
         is_granted
     }
 
-    /// Returns the tokens accrued, at most [`RETRANSMIT_BURST_PKTS`].
+    /// Returns the number of tokens accrued, at most [`RETRANSMIT_BURST_PKTS`].
     fn accrued(&mut self, now: Instant) -> u64 {
         let full = Instant::from_nanos(now.as_nanos().saturating_sub(RETRANSMIT_BURST_PKTS * NANOS_PER_PKT));
         self.since = self.since.max(full);
@@ -156,7 +156,7 @@ impl Allowance {
 pub(crate) struct ReadQueue {
     limit: u8,
     duplicates_max: usize,
-    /// True under selective repeat: duplicates request lost responses only.
+    /// True under selective repeat, where a duplicate requests lost responses only.
     retransmits_parts: bool,
     mtu_bytes: u32,
     new_reads: usize,
@@ -166,8 +166,8 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Creates an empty queue and history for `limit` READs. The queue also has room for duplicates: `duplicates_max`
-    /// under selective repeat, `limit` under go-back-N (`None`), because the peer retransmits all its READs.
+    /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates;
+    /// if `None` (go-back-N), for `limit` duplicates, because the peer retransmits all its READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // Without responder resources no READ is executed, so none has a duplicate.
@@ -194,7 +194,7 @@ impl ReadQueue {
         self.queue.len() >= usize::from(self.limit) + self.duplicates_max
     }
 
-    /// Checks that one more READ, not a duplicate, may be queued.
+    /// Checks that a READ that is not a duplicate may be queued.
     pub(crate) fn admit(&self) -> Result<(), NotQueued> {
         if self.new_reads >= usize::from(self.limit) {
             return Err(NotQueued::OverLimit);
@@ -276,8 +276,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Removes READs from the history that lie half the PSN circle or more below `psn`, because new requests will have
-    /// their PSNs. `psn`: the PSN executed last or next. Must be called at least once in each half of the circle.
+    /// Removes READs from the history that lie half the PSN circle or more below `psn`, because new requests reuse
+    /// their PSNs. `psn`: PSN executed last, or expected PSN. Must be called at least once per half of the circle.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -293,7 +293,7 @@ impl ReadQueue {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
         let Some(read) = self.resources.get_mut(read) else { return Ok(()) };
-        // All or none, because a rewind by fewer responses would not retransmit response `index`.
+        // Grants all responses or none, because a rewind by fewer responses would not retransmit response `index`.
         let beyond_limit = wanted.saturating_sub(read.retransmits_left);
         if beyond_limit > 0 && !self.allowance.take_all(now, beyond_limit) {
             return Err(NotQueued::TooOften);
@@ -305,7 +305,7 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Returns how many of `wanted` responses may be retransmitted, and deducts them from the limit of entry `read`.
+    /// Returns how many of `wanted` responses may be retransmitted, and deducts them from the limit of READ `read`.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);
@@ -324,7 +324,7 @@ impl ReadQueue {
     }
 
     /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. The peer has received all responses
-    /// of older READs, because it has no more READs outstanding than the history holds.
+    /// of READs no longer in the history, because the peer has no more READs outstanding than the history holds.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {

@@ -28,13 +28,13 @@ enum Step {
 }
 use Step::{Again, Later, Read, Repeat, Sent};
 
-/// Name; `duplicates_max` (`None`: go-back-N, `Some`: selective repeat); steps; PSNs of the responses sent after the
-/// steps.
+/// Columns: name; `duplicates_max` (`None`: go-back-N, `Some`: selective repeat); steps; PSNs of the responses sent
+/// after the steps.
 type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
 
 const OK: Result<(), NotQueued> = Ok(());
 
-/// Returns the RETH of `count` responses from index `at` on; the address grows with the index.
+/// Returns the RETH of a READ of `count` responses from index `at` on; the address grows with the index.
 fn reth(at: i32, count: u32) -> Reth {
     let va = 0x10_0000u64.wrapping_add_signed(i64::from(at) * i64::from(MTU_BYTES));
     Reth { va, rkey: RKey(1), len_bytes: count * MTU_BYTES }
@@ -121,7 +121,7 @@ fn duplicates_are_served_in_psn_order() {
     DUPLICATES.iter().for_each(run);
 }
 
-/// Responses of a READ of 10 that may be retransmitted: 16 times all of them, and 64.
+/// Number of responses that may be retransmitted for a READ of 10 responses: 16 * 10 + 64.
 const LIMIT: u32 = 10 * RETRANSMITS_PER_READ + RETRANSMIT_PKTS_MIN;
 
 #[rustfmt::skip]

@@ -3,7 +3,7 @@
 use crate::psn::Psn;
 use crate::wire::{ExtHeader, ImmDt, OpcodeInfo, Packet, Reth};
 
-/// A request to be executed: a packet, a packet from the reorder buffer, or the record of one whose payload is placed.
+/// A request to be executed: a packet, a packet from the reorder buffer, or the record of a placed request.
 pub(crate) trait Request {
     fn psn(&self) -> Psn;
     fn info(&self) -> &'static OpcodeInfo;
@@ -103,8 +103,8 @@ pub(crate) struct RequestHeader {
     pub(crate) solicited: bool,
 }
 
-/// A request from the reorder buffer. It is executed without being parsed again, because its packet passed all checks of
-/// [`Packet::parse`] on arrival.
+/// A request from the reorder buffer. The request is not parsed a second time for its execution, because its packet
+/// passed all checks of [`Packet::parse`] on arrival.
 pub(crate) struct Buffered<'a> {
     header: RequestHeader,
     ext: &'a [u8],

@@ -32,7 +32,7 @@ pub struct Segment {
     pub reth: Option<Reth>,
     /// Immediate data; `None` unless the packet is LAST or ONLY with immediate.
     pub imm: Option<u32>,
-    /// True if the packet ends the message, and for a READ request.
+    /// True for the last packet of a message, and for every READ request.
     pub is_last: bool,
 }
 
@@ -144,7 +144,7 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     }
 }
 
-/// Returns opcode and payload length of response `index` of a READ of `len_bytes`. Response `start` is FIRST or ONLY.
+/// Returns opcode and payload length of response `index` of a READ of `len_bytes`; response `start` is FIRST or ONLY.
 #[inline]
 pub(crate) fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);

@@ -17,7 +17,7 @@ const PATH_MTU: PathMtu = PathMtu::Mtu1024;
 const MTU_BYTES: u32 = PATH_MTU.bytes();
 const READ_PKTS: u32 = 3;
 
-/// A requester whose READs, of [`READ_PKTS`] responses, and SENDs are recorded as sent without a port.
+/// A requester without a port: its READs, of [`READ_PKTS`] responses each, and its SENDs are only recorded as sent.
 struct Reader {
     requester: Requester,
     outstanding: Outstanding,
