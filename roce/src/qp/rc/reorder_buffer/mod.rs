@@ -7,8 +7,8 @@
 //!   copies                    x                              x
 //!   cells                     '-> chain of cells in the store: extension headers and payload
 //! ```
-//! A request is copied, because otherwise the port's pool would need a buffer for each of them, and a short frame would
-//! occupy a whole buffer. Of a placed request (`placing`) only the fields that its execution needs are recorded.
+//! Requests are copied, because otherwise even a short request would occupy a whole receive buffer of the port. Of a
+//! placed request (`placing`) only the fields that its execution needs are recorded.
 
 #[cfg(test)]
 mod reorder_tests;
@@ -78,9 +78,9 @@ impl ReorderBuffer {
         self.copies.contains(psn).then(|| *self.cells.at(psn.value()))
     }
 
-    /// Buffers a copy of `packet`, whose PSN must be a new one of the window. If the queue pair (index `slot`) has no
-    /// room, drops buffered requests of higher PSNs for it, the highest first, and counts them in `dropped`. Returns
-    /// whether the packet is buffered.
+    /// Buffers a copy of `packet`, whose PSN must be in the window and not buffered yet. If the queue pair with index
+    /// `slot` has no room, first drops its buffered requests of higher PSNs, the highest first, and counts them in
+    /// `dropped`. Returns whether the packet is buffered.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
@@ -123,8 +123,8 @@ impl ReorderBuffer {
         true
     }
 
-    /// Returns whether `packet` has the same content as the buffered or placed request of its PSN; `None` if there is
-    /// none. If not, the two are a conflict.
+    /// Returns whether `packet` has the same content as the buffered or placed request of its PSN; if not, the two are
+    /// a conflict. Returns `None` if no request of this PSN is buffered or placed.
     pub(crate) fn is_same(&self, expected: Psn, packet: &Packet<'_>, store: &ReorderStore) -> Option<bool> {
         let psn = packet.bth.psn;
         if !self.set.is_buffered(expected, psn) {
@@ -136,7 +136,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Returns header and body of the buffered request of the expected PSN.
+    /// Returns header and body (extension headers and payload) of the buffered request of the expected PSN.
     #[inline]
     pub(crate) fn buffered<'s>(
         &self,
@@ -146,7 +146,7 @@ impl ReorderBuffer {
         store.gather(self.cell(expected)?)
     }
 
-    /// Frees the copy of the buffered request of the expected PSN, which remains in the set.
+    /// Frees the copy of the buffered request of the expected PSN. The PSN remains in `set`.
     #[inline]
     pub(crate) fn release(&mut self, expected: Psn, store: &mut ReorderStore) {
         if let Some(cell) = self.cell(expected) {

@@ -1,5 +1,4 @@
-//! Tests of the reorder buffer by tables: which requests are buffered, which one is dropped to make room, and which
-//! ones expire.
+//! Table tests of the reorder buffer: which requests are buffered, which are dropped to make room, and which expire.
 
 use super::store::{CELL_BYTES, REORDER_RESERVED_BYTES, REORDER_SHARE_OF_FREE, cells_of};
 use super::{REORDER_NANOS_MAX, ReorderBuffer, ReorderStore};
@@ -16,7 +15,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Expected PSN in the tables, 20 below 2^24, so that PSNs wrap inside the window.
 const EXPECTED: Psn = Psn::new(Psn::COUNT - 20);
 
-/// Lengths of a payload of one cell, and of one of two cells, in bytes.
+/// Lengths in bytes of a payload that takes one cell, and of a payload that takes two cells.
 const SHORT: usize = CELL_BYTES;
 const LONG: usize = CELL_BYTES + 1;
 
@@ -44,7 +43,7 @@ impl Buffers {
         Buffers { store, of_slot, dropped: 0 }
     }
 
-    /// Buffers a packet of `len_bytes` bytes of payload, all of them the low byte of its PSN.
+    /// Buffers a packet with `len_bytes` bytes of payload; each byte of the payload is the low byte of the PSN.
     fn buffer(&mut self, slot: usize, index: u32, len_bytes: usize, now: u64) -> bool {
         let at_index = index_of(psn(index));
         let fill = psn(index).value() as u8;
@@ -76,7 +75,7 @@ impl Buffers {
     }
 }
 
-/// Columns: length of a payload in bytes; its cells.
+/// Columns: length of a payload in bytes; number of cells that the payload takes.
 const LENGTHS: &[(usize, usize)] = &[
     (0, 1),
     (1, 1),
@@ -112,7 +111,7 @@ enum Step {
     Take(usize, u32, bool),
     /// Drops a packet: queue pair, PSN.
     Discard(usize, u32),
-    /// Passes PSNs: queue pair, first PSN, number of PSNs.
+    /// Removes PSNs as executed: queue pair, first PSN, number of PSNs.
     Pass(usize, u32, u32),
     /// Drops all packets of a queue pair.
     Clear(usize),
@@ -121,7 +120,7 @@ enum Step {
 }
 use Step::{Buffer, Clear, Close, Discard, Pass, Take};
 
-/// Columns: name; operations; packets then buffered (queue pair, PSN); cells taken.
+/// Columns: name; operations; packets buffered after the operations (queue pair, PSN); number of cells taken.
 type Row = (&'static str, &'static [Step], &'static [(usize, u32)], usize);
 
 #[rustfmt::skip]
@@ -170,9 +169,8 @@ fn requests_are_found_by_slot_and_psn() {
     }
 }
 
-/// One queue pair has taken all cells that it may take, with packets of one cell and of PSN 1000 and above. Columns:
-/// name; length in bytes and PSN of the next packet; whether the packet farthest from
-/// the expected PSN makes room for it.
+/// Packets of PSN 1000 and above, of one cell each, have taken all cells that their queue pair may take. Columns: name;
+/// length in bytes and PSN of the next packet; whether the packet with the highest PSN is dropped to make room.
 #[rustfmt::skip]
 const FULL: &[(&str, usize, u32, bool)] = &[
     ("below all", SHORT, 999, true),
@@ -210,8 +208,8 @@ fn memory_that_is_full_takes_no_request() {
     assert!(!Buffers::new(CELL_BYTES - 1, WINDOW_PKTS, 1).buffer(0, 1, 0, 0));
 }
 
-/// Columns: name; packets buffered (queue pair, PSN, length in bytes, time in nanoseconds); time of the test in
-/// nanoseconds; packets that expire then (queue pair, PSN), in the order in which they are dropped.
+/// Columns: name; packets buffered (queue pair, PSN, length in bytes, time in nanoseconds); time of the check in
+/// nanoseconds; packets expired at this time (queue pair, PSN), in the order in which they are dropped.
 type Expiry = (&'static str, &'static [(usize, u32, usize, u64)], u64, &'static [(usize, u32)]);
 
 const LATER: u64 = REORDER_NANOS_MAX;

@@ -5,8 +5,8 @@
 //!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
-//! A queue pair may take unreserved cells only while it has fewer of them than a multiple of the free ones, so that no
-//! queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
+//! A queue pair may take more unreserved cells only while it has fewer of them than a multiple of the free unreserved
+//! cells, so that no queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -16,11 +16,11 @@ use crate::time::Instant;
 use crate::wire::Packet;
 
 /// Bytes of the reorder buffers reserved for each queue pair: 256 cells, for 256 short packets or 15 of path MTU 4096.
-/// Fewer if the reservations of all queue pairs would exceed half of the memory.
+/// If the reservations of all queue pairs would exceed half of the memory, fewer bytes are reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
-/// A queue pair may take more unreserved room of the reorder buffers while it has less of it than this multiple of the
-/// free unreserved room.
+/// A queue pair may take more unreserved cells while it has fewer of them than this multiple of the free unreserved
+/// cells.
 pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
 /// Largest number of bytes that a request takes in the reorder buffer: a payload of path MTU 4096, extension headers,
@@ -36,7 +36,7 @@ const NONE: u32 = u32::MAX;
 /// Bytes of a cell. A request of path MTU 4096 takes 17 cells, one of up to 228 bytes of payload takes one.
 pub(crate) const CELL_BYTES: usize = 256;
 
-/// Number of cells allocated at once, when all cells before are taken for the first time: a megabyte.
+/// Number of cells, 1 MiB in total, that are allocated when all cells allocated before have been taken.
 const SEGMENT_CELLS: u32 = 4096;
 
 #[inline]
@@ -45,13 +45,13 @@ pub(super) const fn cells_of(len_bytes: usize) -> u32 {
     if len_bytes <= CELL_BYTES { 1 } else { len_bytes.div_ceil(CELL_BYTES) as u32 }
 }
 
-/// A buffered request, kept at its first cell.
+/// A buffered request, recorded in its first cell.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     header: RequestHeader,
     /// Index of the queue pair in the table of the device.
     slot: u32,
-    /// Length of extension headers and payload.
+    /// Length of extension headers and payload, in bytes.
     len_bytes: u32,
     buffered_at: Instant,
     older: u32,
@@ -82,23 +82,23 @@ pub(crate) struct ReorderStore {
     used: u32,
     oldest: u32,
     newest: u32,
-    /// Cells taken by each queue pair that may buffer requests, by its index in the table of the device.
+    /// Number of cells taken by each queue pair, at its index in the device's table; `None`: it may not buffer.
     shares: Vec<Option<u32>>,
-    /// Cells reserved for each of these queue pairs.
+    /// Number of cells reserved for each queue pair that may buffer requests.
     reserved: u32,
-    /// Cells reserved for all of them.
+    /// Number of cells reserved for all queue pairs together.
     reservations: u32,
     /// Number of cells taken beyond reservations, over all queue pairs.
     unreserved: u32,
-    /// False if bytes of payload are unspecified, so that contents cannot be compared.
+    /// False if frames have phantom payloads, whose bytes cannot be compared.
     compares_bytes: bool,
-    /// Body of the request in execution, if it takes several cells; kept to reuse its memory.
+    /// Copy of the body of the request in execution, if it takes several cells; kept to reuse its memory.
     body: Vec<u8>,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the number of cells is limited to 2^32 - 1 by `new`")]
 impl ReorderStore {
-    /// Creates a store of at most `bytes_max` bytes, for frames with `payload`.
+    /// Creates a store of at most `bytes_max` bytes; `payload`: kind of payload of the frames.
     pub(crate) fn new(bytes_max: usize, payload: Payload) -> Self {
         ReorderStore {
             segments: Vec::new(),
@@ -122,7 +122,7 @@ impl ReorderStore {
         self.taken as usize * CELL_BYTES
     }
 
-    /// Lets the queue pair with index `slot`, none of whose requests is buffered, buffer requests.
+    /// Permits the queue pair with index `slot`, which must have no buffered request, to buffer requests.
     pub(crate) fn open(&mut self, slot: usize) {
         if self.shares.len() <= slot {
             self.shares.resize(slot + 1, None);
@@ -133,14 +133,14 @@ impl ReorderStore {
         self.divide();
     }
 
-    /// Releases the reservation of the queue pair with index `slot`, none of whose requests is buffered.
+    /// Releases the reservation of the queue pair with index `slot`, which must have no buffered request.
     pub(crate) fn close(&mut self, slot: usize) {
         if self.shares.get_mut(slot).and_then(Option::take).is_some() {
             self.divide();
         }
     }
 
-    /// Divides the cells anew among the queue pairs that may buffer requests.
+    /// Recomputes the reservation of each queue pair that may buffer requests.
     fn divide(&mut self) {
         let shares = self.shares.iter().flatten();
         let owners = shares.clone().count() as u32;
@@ -229,8 +229,8 @@ impl ReorderStore {
         self.used - 1
     }
 
-    /// Buffers a copy of the request of `packet`, for which the queue pair with index `slot` must have room. Returns its
-    /// first cell; `None` if the queue pair may not buffer requests.
+    /// Buffers a copy of the request of `packet`, for which the queue pair with index `slot` must have room. Returns
+    /// the first cell of the copy; `None` if the queue pair may not buffer requests.
     pub(super) fn insert(&mut self, slot: usize, packet: &Packet<'_>, now: Instant) -> Option<u32> {
         self.insert_body(slot, packet.header(), packet.body(), now)
     }
@@ -258,7 +258,7 @@ impl ReorderStore {
         Some(at)
     }
 
-    /// Returns the bytes of each cell of the request at `at`.
+    /// Returns the bytes of each cell of the request whose first cell is `at`.
     fn body(&self, at: u32) -> impl Iterator<Item = &[u8]> {
         let mut left = self.request(at).map_or(0, |request| request.len_bytes as usize);
         let mut next = at;
@@ -271,7 +271,7 @@ impl ReorderStore {
         })
     }
 
-    /// Returns whether `packet` has the same content as the request at `at`, whose PSN is that of `packet`: opcode,
+    /// Returns whether `packet` and the request at `at`, which have the same PSN, have the same content: opcode,
     /// solicited event, extension headers and payload. A retransmission may differ in the other fields.
     pub(super) fn is_same(&self, at: u32, packet: &Packet<'_>) -> bool {
         let Some(Request { header, len_bytes, .. }) = self.request(at) else { return false };
@@ -283,7 +283,7 @@ impl ReorderStore {
                 && self.body(at).all(|bytes| body.split_off(..bytes.len()).is_some_and(|part| part == bytes))
     }
 
-    /// Returns header and body of the request at `at`.
+    /// Returns header and body (extension headers and payload) of the request whose first cell is `at`.
     #[inline]
     pub(super) fn gather(&mut self, at: u32) -> Option<(RequestHeader, &[u8])> {
         let Request { header, len_bytes, .. } = *self.request(at)?;
@@ -298,7 +298,7 @@ impl ReorderStore {
         Some((header, self.segment(at)?.bytes.at(at).get(..len_bytes)?))
     }
 
-    /// Frees the request at `at`. Returns the index of its queue pair, and its header.
+    /// Frees the request whose first cell is `at`. Returns the index of its queue pair, and its header.
     #[inline]
     pub(super) fn remove(&mut self, at: u32) -> Option<(usize, RequestHeader)> {
         let request = self.cell_mut(at)?.request.take()?;
@@ -401,7 +401,7 @@ mod tests {
             steps in proptest::collection::vec((0usize..4, 0usize..8, 0usize..3 * CELL_BYTES, any::<bool>()), 0..1000)
         ) {
             let mut store = store_of(BYTES_MAX / 4, 4);
-            // Requests by age, oldest first: first cell, slot, time in nanoseconds, which is the PSN, and bytes.
+            // Requests, oldest first: first cell; slot; a number that is both time in nanoseconds and PSN; body.
             let mut model: Vec<(u32, usize, u32, Vec<u8>)> = Vec::new();
             let taken = |model: &[(u32, usize, u32, Vec<u8>)], slot: usize| {
                 let of_slot = model.iter().filter(|(_, other, ..)| *other == slot);
