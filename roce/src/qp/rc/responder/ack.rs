@@ -80,7 +80,7 @@ impl AckPolicy {
             self.due = Due::Ack;
             return ResponderAction::Answer;
         }
-        // The NAK or SACK that is due reports as missing the packet that was executed now, so an ACK replaces it.
+        // The NAK or SACK that is due reports the packet just executed as missing, so an ACK replaces this NAK or SACK.
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }

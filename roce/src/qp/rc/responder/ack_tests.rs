@@ -7,7 +7,7 @@
 //!   0 7      WRITE ONLY at PSN 0, at PSN 7        f0 m1 l2   FIRST, MIDDLE, LAST of a WRITE of three packets
 //!   s3       SEND ONLY at PSN 3                   r4x3       READ of three responses, PSN 4 to 6
 //!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; without room in the reorder buffer
-//!   p        posts a receive                      lost5      buffered PSN 5 expires; room2: the reorder buffer has two cells
+//!   p        posts a receive                      lost5      buffered PSN 5 expires; room2: room for two cells
 //!   0..14    WRITE ONLYs at PSN 0 to 14
 //!   /        poll; the responses that it sends follow, as `text_of` of the harness writes them
 //!   /2 /p1   poll with a budget of two packets; with one transmit buffer
@@ -21,7 +21,8 @@ use crate::qp::rc::harness::{
 use crate::recovery::RecoveryScheme;
 use crate::wire::Opcode;
 
-/// Name; clause of the IBA, or empty; script; counters incremented, except those of packets sent and requests executed.
+/// Columns: name; clause of the IBA, or empty; script; counters incremented, except those of packets sent and requests
+/// executed.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
 fn packet_of(token: &str) -> Pkt {

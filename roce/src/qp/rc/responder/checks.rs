@@ -38,9 +38,9 @@ pub(super) struct Authorized<'m> {
 }
 
 pub(super) enum Effect<'m> {
-    /// Payload for the oldest receive, to be placed from byte `at` on.
+    /// Payload for the oldest receive, to be placed from byte `at` of the receive on.
     Send { at: u32 },
-    /// Payload for `span`. `va`, `rkey`, `left`: the rest of the message after this packet; `total`: the whole message.
+    /// Payload to place in `span`. `va`, `rkey`, `left`: rest of the message after the packet; `total`: message length.
     Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
     /// A READ, to be queued.
     Read { reth: Reth },
@@ -107,7 +107,7 @@ impl Checks<'_> {
         rx: &mut RxContext<'_>,
     ) -> Result<Effect<'m>, Refusal> {
         let room_bytes = rx.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
-        // SEND with invalidate is refused, because memory windows are not supported; so is a RecvETH under go-back-N.
+        // SEND with invalidate requires memory windows, which are not supported. Go-back-N has no numbered SENDs.
         if request.invalidates() || (request.is_numbered() && !self.recovery.accepts_numbered_sends()) {
             return Err(INVALID);
         }
@@ -137,7 +137,7 @@ impl Checks<'_> {
             _ => return Err(INVALID),
         };
         let len = request.len_bytes();
-        // LAST and ONLY must carry all bytes that are left of the message, FIRST and MIDDLE fewer.
+        // LAST and ONLY must carry all remaining bytes of the message; FIRST and MIDDLE must leave at least one byte.
         let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
         let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(INVALID) };
         // The first packet of a message is checked for the whole message, so that a message beyond the region writes

@@ -31,7 +31,7 @@ use Outcome::{Dropped, Executed, Nak, NotReady};
 const OK: Outcome = Executed;
 const INVALID: Outcome = Nak(InvalidRequest);
 
-/// Receives `request` and transmits. The action, the response and the expected PSN must agree on the outcome.
+/// Receives `request`, transmits, and returns the outcome. Asserts that action, response and expected PSN agree.
 fn outcome_of(bench: &mut Bench, request: &Pkt) -> Outcome {
     let before = bench.responder.expected_psn();
     let action = bench.receive(request);
@@ -412,7 +412,7 @@ fn a_read_is_dropped_while_duplicates_fill_the_queue() {
 
 type PlacedRow = (&'static str, &'static [Pkt], &'static [(usize, u8)]);
 
-/// Rows: name, packets, and bytes of memory after them: offset and value, 0 if unchanged.
+/// Rows: name; packets; bytes of memory after the packets, as (offset, value). Initially all bytes are 0.
 #[rustfmt::skip]
 const PLACED: &[PlacedRow] = &[
     ("SEND ONLY", &[SEND], &[(0, 0xA5), (15, 0xA5), (16, 0)]),

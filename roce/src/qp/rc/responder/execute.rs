@@ -15,7 +15,7 @@ pub(super) struct Execution {
     mtu_bytes: u32,
     msn: Msn,
     partial: Partial,
-    /// Recv WQE sequence number of the oldest receive: +1 for each completed, modulo 2^32.
+    /// Recv WQE sequence number of the oldest receive, modulo 2^32; incremented when a receive completes.
     recv_seq: u32,
 }
 
@@ -61,7 +61,7 @@ impl Execution {
         Ok(())
     }
 
-    /// Executes a request. Returns the number of PSNs that it takes: for a READ, that of its responses.
+    /// Executes a request. Returns the number of PSNs that it takes: 1, or for a READ the number of its responses.
     #[inline]
     pub(super) fn execute<R: Request>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Test of the PSN of an ACK while the history of READs holds a READ that is a round of the PSN circle old.
+//! Test of the PSN of an ACK one round of the PSN circle after a READ that no later READ displaced from the history.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};

@@ -1,6 +1,6 @@
 //! The responder: receives and executes requests, and sends ACKs, NAKs and READ responses (IBA 9.7.4, 9.7.5).
 //!
-//! Each stage of a request consumes a value that only the stage before it can make:
+//! Each stage consumes a value of a type that only the stage before can create:
 //!
 //! ```text
 //!   order              checks                       execute        ack            transmit
@@ -108,7 +108,7 @@ impl Responder {
         self.finish(request.header(), executed, rx, store)
     }
 
-    /// Checks and executes the request of the expected PSN. Returns the number of PSNs that it takes.
+    /// Checks and executes the request of the expected PSN. Returns the number of PSNs that the request takes.
     #[inline]
     fn execute<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         let memory = rx.memory;
@@ -116,7 +116,7 @@ impl Responder {
         let checks = Checks { partial, reads: &self.reads, recovery: &self.recovery };
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
-        // Passed by reference, because a move stalls: it loads at once the fields that were just stored one by one.
+        // A move of `authorized` would stall: it would load, with wide loads, fields that were just stored one by one.
         match &authorized {
             Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
             Err(refusal) => Err(*refusal),
@@ -159,7 +159,7 @@ impl Responder {
             let middles = self.order.middles(self.execution.partial());
             let action = match (middles, self.order.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx, store),
-                // A placed MIDDLE without a message in progress, or of a SEND in a WRITE, or of a WRITE in a SEND.
+                // No message is in progress, or the placed MIDDLE is of a SEND in a WRITE, or of a WRITE in a SEND.
                 (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx, store),
                 (packets, _) => self.on_middles(packets, rx, store),
             };
@@ -174,7 +174,7 @@ impl Responder {
     #[inline]
     fn on_buffered(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         let Some((header, body)) = self.order.buffered(store) else {
-            // Without its copy the request is lost: the peer retransmits it.
+            // A request without its copy is treated as lost: the peer retransmits it.
             self.order.pass(1, store);
             return ResponderAction::Nothing;
         };
@@ -258,8 +258,8 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Places or buffers an out-of-order packet, or drops it, and makes a NAK or SACK due. `first`: no NAK was sent at
-    /// this expected PSN.
+    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first`: since the expected PSN
+    /// last advanced, no other out-of-order packet was received, and no RNR NAK was due.
     #[cold]
     #[inline(never)]
     fn on_out_of_order(

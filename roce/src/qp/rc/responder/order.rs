@@ -80,7 +80,7 @@ impl Order {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed before.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed until then.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order();
@@ -133,9 +133,9 @@ impl Order {
         self.set().map(|set| set.words(self.expected()))
     }
 
-    /// If the content of `packet` differs from that of the buffered or placed request of the same PSN (conflict),
-    /// drops the earlier request, because otherwise a forged packet that was received before the peer's packet would
-    /// be executed. Under relaxed placement, drops instead all out-of-order requests.
+    /// If the content of `packet` differs from that of the buffered or placed request of the same PSN (conflict), drops
+    /// the earlier request: a forged packet that was received before the peer's packet must not be executed. Under
+    /// relaxed placement, drops all out-of-order requests instead.
     pub(super) fn drop_conflicting(
         &mut self,
         packet: &Packet<'_>,
@@ -155,8 +155,8 @@ impl Order {
         }
     }
 
-    /// Places the payload of an out-of-order packet if placement is relaxed and its address is known; otherwise buffers
-    /// the packet if there is room.
+    /// Places the payload of an out-of-order packet if placement is relaxed and the address of the payload is known.
+    /// Otherwise buffers the packet if there is room.
     #[inline]
     pub(super) fn on_out_of_order(
         &mut self,
@@ -184,7 +184,7 @@ impl Order {
         }
     }
 
-    /// Returns header and body of the buffered request of the expected PSN, to be executed.
+    /// Returns header and body (extension headers and payload) of the buffered request of the expected PSN.
     #[inline]
     pub(super) fn buffered<'s>(&self, store: &'s mut ReorderStore) -> Option<(RequestHeader, &'s [u8])> {
         self.buffer.as_ref()?.buffered(self.expected(), store)
@@ -241,8 +241,8 @@ impl Order {
     }
 }
 
-/// Places the payload of an out-of-order packet that is neither buffered nor placed. Returns `None` if it cannot:
-/// placement is not relaxed, the address is unknown, or access is denied.
+/// Places the payload of an out-of-order packet that is neither buffered nor placed. Returns `None` if the payload
+/// cannot be placed: placement is not relaxed, the address is unknown, or access is denied.
 #[inline]
 fn place(
     buffer: &mut ReorderBuffer,

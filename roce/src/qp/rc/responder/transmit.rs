@@ -100,8 +100,8 @@ impl Transmitter<'_> {
     #[inline]
     pub(super) fn last_acknowledged(&mut self) -> Psn {
         let last = self.order.expected().minus(1);
-        // `forget_stale` must be called at least once per half of the PSN circle. It is: each message elicits an ACK, and
-        // no message is longer.
+        // `forget_stale` must be called at least once per half of the PSN circle. It is called for each ACK, each
+        // message elicits an ACK, and no message is longer than half of the circle.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
