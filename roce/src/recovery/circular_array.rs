@@ -1,7 +1,5 @@
-//! An array that is indexed modulo its length, a power of two.
-
-/// An array whose length is a power of two. Any index is valid, and is taken modulo the length. Because the length
-/// divides 2^24 and 2^32, consecutive PSNs, or counters of 32 bits, have adjacent values also where they wrap.
+/// An array whose length is a power of two; an index is taken modulo the length. Because the length divides 2^24 and
+/// 2^32, consecutive PSNs, or 32-bit counters, have adjacent elements also where they wrap to 0.
 #[derive(Clone, Debug)]
 pub(crate) struct CircularArray<T> {
     values: Box<[T]>,

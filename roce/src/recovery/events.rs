@@ -1,4 +1,4 @@
-//! Events that requester and responder report to a recovery scheme, and their results.
+//! Events that the completer reports to a recovery scheme, and the results for requester and responder.
 
 use crate::psn::Psn;
 use crate::wire::SackEth;
@@ -11,7 +11,7 @@ pub(crate) enum AckEvent<'p> {
         /// The PSN after that of the ACK.
         next: Psn,
     },
-    /// NAK (PSN sequence error): all requests below `next` are executed, and `next` is missing.
+    /// NAK (PSN sequence error): all requests below `next` are executed, and the request `next` is missing.
     SequenceError {
         /// PSN of the NAK.
         next: Psn,
@@ -22,19 +22,19 @@ pub(crate) enum AckEvent<'p> {
         next: Psn,
         /// SackETH: PSN of the request that triggered the SACK, and whether that request was a duplicate.
         header: SackEth,
-        /// Bitmap of out-of-order PSNs, from `next + 1` on.
+        /// Bitmap of the out-of-order PSNs received, from `next + 1` on.
         bitmap: &'p [u8],
     },
-    /// A READ response: all requests below `request_end` are executed. The payload was placed, unless the PSN is
-    /// [`ResponseState::BeyondWindow`].
+    /// A READ response: all requests below `request_end` are executed. The payload was placed, unless the state of the
+    /// PSN is [`ResponseState::BeyondWindow`].
     ReadResponse {
         psn: Psn,
-        /// PSN after the last of the READ request.
+        /// PSN after the last PSN of the READ request.
         request_end: Psn,
-        /// The opcode is LAST or ONLY.
+        /// The opcode of the response is LAST or ONLY.
         ends_message: bool,
     },
-    /// A READ response with a PSN that was received before.
+    /// A READ response whose PSN was received before.
     Duplicate {
         /// PSN of the response.
         psn: Psn,
@@ -47,28 +47,28 @@ pub(crate) enum ResponseState {
     /// The READ response is missing: its payload is to be placed.
     Missing,
     Received,
-    /// The READ response is dropped: its PSN is too far above una, whose READ response is missing.
+    /// The READ response is dropped: one with a lower PSN is missing, and this PSN is 4096 or more above una.
     BeyondWindow,
 }
 
-/// After a probe of a request: the transmission of that request which a response answers.
+/// If a request was retransmitted as a probe: the transmission of the request that a response answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// The first transmission or the probe: the response is an ACK, or the last response of a READ.
+    /// Either the first transmission or the probe: the response is an ACK, or the last response of a READ request.
     Any,
-    /// The first transmission: the response is a FIRST or MIDDLE of a READ, of which a probe requests one response, an
-    /// ONLY.
+    /// The first transmission: the response is a FIRST or MIDDLE of a READ, whereas a probe of a READ elicits one
+    /// response, an ONLY.
     First,
-    /// The probe: the response is a LAST or ONLY that is not the last response of its READ.
+    /// The probe: the response is a LAST or ONLY that is not the last response of the READ request.
     Probe,
 }
 
-/// NAK that a response is, or that it implies.
+/// Kind of the NAK that a response is or implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nak {
     /// PSN sequence error.
     SequenceError,
-    /// Implied NAK: a READ response before the response is missing (IBA 9.7.6).
+    /// Implied NAK: a READ response sent before this response is missing (IBA 9.7.6).
     Implied,
 }
 
@@ -81,33 +81,33 @@ pub(crate) struct RecoveryResult {
     pub lost_pkts: u32,
     /// Go-back-N moved the PSN to send next back to una: packets from una on are retransmitted.
     pub has_gone_back: bool,
-    /// Requests were executed, which restores the RNR retry count.
+    /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
-    /// The number of packets in flight changed.
+    /// The number of packets in flight changed. Never set by [`AckEvent::ReadResponse`] under selective repeat.
     pub changed: bool,
-    /// The response updates the loss window: under improved go-back-N any response, under selective repeat any but a
-    /// READ response.
+    /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
+    /// [`AckEvent::ReadResponse`].
     pub changes_loss_window: bool,
-    /// Under selective repeat, the responder dropped a packet for want of room. Set at most once until all PSNs sent so
-    /// far are acknowledged.
+    /// Under selective repeat, the responder dropped a packet because its reorder buffer had no room. Once set, not set
+    /// by later responses until all PSNs sent by then are acknowledged.
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
     pub nak: Option<Nak>,
-    /// Under selective repeat, the response is a READ response.
+    /// Under selective repeat, the event is [`AckEvent::ReadResponse`].
     pub is_read_response: bool,
-    /// Under selective repeat, no packet above una was acknowledged before the response.
+    /// Under selective repeat: when the response arrived, no packet above una was acknowledged.
     pub had_no_gap: bool,
     pub is_spurious: bool,
     /// Under go-back-N, the transmission that the response answers; `None` if the response shows a loss.
     pub answers: Option<Answers>,
 }
 
-/// Effect of the refusal of a request, by an RNR NAK or a NAK of a failed request.
+/// Result of the refusal of a request: by an RNR NAK, or by an error that fails the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Requests below the refused one are newly acknowledged, or newly executed.
+    /// Requests below the refused one were newly acknowledged (go-back-N), or newly executed (selective repeat).
     pub is_progress: bool,
-    /// Number of packets in flight; under selective repeat the number of PSNs sent from una on, in any state.
+    /// Number of packets in flight; under selective repeat, number of PSNs from una to the highest PSN sent.
     pub in_flight_pkts: u32,
 }
 
@@ -118,19 +118,19 @@ pub(crate) trait Requests {
 
     fn has_reads(&self) -> bool;
 
-    /// Returns the lowest PSN of `una..end` that belongs to a READ: the READ response with this PSN is missing.
+    /// Returns the lowest PSN in `una..end` that belongs to a READ. The READ response with this PSN is missing.
     fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn>;
 }
 
-/// PSN of a received request compared with the expected PSN (IBA 9.7.4.1.2).
+/// Result of comparing the PSN of a received request with the expected PSN (IBA 9.7.4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     InOrder,
     Duplicate,
     /// The PSN of the request is above the expected one.
     OutOfOrder {
-        /// Whether no out-of-order request was received and no RNR NAK was due since the expected PSN last advanced.
-        /// Under go-back-N, a NAK (PSN sequence error) is then due.
+        /// True for the first out-of-order request since the expected PSN last advanced, unless an RNR NAK was due
+        /// since then. If true, a NAK (PSN sequence error) is due under go-back-N.
         first: bool,
     },
 }
@@ -140,9 +140,9 @@ pub(crate) enum Verdict {
 pub(crate) struct PsnSpan {
     /// First PSN.
     pub first: Psn,
-    /// Number of PSNs of the work request, 1 to 2^23.
+    /// Number of PSNs, 1 to 2^23.
     pub packets: u32,
-    /// The work request is a READ: responses complete it, not ACKs.
+    /// The work request is a READ: its responses complete the READ, not an ACK.
     pub is_read: bool,
 }
 

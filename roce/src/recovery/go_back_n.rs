@@ -6,20 +6,20 @@
 //!   -----------|--------------------|--------------------|-------------> PSN
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //!
-//!   READ responses above missing ones are kept:
+//!   READ responses above a missing one are placed; after a loss, next passes from una to lost_end, then to max_sent:
 //!             una                           lost_end               max_sent
 //!              | lost | received | lost | received |  in flight        |
-//!              next .................... --> then next = max_sent
+//!              next .................... --> next = max_sent
 //! ```
 
 use super::events::{AckEvent, Answers, Nak, RecoveryResult, Refusal, Requests, ResponseState, Verdict};
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
-/// Number of PSNs from una on within which READ responses above a missing one are kept.
+/// Distance above una, in PSNs, from which on a READ response above a missing one is dropped.
 const RECEIVED_PKTS_MAX: u32 = 4096;
 
-/// Under go-back-N: the PSNs that a response acknowledges, and the loss that it shows.
+/// Under go-back-N: the PSNs that a response acknowledges, and the loss that the response shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
     /// The response acknowledges all PSNs below `next`.
@@ -28,14 +28,14 @@ pub(crate) enum Acknowledgement {
         next: Psn,
         answers: Answers,
     },
-    /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: a NAK (PSN sequence error), or
-    /// an implied NAK (a READ response is missing).
+    /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: the response is a NAK (PSN
+    /// sequence error), or an implied NAK (the READ response `next` is missing).
     Lost {
         /// The first PSN to retransmit, and new una.
         next: Psn,
     },
-    /// The READ response `psn` was received and placed, while responses with lower PSNs are missing: an implied NAK of
-    /// these.
+    /// The READ response `psn` was received and placed, but the READ response `next`, below `psn`, is missing: an
+    /// implied NAK.
     Received {
         /// PSN of the first missing READ response, and new una.
         next: Psn,
@@ -56,16 +56,16 @@ pub(crate) struct GoBackN {
     una: Psn,
     next: Psn,
     max_sent: Psn,
-    /// PSNs of READ responses received above `una`. If there are any, the READ response with PSN `una` is missing.
+    /// PSNs of READ responses received above `una`. If the set is not empty, the READ response `una` is missing.
     received: PsnSet,
-    /// While `next` is below `max_sent`: packets below this PSN are lost, except READ responses received; packets from
-    /// this PSN on are in flight.
+    /// While `next` is below `max_sent`: the PSNs from `next` to below this one are lost, except those in `received`;
+    /// the PSNs from this one on are in flight.
     lost_end: Psn,
-    /// The PSNs from `una` to below this one were sent more than once; none if it is not above `una`.
+    /// The PSNs from `una` to below this one were sent more than once; if this one is not above `una`, none was.
     retransmitted_end: Psn,
-    /// Set when a NAK or implied NAK moves `next` back to `una`; cleared by a timeout, and by an advance of `una`;
-    /// while READ responses are received above `una`, only by an advance of `una` to `lost_end`. While set, NAKs do not
-    /// move `next`, because each response after a lost READ response is an implied NAK.
+    /// Set when a NAK or implied NAK moves `next` back to `una`. While set, NAKs do not move `next`, because each
+    /// response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of `una`, which
+    /// must reach `lost_end` if `received` is not empty.
     has_gone_back: bool,
 }
 
@@ -115,7 +115,6 @@ impl GoBackN {
         psn.index_in(self.una, self.retransmitted_pkts()).is_some()
     }
 
-    /// Returns the number of PSNs from una on that were sent more than once.
     fn retransmitted_pkts(&self) -> u32 {
         self.retransmitted_end.index_in(self.una, self.sent() + 1).unwrap_or(0)
     }
@@ -135,9 +134,9 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` forward over READ responses received, and from `lost_end` to `max_sent`. After a timeout
-    /// (`lost_end` is `max_sent`) every PSN is retransmitted, because a duplicate of a received READ response then
-    /// shows that the retransmissions below it were lost.
+    /// Moves `next` forward past READ responses received; from `lost_end` on, to `max_sent`. After a timeout
+    /// (`lost_end` is `max_sent`) moves nothing: every PSN is retransmitted, because a duplicate of a received READ
+    /// response then shows that the retransmissions below the duplicate were lost.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {
@@ -152,8 +151,8 @@ impl GoBackN {
         }
     }
 
-    /// Returns the number of responses to request by a READ request for [`GoBackN::next_psn`], whose READ has
-    /// `rest_pkts` PSNs from there on: those up to `lost_end`. Responses received between missing ones are requested,
+    /// Returns the number of responses that a READ request from [`GoBackN::next_psn`] on asks for: those below
+    /// `lost_end`, at most `rest_pkts`, the rest of the READ. Responses received between missing ones are asked for,
     /// too, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
@@ -192,8 +191,8 @@ impl GoBackN {
         self.received.last_in(self.una, RECEIVED_PKTS_MAX)
     }
 
-    /// Returns the first PSN from `from` on that is neither of a READ response received, nor of a message below the
-    /// highest READ response received.
+    /// Returns the first missing PSN from `from` on. Below the highest READ response received, only READ responses can
+    /// be missing, because the responder has executed all requests there.
     #[cold]
     fn first_missing(&self, from: Psn, requests: &mut impl Requests) -> Psn {
         let Some(last) = self.last_received() else { return from };
@@ -210,11 +209,11 @@ impl GoBackN {
         next
     }
 
-    /// Returns the PSNs that a response acknowledges, and its NAK, if it is or implies one. A response above a missing
-    /// READ response is an implied NAK, because the responder sends READ responses in PSN order, and before the ACK or
-    /// NAK of a later request.
-    // Always inlined, as `on_event` and `acknowledge`, because otherwise results are passed in memory: 30 instructions
-    // a response.
+    /// Returns the PSNs that a response acknowledges, and the NAK that the response is or implies, if any. A response
+    /// above a missing READ response is an implied NAK, because the responder sends READ responses in PSN order, and
+    /// before the ACK or NAK of a later request.
+    // Always inlined, like `on_event` and `acknowledge`, because otherwise results are passed in memory, which costs 30
+    // instructions per response.
     #[inline(always)]
     pub(crate) fn interpret(
         &self,
@@ -224,10 +223,10 @@ impl GoBackN {
         let end = match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } | AckEvent::Sack { next, .. } => next,
             AckEvent::ReadResponse { psn, .. } => psn,
-            // After a timeout, the duplicate shows that the READ responses retransmitted before it were lost.
+            // After a timeout, a duplicate shows that the missing READ responses with lower PSNs were lost again.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
-        // A READ response at una, and a requester without READs, are the common cases.
+        // Common cases: a READ response at una, or a requester without READs. No READ response is missing then.
         let is_none_missing = end == self.una || !requests.has_reads();
         let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
         match (*event, missing) {
@@ -280,8 +279,8 @@ impl GoBackN {
         Refusal { is_progress, in_flight_pkts: self.unacked() }
     }
 
-    /// Advances `una` to the `next` of a response; after a loss, moves `next` back to `una`. Ignores a response whose
-    /// `next` is not in `una..=max_sent`.
+    /// Advances `una` to the `next` of `event`. If `event` shows a loss, moves the PSN to send next back to `una`.
+    /// Ignores an `event` whose `next` is not in `una..=max_sent`.
     #[inline(always)]
     fn acknowledge(&mut self, event: Acknowledgement) -> AckResult {
         let (Acknowledgement::Cumulative { next, .. }
@@ -317,7 +316,7 @@ impl GoBackN {
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // While `una` is below `lost_end`, the missing READ responses below `lost_end` are requested already.
+        // While `una` is below `lost_end`, the READ responses missing below `lost_end` are requested already.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()
@@ -332,7 +331,7 @@ impl GoBackN {
         self.next = self.max_sent;
     }
 
-    /// Moves `next` back to `una` after a timeout. A later NAK or implied NAK may do so, too.
+    /// Moves `next` back to `una` after a timeout. A NAK or implied NAK after the timeout may move `next` back, too.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.lost_end = self.max_sent;
@@ -472,7 +471,7 @@ mod tests {
         assert_eq!(retransmissions(&mut scheme, 16), [(0, 2)]);
         assert!(!scheme.acknowledge(received(0, 5)).lost, "0 is requested already");
         assert!(scheme.is_received(FIRST.plus(5)) && !scheme.is_received(FIRST.plus(3)));
-        // Responses 0 and 1 arrive, 2 was received: una is 3, and 3 and 4 are missing below 5.
+        // Responses 0 and 1 arrive, and 2 and 5 were received: una is 3, and 3 and 4 are missing.
         assert_eq!(scheme.acknowledge(acked(3)), AckResult { newly_acked_pkts: 3, lost: true });
         assert_eq!(retransmissions(&mut scheme, 16), [(3, 2)]);
         assert_eq!(scheme.acknowledge(acked(6)), AckResult { newly_acked_pkts: 3, lost: false });
@@ -487,7 +486,7 @@ mod tests {
         for index in [5, 9] {
             assert!(!scheme.acknowledge(received(0, index)).lost);
         }
-        // Responses 0 to 3 arrive, 4 and 5 were received: una is 6, and 6 to 8 are missing below 9. PSNs from 9 on are
+        // Responses 0 to 3 arrive, and 4, 5 and 9 were received: una is 6, and 6 to 8 are missing. PSNs from 9 on are
         // not retransmitted.
         assert!(scheme.acknowledge(acked(6)).lost);
         assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 1)]);
@@ -501,7 +500,7 @@ mod tests {
         assert!(!scheme.is_retransmission(), "9 was the last PSN lost");
     }
 
-    /// READs of four responses from [`FIRST`] on.
+    /// READs of four responses each, the first at PSN [`FIRST`].
     struct Reads;
 
     impl Requests for Reads {

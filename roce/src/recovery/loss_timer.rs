@@ -7,7 +7,7 @@
 //!   PTO                     retransmit the last packet     retransmit the oldest packet: `Probe`
 //!   2 PTO, 4 PTO, ..        retransmit the oldest packet   as after PTO
 //!   2 PTO, .. if >= RTO     both: retransmit as after 2 PTO, and report a loss to congestion control
-//!   local ACK timeout       both: retransmit as above, and use up a retry; if none is left, fail the work request
+//!   local ACK timeout       both: use up a retry, then retransmit as above; if no retry is left, fail the work request
 //! ```
 
 use super::events::{Answers, RecoveryResult, Requests};
@@ -18,16 +18,16 @@ use super::{Recovery, RecoveryScheme};
 use crate::psn::Psn;
 use crate::time::Instant;
 
-/// Probe of improved go-back-N: una is retransmitted alone, then the ACK decides on the packets above una.
+/// Probe of improved go-back-N: una is retransmitted alone; the next response decides on the packets above una.
 ///
 /// ```text
-///   ACK after a probe                         packets above the probe are taken as
+///   response after a probe                    packets above the probe are taken as
 ///   NAK                                       lost, from the PSN of the NAK on
 ///   acknowledges more than the probe          in flight: a responder of go-back-N drops all above a gap
 ///   acknowledges the probe alone,
 ///     within 1/4 of the shortest round trip   in flight: the ACK is of the first transmission (Eifel, RFC 3522)
-///     before the first round-trip sample      in flight, unless the next ACK is after a timeout (F-RTO, RFC 5682)
-///     otherwise                               lost, unless the next ACK arrives within 1/4 round trip
+///     before the first round-trip sample      in flight; lost if a timeout comes before the next ACK (F-RTO, RFC 5682)
+///     otherwise                               lost; in flight if the next ACK arrives within 1/4 of the shortest RTT
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
@@ -36,7 +36,7 @@ enum Probe {
     InFlight {
         at: Instant,
     },
-    /// Before the first round-trip sample, the probe alone was acknowledged.
+    /// The probe alone was acknowledged, and the packets above the probe are taken as in flight.
     Answered,
     /// The packets above the probe are retransmitted from `at` on.
     Retransmitting {
@@ -49,11 +49,11 @@ enum Probe {
 pub(crate) struct LossTimer {
     timer: RetransmitTimer,
     rto: AdaptiveRto,
-    /// PTO and RTO are used besides the local ACK timeout.
+    /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
-    /// Start of the local ACK timeout: the last progress, the last use of a retry, or the sending that armed the timer.
+    /// Start of the local ACK timeout: the last progress, the last use of a retry, or the packet that armed the timer.
     last_progress_at: Instant,
-    /// Time of the last READ response since the timer was armed. If set, the expired timer is rearmed from this time.
+    /// Time of the last READ or stale response since the timer was armed. An expired timer is rearmed from this time.
     last_rx_at: Option<Instant>,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
@@ -102,9 +102,9 @@ impl LossTimer {
         AckTime { now, rtt_min_nanos }
     }
 
-    /// Records that `psn` was sent, after `recovery` recorded it. Arms the timer if it is stopped. Starts a round-trip
-    /// measurement if the packet has AckReq and is not a retransmission; under go-back-N also only if
-    /// `follows_round_trip`: congestion control uses round trips.
+    /// Records that `psn` was sent; `recovery` has recorded this already. Arms the timer if it is stopped. Starts a
+    /// round-trip measurement if the packet has AckReq and is not a retransmission; under go-back-N only if
+    /// `follows_round_trip`, too, which is true if congestion control uses round trips.
     #[inline(always)]
     pub(crate) fn on_packet_sent(
         &mut self,
@@ -135,8 +135,8 @@ impl LossTimer {
         }
     }
 
-    /// Returns whether the shortest round trip has passed since the last packet with AckReq; never under go-back-N. If
-    /// so, the next packet has AckReq, because a pacer may otherwise delay the next AckReq until the probe timeout
+    /// Returns whether the shortest round trip has passed since the last packet with AckReq; under go-back-N false. If
+    /// true, the next packet has AckReq, because a pacer may otherwise delay the next AckReq until the probe timeout
     /// expires.
     #[inline]
     pub(crate) fn is_ack_req_overdue(&self, now: Instant) -> bool {
@@ -149,9 +149,9 @@ impl LossTimer {
         self.last_rx_at = Some(now);
     }
 
-    /// Updates probe, round trip and timer after a response with the result `result`. If `samples_ack`, an ACK that
-    /// closed no gap is a round-trip sample. If `is_rnr_wait`, the timer is not rearmed under selective repeat, because
-    /// nothing is sent before the end of the wait. Returns the round trip in nanoseconds, if one was measured.
+    /// Updates probe, round trip and timer by `result`, that of a response. Returns the round trip in nanoseconds, if
+    /// one was measured. Under selective repeat, an ACK that closed no gap is a round-trip sample if `samples_ack`; if
+    /// `is_rnr_wait`, the timer is not rearmed, because no request is sent before the end of the RNR wait.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
@@ -164,7 +164,7 @@ impl LossTimer {
         match recovery {
             Recovery::GoBackN(scheme) if self.is_adaptive => self.on_improved_result(scheme, result, now),
             Recovery::GoBackN(scheme) if result.changed => {
-                // With nothing in flight the timer stops; the next packet sent arms it.
+                // If nothing is in flight, the timer is stopped; the next packet sent arms the timer.
                 if scheme.unacked() > 0 {
                     self.timer.restart(now)
                 } else {
@@ -194,7 +194,7 @@ impl LossTimer {
         }
     }
 
-    /// As [`LossTimer::on_result`], under improved go-back-N.
+    /// [`LossTimer::on_result`] under improved go-back-N.
     #[inline(never)]
     fn on_improved_result(
         &mut self,
@@ -203,7 +203,7 @@ impl LossTimer {
         now: Instant,
     ) -> Option<u64> {
         if !result.changed {
-            // READ responses above a lost one are implied NAKs. Each rearms the timer, because more may be arriving.
+            // READ responses above a lost one change nothing. Each rearms the timer, because more may be arriving.
             if self.timer.deadline().is_some() {
                 self.arm(scheme.unacked(), now);
             }
@@ -212,7 +212,7 @@ impl LossTimer {
         let probe = self.end_probe();
         match result.answers {
             Some(answers) => self.on_probe_acked(scheme, probe, result, answers, now),
-            // The NAK may be that of the probe, so the timed packet is not measured (Karn's algorithm).
+            // The NAK may answer the probe, so the timed packet is not measured (Karn's algorithm).
             None if probe != Probe::None => self.rto.cancel(),
             None => {}
         }
@@ -237,8 +237,8 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // A quarter, because the shortest round trip measured may contain a wait behind packets of this queue pair, and
-        // the ACK of the probe arrives sooner if the probe does not wait.
+        // A quarter, because the shortest round trip measured may include a wait behind packets of this queue pair: the
+        // ACK of a probe that does not wait arrives in less than that round trip.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if !is_first {
@@ -287,7 +287,7 @@ impl LossTimer {
     }
 
     /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly acknowledges
-    /// that packet. If packets are retransmitted, cancels the measurement, because the timed packet is one of these.
+    /// this packet. If the response caused retransmissions, cancels the measurement: the timed packet is among them.
     fn take_rtt_sample(&mut self, scheme: &GoBackN, result: &RecoveryResult, now: Instant) -> Option<u64> {
         let timed = self.rto.timed()?;
         let is_answered = timed.index_in(scheme.una(), scheme.sent()).is_none();
@@ -328,8 +328,8 @@ impl LossTimer {
         self.timer.stop();
     }
 
-    /// Ends an RNR wait. Under selective repeat this is progress: arms the timer, if packets are unacknowledged, and
-    /// returns true, upon which the retry count is restored. Under go-back-N the next packet sent arms the timer.
+    /// Ends an RNR wait. Under selective repeat, if packets are unacknowledged, this is progress: arms the timer and
+    /// returns true, so that the caller restores the retry count. Under go-back-N the next packet sent arms the timer.
     pub(crate) fn on_rnr_wait_over(&mut self, recovery: &Recovery, now: Instant) -> bool {
         let is_progress = recovery.is_selective() && recovery.sent() > 0;
         if is_progress {
@@ -339,8 +339,9 @@ impl LossTimer {
         is_progress
     }
 
-    /// Confirms an expired timer; false if all packets are acknowledged. If a READ response arrived since the timer was
-    /// armed, arms the timer from that response on, and returns whether it has expired then, too.
+    /// Returns whether the expired timer is acted on: false if all packets are acknowledged. If a READ or stale
+    /// response arrived since the timer was armed, rearms the timer from the time of that response, and returns whether
+    /// the timer has expired nevertheless.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
@@ -350,8 +351,8 @@ impl LossTimer {
         self.timer.take_expired(now)
     }
 
-    /// If the timer has expired, returns whether the local ACK timeout has passed, which uses up a retry and starts the
-    /// local ACK timeout anew. Under go-back-N, marks all packets in flight for retransmission.
+    /// Returns whether the local ACK timeout has passed; `None` if no expiry is due. If true, the caller uses up a
+    /// retry, and the local ACK timeout starts anew. Under go-back-N marks all packets for retransmission.
     pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;
@@ -371,8 +372,8 @@ impl LossTimer {
         Some(has_passed)
     }
 
-    /// Marks a probe for retransmission and arms the timer, after [`LossTimer::take_expired`]. Returns the kind of the
-    /// expiry; `None` under go-back-N, which has no probes.
+    /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. Returns the kind
+    /// of the expiry; `None` under go-back-N, which has no probes.
     pub(crate) fn on_expired(
         &mut self,
         recovery: &mut Recovery,
@@ -392,7 +393,7 @@ impl LossTimer {
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, requests);
-                // The next ACK may be that of the probe, and so no sample (Karn's algorithm, RFC 6298 section 3).
+                // The next ACK may be that of the probe: no sample is taken (Karn's algorithm, RFC 6298 section 3).
                 self.rto.cancel();
             }
         }

@@ -60,15 +60,15 @@ pub enum RecoveryScheme {
     },
 }
 
-/// Window of `selective-repeat` written without a number, in packets. Larger than a bandwidth-delay product, so that
-/// new packets can be sent while a packet that was lost twice is missing.
+/// Window in packets if the name `selective-repeat` is given without a number: more than a bandwidth-delay product, so
+/// that new packets can be sent while a packet that was lost twice is missing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
-/// The smallest value of [`RecoveryScheme::read_pkts_max`]: the responses of one READ request may exceed a smaller
-/// window of congestion control.
+/// Lower bound of [`RecoveryScheme::read_pkts_max`]. If the window of congestion control is smaller than this bound,
+/// the responses of one READ request may exceed that window.
 const READ_PKTS_MIN: u32 = 16;
 
-/// Responses that a probe of a READ requests under improved go-back-N.
+/// Number of responses that the probe of a READ elicits under improved go-back-N.
 const PROBE_PKTS: u32 = 1;
 
 /// Window of the responder under improved go-back-N, in packets.
@@ -134,10 +134,10 @@ impl RecoveryScheme {
         }
     }
 
-    /// Returns the maximum number of responses of one READ request: a longer READ is requested by several READ
-    /// requests. Under selective repeat this is half the window of recovery or of congestion control (`window_pkts`),
-    /// because responses to a second request then show the loss of those to the first; with `max_rd_atomic` of 1 a
-    /// whole window.
+    /// Returns the maximum number of responses of one READ request; a longer READ is divided into several READ
+    /// requests. Under selective repeat: half of the smaller of the windows of recovery and congestion control
+    /// (`window_pkts`), so that responses to a second READ request show losses among those to the first; the whole
+    /// smaller window if `max_rd_atomic` is 1; at least 16.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
@@ -211,8 +211,8 @@ impl Recovery {
         matches!(self, Recovery::SelectiveRepeat(_))
     }
 
-    /// Returns whether packets of `transport` are received: the opcodes of the manufacturer, which are SACKs and
-    /// numbered SENDs, only under selective repeat.
+    /// Returns whether packets of `transport` are accepted. The opcodes of the manufacturer, which are those of SACKs
+    /// and numbered SENDs, are accepted only under selective repeat.
     #[inline]
     pub(crate) fn accepts(&self, transport: Transport) -> bool {
         match transport {
@@ -289,7 +289,7 @@ impl Recovery {
         }
     }
 
-    /// Returns the state of the PSN of a READ response, which was sent and is not below una.
+    /// Returns the state of `psn`, that of a READ response. `psn` must have been sent, and must not be below una.
     #[inline]
     pub(crate) fn response_state(&self, psn: Psn, requests: &impl Requests) -> ResponseState {
         match self {
@@ -299,7 +299,7 @@ impl Recovery {
     }
 
     /// Processes a response: marks packets acknowledged and lost.
-    // Always inlined, because the result would be returned in memory.
+    // Always inlined, because otherwise the result would be returned in memory.
     #[inline(always)]
     pub(crate) fn on_event(
         &mut self,
@@ -313,8 +313,8 @@ impl Recovery {
         }
     }
 
-    /// Acknowledges all requests below `next`, which the responder refuses with an RNR NAK, or which failed. Under
-    /// selective repeat marks `next` for retransmission.
+    /// Acknowledges all requests below `next`, the PSN of a request that failed, or that the responder refused with an
+    /// RNR NAK. Under selective repeat marks `next` for retransmission.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         match self {
             Recovery::GoBackN(scheme) => scheme.on_refused(next, requests),
@@ -322,7 +322,7 @@ impl Recovery {
         }
     }
 
-    /// Moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK; not under selective repeat.
+    /// Moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK, except under selective repeat.
     pub(crate) fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();

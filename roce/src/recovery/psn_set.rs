@@ -5,8 +5,8 @@
 //!   bit          psn modulo capacity: each PSN of the window has a bit of its own, also where PSNs wrap,
 //!                because every capacity divides 2^24
 //! ```
-//! When the owner of the set advances the base, it must remove the PSNs below, because their bits then stand for other
-//! PSNs.
+//! When the owner of the set advances the base, it must remove the PSNs below the base, because their bits then stand
+//! for other PSNs.
 
 use super::circular_array::CircularArray;
 use crate::psn::Psn;
@@ -90,7 +90,7 @@ impl PsnSet {
         }
     }
 
-    // Not inlined, because `remove_range` could not be inlined with it.
+    // Not inlined, because otherwise the caller `remove_range` would not be inlined.
     #[inline(never)]
     fn remove_words(&mut self, first: Psn, count: u32) {
         let count = count.min(self.capacity());
@@ -191,8 +191,8 @@ impl PsnSet {
         }
     }
 
-    /// Returns the two words that have the bits of the 64 PSNs from `first` on: index (to be taken modulo the number of
-    /// words), and mask of these bits.
+    /// Returns, for each of the two words that hold the bits of the 64 PSNs from `first` on: the index (to be taken
+    /// modulo the number of words), and the mask of these bits.
     #[inline]
     fn words_of(first: Psn) -> [(u32, u64); 2] {
         let ((word, _), low) = (Self::place(first), u64::MAX << (first.value() % WORD_BITS));

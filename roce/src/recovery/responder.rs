@@ -1,10 +1,10 @@
-//! The responder's half of a recovery scheme: which requests it accepts and keeps, and the responses that it demands.
+//! The responder's half of a recovery scheme: the requests that it accepts or buffers, and the responses to them.
 
 use super::RecoveryScheme;
 use crate::psn::Psn;
 use crate::wire::{OpcodeInfo, Operation, Transport};
 
-/// Maximum number of duplicate READs, or of parts of READs, queued under selective repeat.
+/// Maximum number of duplicate READ requests, for READs or parts of READs, queued under selective repeat.
 pub(crate) const DUPLICATE_READS_MAX: usize = 512;
 
 /// Response of a responder to a request that is executed, a duplicate or out of order.
@@ -53,7 +53,7 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns the number of duplicate READs that may be queued; `None` if as many as READs.
+    /// Returns the maximum number of duplicate READs queued; `None` if it is the maximum number of READs.
     pub(crate) fn duplicate_reads_max(&self) -> Option<usize> {
         match self {
             ResponderRecovery::GoBackN(_) => None,
@@ -77,8 +77,8 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns whether a SACK is due for an executed request. `has_gap`: requests above the new expected PSN are
-    /// buffered or placed.
+    /// Returns whether a SACK is due for an executed request. `has_gap` returns whether requests above the new expected
+    /// PSN are buffered or placed.
     #[inline]
     pub(crate) fn reports_gap(&self, has_gap: impl FnOnce() -> bool) -> bool {
         match self {
@@ -96,12 +96,12 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns the response to an out-of-order request, by this table. `extends_run`: the request follows a kept one,
-    /// and none follows it.
+    /// Returns the response to an out-of-order request, by this table. `extends_run` returns whether the PSN below that
+    /// of the request is buffered or placed, and the PSN above is not.
     ///
     /// ```text
     ///   go-back-N            NAK for the first packet above a gap
-    ///   improved go-back-N   the same, and a NAK if the retransmission into the gap was lost
+    ///   improved go-back-N   the same, and a NAK if a retransmission of the expected PSN was lost
     ///   selective repeat     SACK if a gap opens or closes, and for a packet that is a duplicate, is dropped, or has
     ///                        AckReq
     /// ```
@@ -119,7 +119,7 @@ impl ResponderRecovery {
         }
     }
 
-    /// Records an RNR NAK: the peer retransmits everything from the expected PSN on, which is no sign of a loss.
+    /// Records an RNR NAK. The out-of-order packets that the peer retransmits after the RNR wait show no loss.
     pub(crate) fn on_not_ready(&mut self) {
         if let ResponderRecovery::GoBackN(naks) = self {
             naks.last_out_of_order_psn = None;
@@ -130,8 +130,8 @@ impl ResponderRecovery {
 impl GapNaks {
     /// Returns whether a NAK is due.
     fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
-        // A PSN at or below that of the out-of-order packet before it shows that the peer retransmitted from una on,
-        // and that the retransmission of una was lost.
+        // If `psn` is not above that of the out-of-order packet received last, the peer has retransmitted from una on,
+        // and the retransmission of una was lost.
         let went_back =
             |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
         let lost_again = self.is_improved && self.last_out_of_order_psn.is_some_and(went_back);
@@ -148,11 +148,11 @@ mod tests {
     const SCHEMES: [RecoveryScheme; 3] =
         [RecoveryScheme::GoBackN, RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-    /// An out-of-order request: PSN, and the letters `f` (the first at this expected PSN), `?` (has AckReq), `+` (kept)
-    /// and `>` (extends a run); `rnr` is an RNR NAK.
+    /// An out-of-order request: PSN, and the letters `f` (`first`), `?` (`ack_req`), `+` (`is_kept`) and `>`
+    /// (`extends_run` returns true); `rnr` is an RNR NAK.
     type Request = &'static str;
 
-    /// Rows: requests, and the response to each under go-back-N, improved go-back-N and selective repeat.
+    /// Columns: name; requests; replies of go-back-N, improved go-back-N, selective repeat (N: NAK, S: SACK, .: none).
     #[rustfmt::skip]
     const ROWS: &[(&str, &[Request], [&str; 3])] = &[
         ("the first packet above a gap",            &["5f+"],                       ["N",    "N",    "S"]),

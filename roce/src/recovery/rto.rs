@@ -15,7 +15,7 @@ pub(crate) struct RetransmitTimer {
 }
 
 impl RetransmitTimer {
-    /// Creates a disarmed timer with the local ACK timeout 4.096 us * 2^`timeout`; `timeout`: 5 bits, 0: none.
+    /// Creates a disarmed timer with the local ACK timeout 4.096 us * 2^`timeout`; `timeout`: 5 bits, 0: disabled.
     pub(crate) fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
@@ -37,8 +37,8 @@ impl RetransmitTimer {
         }
     }
 
-    /// Arms the timer for `wait_nanos`, or until the end of the local ACK timeout that began at `since` if that is
-    /// earlier.
+    /// Arms the timer for `wait_nanos`, or, if that is earlier, until the end of the local ACK timeout that began at
+    /// `since`.
     pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
         let passed = now.nanos_since(since);
         let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
@@ -82,11 +82,11 @@ struct Timed {
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
 ///   PTO   = 2 srtt + 4 rttvar, at least 10 us;   before the first round-trip sample: bound
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
-///   from the second probe on, a probe after a wait of RTO or more counts as congestion
+///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
-/// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5). If an
-/// ACK ended it, each packet on a path longer than the PTO would be retransmitted before its ACK, and would give no
-/// sample (Karn's algorithm). Probes and RTOs use up no retry of the retry count; only local ACK timeouts do.
+/// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5).
+/// If any ACK ended it, each packet on a path whose round trip exceeds the PTO would be retransmitted before its ACK,
+/// and would give no sample (Karn's algorithm). Probes and RTOs use up no retry; only local ACK timeouts do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
@@ -94,17 +94,17 @@ pub(crate) struct AdaptiveRto {
     /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
     min_nanos: u64,
     timed: Option<Timed>,
-    /// Number of times that the PTO is doubled.
+    /// Number of times that the next PTO is doubled.
     backoff: u32,
-    /// Expiries since the last round-trip sample.
+    /// Number of expiries since the last round-trip sample.
     unmeasured: u32,
-    /// Expiries since a packet was acknowledged.
+    /// Number of expiries since a packet was last acknowledged.
     expiries: u32,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the network may be slow.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// Lower bound of the PTO, in nanoseconds, because timers do not expire more precisely.
+/// Lower bound of the PTO, in nanoseconds, needed because timers do not expire more precisely than this.
 const PROBE_MIN_NANOS: u64 = 10_000;
 /// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
@@ -112,7 +112,7 @@ const RTO_LOW_NANOS: u64 = 100_000;
 const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
-/// Number of expiries without a round-trip sample from which on only a sample ends the backoff.
+/// After this number of expiries without a round-trip sample, only a sample ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u32 = 8;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u32 = 16;
@@ -161,8 +161,8 @@ impl AdaptiveRto {
         self.timed = None;
     }
 
-    /// Records that packets were acknowledged: the next expiry is a tail loss probe. Its PTO is not doubled, unless
-    /// [`EXPIRIES_UNMEASURED_MAX`] timeouts expired since the last round-trip sample.
+    /// Records that packets were acknowledged: the next expiry is a tail loss probe. Its PTO is not doubled, unless at
+    /// least [`EXPIRIES_UNMEASURED_MAX`] expiries passed since the last round-trip sample.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
@@ -177,8 +177,8 @@ impl AdaptiveRto {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // From `srtt`, because a PTO of the shortest round trip would expire before the ACK in a standing queue
-            // (RFC 8985, 7.2).
+            // The PTO is computed from `srtt`: one computed from the shortest round trip would expire before an ACK
+            // that waits in a standing queue (RFC 8985, section 7.2).
             (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.backoff.min(BACKOFF_MAX)
@@ -209,7 +209,7 @@ pub(crate) enum Expiry {
     /// The second or a later expiry without an ACK, after a wait shorter than the RTO: one more probe (RFC 9002,
     /// section 6.2).
     Pto,
-    /// The second or a later expiry without an ACK, after a wait of at least the RTO: counts as congestion (RFC 6298).
+    /// The second or a later expiry without an ACK, after at least the RTO: reported to congestion control as a loss.
     Rto,
 }
 

@@ -1,15 +1,16 @@
 //! Selective repeat between two stacks of this project: the requester half retransmits lost packets only.
 //!
 //! ```text
-//!   response          acknowledges                                shows losses among packets sent before (PSN space)
-//!   ACK, SACK         requests below the expected PSN; of READs   these requests (requests), and the READ
-//!                     the requests only                           responses before the ACK (responses)
-//!   bitmap of a SACK  requests that the responder buffers         these requests (requests)
-//!   READ response     its own PSN, and requests below the end     these requests (requests), and its own PSN
-//!                     of its READ request                         (responses)
+//!   response          acknowledges                                shows losses of
+//!   ACK, NAK, SACK    requests below the expected PSN; of READs   requests sent before these; for an ACK or NAK
+//!                     the requests, not the responses             also READ responses sent before the ACK or NAK
+//!   bitmap of a SACK  requests that the responder buffers         requests sent before these
+//!   READ response     its own PSN, and requests below the end     requests sent before these, and READ responses
+//!                     of its READ request                         sent before this one
 //! ```
-//! [`SentLog`] decides which packets are lost. A spurious retransmission raises the reordering threshold, which is 0 at
-//! first, because it shows that the network reorders packets; a probe timeout below acknowledged packets lowers it.
+//! [`SentLog`] decides which packets are lost. The reordering threshold is 0 at first. A spurious retransmission raises
+//! the threshold, because the network reorders packets; a probe timeout while una is in flight below acknowledged
+//! packets halves the threshold.
 
 use super::events::{AckEvent, Nak, RecoveryResult, Refusal, Requests, ResponseState};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
@@ -34,8 +35,8 @@ pub(crate) struct SelectiveRepeat {
     raised_at: Psn,
     /// A lack of room is not reported while una is below this PSN.
     no_room_until: Psn,
-    /// First PSN and count of the last tail loss probe, and of the last later probe. A duplicate of a probe does not
-    /// raise the reordering threshold.
+    /// First PSN and number of PSNs: of the last tail loss probe, and of the last other probe. A duplicate of a probe
+    /// does not raise the reordering threshold.
     probes: [(Psn, u32); 2],
     /// The tail loss probe in `probes` is marked for retransmission and not sent yet.
     is_tail_probe_due: bool,
@@ -66,12 +67,12 @@ impl SelectiveRepeat {
     }
 
     /// Records that `span` PSNs from [`SentLog::next_psn`] on were sent.
-    // Not inlined, because go-back-N would keep registers for it.
+    // Not inlined, because otherwise go-back-N would save registers for this function.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // A tail loss probe is recorded as sent long ago, so that its acknowledgement shows losses however early it is.
-        // An acknowledgement of the first transmission would have followed those of all packets before it.
+        // A tail loss probe is recorded as sent long ago: its acknowledgement shows losses however early it arrives,
+        // even if it is one of the first transmission, because those of earlier packets would have arrived before.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -79,9 +80,9 @@ impl SelectiveRepeat {
         self.log.on_sent(psn, span, sent_at);
     }
 
-    /// Returns the number of PSNs of the READ request to send for the lost `psn`, from which on its READ has
-    /// `rest_pkts` PSNs. If the peer has executed the READ request: the run of lost PSNs, because the peer then serves
-    /// any part. Otherwise `rest_pkts`, because the peer would execute a part as a READ of its own.
+    /// Returns the number of PSNs that the READ request for the lost `psn` asks for; the READ has `rest_pkts` PSNs from
+    /// `psn` on. If the peer has executed the READ request: the run of lost PSNs, because the peer then serves any
+    /// part. Otherwise all `rest_pkts`, because the peer would execute a part as a READ of its own.
     pub(crate) fn read_part(&self, psn: Psn, rest_pkts: u32) -> u32 {
         if self.log.is_executed(psn) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
     }
@@ -171,7 +172,7 @@ impl SelectiveRepeat {
     }
 
     /// Acknowledges all requests below `next`; of a READ, the request and not its responses. Returns whether `next` is
-    /// above the requests executed before.
+    /// above the PSN below which all requests were known to be executed.
     #[inline]
     fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();
@@ -243,8 +244,8 @@ impl SelectiveRepeat {
     }
 
     /// Handles a duplicate of `psn`: a request that the peer received twice, or a READ response that arrived twice. If
-    /// `psn` was retransmitted, and not as a probe, the retransmission was spurious: doubles the reordering threshold,
-    /// from 16 packets to half the window, at most once until all PSNs sent so far are acknowledged, and returns true.
+    /// `psn` was retransmitted, and not as a probe, the retransmission was spurious: returns true, and doubles the
+    /// reordering threshold (16 packets to half the window), at most once before all PSNs sent so far are acknowledged.
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {
@@ -276,14 +277,14 @@ impl SelectiveRepeat {
     ///
     /// | expiry since progress | packet |
     /// |---|---|
-    /// | first | the last in flight; in place of a READ request: the last response of the READs executed, if missing |
+    /// | first | the last in flight; instead of a READ request: the last response of the executed READs, if missing |
     /// | later | una |
     ///
     /// A READ request that is not known to be executed is retransmitted as a whole.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {
-            // una is in flight below acknowledged packets, because the threshold is too high to mark it lost.
+            // una is in flight below acknowledged packets: the reordering threshold is too high to mark una lost.
             self.reordering_threshold_pkts /= 2;
         }
         let psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);
@@ -299,8 +300,8 @@ impl SelectiveRepeat {
             _ => (psn, 1),
         };
         self.log.retransmit(first, count);
-        // The number of the probe exceeds earlier ones by more than the reordering threshold, so that its
-        // acknowledgement shows the loss of all packets sent before it.
+        // The transmission number of the probe exceeds earlier ones by more than the reordering threshold, so that its
+        // acknowledgement shows the loss of all packets sent before the probe.
         self.log.skip_numbers(self.reordering_threshold_pkts);
         self.is_tail_probe_due = is_first;
         let [tail_loss, later] = &mut self.probes;

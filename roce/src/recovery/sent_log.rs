@@ -4,8 +4,8 @@
 //! ```text
 //!   PSN           una        executed                     max_sent
 //!                  | responses  | requests                   |  never sent
-//!   state          | x . L x .  | x x . L .                  |     acked x, lost L, in flight .
-//!   transmission   | 1 7 2 3 8  | 4 5 6 0 9                  |     number, counted over both spaces
+//!   state          | . x L x .  | L x . .                    |     acked x, lost L, in flight .
+//!   transmission   | 5 1 2 3 4  | 6 7 8 9                    |     number, counted over both spaces
 //!
 //!   in flight --lost--> lost --retransmitted, with a new number--> in flight --> acked
 //! ```
@@ -13,12 +13,13 @@
 //! least the reordering threshold (RFC 9002 section 6.1.1, RFC 8985 section 6.2). First transmissions and
 //! retransmissions are one case, because each transmission has a number of its own.
 //!
-//! Below `executed` only READ responses are in flight, above it only requests, so the PSN determines the space. All
-//! PSNs of a READ request have consecutive numbers and share the state of the request until the peer has executed it.
+//! Below `executed` only READ responses are in flight, from `executed` on only requests: the PSN determines the space.
+//! All PSNs of a READ request have consecutive numbers and share the state of the request until the peer has executed
+//! it.
 //!
-//! The order in which the peer sends READ responses differs from that of the requests in two cases. A READ request that
-//! waited behind a gap is executed after the retransmission that closed the gap: its responses take the number of that
-//! retransmission, and PSNs order them. A retransmitted part of a READ is served before READs with higher PSNs: its
+//! The peer sends READ responses in another order than that of the requests in two cases. A READ request that waited
+//! behind a gap is executed after the retransmission that closed the gap: its responses take the number of that
+//! retransmission, and are ordered by PSN. A retransmitted part of a READ is served before READs with higher PSNs: its
 //! acknowledgement shows only the loss of responses with lower PSNs.
 
 use super::circular_array::CircularArray;
@@ -27,7 +28,7 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Age, in transmissions, at which [`SentLog::renew_marks`] raises a mark.
+/// Age, in transmissions, from which on [`SentLog::renew_marks`] raises a recorded transmission number.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -47,44 +48,43 @@ pub(crate) struct AckTime {
     pub rtt_min_nanos: u64,
 }
 
-/// Shortest round trip assumed before the first sample, in nanoseconds: longer than any, so that the acknowledgement of
-/// a retransmission shows no loss, because it may be that of the first transmission. Half the range of
-/// `Transmission::sent_nanos`.
+/// Shortest round trip assumed before the first sample, in nanoseconds: half the range of `Transmission::sent_nanos`.
+/// An acknowledgement that arrives sooner than this after a retransmission shows no loss, because the acknowledgement
+/// may be that of the first transmission.
 pub(crate) const RTT_UNKNOWN_NANOS: u64 = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SentLog {
     una: Psn,
     max_sent: Psn,
-    /// The peer executed all requests before this PSN.
+    /// The peer executed all requests below this PSN.
     executed: Psn,
     transmissions: CircularArray<Transmission>,
     acked: PsnSet,
     lost: PsnSet,
-    /// PSNs of the last window sent whose latest transmission was a retransmission; also below una.
+    /// The retransmitted PSNs among the last `window_pkts` PSNs sent, which may be below una.
     retransmitted: PsnSet,
-    /// One past the highest PSN retransmitted, or above a doubtful ACK; without effect if not above una.
+    /// One past the highest PSN retransmitted, or two past the PSN of `doubtful`; ignored if not above una.
     retransmitted_end: Psn,
-    /// Number of the next transmission.
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
     largest_acked: PerSpace<u32>,
-    /// The highest PSN among READ responses acknowledged with the number of `largest_acked`: they may share a number.
+    /// The highest PSN acknowledged of the READ responses that share the highest transmission number acknowledged.
     largest_acked_psn: Psn,
     /// Number and PSN of the latest retransmitted READ response acknowledged since the last [`SentLog::detect_losses`].
     retransmission_acked: Option<(u32, Psn)>,
-    /// Request whose retransmission raised `largest_acked`, and the value before, if an ACK acknowledged nothing above
-    /// that request: the ACK may be one of the first transmission.
+    /// Set if the highest PSN that an ACK acknowledges was retransmitted and raised `largest_acked`: this PSN, and the
+    /// previous `largest_acked`. The ACK is doubtful, because it may be one of the first transmission.
     doubtful: Option<(Psn, u32)>,
-    /// The highest transmission number that a request had when it was executed.
+    /// The highest transmission number of the requests executed.
     executed_number: u32,
     /// One past the last PSN of a READ whose responses share a number.
     shared_end: Psn,
-    /// Per PSN space: no packet in flight has a lower transmission number.
+    /// Per PSN space: no packet in flight has a transmission number lower than this.
     oldest: PerSpace<u32>,
 }
 
-/// Whether transmission number `a` is lower than `b`, both less than 2^31 apart.
+/// Returns whether transmission number `a` is lower than `b`; the two are less than 2^31 apart.
 #[inline]
 fn is_before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) > u32::MAX / 2
@@ -176,14 +176,14 @@ impl SentLog {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
-    /// Returns whether the READ response `psn` was not received. Until the READ request is executed, the
-    /// acknowledgement of `psn` is that of the request.
+    /// Returns whether the READ response `psn` was not received. While its READ request is not executed, an
+    /// acknowledgement of `psn` is one of the request, and the response is missing.
     #[inline]
     pub(crate) fn is_response_missing(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
     }
 
-    /// Returns whether `psn` is acknowledged and not below una: packets below it are missing, or it is not executed.
+    /// Returns whether `psn` is acknowledged but not below una, because it is not executed or a lower PSN is missing.
     pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
@@ -196,7 +196,7 @@ impl SentLog {
     }
 
     /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` is the first
-    /// to acknowledge that PSN. `None` if it was retransmitted (Karn's algorithm, RFC 6298 section 3).
+    /// to acknowledge that PSN. `None` if that PSN was retransmitted (Karn's algorithm, RFC 6298 section 3).
     pub(crate) fn rtt_nanos(&self, now: Instant) -> Option<u64> {
         let psn = self.una.minus(1);
         let sent_nanos = self.transmissions.at(psn.value()).sent_nanos;
@@ -226,13 +226,13 @@ impl SentLog {
         None
     }
 
-    /// Returns a bitmap of the `count` PSNs from `first` on, at most 64, all of which were sent: those in flight.
+    /// Returns the PSNs in flight among the `count` (1 to 64) PSNs sent from `first` on, as a bitmap.
     #[inline]
     fn in_flight_bits(&self, first: Psn, count: u32) -> u64 {
         !(self.acked.bits(first) | self.lost.bits(first)) & (u64::MAX >> (u64::BITS - count))
     }
 
-    /// Records that `span` PSNs from `psn` on were sent at `sent_at`: new ones, if `psn` is `max_sent`, otherwise
+    /// Records that `span` PSNs from `psn` on were sent at `sent_at`. If `psn` is `max_sent`, they are new, otherwise
     /// retransmissions.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, span: u32, sent_at: Instant) {
@@ -261,7 +261,6 @@ impl SentLog {
         }
     }
 
-    /// Skips `count` transmission numbers.
     pub(crate) fn skip_numbers(&mut self, count: u32) {
         self.take_numbers(count);
     }
@@ -277,8 +276,8 @@ impl SentLog {
         number
     }
 
-    /// Raises `largest_acked`, `oldest` and `executed_number` if they are 2^30 transmissions old, because after 2^31
-    /// they would compare as higher than new numbers.
+    /// Raises `largest_acked`, `oldest` and `executed_number` if they are 2^30 transmissions old, because 2^31
+    /// transmissions later they would compare as higher than new numbers.
     #[cold]
     fn renew_marks(&mut self) {
         self.doubtful = None;
@@ -289,9 +288,9 @@ impl SentLog {
         }
     }
 
-    /// Records that the latest transmission of `psn` was received, which shows losses in `space`. An acknowledgement of
-    /// a retransmission within the shortest round trip is one of an earlier transmission, and shows none (RFC 8985
-    /// section 6.2 step 2).
+    /// Records that the latest transmission of `psn` was received, which shows losses in `space`. An acknowledgement
+    /// that arrives within the shortest round trip after a retransmission is one of an earlier transmission, and shows
+    /// no loss (RFC 8985 section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -334,8 +333,8 @@ impl SentLog {
         self.lost.remove_range(first, count);
         let number = self.transmissions.at(first.value()).number;
         let number = if is_before(number, self.executed_number) {
-            // The peer buffered the request until a retransmission, sent later, closed the gap below it. The responses
-            // were sent after that retransmission.
+            // The peer buffered the READ request until a retransmission, sent later, closed the gap below. The peer
+            // sent the responses after it received that retransmission.
             for psn in (0..count).map(|i| first.plus(i)) {
                 self.transmissions.at_mut(psn.value()).number = self.executed_number;
             }
@@ -350,7 +349,7 @@ impl SentLog {
         }
     }
 
-    /// Records that the peer buffers the READ request of `count` PSNs from `first` on, as a SACK shows: it is not lost.
+    /// Records a SACK of the READ request of `count` PSNs from `first` on: the peer buffers the READ request.
     pub(crate) fn on_read_sacked(&mut self, first: Psn, count: u32, time: AckTime) {
         if self.tracked(first).is_none() {
             return;
@@ -369,7 +368,7 @@ impl SentLog {
         }
     }
 
-    /// Returns whether every PSN from una on is in flight for the first time.
+    /// Returns whether each PSN from una on was sent once and is in flight, and una shares no transmission number.
     #[inline]
     fn has_no_gap(&self) -> bool {
         self.acked.is_empty()
@@ -383,7 +382,7 @@ impl SentLog {
         self.shared_end.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// Records that the peer executed the `count` PSNs of messages from `first` on, which acknowledges them.
+    /// Records that the peer executed requests other than READs, of `count` PSNs from `first` on: acknowledges them.
     #[inline]
     pub(crate) fn on_executed(&mut self, first: Psn, count: u32, time: AckTime) {
         self.executed = first.plus(count);
@@ -408,14 +407,15 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // `has_no_gap` is false at the next ACK, so that `decide_doubtful` is called.
+            // Makes `has_no_gap` false at the next ACK, so that this ACK calls `decide_doubtful`.
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
     }
 
-    /// If the ACK of the first transmission of `first` follows a doubtful one of the PSN below, which shows that the
-    /// latter was one of a first transmission, too, lowers `largest_acked` again (F-RTO, RFC 5682 section 2.1 step 3).
+    /// Called for an ACK that acknowledges `first`. If the ACK of the PSN below was doubtful, and `first` was sent
+    /// once, the doubtful ACK was one of a first transmission, too: restores the previous `largest_acked` (F-RTO, RFC
+    /// 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -445,7 +445,7 @@ impl SentLog {
         }
     }
 
-    /// Acknowledges `count` PSNs from una on, if [`SentLog::has_no_gap`].
+    /// Acknowledges `count` PSNs from una on. [`SentLog::has_no_gap`] must be true.
     #[inline]
     fn on_next_acked(&mut self, space: PsnSpace, count: u32) {
         self.una = self.una.plus(count);
@@ -500,7 +500,7 @@ impl SentLog {
             self.on_newly_acked(PsnSpace::Request, psn, time);
         }
         if once != 0 {
-            // Numbers of first transmissions rise with PSNs, so the highest PSN stands for all.
+            // Numbers of first transmissions rise with PSNs, so the highest PSN has the highest number.
             let low = first.plus(once.trailing_zeros());
             let run_pkts = (once >> once.trailing_zeros()).trailing_ones();
             let number = |psn: Psn| self.transmissions.at(psn.value()).number;
@@ -518,17 +518,17 @@ impl SentLog {
         }
     }
 
-    /// Returns the PSNs of `again` whose first transmission an ACK acknowledges, as a bitmap from `first` on: those that
-    /// the same ACK newly acknowledges together with the PSN above, which was sent once. If the first transmission had
-    /// been lost, a SACK would have acknowledged the PSN above before (F-RTO, RFC 5682 section 2.1 step 3). `again`,
-    /// `once`: the PSNs newly acknowledged that were retransmitted, and that were not.
+    /// `again`, `once`: bitmaps from `first` on of the PSNs that an ACK newly acknowledges; those in `again` were
+    /// retransmitted, those in `once` were not. Returns the PSNs of `again` whose first transmission the ACK
+    /// acknowledges: each run directly below a PSN of `once`. If that first transmission had been lost, a SACK would
+    /// have acknowledged the PSN of `once` before (F-RTO, RFC 5682 section 2.1 step 3).
     #[cold]
     fn first_transmissions(&self, first: Psn, again: u64, once: u64) -> u64 {
         let above = first.plus(u64::BITS);
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // From each PSN below one of `once`, the carry of the addition passes the run of `again` below that PSN.
+        // From each PSN directly below one of `once`, the carry of the addition passes down through the run of `again`.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
     }
@@ -539,7 +539,7 @@ impl SentLog {
     }
 
     /// Advances una over PSNs that are acknowledged and executed. A request that the peer buffers is not passed,
-    /// because it may still be refused with an RNR NAK.
+    /// because the responder may still refuse this request with an RNR NAK.
     #[inline]
     fn advance(&mut self) {
         if self.sent() == 0 || !self.acked.contains(self.una) {
@@ -553,8 +553,8 @@ impl SentLog {
         self.una = end;
     }
 
-    /// Marks the packets of `space` lost that were sent earlier than an acknowledged one of that space by at least
-    /// `threshold_pkts` transmissions. Returns the number of PSNs newly marked.
+    /// Marks those packets of `space` lost that were sent at least `threshold_pkts` transmissions before an
+    /// acknowledged packet of that space. Returns the number of PSNs newly marked.
     #[inline]
     pub(crate) fn detect_losses(&mut self, space: PsnSpace, threshold_pkts: u32) -> u32 {
         let end = self.largest_acked[space].wrapping_sub(threshold_pkts);
@@ -566,7 +566,7 @@ impl SentLog {
         }
     }
 
-    /// Marks the READ responses below `below` lost whose transmission number is at most `number`.
+    /// Marks the READ responses lost that have PSNs below `below` and transmission numbers of at most `number`.
     fn scan_below(&mut self, below: Psn, number: u32) -> u32 {
         let (mut newly, mut at) = (0, 0);
         let to = self.tracked(below).unwrap_or(0);
@@ -585,15 +585,15 @@ impl SentLog {
         newly
     }
 
-    /// Marks the packets of `space` lost whose transmission number is below `end`, and updates `oldest`. If `by_psn`, a
-    /// READ response with number `end - 1` is lost only if its PSN is below `largest_acked_psn`.
+    /// Marks the packets of `space` lost that have transmission numbers below `end`. Updates `oldest`. If `by_psn`, a
+    /// READ response with number `end - 1` is marked only if its PSN is below `largest_acked_psn`.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let (from, to) = match space {
             PsnSpace::Response => (0, executed),
             PsnSpace::Request => (executed, self.sent()),
         };
-        // Above the last retransmission, numbers rise with PSNs.
+        // Above the highest retransmitted PSN, transmission numbers rise with PSNs.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);
@@ -624,8 +624,8 @@ impl SentLog {
         newly
     }
 
-    /// Marks the `count` PSNs from `first` on lost, even if acknowledged: the peer dropped them from its reorder buffer
-    /// or sent an RNR NAK, or a timeout expired.
+    /// Marks the `count` PSNs from `first` on as lost, even if acknowledged, because the peer dropped them from its
+    /// reorder buffer or sent an RNR NAK, or a timeout expired.
     pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {

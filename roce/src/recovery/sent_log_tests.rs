@@ -1,4 +1,4 @@
-//! Tables and a model of [`SentLog`].
+//! Tests of [`SentLog`] by tables, and by comparison with a model.
 
 use super::*;
 use proptest::prelude::*;
@@ -11,29 +11,29 @@ const RTT_MIN_NANOS: u64 = 1000;
 /// A step of a script. Numbers are PSNs, relative to the first of the connection.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends new packets, of which the first is the first of a READ request if `.1` is true.
+    /// Sends this number of new PSNs: those of one READ request if `.1` is true, otherwise of packets of one PSN.
     Send(u32, bool),
     /// Retransmits up to this number of lost packets.
     Retransmit(u32),
-    /// The peer executed all requests below.
+    /// The peer executed all requests below this PSN.
     Executed(u32),
     Response(u32),
-    /// A SACK acknowledges the PSNs.
+    /// A SACK acknowledges these PSNs.
     Sacked(Cow<'static, [u32]>),
-    /// Time passes, in nanoseconds.
+    /// This time passes, in nanoseconds.
     Wait(u64),
-    /// A timeout marks a PSN lost.
+    /// A timeout marks this PSN lost.
     Probe(u32),
 }
 use Step::*;
 
-/// A log with the READ requests sent, and a model beside it that applies the rule to all packets after each step.
+/// A log, and a model beside it that applies the rule for losses to all packets after each step.
 struct Script {
     log: SentLog,
     first: Psn,
     now: Instant,
     threshold_pkts: u32,
-    /// First and end of READ requests.
+    /// Each READ request: its first PSN, and one past its last PSN.
     reads: Vec<(u32, u32)>,
     model: Model,
 }
@@ -52,11 +52,11 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     next_number: u64,
-    /// One past the highest number acknowledged, of requests and of responses, and the highest PSN with it.
+    /// For requests and for responses: one past the highest number acknowledged, and the highest PSN with this number.
     largest_acked: [(u64, u32); 2],
     /// Number and PSN of the latest retransmitted response acknowledged.
     retransmission_acked: Option<(u64, u32)>,
-    /// Retransmitted request up to which an ACK acknowledged, and `largest_acked` of requests before.
+    /// If the highest request that an ACK acknowledged was retransmitted: its PSN, and `largest_acked[0]` before.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,
@@ -100,8 +100,8 @@ impl Model {
         }
     }
 
-    /// Acknowledges the requests from `from` to below `end`. A PSN shows losses by its number unless it was
-    /// retransmitted and the ACK newly acknowledges the PSN above, too, as a first transmission.
+    /// Acknowledges the requests from `from` to below `end`. The number of each shows losses, unless the request was
+    /// retransmitted and is in a run of newly acknowledged requests directly below one that was sent once.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)
@@ -188,7 +188,7 @@ impl Script {
         self.now.nanos_since(start::INSTANT)
     }
 
-    /// Plays a step that a requester could take; any other is left out.
+    /// Applies `step` to log and model. Ignores a step that no requester could take now.
     fn play(&mut self, step: &Step) {
         let (time, now, sent) = (self.time(), self.nanos(), self.model.packets.len() as u32);
         match *step {
@@ -283,7 +283,7 @@ impl Script {
 
     fn executed(&mut self, next: u32) -> bool {
         let (from, time, now) = (self.model.executed, self.time(), self.nanos());
-        // Part of a READ request is not executed.
+        // A READ request is executed as a whole.
         let is_whole = !self.reads.iter().any(|(first, end)| (first + 1..*end).contains(&next));
         if next <= from || next > self.model.packets.len() as u32 || !is_whole {
             return false;
@@ -494,7 +494,7 @@ fn a_packet_that_the_peer_dropped_is_lost_although_it_was_acknowledged() {
     assert_eq!(script.lost(), [0, 1], "it was never sent");
 }
 
-/// The marks of a PSN space stay comparable while 2^31 and more transmissions are all of the other space.
+/// `largest_acked` and `oldest` stay comparable while 2^31 or more transmissions are all of the other PSN space.
 #[test]
 fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
     for skipped in [0, 1 << 29, 1 << 30, u32::MAX / 2, u32::MAX / 2 + 5, u32::MAX - 70] {
@@ -533,7 +533,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Returns `step` with its PSNs, drawn from 0 on, raised by `una`.
+/// Returns `step` with `una` added to its PSNs.
 fn from(step: Step, una: u32) -> Step {
     match step {
         Executed(next) => Executed(una + next),
