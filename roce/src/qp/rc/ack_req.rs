@@ -2,12 +2,12 @@
 
 use super::outstanding::MAX_OUTSTANDING_PSNS;
 
-/// Packets after which AckReq is set even inside a message, so that a long message is acknowledged before its end.
+/// Of this number of consecutive packets, one or more have AckReq: a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);
 
-/// The packets sent since the last one with AckReq.
+/// Number of packets sent since the last one with AckReq.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AckReq {
     since_pkts: u32,
@@ -15,7 +15,7 @@ pub(super) struct AckReq {
 
 impl AckReq {
     /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message. `window_pkts`: the packets
-    /// that may be in flight, of which `unacked_pkts` are. `is_overdue`: AckReq is due by time.
+    /// that may be in flight. `unacked_pkts`: the packets in flight. `is_overdue`: whether AckReq is due by time.
     #[inline(always)]
     pub(super) fn on_packet(
         &mut self,
@@ -25,7 +25,7 @@ impl AckReq {
         is_overdue: impl FnOnce() -> bool,
     ) -> bool {
         let ack_req = is_last
-            // AckReq at least twice in a window, so that an ACK arrives while the other half is in flight.
+            // AckReq at least twice in a window, so that an ACK of one half arrives while the other half is in flight.
             || self.since_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
             // AckReq in the last packet of the window, because only an ACK opens the window.
             || unacked_pkts() + 1 >= window_pkts
@@ -45,8 +45,8 @@ impl AckReq {
 mod tests {
     use super::*;
 
-    /// Rows: packets of the message, packets in flight before, window, packet from which on AckReq is overdue; indices
-    /// of the packets with AckReq. No ACK arrives.
+    /// Columns: name; packets of the message; packets in flight before; window; index of the packet from which on
+    /// AckReq is overdue; indices of the packets with AckReq. No ACK arrives.
     type Row = (&'static str, u32, u32, u32, Option<u32>, &'static [u32]);
 
     #[rustfmt::skip]

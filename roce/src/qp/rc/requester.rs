@@ -85,7 +85,7 @@ impl TxOutcome {
     /// Combines the outcomes of requester and responder in one poll; `next` is that of the half which sent last.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which asks the pacer anew.
+            // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which also asks the pacer.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,
@@ -110,7 +110,7 @@ pub(crate) struct Requester {
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
     /// Limits the packets in flight of improved go-back-N, because a loss retransmits all of them. Under selective
-    /// repeat limits the PSNs sent from una on, after the peer dropped packets because its reorder buffer had no room.
+    /// repeat, limits the PSNs sent from una on after the peer dropped packets because its reorder buffer had no room.
     loss_window: LossWindow,
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
@@ -404,9 +404,9 @@ impl Requester {
         }
     }
 
-    /// Only an advance of una restores the retry count. If an ACK of a later packet restored it, too, a packet that is
-    /// lost each time could be retransmitted for ever, because the peer may drop later packets after it acknowledged
-    /// them.
+    /// Processes an ACK, NAK, SACK or READ response. Only an advance of una restores the retry count: if a SACK of
+    /// packets above una restored the count, too, a packet that is lost each time could be retransmitted for ever,
+    /// because the peer may drop these packets after it sent the SACK.
     #[inline]
     fn on_ack_event(
         &mut self,
@@ -419,8 +419,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe ends the measurement of the timed packet, so congestion control schemes that need a sample in each
-        // round trip take samples from ACKs, too.
+        // A probe ends the measurement of the timed packet. Congestion control schemes that need a sample in each round
+        // trip therefore take samples from ACKs, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {
@@ -431,8 +431,8 @@ impl Requester {
         let is_rnr_wait = self.rnr_until.is_some();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
-            // An implied NAK reduces nothing: the READ responses received above the lost one are not retransmitted, and
-            // a loss window of less than two READs serialises them.
+            // An implied NAK does not reduce the loss window: the READ responses received above the lost one are not
+            // retransmitted, and a loss window smaller than two READs permits only one READ at a time.
             let is_loss = result.has_gone_back && result.nak != Some(Nak::Implied);
             let is_reduced = is_loss || result.has_no_room;
             self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), is_reduced);
