@@ -290,8 +290,8 @@ pub struct Engine<P: Port> {
     tx_deferred: Vec<usize>,
     /// Indices in `qps` of the queue pairs in error, in round-robin order of flushing.
     errors: VecDeque<usize>,
-    /// Number of consecutive flushes, each of one queue pair, that left no work request of that queue pair. If this
-    /// number equals the length of `errors`, flushing is done.
+    /// Number of queue pairs flushed one after another that had no work request left afterwards: one flush completes a
+    /// bounded number. If this number equals the length of `errors`, no queue pair in error has a work request left.
     flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //!   wait expired            selective repeat               improved go-back-N
-//!   PTO                     retransmit the last packet     retransmit the oldest packet: `Probe`
-//!   2 PTO, 4 PTO, ..        retransmit the oldest packet   as after PTO
-//!   2 PTO, .. if >= RTO     both: retransmit as after 2 PTO, and report a loss to congestion control
-//!   local ACK timeout       both: use up a retry, then retransmit as above; if no retry is left, fail the work request
+//!   PTO                     retransmit the last packet     retransmit the oldest packet
+//!   2 PTO, 4 PTO, ..        retransmit the oldest packet   retransmit the oldest packet
+//!   2 PTO, .. if >= RTO     both: retransmit the oldest packet, and report a loss to congestion control
+//!   local ACK timeout       both: use up a retry and retransmit; if no retry is left, fail the work request
 //! ```
 
 use super::events::{Answers, RecoveryResult, Requests};

@@ -28,7 +28,8 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Age, in transmissions, from which on [`SentLog::renew_marks`] raises a recorded transmission number.
+/// [`SentLog::renew_marks`] raises recorded transmission numbers that are lower than that of the next transmission by
+/// more than this, to that distance.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
