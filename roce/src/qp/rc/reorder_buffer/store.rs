@@ -88,6 +88,8 @@ pub(crate) struct ReorderStore {
     reserved: u32,
     /// Number of cells reserved for all queue pairs together.
     reservations: u32,
+    /// Number of queue pairs that may buffer requests.
+    owners: u32,
     /// Number of cells taken beyond reservations, over all queue pairs.
     unreserved: u32,
     /// False if frames have phantom payloads, whose bytes cannot be compared.
@@ -111,6 +113,7 @@ impl ReorderStore {
             shares: Vec::new(),
             reserved: 0,
             reservations: 0,
+            owners: 0,
             unreserved: 0,
             compares_bytes: payload == Payload::Carried,
             body: Vec::with_capacity(REORDER_REQUEST_BYTES),
@@ -128,7 +131,7 @@ impl ReorderStore {
             self.shares.resize(slot + 1, None);
         }
         if let Some(share) = self.shares.get_mut(slot) {
-            *share = Some(0);
+            self.owners += u32::from(share.replace(0).is_none());
         }
         self.divide();
     }
@@ -136,18 +139,21 @@ impl ReorderStore {
     /// Releases the reservation of the queue pair with index `slot`, which must have no buffered request.
     pub(crate) fn close(&mut self, slot: usize) {
         if self.shares.get_mut(slot).and_then(Option::take).is_some() {
+            self.owners -= 1;
             self.divide();
         }
     }
 
     /// Recomputes the reservation of each queue pair that may buffer requests.
     fn divide(&mut self) {
-        let shares = self.shares.iter().flatten();
-        let owners = shares.clone().count() as u32;
         let reserved = (REORDER_RESERVED_BYTES / CELL_BYTES) as u32;
-        self.reserved = reserved.min(self.cells_max / 2 / owners.max(1));
-        self.reservations = self.reserved * owners;
-        self.unreserved = shares.map(|taken| taken.saturating_sub(self.reserved)).sum();
+        let reserved = reserved.min(self.cells_max / 2 / self.owners.max(1));
+        self.reservations = reserved * self.owners;
+        // Queue pairs are opened and closed without requests, so that the sum changes with the reservation only.
+        if std::mem::replace(&mut self.reserved, reserved) != reserved {
+            let shares = self.shares.iter().flatten();
+            self.unreserved = shares.map(|taken| taken.saturating_sub(reserved)).sum();
+        }
     }
 
     fn share(&self, slot: usize) -> Option<u32> {
