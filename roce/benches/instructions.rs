@@ -57,6 +57,7 @@ fn copy_and_icrc(mut least: Least) -> Least {
 
 #[library_benchmark]
 #[bench::one_qp(Flow::new(Case::Send64))]
+#[bench::qps_in_error(Flow::beside_errors())]
 fn idle_poll(mut flow: Box<Flow>) -> Box<Flow> {
     (0..BATCH_PKTS).for_each(|_| flow.idle_poll());
     flow

@@ -17,9 +17,10 @@ use common::{End, conn, pair_over, ports_of};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
 use roce::psn::Psn;
-use roce::qp::{ConnAttr, PathMtu, Placement};
+use roce::qp::{ConnAttr, PathMtu, Placement, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
 use roce::recovery::RecoveryScheme;
+use roce::start;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
 
 /// Data packets of a batch: one receive burst.
@@ -29,6 +30,8 @@ const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
 const MTU: PathMtu = PathMtu::Mtu4096;
 /// Advance of the engine's clock per poll.
 const POLL_NANOS: u64 = 100;
+/// Queue pairs in error beside the one that is measured.
+const QPS_IN_ERROR: usize = 1000;
 const MEMORY_BYTES: usize = 64 << 10;
 /// Length of the Ethernet header in bytes.
 const L3: usize = 14;
@@ -115,6 +118,22 @@ impl Flow {
         (0..messages).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, MTU.bytes())));
         let mut flow = Box::new(Flow { a, b, case, messages, nanos: 0 });
         (0..20).for_each(|_| flow.batch());
+        flow
+    }
+
+    /// As [`Flow::new`], beside many queue pairs in error, which have no work request left.
+    pub(crate) fn beside_errors() -> Box<Self> {
+        let mut flow = Flow::new(Case::Send64);
+        for _ in 0..QPS_IN_ERROR {
+            let qpn = flow.a.create_idle_qp();
+            let attr = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+            flow.a.engine.modify_qp(qpn, &attr).expect("a transition");
+        }
+        poll_while_busy(&mut flow.a, &mut flow.nanos);
+        while let Some(due) = flow.a.engine.next_deadline() {
+            flow.nanos = flow.nanos.max(due.nanos_since(start::INSTANT));
+            poll_while_busy(&mut flow.a, &mut flow.nanos);
+        }
         flow
     }
 

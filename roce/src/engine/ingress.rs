@@ -2,9 +2,9 @@
 //! responder or the completer of its queue pair. Module `neighbour` processes ARP, neighbour discovery and ICMP.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
-use super::limits::RX_BURST_FRAMES;
+use super::limits::{FLUSH_NANOS, RX_BURST_FRAMES};
 use super::qp_object::Qp;
-use super::{Engine, Event, schedule};
+use super::{Engine, Event, flush_later, schedule};
 use crate::counters::DropCounters;
 use crate::id::Mac;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
@@ -222,11 +222,9 @@ impl<P: Port> Engine<P> {
             self.qp_errors += 1;
             self.events.extend(event);
             qp.close_reorder_buffer(slot, &mut self.reorder);
+            qp.flush_until = self.now.plus_nanos(FLUSH_NANOS);
         }
-        if !std::mem::replace(&mut qp.flushing, true) {
-            self.errors.push_back(slot);
-            self.flushed_in_a_row = 0;
-        }
+        flush_later(&mut self.qps, &mut self.errors, slot);
     }
 }
 

@@ -20,8 +20,15 @@ pub(crate) const TIMERS_PER_POLL: usize = 16;
 
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
+/// Time from the transition to ERR to the last look for work requests to flush. A thread that posted during the
+/// transition may have seen the state before it, and then set no doorbell; its work request is in the queue by then.
+pub(crate) const FLUSH_NANOS: u64 = 1_000_000;
+
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
 pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
+
+/// Largest number of queue pairs whose next hop one poll compares with a changed neighbour cache.
+pub(crate) const FOLLOWED_QPS_PER_POLL: usize = 16;
 
 /// Largest number of ARP, neighbour discovery and ICMP frames sent in one poll.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;

@@ -52,6 +52,7 @@ use crate::id::Mac;
 use crate::mem::MemoryTable;
 use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
 use crate::port::Port;
+use crate::qp::QpState;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::queue::{CqTable, Doorbells};
 use crate::random::Random;
@@ -279,8 +280,11 @@ pub struct Engine<P: Port> {
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
+    /// First index in `qps` that was not compared with the neighbour cache since its last change; `None` if all were.
+    following: Option<usize>,
     memory: MemoryTable,
-    pds: Table<()>,
+    /// Number of memory regions and queue pairs of each protection domain.
+    pds: Table<u32>,
     cqs: CqTable,
     qps: Table<Box<Qp>>,
     doorbells: Arc<Doorbells>,
@@ -288,11 +292,8 @@ pub struct Engine<P: Port> {
     tx_ready: VecDeque<usize>,
     /// Indices in `qps` of queue pairs whose ACK is delayed to the next poll; empty outside `transmit`.
     tx_deferred: Vec<usize>,
-    /// Indices in `qps` of the queue pairs in error, in round-robin order of flushing.
+    /// Indices in `qps` of the queue pairs in error that may have work requests to flush, in round-robin order.
     errors: VecDeque<usize>,
-    /// Number of queue pairs flushed one after another that had no work request left afterwards: one flush completes a
-    /// bounded number. If this number equals the length of `errors`, no queue pair in error has a work request left.
-    flushed_in_a_row: usize,
     timers: Timers,
     notifier: Notifier,
     events: VecDeque<Event>,
@@ -322,6 +323,7 @@ impl<P: Port> Engine<P> {
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),
             neighbour,
+            following: None,
             memory: MemoryTable::new(limits.max_mrs),
             pds: Table::new(PD_BITS, limits.max_pds),
             cqs: CqTable::new(limits.max_cqs),
@@ -329,7 +331,6 @@ impl<P: Port> Engine<P> {
             tx_ready: VecDeque::new(),
             tx_deferred: Vec::new(),
             errors: VecDeque::new(),
-            flushed_in_a_row: 0,
             timers: Timers::new(slots),
             notifier: Notifier::new(config.notification, slots),
             qps,
@@ -351,15 +352,14 @@ impl<P: Port> Engine<P> {
         self.answer_doorbells();
         self.expire_timers();
         let more_to_expire = self.expire_buffered();
-        let more_to_flush = self.flush_errors();
+        self.flush_errors();
         self.follow_neighbours();
         let notifications = if self.notifier.is_idle() { 0 } else { self.transmit_notifications() };
         let tx_pkts = notifications + self.transmit(Outgoing::All);
         self.transmit_neighbour();
         self.port.tx_flush();
         self.collect_events();
-        let more_to_send = !self.tx_ready.is_empty() || !self.notifier.is_idle();
-        let more = rx_frames == RX_BURST_FRAMES || more_to_send || more_to_flush || more_to_expire;
+        let more = rx_frames == RX_BURST_FRAMES || more_to_expire || self.has_more();
         Progress { rx_frames, tx_pkts, more }
     }
 
@@ -375,18 +375,29 @@ impl<P: Port> Engine<P> {
 
     #[inline]
     fn answer_doorbells(&mut self) {
-        let (qps, tx_ready, flushed) = (&mut self.qps, &mut self.tx_ready, &mut self.flushed_in_a_row);
+        let (qps, tx_ready, errors) = (&mut self.qps, &mut self.tx_ready, &mut self.errors);
         self.doorbells.drain(|slot| {
             schedule(qps, tx_ready, slot);
-            *flushed = 0; // because the queue pair may be in error, with posts to flush
+            if qps.at_mut(slot).is_some_and(|qp| qp.state == QpState::Err) {
+                flush_later(qps, errors, slot);
+            }
         });
+    }
+
+    /// Returns whether a bound of the last poll left packets to send, queue pairs to flush, or queue pairs to be compared
+    /// with the neighbour cache.
+    #[inline]
+    fn has_more(&self) -> bool {
+        !self.tx_ready.is_empty()
+            || !self.notifier.is_idle()
+            || !self.errors.is_empty()
+            || self.following.is_some()
     }
 
     /// Returns the time by which the next poll is due if no frame is received and no work request is posted before;
     /// `None` if no work is pending.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let has_more = !self.tx_ready.is_empty() || !self.notifier.is_idle() || self.doorbells.any();
-        let immediate = has_more.then_some(self.now);
+        let immediate = (self.has_more() || self.doorbells.any()).then_some(self.now);
         let buffered = self.reorder.next_expiry();
         [immediate, self.timers.earliest(), buffered, self.neighbour.next_deadline()]
             .into_iter()
@@ -472,27 +483,39 @@ impl<P: Port> Engine<P> {
         for _ in 0..TIMERS_PER_POLL {
             let Some(slot) = self.timers.pop_due(self.now) else { return };
             let Some(qp) = self.qps.at_mut(slot) else { continue };
+            if qp.state == QpState::Err {
+                flush_later(&mut self.qps, &mut self.errors, slot);
+                continue;
+            }
             let Some(connection) = &mut qp.connection else { continue };
             let failed = connection.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
             self.after_requester(slot, failed);
         }
     }
 
-    /// Flushes work requests of queue pairs in error. Returns whether work requests may be left to flush.
-    fn flush_errors(&mut self) -> bool {
+    /// Flushes work requests of queue pairs in error.
+    #[inline]
+    fn flush_errors(&mut self) {
+        if !self.errors.is_empty() {
+            self.flush_some();
+        }
+    }
+
+    #[cold]
+    fn flush_some(&mut self) {
         for _ in 0..FLUSHED_QPS_PER_POLL.min(self.errors.len()) {
             let Some(slot) = self.errors.pop_front() else { break };
-            // A queue pair in error stays in `errors`, because work posted later is flushed too (IBA 10.3.1).
-            if let Some(qp) = self.qps.at_mut(slot)
-                && qp.flushing
-            {
-                let left = qp.flush(&mut self.cqs, FLUSHED_WRS_PER_QP);
-                self.flushed_in_a_row = if left { 0 } else { self.flushed_in_a_row + 1 };
+            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.flushing) else { continue };
+            if qp.flush(&mut self.cqs, FLUSHED_WRS_PER_QP) {
                 self.errors.push_back(slot);
+                continue;
+            }
+            qp.flushing = false;
+            // Work requests posted later set the doorbell (IBA 10.3.1).
+            if self.now < qp.flush_until {
+                self.timers.no_later_than(slot, qp.flush_until);
             }
         }
-        self.flushed_in_a_row = self.flushed_in_a_row.min(self.errors.len());
-        self.flushed_in_a_row < self.errors.len()
     }
 
     fn collect_events(&mut self) {
@@ -511,5 +534,15 @@ fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usiz
         && !std::mem::replace(&mut qp.scheduled, true)
     {
         tx_ready.push_back(slot);
+    }
+}
+
+/// Adds a queue pair in error to `errors`, the queue pairs to flush.
+#[cold]
+fn flush_later(qps: &mut Table<Box<Qp>>, errors: &mut VecDeque<usize>, slot: usize) {
+    if let Some(qp) = qps.at_mut(slot)
+        && !std::mem::replace(&mut qp.flushing, true)
+    {
+        errors.push_back(slot);
     }
 }

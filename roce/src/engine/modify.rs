@@ -1,7 +1,7 @@
 //! Modifies queue pairs (IBA 11.2.5.2): checks the transition and the ranges of values, resolves the address vector,
 //! and applies the change.
 
-use super::limits::MAX_RD_ATOMIC;
+use super::limits::{FOLLOWED_QPS_PER_POLL, MAX_RD_ATOMIC};
 use super::qp_object::{Attributes, Connection, Qp};
 use super::source::Source;
 use super::{Engine, schedule};
@@ -173,17 +173,28 @@ impl<P: Port> Engine<P> {
         Ok(Route { path: PacketBuilder { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
     }
 
-    /// Rewrites the destination MAC in the headers of queue pairs whose next hop has a new MAC.
+    /// After a change of the neighbour cache, rewrites the destination MAC in the headers of queue pairs whose next hop
+    /// has a new MAC.
+    #[inline]
     pub(super) fn follow_neighbours(&mut self) {
         let generation = self.neighbour.generation();
-        if std::mem::replace(&mut self.neighbour_generation, generation) == generation {
-            return;
+        if std::mem::replace(&mut self.neighbour_generation, generation) != generation {
+            self.following = Some(0);
         }
-        let numbers: Vec<u32> = self.qps.iter().map(|(number, _)| number).collect();
-        for number in numbers {
-            let Some(qp) = self.qps.get_mut(number) else { continue };
+        if let Some(first) = self.following {
+            self.follow_from(first);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow_from(&mut self, first: usize) {
+        let end = self.qps.slots_len().min(first + FOLLOWED_QPS_PER_POLL);
+        for slot in first..end {
+            let Some(qp) = self.qps.at_mut(slot) else { continue };
             move_to_neighbour(qp, &mut self.neighbour, self.now, self.mac);
         }
+        self.following = Some(end).filter(|end| *end < self.qps.slots_len());
     }
 }
 

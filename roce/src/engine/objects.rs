@@ -14,6 +14,7 @@ use crate::queue::{
     CqId, CqPoller, Notify, RecvPoster, RecvQueueSize, SendPoster, SendQueueSize, recv_queue, send_queue,
 };
 use crate::start;
+use crate::time::Instant;
 
 /// Returns whether a QPN is reserved: 0 and 1 for the management queue pairs (QP0, QP1), 0xFFFFFF for multicast.
 fn is_reserved_qpn(number: u32) -> bool {
@@ -31,17 +32,14 @@ impl<P: Port> Engine<P> {
     /// Allocates a protection domain; [`CreateError::TooMany`] at the limit of the device.
     pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
         let max = self.pds.max_len();
-        let number = self.pds.insert_with(&mut self.random, |_| false, |_, _| ());
+        let number = self.pds.insert_with(&mut self.random, |_| false, |_, _| 0);
         number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
     }
 
     /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region or queue pair uses it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
         const WHAT: &str = "protection domain";
-        if self.pds.get(pd.0).is_none() {
-            return Err(DestroyError::Unknown(WHAT));
-        }
-        if self.memory.count_of(pd) > 0 || self.qps.iter().any(|(_, qp)| qp.init.pd == pd) {
+        if *self.pds.get(pd.0).ok_or(DestroyError::Unknown(WHAT))? > 0 {
             return Err(DestroyError::Busy(WHAT));
         }
         self.pds.remove(pd.0);
@@ -57,13 +55,17 @@ impl<P: Port> Engine<P> {
         addr: u64,
         access: Access,
     ) -> Result<(LKey, RKey), CreateError> {
-        self.pds.get(pd.0).ok_or(CreateError::Unknown("protection domain"))?;
-        Ok(self.memory.register(&mut self.random, pd, memory, addr, access)?)
+        let users = self.pds.get_mut(pd.0).ok_or(CreateError::Unknown("protection domain"))?;
+        let keys = self.memory.register(&mut self.random, pd, memory, addr, access)?;
+        *users += 1;
+        Ok(keys)
     }
 
     /// Deregisters a memory region. After this call the engine does not access the memory of the region.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
-        self.memory.deregister(lkey).map(drop).ok_or(DestroyError::Unknown("memory region"))
+        let pd = self.memory.deregister(lkey).ok_or(DestroyError::Unknown("memory region"))?;
+        self.release_pd(pd);
+        Ok(())
     }
 
     /// Creates a completion queue of at most `depth` entries, 1 to [`MAX_CQE`].
@@ -77,10 +79,14 @@ impl<P: Port> Engine<P> {
     /// Destroys a completion queue; [`DestroyError::Busy`] while a queue pair uses it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
         const WHAT: &str = "completion queue";
-        if self.qps.iter().any(|(_, qp)| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
-            return Err(DestroyError::Busy(WHAT));
+        match self.cqs.users(cq) {
+            None => Err(DestroyError::Unknown(WHAT)),
+            Some(0) => {
+                self.cqs.destroy(cq);
+                Ok(())
+            }
+            Some(_) => Err(DestroyError::Busy(WHAT)),
         }
-        if self.cqs.destroy(cq) { Ok(()) } else { Err(DestroyError::Unknown(WHAT)) }
     }
 
     /// Requests one [`super::Event::Completion`], at the next completion that `notify` selects.
@@ -102,6 +108,8 @@ impl<P: Port> Engine<P> {
         });
         let full = CreateError::TooMany { what: "queue pairs", max };
         let (Some(number), Some((send, recv))) = (number, ends) else { return Err(full) };
+        self.pds.get_mut(init.pd.0).into_iter().for_each(|users| *users += 1);
+        [init.send_cq, init.recv_cq].into_iter().for_each(|cq| self.cqs.acquire(cq));
         self.tx_ready.reserve(self.qps.len());
         self.tx_deferred.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
@@ -111,7 +119,7 @@ impl<P: Port> Engine<P> {
 
     fn check_init(&self, init: &QpInit) -> Result<(), CreateError> {
         self.pds.get(init.pd.0).ok_or(CreateError::Unknown("protection domain"))?;
-        if !self.cqs.contains(init.send_cq) || !self.cqs.contains(init.recv_cq) {
+        if [init.send_cq, init.recv_cq].iter().any(|cq| self.cqs.users(*cq).is_none()) {
             return Err(CreateError::Unknown("completion queue"));
         }
         check_range("max_send_wr", init.max_send_wr, 1, MAX_QP_WR)?;
@@ -127,11 +135,17 @@ impl<P: Port> Engine<P> {
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
         let mut qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
         qp.close_reorder_buffer(slot, &mut self.reorder);
+        self.release_pd(qp.init.pd);
+        [qp.init.send_cq, qp.init.recv_cq].into_iter().for_each(|cq| self.cqs.release(cq));
         self.past.add(&qp.counters);
         self.timers.remove(slot);
         self.tx_ready.retain(|other| *other != slot);
         self.errors.retain(|other| *other != slot);
         Ok(())
+    }
+
+    fn release_pd(&mut self, pd: PdId) {
+        self.pds.get_mut(pd.0).into_iter().for_each(|users| *users -= 1);
     }
 
     /// Returns a queue pair's state, its attributes, and the values given at its creation; `None` if `qpn` does not
@@ -188,8 +202,9 @@ fn new_qp(
         max_sges: init.max_send_sge,
         max_inline_bytes: init.max_inline_bytes,
     };
-    let (send, sq) = send_queue(size, init.signal_all, doorbells, slot);
-    let (recv, rq) = recv_queue(RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge });
+    let (send, sq) = send_queue(size, init.signal_all, doorbells.clone(), slot);
+    let size = RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge };
+    let (recv, rq) = recv_queue(size, doorbells, slot);
     let qp = Qp {
         qpn,
         init: *init,
@@ -202,6 +217,7 @@ fn new_qp(
         cnp_due: false,
         scheduled: false,
         flushing: false,
+        flush_until: Instant::ZERO,
         established: false,
         drained: false,
     };

@@ -9,7 +9,8 @@ use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::rc::requester::Requester;
 use crate::qp::rc::responder::Responder;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
-use crate::queue::{CqTable, Cqe, RecvPoster, RecvQueue, SendPoster, WcOpcode, WcStatus};
+use crate::queue::{CqTable, Cqe, Posting, RecvPoster, RecvQueue, SendPoster, WcOpcode, WcStatus};
+use crate::time::Instant;
 
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub(super) struct Qp {
     pub scheduled: bool,
     /// Whether `Engine::errors` contains the queue pair.
     pub flushing: bool,
+    /// Until this time a work request may be in the queues that was posted while the queue pair entered ERR.
+    pub flush_until: Instant,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
     /// Whether `SendQueueDrained` was reported since the queue pair entered SQD.
@@ -101,8 +104,13 @@ impl Qp {
     /// all states but RESET.
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
-        self.outstanding.queue().set_open(state.takes_sends());
-        self.rq.set_open(state != QpState::Reset);
+        let posting = |takes: bool| match state {
+            QpState::Err => Posting::Flushed,
+            _ if takes => Posting::Queued,
+            _ => Posting::Refused,
+        };
+        self.outstanding.queue().set_posting(posting(state.takes_sends()));
+        self.rq.set_posting(posting(state != QpState::Reset));
     }
 
     /// Flushes at most `count` work requests of each queue. Returns whether work requests are left.

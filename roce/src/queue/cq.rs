@@ -33,12 +33,14 @@ pub(crate) struct CompletionQueue {
     entries: Producer<Cqe>,
     notify: Option<Notify>,
     overflowed: bool,
+    /// Number of send and receive queues that write their completions to this queue.
+    users: u32,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(depth: u32) -> (CompletionQueue, CqPoller) {
         let (entries, poller) = ring(depth);
-        (CompletionQueue { entries, notify: None, overflowed: false }, poller)
+        (CompletionQueue { entries, notify: None, overflowed: false, users: 0 }, poller)
     }
 
     /// Requests one notification. A request for solicited events does not replace a pending request for any completion.
@@ -96,18 +98,28 @@ impl CqTable {
         Some((CqId(number), poller))
     }
 
-    pub(crate) fn contains(&self, cq: CqId) -> bool {
-        self.queues.get(cq.0).is_some()
+    /// Returns the number of work queues that use a completion queue; `None` if `cq` does not exist.
+    pub(crate) fn users(&self, cq: CqId) -> Option<u32> {
+        self.queues.get(cq.0).map(|queue| queue.users)
+    }
+
+    /// Adds a user, which [`CqTable::release`] removes.
+    pub(crate) fn acquire(&mut self, cq: CqId) {
+        self.queues.get_mut(cq.0).into_iter().for_each(|queue| queue.users += 1);
+    }
+
+    pub(crate) fn release(&mut self, cq: CqId) {
+        self.queues.get_mut(cq.0).into_iter().for_each(|queue| queue.users -= 1);
     }
 
     pub(crate) fn max_len(&self) -> usize {
         self.queues.max_len()
     }
 
-    pub(crate) fn destroy(&mut self, cq: CqId) -> bool {
+    pub(crate) fn destroy(&mut self, cq: CqId) {
         self.notified.retain(|other| *other != cq);
         self.overflowed.retain(|other| *other != cq);
-        self.queues.remove(cq.0).is_some()
+        self.queues.remove(cq.0);
     }
 
     pub(crate) fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {

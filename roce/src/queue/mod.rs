@@ -25,4 +25,5 @@ pub use wqe::{MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, Se
 pub(crate) use cq::CqTable;
 pub(crate) use rq::{RecvQueue, RecvQueueSize, recv_queue};
 pub(crate) use sq::{SendQueue, SendQueueSize, send_queue};
+pub(crate) use work::Posting;
 pub(crate) use wqe::SendWqe;

@@ -8,7 +8,7 @@ use super::cqe::{Cqe, WcOpcode, WcStatus};
 use super::doorbell::Doorbells;
 use super::ring::ring;
 use super::sq::{SendQueueSize, send_queue};
-use super::work::{WorkPoster, work_queue};
+use super::work::{Posting, WorkPoster, work_queue};
 use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, Sge};
 use crate::id::Qpn;
 use crate::mem::{Access, Memory, MemoryTable, PdId};
@@ -51,7 +51,7 @@ fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64) -> Result<(), PostError> {
 fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
     loom::model(|| {
         let (mut poster, mut queue) = work_queue(2, 3);
-        queue.set_open(true);
+        queue.set_posting(Posting::Queued);
         assert_eq!((post(&mut poster, 0), post(&mut poster, 1)), (Ok(()), Ok(())));
         let engine = thread::spawn(move || {
             assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), Some(0));
@@ -77,7 +77,7 @@ fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
         let bells = Arc::new(Doorbells::new(1));
         let size = SendQueueSize { depth: 1, max_sges: 3, max_inline_bytes: 8 };
         let (mut poster, mut queue) = send_queue(size, true, bells.clone(), 0);
-        queue.set_open(true);
+        queue.set_posting(Posting::Queued);
         let application = thread::spawn(move || {
             let sges = [0, 1, 2].map(|addr| Sge { addr, len_bytes: 1, lkey });
             let flags = SendFlags::default();

@@ -1,7 +1,10 @@
 //! Receive queues.
 
+use std::sync::Arc;
+
+use super::doorbell::Doorbells;
 use super::sg::Lists;
-use super::work::{WorkPoster, WorkQueue, Wqe, work_queue};
+use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue};
 use super::wqe::{PostError, RecvRequest, RecvWqe, SgList};
 use crate::mem::{MemoryTable, PdId};
 
@@ -14,16 +17,23 @@ pub(crate) struct RecvQueueSize {
 /// The application's end of a receive queue: posts receives.
 pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
+    doorbells: Arc<Doorbells>,
+    slot: usize,
 }
 
 pub(crate) struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// Creates a receive queue. The queue refuses posts until [`RecvQueue::set_open`] is called with true.
-pub(crate) fn recv_queue(size: RecvQueueSize) -> (RecvPoster, RecvQueue) {
+/// Creates a receive queue. The queue refuses posts until [`RecvQueue::set_posting`] is called. A post to a queue pair
+/// in ERR sets the doorbell of `slot`.
+pub(crate) fn recv_queue(
+    size: RecvQueueSize,
+    doorbells: Arc<Doorbells>,
+    slot: usize,
+) -> (RecvPoster, RecvQueue) {
     let (poster, queue) = work_queue(size.depth, size.max_sges);
-    (RecvPoster { work: poster }, RecvQueue { work: queue })
+    (RecvPoster { work: poster, doorbells, slot }, RecvQueue { work: queue })
 }
 
 impl Wqe for RecvWqe {
@@ -34,12 +44,17 @@ impl Wqe for RecvWqe {
 }
 
 impl RecvPoster {
-    /// Queues `request`. No doorbell is set, because the engine reads the queue when a message is received.
+    /// Queues `request`. The doorbell is set in ERR only: in other states the engine reads the queue when a message is
+    /// received.
     #[inline]
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
         let list = self.work.list_of(request.sges)?;
-        self.work.push(RecvWqe { wr_id: request.wr_id, list })
+        self.work.push(RecvWqe { wr_id: request.wr_id, list })?;
+        if self.work.is_flushed() {
+            self.doorbells.ring(self.slot);
+        }
+        Ok(())
     }
 
     /// Returns the largest number of outstanding work requests.
@@ -49,8 +64,8 @@ impl RecvPoster {
 }
 
 impl RecvQueue {
-    pub(crate) fn set_open(&self, open: bool) {
-        self.work.set_open(open);
+    pub(crate) fn set_posting(&self, posting: Posting) {
+        self.work.set_posting(posting);
     }
 
     #[inline]

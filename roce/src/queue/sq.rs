@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::doorbell::Doorbells;
 use super::sg::Lists;
-use super::work::{WorkPoster, WorkQueue, Wqe, work_queue_from};
+use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue_from};
 use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
 use crate::mem::{Memory, MemoryTable, PdId, Span};
 use crate::start;
@@ -33,7 +33,7 @@ pub(crate) struct SendQueue {
     inline: Memory,
 }
 
-/// Creates a send queue, which refuses posts until [`SendQueue::set_open`] is called with true. A post sets the
+/// Creates a send queue, which refuses posts until [`SendQueue::set_posting`] is called. A post sets the
 /// doorbell of the queue pair with index `slot`. `signal_all` makes every work request signaled (`sq_sig_all`).
 pub(crate) fn send_queue(
     size: SendQueueSize,
@@ -116,8 +116,8 @@ impl SendPoster {
 }
 
 impl SendQueue {
-    pub(crate) fn set_open(&self, open: bool) {
-        self.work.set_open(open);
+    pub(crate) fn set_posting(&self, posting: Posting) {
+        self.work.set_posting(posting);
     }
 
     pub(crate) fn is_empty(&mut self) -> bool {
@@ -159,7 +159,7 @@ mod tests {
     fn queue(first: u32, depth: u32) -> (SendPoster, SendQueue) {
         let size = SendQueueSize { depth, max_sges: 1, max_inline_bytes: INLINE_BYTES };
         let (poster, queue) = send_queue_from(first, size, true, Arc::new(Doorbells::new(1)), 0);
-        queue.set_open(true);
+        queue.set_posting(Posting::Queued);
         (poster, queue)
     }
 

@@ -10,6 +10,7 @@ use super::cqe::{Cqe, WcOpcode, WcStatus};
 use super::doorbell::Doorbells;
 use super::rq::{RecvQueueSize, recv_queue};
 use super::sq::{SendQueueSize, send_queue};
+use super::work::Posting;
 use super::wqe::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 use crate::id::Qpn;
 use crate::mem::{Access, Memory, MemoryTable, PdId};
@@ -39,8 +40,9 @@ fn entries(wr_id: u64) -> usize {
 
 #[test]
 fn two_threads_post_and_release_receives() {
-    let (mut poster, mut queue) = recv_queue(RecvQueueSize { depth: DEPTH, max_sges: 3 });
-    queue.set_open(true);
+    let (mut poster, mut queue) =
+        recv_queue(RecvQueueSize { depth: DEPTH, max_sges: 3 }, Arc::new(Doorbells::new(1)), 0);
+    queue.set_posting(Posting::Queued);
     let released = Arc::new(AtomicU64::new(0));
     let engine = thread::spawn({
         let released = released.clone();
@@ -72,7 +74,7 @@ fn two_threads_post_sends_and_answer_doorbells() {
     let bells = Arc::new(Doorbells::new(1));
     let size = SendQueueSize { depth: DEPTH, max_sges: 3, max_inline_bytes: 3 };
     let (mut poster, mut queue) = send_queue(size, true, bells.clone(), 0);
-    queue.set_open(true);
+    queue.set_posting(Posting::Queued);
     let released = Arc::new(AtomicU64::new(0));
     let engine = thread::spawn({
         let released = released.clone();

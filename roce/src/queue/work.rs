@@ -13,26 +13,38 @@ use super::sg::Lists;
 use super::wqe::{PostError, SgList, Sge};
 use crate::mem::{MemoryTable, PdId};
 use crate::start;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicU8, Ordering};
 
 pub(super) trait Wqe: Copy + Send {
     fn list(&self) -> &SgList;
+}
+
+/// What becomes of a work request that is posted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Posting {
+    /// The post fails.
+    Refused,
+    /// The work request is queued.
+    Queued,
+    /// The work request is queued, and the engine flushes it (state ERR).
+    Flushed,
 }
 
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
     sges: Producer<Sge>,
     max_sges: u32,
-    open: Arc<AtomicBool>,
+    posting: Arc<AtomicU8>,
 }
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
     sges: Consumer<Sge>,
-    open: Arc<AtomicBool>,
+    posting: Arc<AtomicU8>,
 }
 
-/// Creates a work queue, which refuses posts until [`WorkQueue::set_open`] is called with true.
+/// Creates a work queue, which refuses posts until [`WorkQueue::set_posting`] is called.
 pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
     work_queue_from(start::RING_POSITION, depth, max_sges)
 }
@@ -45,15 +57,15 @@ pub(super) fn work_queue_from<W: Wqe>(
 ) -> (WorkPoster<W>, WorkQueue<W>) {
     let (wqe_in, wqe_out) = ring_from(first, depth);
     let (sge_in, sge_out) = ring_from(first, depth * max_sges.saturating_sub(1).max(1));
-    let open = Arc::new(AtomicBool::new(false));
-    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges, open: open.clone() };
-    (poster, WorkQueue { wqes: wqe_out, sges: sge_out, open })
+    let posting = Arc::new(AtomicU8::new(Posting::Refused as u8));
+    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges, posting: posting.clone() };
+    (poster, WorkQueue { wqes: wqe_out, sges: sge_out, posting })
 }
 
 impl<W: Wqe> WorkPoster<W> {
     #[inline]
     pub(super) fn admit(&mut self) -> Result<(), PostError> {
-        if !self.open.load(Ordering::Relaxed) {
+        if self.posting.load(Ordering::Relaxed) == Posting::Refused as u8 {
             return Err(PostError::WrongState);
         }
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
@@ -84,6 +96,13 @@ impl<W: Wqe> WorkPoster<W> {
         self.wqes.push(wqe).map_err(|_| self.full())
     }
 
+    /// Returns whether the engine flushes the work requests that were pushed. Called after [`WorkPoster::push`], because
+    /// the engine sets `posting` before it looks for work requests to flush.
+    #[inline]
+    pub(super) fn is_flushed(&self) -> bool {
+        self.posting.load(Ordering::Relaxed) == Posting::Flushed as u8
+    }
+
     pub(super) fn depth(&self) -> u32 {
         self.wqes.depth()
     }
@@ -94,8 +113,8 @@ impl<W: Wqe> WorkPoster<W> {
 }
 
 impl<W: Wqe> WorkQueue<W> {
-    pub(super) fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Relaxed);
+    pub(super) fn set_posting(&self, posting: Posting) {
+        self.posting.store(posting as u8, Ordering::Relaxed);
     }
 
     #[inline]
@@ -145,7 +164,7 @@ mod tests {
     #[test]
     fn a_refused_post_leaves_no_entries_behind() {
         let (mut poster, mut queue) = work_queue(2, 3);
-        queue.set_open(true);
+        queue.set_posting(Posting::Queued);
         assert_eq!((post(&mut poster, 1, 2), post(&mut poster, 2, 3)), (Ok(()), Ok(())));
         queue.wqes.release(1);
         let full = Err(PostError::QueueFull { depth: 2 });
@@ -160,7 +179,7 @@ mod tests {
     fn a_refused_list_leaves_no_entries_behind() {
         let (mut poster, queue) = work_queue::<RecvWqe>(1, 3);
         assert_eq!(post(&mut poster, 1, 1), Err(PostError::WrongState));
-        queue.set_open(true);
+        queue.set_posting(Posting::Queued);
         assert_eq!(post(&mut poster, 1, 4), Err(PostError::TooManySges { count: 4, max: 3 }));
         let huge = [Sge { len_bytes: 1 << 31, ..Sge::default() }; 2];
         assert_eq!(poster.list_of(&huge).err(), Some(PostError::TooLong { len_bytes: 1 << 32 }));

@@ -14,7 +14,7 @@ use crate::counters::QpCounters;
 use crate::id::{LKey, RKey};
 use crate::mem::{Access, Memory, MemoryTable, PdId};
 use crate::queue::{
-    Doorbells, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
+    Doorbells, Posting, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
 };
 use crate::random::Random;
 use crate::recovery::go_back_n::Acknowledgement;
@@ -46,7 +46,7 @@ impl Bench {
             memory.register(&mut Random::new([3; 32]), PD, bytes.clone(), 0, access).expect("there is room");
         let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
         let (mut poster, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
-        queue.set_open(true);
+        queue.set_posting(Posting::Queued);
         let mut outstanding = Outstanding::new(queue, 8, FIRST_PSN);
         let (remote_addr, rkey) = (0, RKey(1));
         let (read, write) = (SendOp::Read { remote_addr, rkey }, SendOp::Write { remote_addr, rkey });

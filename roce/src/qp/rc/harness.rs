@@ -13,7 +13,8 @@ use crate::port::{Payload, Port, PortCaps};
 use crate::psn::Psn;
 use crate::qp::{ConnAttr, PathMtu, Placement};
 use crate::queue::{
-    CqId, CqPoller, CqTable, Cqe, RecvPoster, RecvQueue, RecvQueueSize, RecvRequest, Sge, recv_queue,
+    CqId, CqPoller, CqTable, Cqe, Doorbells, Posting, RecvPoster, RecvQueue, RecvQueueSize, RecvRequest, Sge,
+    recv_queue,
 };
 use crate::random::Random;
 use crate::recovery::RecoveryScheme;
@@ -25,6 +26,7 @@ use crate::wire::{
     Reth, SackEth, Syndrome,
 };
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// PSN of index 0: the tables of the tests give PSNs as indices. The PSNs wrap: index 3 has PSN 0.
 pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
@@ -285,8 +287,9 @@ impl Bench {
         .map(|(pd, access)| {
             memory.register(&mut random, pd, bytes.clone(), VA, access).expect("there is room").1
         });
-        let (poster, rq) = recv_queue(RecvQueueSize { depth: Self::DEPTH, max_sges: 1 });
-        rq.set_open(true);
+        let size = RecvQueueSize { depth: Self::DEPTH, max_sges: 1 };
+        let (poster, rq) = recv_queue(size, Arc::new(Doorbells::new(1)), 0);
+        rq.set_posting(Posting::Queued);
         let mut cqs = CqTable::new(1);
         let (cq, poller) = cqs.create(&mut random, 2 * Self::DEPTH).expect("there is room");
         let conn =

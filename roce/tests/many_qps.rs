@@ -1,0 +1,111 @@
+//! Many queue pairs of one device: use counts of shared objects, queue pairs in error, a neighbour that moves.
+
+mod common;
+
+use common::{DEPTH, End, connect, pair, settle};
+use roce::engine::DestroyError;
+use roce::id::{Mac, Qpn};
+use roce::mem::{Access, Memory};
+use roce::port::Port;
+use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::queue::{RecvRequest, SendOp, WcStatus};
+use roce::start;
+
+/// More queue pairs than one poll flushes or compares with the neighbour cache.
+const QPS: usize = 100;
+
+fn state(state: QpState) -> QpAttr {
+    QpAttr { state: Some(state), ..QpAttr::default() }
+}
+
+fn init(end: &End) -> QpInit {
+    QpInit {
+        pd: end.pd,
+        send_cq: end.cq,
+        recv_cq: end.cq,
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_bytes: 0,
+        signal_all: false,
+    }
+}
+
+#[test]
+fn an_object_in_use_is_not_destroyed() {
+    let (mut a, _b) = pair(PathMtu::Mtu1024, 4096, true);
+    let (pd, (cq, _poller)) = (a.engine.alloc_pd().unwrap(), a.engine.create_cq(8).unwrap());
+    let busy = |a: &mut End| {
+        let is_busy = |result| match result {
+            Err(DestroyError::Busy(_)) => true,
+            other => panic!("not an object in use: {other:?}"),
+        };
+        (is_busy(a.engine.dealloc_pd(pd)), is_busy(a.engine.destroy_cq(cq)))
+    };
+    let memory = Memory::alloc(64);
+    let refused = a.engine.register(pd, memory.clone(), 0, Access::REMOTE_WRITE);
+    assert!(refused.is_err(), "a refused region does not use the protection domain");
+    let (lkey, _) = a.engine.register(pd, memory, 0, Access::NONE).unwrap();
+    assert!(matches!(a.engine.dealloc_pd(pd), Err(DestroyError::Busy(_))));
+    let init = QpInit { pd, recv_cq: cq, ..init(&a) };
+    let qps = [(); 2].map(|()| a.engine.create_qp(&init).unwrap().qpn);
+    a.engine.deregister(lkey).unwrap();
+    for qpn in qps {
+        assert_eq!(busy(&mut a), (true, true));
+        a.engine.destroy_qp(qpn).unwrap();
+    }
+    assert_eq!((a.engine.dealloc_pd(pd), a.engine.destroy_cq(cq)), (Ok(()), Ok(())));
+    assert!(matches!(a.engine.dealloc_pd(pd), Err(DestroyError::Unknown(_))));
+    assert!(matches!(a.engine.destroy_cq(cq), Err(DestroyError::Unknown(_))));
+}
+
+#[test]
+fn queue_pairs_in_error_flush_all_posts_and_leave_the_device_idle() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
+    settle(&mut a, &mut b);
+    for _ in 0..QPS {
+        let qpn = a.create_idle_qp();
+        a.engine.modify_qp(qpn, &state(QpState::Err)).unwrap();
+    }
+    (0..u64::from(DEPTH)).for_each(|wr_id| a.post_recv(wr_id, a.sge(0, 64)));
+    a.engine.modify_qp(a.qpn, &state(QpState::Err)).unwrap();
+    let mut nanos = 200_000;
+    while let Some(deadline) = a.engine.next_deadline() {
+        nanos = nanos.max(deadline.nanos_since(start::INSTANT)) + 1;
+        a.poll(nanos);
+        assert!(nanos < 1_000_000_000, "a queue pair in error is due for ever");
+    }
+    let flushed = a.completions();
+    assert!(flushed.iter().all(|cqe| cqe.status == WcStatus::WrFlushErr));
+    assert_eq!(flushed.len(), DEPTH as usize);
+    // A receive that is posted now makes a poll due, which flushes it.
+    let sge = a.sge(0, 64);
+    a.recv.post(&RecvRequest { wr_id: 7, sges: &[sge] }).unwrap();
+    assert!(a.engine.next_deadline().is_some());
+    a.poll(nanos);
+    assert_eq!(a.completions().len(), 1);
+    assert_eq!(a.engine.next_deadline(), None);
+}
+
+#[test]
+fn all_queue_pairs_follow_a_neighbour_that_moves() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
+    for _ in 0..QPS {
+        let handles = a.engine.create_qp(&init(&a)).unwrap();
+        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv);
+        connect(&mut a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &common::conn(PathMtu::Mtu1024));
+    }
+    settle(&mut a, &mut b);
+    let moved = Mac([2, 0, 0, 0, 0, 77]);
+    a.engine.neighbour_mut().set_neighbour(b.gid.ip(), moved);
+    let polls = (1..QPS as u64).find(|nanos| !a.poll(200_000 + nanos).more).expect("all are compared");
+    assert!(polls > 1, "one poll compares a bounded number");
+    // The queue pair that was created last.
+    a.post(1, SendOp::Write { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(0, 64));
+    a.poll(300_000);
+    let mut frames = Vec::new();
+    b.engine.port_mut().rx_burst(&mut frames, 8);
+    assert_eq!(frames.iter().map(|frame| frame.as_ref().first_chunk()).collect::<Vec<_>>(), [Some(&moved.0)]);
+    b.engine.port_mut().free_frames(&mut frames);
+}
