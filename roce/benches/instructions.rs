@@ -8,10 +8,11 @@
 mod flow;
 
 use flow::flood::{Flood, LinkJunk};
+use flow::many::Many;
 use flow::{BATCH_PKTS, Case, Flow, Junk, Least};
-use gungraun::{library_benchmark, library_benchmark_group, main};
+use gungraun::{Callgrind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use roce::id::RKey;
-use roce::qp::segment;
+use roce::qp::{PathMtu, segment};
 use roce::queue::SendOp;
 use roce::wire::{Packet, icrc};
 use std::hint::black_box;
@@ -223,4 +224,18 @@ library_benchmark_group!(
     ]
 );
 
-main!(library_benchmark_groups = [packet, link]);
+/// Queue pairs whose state is larger than the simulated last-level cache.
+const COLD_QPS: usize = 2048;
+
+// Memory accesses that miss all caches, per 64 B SEND from post to completion, both ends, on queue pairs that no cache
+// contains: lines of 64 bytes.
+#[library_benchmark(config = LibraryBenchmarkConfig::default().tool(Callgrind::with_args(["--cache-sim=yes", "--D1=32768,8,64", "--LL=1048576,16,64"])))]
+#[bench::send_64(Many::new(COLD_QPS, &flow::conn(PathMtu::Mtu4096)))]
+fn cold_lines(mut many: Box<Many>) -> Box<Many> {
+    many.round(BATCH_PKTS as usize);
+    many
+}
+
+library_benchmark_group!(name = cache, benchmarks = [cold_lines]);
+
+main!(library_benchmark_groups = [packet, link, cache]);

@@ -7,7 +7,7 @@ use roce::engine::DestroyError;
 use roce::id::{Mac, Qpn};
 use roce::mem::{Access, Memory};
 use roce::port::Port;
-use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState};
 use roce::queue::{RecvRequest, SendOp, WcStatus};
 use roce::start;
 
@@ -108,4 +108,23 @@ fn all_queue_pairs_follow_a_neighbour_that_moves() {
     b.engine.port_mut().rx_burst(&mut frames, 8);
     assert_eq!(frames.iter().map(|frame| frame.as_ref().first_chunk()).collect::<Vec<_>>(), [Some(&moved.0)]);
     b.engine.port_mut().free_frames(&mut frames);
+}
+
+/// Heap of a connected queue pair with queues of 128 work requests of one entry, without inline data, in bytes.
+const QP_BYTES: i64 = 23_200;
+
+#[test]
+fn an_idle_queue_pair_takes_little_memory() {
+    let (mut a, b) = pair(PathMtu::Mtu1024, 4096, true);
+    let init = QpInit { max_send_wr: 128, max_recv_wr: 128, ..init(&a) };
+    let create = |a: &mut End| {
+        let handles = a.engine.create_qp(&init).unwrap();
+        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv);
+        connect(a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &ConnAttr::default());
+    };
+    // The first ones grow tables of the device.
+    (0..4).for_each(|_| create(&mut a));
+    let taken = allocation_counter::measure(|| create(&mut a)).bytes_current;
+    assert!(taken <= QP_BYTES, "{taken} B");
+    assert!(taken > QP_BYTES - 500, "{taken} B: lower the bound");
 }

@@ -8,12 +8,14 @@
 #![allow(dead_code)] // each bench uses a part
 
 pub(crate) mod flood;
+pub(crate) mod many;
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
+pub(crate) use common::conn;
 use common::forge::Forged;
-use common::{End, conn, pair_over, ports_of};
+use common::{End, pair_over, ports_of};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
 use roce::psn::Psn;

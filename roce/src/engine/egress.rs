@@ -48,7 +48,8 @@ impl<P: Port> Engine<P> {
             builder: &mut connection.builder,
             counters: &mut qp.counters,
         };
-        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd);
+        // Without work requests the state of the requester is not touched, because it takes several cache lines.
+        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
         let requests_first = std::mem::take(&mut connection.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
         if requests_first {
@@ -80,7 +81,7 @@ impl<P: Port> Engine<P> {
         // After `Done` and `Paced`, the next post, received packet or timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
-        if connection.requester.local_fault(&qp.outstanding).is_some() {
+        if may_request && connection.requester.local_fault(&qp.outstanding).is_some() {
             self.after_requester(slot, None);
         }
         outcome

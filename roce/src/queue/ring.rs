@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::sync::UnsafeCell;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::start;
 
@@ -24,34 +24,46 @@ use crate::start;
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
-struct Shared<T> {
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
-    depth: u32,
-    head: OwnLine<AtomicU32>,
-    tail: OwnLine<AtomicU32>,
+/// One element. A cell is empty, or published and not yet released.
+struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
+
+// SAFETY: only the producer writes a cell, while its position is outside head..tail; only the consumer reads a cell,
+// while its position is inside head..tail. Release stores and Acquire loads of the indices order writes and reads.
+unsafe impl<T: Send> Sync for Cell<T> {}
+
+/// The cells; both ends have a reference of their own, so that neither loads one through the indices.
+type Cells<T> = Arc<[Cell<T>]>;
+
+#[inline]
+fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
+    let mask = cells.len() - 1;
+    &cells[position as usize & mask].0
 }
 
-// SAFETY: only the producer writes a slot, while its position is outside head..tail; only the consumer reads a slot,
-// while its position is inside head..tail. Release stores and Acquire loads of the indices order writes and reads.
-unsafe impl<T: Send> Sync for Shared<T> {}
+/// What the producer writes, in a cache line of its own.
+struct Tail {
+    position: AtomicU32,
+    /// Written by the consumer and read by the producer, which has this cache line anyway; see [`Consumer::set_mode`].
+    mode: AtomicU8,
+}
 
-impl<T> Shared<T> {
-    #[inline]
-    fn slot(&self, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
-        let mask = self.slots.len() - 1;
-        &self.slots[position as usize & mask]
-    }
+struct Indices {
+    head: OwnLine<AtomicU32>,
+    tail: OwnLine<Tail>,
 }
 
 pub(crate) struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    cells: Cells<T>,
+    indices: Arc<Indices>,
+    depth: u32,
     tail: u32,
     head_seen: u32,
 }
 
 /// Consumer's end of a ring: reads and releases elements.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    cells: Cells<T>,
+    indices: Arc<Indices>,
     head: u32,
     tail_seen: u32,
 }
@@ -64,25 +76,27 @@ pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
 /// Creates a ring as [`ring`] does, with `first` as the position of the first element.
 pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>, Consumer<T>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
-    let slots = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let index = || OwnLine(AtomicU32::new(first));
-    let shared = Arc::new(Shared { slots, depth, head: index(), tail: index() });
-    let producer = Producer { shared: shared.clone(), tail: first, head_seen: first };
-    (producer, Consumer { shared, head: first, tail_seen: first })
+    let empty = |_| Cell(UnsafeCell::new(MaybeUninit::uninit()));
+    let cells: Cells<T> = (0..depth.next_power_of_two()).map(empty).collect();
+    let tail = Tail { position: AtomicU32::new(first), mode: AtomicU8::new(0) };
+    let indices = Arc::new(Indices { head: OwnLine(AtomicU32::new(first)), tail: OwnLine(tail) });
+    let (cells_in, indices_in) = (cells.clone(), indices.clone());
+    let producer = Producer { cells: cells_in, indices: indices_in, depth, tail: first, head_seen: first };
+    (producer, Consumer { cells, indices, head: first, tail_seen: first })
 }
 
 impl<T: Copy + Send> Producer<T> {
     pub(crate) fn depth(&self) -> u32 {
-        self.shared.depth
+        self.depth
     }
 
     #[inline]
     pub(crate) fn has_room(&mut self, count: u32) -> bool {
-        if self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth {
+        if self.tail.wrapping_sub(self.head_seen) + count <= self.depth {
             return true;
         }
-        self.head_seen = self.shared.head.0.load(Ordering::Acquire);
-        self.tail.wrapping_sub(self.head_seen) + count <= self.shared.depth
+        self.head_seen = self.indices.head.0.load(Ordering::Acquire);
+        self.tail.wrapping_sub(self.head_seen) + count <= self.depth
     }
 
     /// Returns the position of the next element pushed, modulo 2^32. `position % n` may be used as an index only if `n`
@@ -91,25 +105,36 @@ impl<T: Copy + Send> Producer<T> {
         self.tail
     }
 
+    /// Returns the mode that the consumer has set last; 0 at first.
+    #[inline]
+    pub(super) fn mode(&self) -> u8 {
+        self.indices.tail.0.mode.load(Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if !self.has_room(1) {
             return Err(value);
         }
-        // SAFETY: as has_room returned true, the slot at `tail` is outside head..tail, so the consumer does not read
-        // the slot, and no other producer writes the slot (&mut self of a type that is not Clone).
-        self.shared.slot(self.tail).with_mut(|slot| unsafe { (*slot).write(value) });
+        // SAFETY: as has_room returned true, the cell at `tail` is outside head..tail, so the consumer does not read
+        // the cell, and no other producer writes the cell (&mut self of a type that is not Clone).
+        cell(&self.cells, self.tail).with_mut(|cell| unsafe { (*cell).write(value) });
         self.tail = self.tail.wrapping_add(1);
-        self.shared.tail.0.store(self.tail, Ordering::Release);
+        self.indices.tail.0.position.store(self.tail, Ordering::Release);
         Ok(())
     }
 }
 
 impl<T: Copy + Send> Consumer<T> {
+    /// Sets the mode, a number that has no meaning for the ring itself.
+    pub(super) fn set_mode(&self, mode: u8) {
+        self.indices.tail.0.mode.store(mode, Ordering::Relaxed);
+    }
+
     /// Returns the number of elements published and not yet released.
     #[inline]
     pub fn len(&mut self) -> u32 {
-        self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
+        self.tail_seen = self.indices.tail.0.position.load(Ordering::Acquire);
         self.tail_seen.wrapping_sub(self.head)
     }
 
@@ -129,11 +154,11 @@ impl<T: Copy + Send> Consumer<T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
-        let slot = self.shared.slot(self.head.wrapping_add(index));
-        // SAFETY: head <= position < tail: the producer wrote the slot before its Release store of `tail`, which the
-        // Acquire load read. The producer does not write the slot anew until the consumer advances `head`, which needs
+        let cell = cell(&self.cells, self.head.wrapping_add(index));
+        // SAFETY: head <= position < tail: the producer wrote the cell before its Release store of `tail`, which the
+        // Acquire load read. The producer does not write the cell anew until the consumer advances `head`, which needs
         // &mut self.
-        Some(slot.with(|slot| unsafe { (*slot).assume_init_ref() }))
+        Some(cell.with(|cell| unsafe { (*cell).assume_init_ref() }))
     }
 
     /// Releases the `count` oldest elements; all published elements if fewer than `count` are published.
@@ -142,7 +167,7 @@ impl<T: Copy + Send> Consumer<T> {
         let published = self.tail_seen.wrapping_sub(self.head);
         let count = if count <= published { count } else { count.min(self.len()) };
         self.head = self.head.wrapping_add(count);
-        self.shared.head.0.store(self.head, Ordering::Release);
+        self.indices.head.0.store(self.head, Ordering::Release);
     }
 
     /// Removes at most `max` of the oldest elements and appends them to `out`; returns their number.

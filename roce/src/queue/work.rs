@@ -6,14 +6,11 @@
 //!   engine        releases entries, then the work request   room for a work request implies room for its entries
 //! ```
 
-use std::sync::Arc;
-
 use super::ring::{Consumer, Producer, ring_from};
 use super::sg::Lists;
 use super::wqe::{PostError, SgList, Sge};
 use crate::mem::{MemoryTable, PdId};
 use crate::start;
-use crate::sync::atomic::{AtomicU8, Ordering};
 
 pub(super) trait Wqe: Copy + Send {
     fn list(&self) -> &SgList;
@@ -23,8 +20,8 @@ pub(super) trait Wqe: Copy + Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Posting {
-    /// The post fails.
-    Refused,
+    /// The post fails. The mode of a new ring.
+    Refused = 0,
     /// The work request is queued.
     Queued,
     /// The work request is queued, and the engine flushes it (state ERR).
@@ -35,13 +32,11 @@ pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
     sges: Producer<Sge>,
     max_sges: u32,
-    posting: Arc<AtomicU8>,
 }
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
     sges: Consumer<Sge>,
-    posting: Arc<AtomicU8>,
 }
 
 /// Creates a work queue, which refuses posts until [`WorkQueue::set_posting`] is called.
@@ -56,16 +51,16 @@ pub(super) fn work_queue_from<W: Wqe>(
     max_sges: u32,
 ) -> (WorkPoster<W>, WorkQueue<W>) {
     let (wqe_in, wqe_out) = ring_from(first, depth);
-    let (sge_in, sge_out) = ring_from(first, depth * max_sges.saturating_sub(1).max(1));
-    let posting = Arc::new(AtomicU8::new(Posting::Refused as u8));
-    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges, posting: posting.clone() };
-    (poster, WorkQueue { wqes: wqe_out, sges: sge_out, posting })
+    // With lists of one entry the ring of entries stays empty.
+    let (sge_in, sge_out) = ring_from(first, (depth * max_sges.saturating_sub(1)).max(1));
+    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges };
+    (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }
 
 impl<W: Wqe> WorkPoster<W> {
     #[inline]
     pub(super) fn admit(&mut self) -> Result<(), PostError> {
-        if self.posting.load(Ordering::Relaxed) == Posting::Refused as u8 {
+        if self.wqes.mode() == Posting::Refused as u8 {
             return Err(PostError::WrongState);
         }
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
@@ -97,10 +92,10 @@ impl<W: Wqe> WorkPoster<W> {
     }
 
     /// Returns whether the engine flushes the work requests that were pushed. Called after [`WorkPoster::push`], because
-    /// the engine sets `posting` before it looks for work requests to flush.
+    /// the engine sets the mode before it looks for work requests to flush.
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
-        self.posting.load(Ordering::Relaxed) == Posting::Flushed as u8
+        self.wqes.mode() == Posting::Flushed as u8
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -114,7 +109,7 @@ impl<W: Wqe> WorkPoster<W> {
 
 impl<W: Wqe> WorkQueue<W> {
     pub(super) fn set_posting(&self, posting: Posting) {
-        self.posting.store(posting as u8, Ordering::Relaxed);
+        self.wqes.set_mode(posting as u8);
     }
 
     #[inline]

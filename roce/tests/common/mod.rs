@@ -131,7 +131,16 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
 
 /// As [`pair`], with the devices' configuration changed by `change`.
 pub(crate) fn pair_of(mtu: PathMtu, memory_bytes: usize, change: impl Fn(&mut EngineConfig)) -> (End, End) {
-    let (port_a, port_b) = ports();
+    pair_of_over(ports(), mtu, memory_bytes, change)
+}
+
+/// As [`pair_of`], over other ports.
+pub(crate) fn pair_of_over(
+    (port_a, port_b): (LoopbackPort, LoopbackPort),
+    mtu: PathMtu,
+    memory_bytes: usize,
+    change: impl Fn(&mut EngineConfig),
+) -> (End, End) {
     let [a, b] =
         [(1, port_a), (2, port_b)].map(|(index, port)| end(index, port, memory_bytes, true, &change));
     joined(a, b, &conn(mtu))
@@ -143,6 +152,17 @@ fn joined<P: Port, Q: Port>(mut a: End<P>, mut b: End<Q>, conn: &ConnAttr) -> (E
     (a, b)
 }
 
+/// Posts a send of one scatter/gather entry.
+pub(crate) fn post_send(send: &mut SendPoster, wr_id: u64, op: SendOp, sge: Sge) {
+    let data = SendData::Sges(&[sge]);
+    send.post(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
+}
+
+/// Posts a receive of one scatter/gather entry.
+pub(crate) fn post_recv(recv: &mut RecvPoster, wr_id: u64, sge: Sge) {
+    recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
+}
+
 impl<P: Port> End<P> {
     /// A scatter/gather entry: `len_bytes` at `offset` of this end's memory.
     pub(crate) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
@@ -151,13 +171,12 @@ impl<P: Port> End<P> {
 
     /// Posts a send of one scatter/gather entry.
     pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
-        let data = SendData::Sges(&[sge]);
-        self.send.post(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
+        post_send(&mut self.send, wr_id, op, sge);
     }
 
     /// Posts a receive of one scatter/gather entry.
     pub(crate) fn post_recv(&mut self, wr_id: u64, sge: Sge) {
-        self.recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
+        post_recv(&mut self.recv, wr_id, sge);
     }
 
     /// Creates one more queue pair, which stays in RESET.

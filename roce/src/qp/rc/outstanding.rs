@@ -37,13 +37,18 @@ pub(crate) struct Place {
     pub span: PsnSpan,
 }
 
+/// The PSNs of a work request, and its recv WQE sequence number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Assignment {
+    span: PsnSpan,
+    receives_before: u32,
+}
+
 /// Send work requests not yet completed: first those with PSNs, then those that are posted and have no PSNs yet.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// PSNs of each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
-    spans: CircularArray<PsnSpan>,
-    /// Recv WQE sequence number of each work request with PSNs, indexed like `spans`.
-    receives_before: CircularArray<u32>,
+    /// Of each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
+    assignments: CircularArray<Assignment>,
     /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
     position: u32,
     assigned: u32,
@@ -63,8 +68,7 @@ impl Outstanding {
     pub(crate) fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
         Outstanding {
             queue,
-            spans: CircularArray::new(depth, PsnSpan::default()),
-            receives_before: CircularArray::new(depth, 0),
+            assignments: CircularArray::new(depth, Assignment::default()),
             position: start::RING_POSITION,
             assigned: 0,
             assigned_reads: 0,
@@ -114,6 +118,12 @@ impl Outstanding {
         self.read_requests - acked_pkts / self.read_pkts_max
     }
 
+    /// Returns whether no work request is posted that has not completed.
+    #[inline]
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.assigned == 0 && self.queue.get(0).is_none()
+    }
+
     pub(crate) fn queue(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
@@ -137,7 +147,7 @@ impl Outstanding {
 
     #[inline]
     fn span(&self, index: u32) -> PsnSpan {
-        *self.spans.at(self.position.wrapping_add(index))
+        self.assignments.at(self.position.wrapping_add(index)).span
     }
 
     #[inline]
@@ -163,8 +173,7 @@ impl Outstanding {
         let index = self.assigned;
         let span = PsnSpan { first: self.end, packets, is_read };
         self.cursor = self.position.wrapping_add(index);
-        *self.spans.at_mut(self.cursor) = span;
-        *self.receives_before.at_mut(self.cursor) = self.receives;
+        *self.assignments.at_mut(self.cursor) = Assignment { span, receives_before: self.receives };
         self.end = self.end.plus(packets);
         self.assigned += 1;
         self.assigned_reads += u32::from(is_read);
@@ -223,7 +232,7 @@ impl Outstanding {
     /// peer's receives that earlier messages consume, modulo 2^32. The work request must have PSNs.
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
-        *self.receives_before.at(self.position.wrapping_add(index))
+        self.assignments.at(self.position.wrapping_add(index)).receives_before
     }
 
     #[inline]
