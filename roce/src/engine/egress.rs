@@ -8,7 +8,14 @@ use crate::qp::QpState;
 use crate::qp::rc::requester::{TxContext, TxOutcome};
 
 impl<P: Port> Engine<P> {
+    /// Sends the packets of scheduled queue pairs, and returns their number.
+    #[inline]
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
+        if self.tx_ready.is_empty() { 0 } else { self.transmit_scheduled(outgoing) }
+    }
+
+    #[inline(never)]
+    fn transmit_scheduled(&mut self, outgoing: Outgoing) -> u32 {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
             let Some(slot) = self.tx_ready.pop_front() else { break };

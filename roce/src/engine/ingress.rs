@@ -18,15 +18,22 @@ use crate::wire::{NakCode, Packet, ParseError, Transport};
 
 impl<P: Port> Engine<P> {
     pub(super) fn receive(&mut self) -> usize {
+        let count = self.port.rx_burst(&mut self.frames, RX_BURST_FRAMES);
+        if count > 0 {
+            self.on_burst();
+        }
+        count
+    }
+
+    /// Not inlined, because an idle poll would save the registers that this function needs.
+    #[inline(never)]
+    fn on_burst(&mut self) {
         let mut frames = std::mem::take(&mut self.frames);
-        self.port.rx_burst(&mut frames, RX_BURST_FRAMES);
-        let count = frames.len();
         for frame in &frames {
             self.on_frame(frame.as_ref());
         }
         self.port.free_frames(&mut frames);
         self.frames = frames;
-        count
     }
 
     /// Processes a received frame. Inlined, because a function call takes a tenth of the processing time of a packet.

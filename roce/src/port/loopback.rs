@@ -107,6 +107,9 @@ impl Port for LoopbackPort {
 
     fn rx_burst(&mut self, frames: &mut Vec<LoopbackFrame>, max: usize) -> usize {
         let mut incoming = self.incoming.lock();
+        if incoming.is_empty() {
+            return 0;
+        }
         let count = incoming.len().min(max);
         frames.extend(incoming.drain(..count));
         count
