@@ -68,6 +68,10 @@ const DEFAULT_WINDOW_PKTS: u32 = 1024;
 /// the responses of one READ request may exceed that window.
 const READ_PKTS_MIN: u32 = 16;
 
+/// Smallest number of responses of a doubled READ request: at a path MTU of 1024 bytes or more, the second packet then
+/// takes at most a hundredth of the bytes of the responses.
+const DOUBLED_PKTS_MIN: u32 = 16;
+
 /// Number of responses that the probe of a READ elicits under improved go-back-N.
 const PROBE_PKTS: u32 = 1;
 
@@ -287,6 +291,15 @@ impl Recovery {
                 (has_room && may_start()).then_some(rest_pkts)
             }
         }
+    }
+
+    /// Returns whether the READ request to be sent next, for `span` responses, is doubled. Under selective repeat the
+    /// first transmission of a READ request is doubled if one of the last window of PSNs was retransmitted: if that
+    /// READ request were lost, the peer would send no responses for a round trip.
+    pub(crate) fn doubles_read(&self, span: u32) -> bool {
+        let Recovery::SelectiveRepeat(scheme) = self else { return false };
+        let log = scheme.log();
+        span >= DOUBLED_PKTS_MIN && log.has_retransmitted() && !log.has_lost()
     }
 
     /// Returns the state of `psn`, that of a READ response. `psn` must have been sent, and must not be below una.

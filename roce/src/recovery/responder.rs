@@ -87,6 +87,13 @@ impl ResponderRecovery {
         }
     }
 
+    /// Returns whether the request is one of the two packets of a doubled READ request, of which a duplicate elicits no
+    /// response: under selective repeat, a READ request without AckReq. A retransmitted READ request has AckReq.
+    pub(crate) fn is_doubled(&self, info: &OpcodeInfo, ack_req: bool) -> bool {
+        let is_selective = matches!(self, ResponderRecovery::SelectiveRepeat);
+        is_selective && info.operation == Operation::ReadRequest && !ack_req
+    }
+
     /// Returns the response to a duplicate SEND or WRITE.
     #[inline]
     pub(crate) fn on_duplicate(&self) -> Reply {

@@ -196,6 +196,11 @@ impl SentLog {
             && self.retransmitted.contains(psn)
     }
 
+    /// Returns whether any of the last window of PSNs sent was retransmitted.
+    pub(crate) fn has_retransmitted(&self) -> bool {
+        !self.retransmitted.is_empty()
+    }
+
     /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` is the first
     /// to acknowledge that PSN. `None` if that PSN was retransmitted (Karn's algorithm, RFC 6298 section 3).
     pub(crate) fn rtt_nanos(&self, now: Instant) -> Option<u64> {

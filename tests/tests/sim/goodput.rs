@@ -155,6 +155,38 @@ fn one_loss_costs_one_round_trip() {
     }
 }
 
+/// After a loss a READ request is doubled: the loss of one of the two packets delays no response, and the responses are
+/// sent once.
+#[test]
+fn a_doubled_read_request_outlasts_the_loss_of_one_packet() {
+    const PACKETS: u32 = 64;
+    /// Response to the first READ.
+    const RESPONSE: (usize, u64) = (1, 5);
+    let second_read = |lost: &[(usize, u64)]| {
+        let conn = ConnAttr { recovery: SELECTIVE, ..conn() };
+        let mut pair = Pair::new(&PairConfig { link: LINK, ..PairConfig::of(conn) });
+        let drop = |(link, frame)| TapeEntry { link: LinkId(link), frame, impairment: Impairment::Drop };
+        pair.set_tape(&Tape(lost.iter().copied().map(drop).collect()));
+        let (mut before, mut start_nanos) = ([0; 2], 0);
+        for number in 0..2 {
+            (before, start_nanos) = ([0, 1].map(|link| pair.left(link)), pair.world.now_nanos());
+            pair.post_send(0, number, Op::Read, PACKETS * PATH_MTU.bytes());
+            pair.run_until_completions(0, number as usize + 1);
+        }
+        let nanos = pair.world.now_nanos() - start_nanos;
+        pair.settle();
+        ([0, 1].map(|link| pair.left(link) - before[link]), nanos)
+    };
+    let (packets, clean_nanos) = second_read(&[]);
+    assert_eq!(packets, [1, u64::from(PACKETS)], "without a loss before");
+    // Frame 0 is the first READ request, frame 1 the retransmission.
+    for lost in [&[RESPONSE][..], &[RESPONSE, (0, 2)], &[RESPONSE, (0, 3)]] {
+        let (packets, nanos) = second_read(lost);
+        assert_eq!(packets, [2, u64::from(PACKETS)], "{lost:?}");
+        assert!(nanos < clean_nanos + LINK.propagation_nanos / 2, "{lost:?}: {nanos} ns for {clean_nanos}");
+    }
+}
+
 /// An end that is not polled for a while neither receives nor sends. No packet is lost, so retransmissions are few.
 #[test]
 fn a_probe_timeout_costs_one_packet() {

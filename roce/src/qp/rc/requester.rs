@@ -227,8 +227,9 @@ impl Requester {
                 let Some(span) = self.read_span(outstanding, place) else { return TxOutcome::Done };
                 part.limit_read(span, mtu_bytes);
             }
-            match self.send_one(outstanding, &wqe, &part, (psn, place, is_selective, in_flight_pkts_max), tx)
-            {
+            let is_doubled = is_part && self.recovery.doubles_read(part.psn_span);
+            let how = (psn, place, is_selective, is_doubled, in_flight_pkts_max);
+            match self.send_one(outstanding, &wqe, &part, how, tx) {
                 Ok(()) => {}
                 Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {
@@ -240,6 +241,9 @@ impl Requester {
                 outstanding.on_read_sent();
             }
             self.account_for(psn, &part, tx);
+            if is_doubled {
+                self.send_double(psn, &part, tx);
+            }
         }
     }
 
@@ -293,14 +297,15 @@ impl Requester {
         outstanding: &mut Outstanding,
         wqe: &SendWqe,
         part: &Segment,
-        (psn, place, is_numbered, in_flight_pkts_max): (Psn, Place, bool, u32),
+        (psn, place, is_numbered, is_doubled, in_flight_pkts_max): (Psn, Place, bool, bool, u32),
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), NotSent> {
         let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
         let window_pkts = self.congestion.window_pkts().min(in_flight_pkts_max);
         let is_overdue = || !self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(tx.now);
         spec.ack_req =
-            self.ack_req.on_packet(part.is_last, window_pkts, || self.recovery.unacked(), is_overdue);
+            self.ack_req.on_packet(part.is_last, window_pkts, || self.recovery.unacked(), is_overdue)
+                && !is_doubled;
         spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         let recveth = is_numbered
             .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
@@ -337,6 +342,25 @@ impl Requester {
             lists.gather(&wqe.list, offset, parts.payload).expect("checked just before");
         })?;
         Ok(())
+    }
+
+    /// Sends the second packet of a doubled READ request, if budget and port permit. The sent-packet log records only
+    /// the first packet: the two have one transmission number, because either is executed.
+    #[cold]
+    #[inline(never)]
+    fn send_double<P: Port>(&mut self, psn: Psn, part: &Segment, tx: &mut TxContext<'_, P>) {
+        let Some(reth) = part.reth.filter(|_| *tx.budget > 0) else { return };
+        let spec = tx.builder.packet(part.opcode, psn, part.payload_len);
+        let sent = tx.builder.emit(tx.port, &spec, |parts| {
+            let _ = parts.set_reth(reth);
+        });
+        if sent.is_ok() {
+            *tx.budget -= 1;
+            tx.counters.sent_pkts += 1;
+            if !self.congestion.is_window() {
+                self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
+            }
+        }
     }
 
     #[inline]

@@ -242,6 +242,9 @@ impl Responder {
 
     /// Processes a duplicate request (IBA 9.7.5.1.3): makes an ACK or SACK due, or queues READ responses to retransmit.
     fn on_duplicate(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ResponderAction {
+        if self.recovery.is_doubled(packet.info, packet.bth.ack_req) {
+            return ResponderAction::Nothing;
+        }
         rx.counters.duplicate_request += 1;
         if packet.info.operation != Operation::ReadRequest {
             self.acks.on_duplicate(packet.bth.psn, self.recovery.on_duplicate());
@@ -277,6 +280,9 @@ impl Responder {
             Disposition::Dropped
         };
         let (psn, ack_req) = (packet.bth.psn, packet.bth.ack_req);
+        if disposition == Disposition::Duplicate && self.recovery.is_doubled(packet.info, ack_req) {
+            return ResponderAction::Nothing;
+        }
         let request = OutOfOrderRequest { psn, ack_req, first, is_kept: disposition.is_kept() };
         let reply = self.recovery.on_out_of_order(request, || self.order.extends_run(psn));
         self.acks.on_out_of_order(psn, disposition, reply, rx.counters)
