@@ -2,14 +2,9 @@
 //! its pad bytes. The fields that routers may change are masked: all their bits are taken as ones.
 
 use super::{bth::Bth, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
-use crc32fast::Hasher;
-use std::sync::LazyLock;
 
 /// Length of the ICRC in bytes. The ICRC is the last field of every packet.
 pub const ICRC_LEN: usize = 4;
-
-/// Initial state of the CRC. Cloned for each packet, because `Hasher::new` looks up CPU features (31 instructions).
-static HASHER: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
 /// State of the CRC register after the eight 0xFF bytes, which stand for an InfiniBand link header.
 const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
@@ -18,92 +13,104 @@ const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// Length in bytes of the headers and the padding before them: `V4_LEN` or `V6_LEN`, rounded up to a multiple of 16.
-const V4_BLOCKS: usize = V4_LEN.next_multiple_of(16);
-const V6_BLOCKS: usize = V6_LEN.next_multiple_of(16);
+/// Masked bits of the first four bytes. IPv4: type of service; IPv6: traffic class, flow label.
+const V4_FRONT_MASK: [u8; 4] = [0, 0xFF, 0, 0];
+const V6_FRONT_MASK: [u8; 4] = [0x0F, 0xFF, 0xFF, 0xFF];
 
-/// Masked bits of IPv4 packets: type of service, TTL, header checksum, UDP checksum, and the BTH byte of FECN and BECN.
-const V4_MASK: [u8; V4_BLOCKS] =
-    in_blocks(V4_LEN, &[(1, 0xFF), (8, 0xFF), (10, 0xFF), (11, 0xFF), (26, 0xFF), (27, 0xFF), (32, 0xFF)]);
+/// Offsets of the masked bytes after the first four: TTL or hop limit, IPv4 header checksum, UDP checksum, and the BTH
+/// byte of FECN and BECN.
+const V4_MASKED: [usize; 6] = [8, 10, 11, 26, 27, 32];
+const V6_MASKED: [usize; 4] = [7, 46, 47, 52];
 
-/// Masked bits of IPv6 packets: traffic class, flow label, hop limit, UDP checksum, and the BTH byte of FECN and BECN.
-const V6_MASK: [u8; V6_BLOCKS] = in_blocks(
-    V6_LEN,
-    &[(0, 0x0F), (1, 0xFF), (2, 0xFF), (3, 0xFF), (7, 0xFF), (46, 0xFF), (47, 0xFF), (52, 0xFF)],
-);
+/// State of the CRC register before a packet whose masked bits are all zero.
+const V4_START: u32 = start_of_zeroes(V4_FRONT_MASK, &V4_MASKED);
+const V6_START: u32 = start_of_zeroes(V6_FRONT_MASK, &V6_MASKED);
 
-/// Bytes XORed into the padded headers. Four 0xFF bytes at the start of the padding set the CRC register to zero, and
-/// the zeroes of the remaining padding leave the register at zero. `AFTER_LINK_HEADER`, XORed into the first four bytes
-/// of the headers, then has the effect of eight 0xFF bytes before the headers.
-const V4_START: [u8; V4_BLOCKS] = start(V4_LEN);
-const V6_START: [u8; V6_BLOCKS] = start(V6_LEN);
-
-const fn start<const N: usize>(len: usize) -> [u8; N] {
-    let [a, b, c, d] = AFTER_LINK_HEADER.to_le_bytes();
-    let mut blocks = in_blocks(len, &[(0, a), (1, b), (2, c), (3, d)]);
-    let Some(front) = blocks.first_chunk_mut() else { panic!("blocks are longer than the register") };
-    *front = [0xFF; 4];
-    blocks
-}
-
-// The padding has room for the four 0xFF bytes of `start`.
-const _: () = assert!(V4_BLOCKS - V4_LEN >= 4 && V6_BLOCKS - V6_LEN >= 4);
-
-/// Returns `N` bytes. For each pair (offset, value) in `bytes`, byte `N - len + offset` is `value`; the others are 0.
 #[expect(clippy::indexing_slicing, reason = "evaluated for constants only, from offsets that are constants")]
-const fn in_blocks<const N: usize>(len: usize, bytes: &[(usize, u8)]) -> [u8; N] {
-    let mut blocks = [0; N];
+const fn start_of_zeroes(front_mask: [u8; 4], masked: &[usize]) -> u32 {
+    let mut register = AFTER_LINK_HEADER ^ u32::from_le_bytes(front_mask);
     let mut i = 0;
-    while i < bytes.len() {
-        blocks[N - len + bytes[i].0] = bytes[i].1;
+    while i < masked.len() {
+        register ^= BEFORE[masked[i]][0xFF];
         i += 1;
     }
-    blocks
+    register
 }
 
 /// Returns the ICRC of a packet. `l3` is the packet from its IP header, without IPv4 options, to the byte before the
 /// ICRC. `None` if the IP version is neither 4 nor 6, or if `l3` is too short for a base transport header. On the wire,
 /// the ICRC is little-endian.
 pub fn compute(l3: &[u8]) -> Option<u32> {
-    match l3.first()? >> 4 {
-        4 => {
-            let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
-            let mut blocks = [0; V4_BLOCKS];
-            *blocks.last_chunk_mut()? = *header;
-            Some(crc(&blocks, &V4_MASK, &V4_START, rest))
-        }
-        6 => {
-            let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
-            let mut blocks = [0; V6_BLOCKS];
-            *blocks.last_chunk_mut()? = *header;
-            Some(crc(&blocks, &V6_MASK, &V6_START, rest))
-        }
-        _ => None,
-    }
+    Some(crc(start(l3)?, l3))
 }
 
 /// Returns the ICRC of `l3` with IP identification and AckReq replaced by those of `fields`; `None` as for [`compute`].
 pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
-    match l3.first()? >> 4 {
+    let RetransmitFields { ip_id: [id0, id1], ack_req } = RetransmitFields::of(l3)?;
+    let changes = match l3.first()? >> 4 {
         4 => {
-            let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
-            let mut blocks = [0; V4_BLOCKS];
-            *blocks.last_chunk_mut()? = *header;
-            let headers: &mut [u8; V4_LEN] = blocks.last_chunk_mut()?;
-            [headers[4], headers[5]] = fields.ip_id;
-            headers[V4_LEN - Bth::LEN + ACK_REQ_AT] = fields.ack_req;
-            Some(crc(&blocks, &V4_MASK, &V4_START, rest))
+            before(4, id0 ^ fields.ip_id[0])?
+                ^ before(5, id1 ^ fields.ip_id[1])?
+                ^ before(V4_LEN - Bth::LEN + ACK_REQ_AT, ack_req ^ fields.ack_req)?
         }
-        6 => {
-            let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
-            let mut blocks = [0; V6_BLOCKS];
-            *blocks.last_chunk_mut()? = *header;
-            let headers: &mut [u8; V6_LEN] = blocks.last_chunk_mut()?;
-            headers[V6_LEN - Bth::LEN + ACK_REQ_AT] = fields.ack_req;
-            Some(crc(&blocks, &V6_MASK, &V6_START, rest))
-        }
+        _ => before(V6_LEN - Bth::LEN + ACK_REQ_AT, ack_req ^ fields.ack_req)?,
+    };
+    Some(crc(start(l3)? ^ changes, l3))
+}
+
+/// Returns the state of the CRC register before `l3` from which the CRC of `l3`, not masked, is the ICRC. `None` as for
+/// [`compute`].
+///
+/// A CRC is linear: a change of a header byte has the same effect as a change of the register before the headers.
+/// Therefore the packet is neither copied nor changed for the mask, and is passed to the CRC in one piece.
+#[inline(always)]
+fn start(l3: &[u8]) -> Option<u32> {
+    match l3.first()? >> 4 {
+        4 => start_at(l3.first_chunk::<V4_LEN>()?, V4_START, V4_FRONT_MASK, &V4_MASKED),
+        6 => start_v6(l3),
         _ => None,
     }
+}
+
+/// Not inlined, because otherwise the compiler merges the code of both IP versions (13 instructions more).
+#[inline(never)]
+fn start_v6(l3: &[u8]) -> Option<u32> {
+    start_at(l3.first_chunk::<V6_LEN>()?, V6_START, V6_FRONT_MASK, &V6_MASKED)
+}
+
+#[inline(always)]
+fn start_at<const N: usize>(
+    header: &[u8; N],
+    start: u32,
+    front_mask: [u8; 4],
+    masked: &[usize],
+) -> Option<u32> {
+    // The CRC XORs the first four bytes into the register.
+    let front = u32::from_le_bytes(*header.first_chunk()?);
+    let mut register = start ^ (front & u32::from_le_bytes(front_mask));
+    for &at in masked {
+        register ^= before(at, *header.get(at)?)?;
+    }
+    Some(register)
+}
+
+/// Returns the CRC-32 of `bytes`, with the register in state `register` before `bytes`.
+#[cfg(not(miri))]
+fn crc(register: u32, bytes: &[u8]) -> u32 {
+    let mut crc = libdeflater::Crc::with_initial(!register);
+    crc.update(bytes);
+    crc.sum()
+}
+
+/// As above: Miri does not call C.
+#[cfg(miri)]
+fn crc(register: u32, bytes: &[u8]) -> u32 {
+    let [table, ..] = &AFTER;
+    let step = |register: u32, byte: &u8| {
+        let [low, ..] = register.to_le_bytes();
+        (register >> 8) ^ table.get(usize::from(low ^ byte)).copied().unwrap_or_default()
+    };
+    !bytes.iter().fold(register, step)
 }
 
 /// The fields that the ICRC covers and that may differ between transmissions of the same packet.
@@ -129,20 +136,6 @@ impl RetransmitFields {
 
 /// Offset of the byte that contains AckReq, from the start of the base transport header.
 const ACK_REQ_AT: usize = 8;
-
-/// Returns the ICRC of the headers in `blocks`, masked by `mask`, and of `rest`.
-///
-/// The padding aligns the headers to the 16-byte blocks that the CRC loads. Without the padding, a load would span
-/// several stores, which causes a store-forwarding stall.
-fn crc<const N: usize>(blocks: &[u8; N], mask: &[u8; N], start: &[u8; N], rest: &[u8]) -> u32 {
-    // The array is built by index, because zipped iterators first write an array of zeroes (4 instructions more).
-    let at = |bytes: &[u8; N], i: usize| bytes.get(i).copied().unwrap_or_default();
-    let masked: [u8; N] = std::array::from_fn(|i| (at(blocks, i) | at(mask, i)) ^ at(start, i));
-    let mut hasher = HASHER.clone();
-    hasher.update(&masked);
-    hasher.update(rest);
-    hasher.finalize()
-}
 
 /// `AFTER[n][byte]`: state of the CRC register, initially zero, after `byte` and then `n` zero bytes.
 static AFTER: [[u32; 256]; V6_LEN] = after();
@@ -170,6 +163,39 @@ const fn after() -> [[u32; 256]; V6_LEN] {
             byte += 1;
         }
         n += 1;
+    }
+    table
+}
+
+/// Returns the state of the CRC register that has the effect of XORing `byte` into the byte at offset `at`; `None` if
+/// `at` is not below `V6_LEN`.
+#[inline(always)]
+fn before(at: usize, byte: u8) -> Option<u32> {
+    BEFORE.get(at)?.get(usize::from(byte)).copied()
+}
+
+/// `BEFORE[n][byte]`: state of the CRC register that becomes `byte` by `n` zero bytes.
+static BEFORE: [[u32; 256]; V6_LEN] = before_each();
+
+#[expect(clippy::indexing_slicing, reason = "evaluated for `BEFORE` only, from no input")]
+const fn before_each() -> [[u32; 256]; V6_LEN] {
+    let mut table = [[0; 256]; V6_LEN];
+    let mut byte: u32 = 0;
+    while byte < 256 {
+        let mut register = byte;
+        let mut n = 0;
+        while n < V6_LEN {
+            table[n][byte as usize] = register;
+            let mut bit = 0;
+            while bit < 8 {
+                // The reverse of a step of `after`: bit 31 of the polynomial tells whether the step XORed it.
+                let out = register >> 31;
+                register = ((register ^ (out * 0xEDB8_8320)) << 1) | out;
+                bit += 1;
+            }
+            n += 1;
+        }
+        byte += 1;
     }
     table
 }
@@ -203,9 +229,7 @@ fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], 
         let byte = *header.get(at)?;
         sum ^= AFTER.get(N - 1 - at)?.get(usize::from(byte))?;
     }
-    let mut hasher = Hasher::new_with_initial(sum);
-    hasher.update(rest);
-    Some(hasher.finalize())
+    Some(crc(!sum, rest))
 }
 
 /// A CNP captured on a ConnectX-4 Lx: the bytes from IP header to ICRC.
