@@ -22,6 +22,7 @@ use std::hint::black_box;
 #[library_benchmark]
 #[bench::bytes_64(flow::frame(64))]
 #[bench::bytes_4k(flow::frame(4096))]
+#[bench::ipv6_64(flow::ipv6_frame(64))]
 fn parse(frame: Vec<u8>) -> Vec<u8> {
     for _ in 0..BATCH_PKTS {
         black_box(Packet::parse(black_box(&frame)).is_ok());
@@ -32,6 +33,7 @@ fn parse(frame: Vec<u8>) -> Vec<u8> {
 #[library_benchmark]
 #[bench::bytes_64(flow::frame(64))]
 #[bench::bytes_4k(flow::frame(4096))]
+#[bench::ipv6_64(flow::ipv6_frame(64))]
 fn check_icrc(frame: Vec<u8>) -> Vec<u8> {
     for _ in 0..BATCH_PKTS {
         black_box(icrc::compute(black_box(&frame[14..frame.len() - 4])));

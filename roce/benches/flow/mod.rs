@@ -342,15 +342,27 @@ impl Least {
     }
 }
 
-/// A frame of a SEND ONLY.
+/// A frame of a SEND ONLY between IPv4 addresses.
 pub(crate) fn frame(payload_bytes: usize) -> Vec<u8> {
     use std::net::Ipv4Addr;
+    frame_between([Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into()], payload_bytes)
+}
+
+/// As [`frame`], between IPv6 addresses.
+pub(crate) fn ipv6_frame(payload_bytes: usize) -> Vec<u8> {
+    frame_between(
+        [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])].map(|mac| mac.link_local().into()),
+        payload_bytes,
+    )
+}
+
+fn frame_between([src, dst]: [Gid; 2], payload_bytes: usize) -> Vec<u8> {
     let template = HeaderTemplate::new(&HeaderSpec {
         src_mac: Mac([2, 0, 0, 0, 0, 1]),
         dst_mac: Mac([2, 0, 0, 0, 0, 2]),
         vlan: None,
-        src: Gid::from(Ipv4Addr::new(10, 0, 0, 1)),
-        dst: Gid::from(Ipv4Addr::new(10, 0, 0, 2)),
+        src,
+        dst,
         tclass: 0,
         ttl: 64,
         flow_label: 0,

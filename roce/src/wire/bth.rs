@@ -43,19 +43,23 @@ impl Bth {
     /// stored field by field and then loaded whole, which causes a store-forwarding stall.
     #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
-        let [opcode, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
+        let [opcode, flags, p0, p1, words @ ..] = bytes;
+        // Two words, because the compiler would load the bytes of an array of eight one by one.
+        let [ecn_and_qp @ .., _, _, _, _] = words;
+        let [_, _, _, _, ack_and_psn @ ..] = words;
+        let (ecn_and_qp, ack_and_psn) = (u32::from_be_bytes(*ecn_and_qp), u32::from_be_bytes(*ack_and_psn));
         Bth {
-            opcode: Opcode::new(opcode),
+            opcode: Opcode::new(*opcode),
             solicited: flags & SOLICITED != 0,
             mig_req: flags & MIG_REQ != 0,
-            pad_bytes: (flags >> 4) & 3,
-            tver: flags & 0x0F,
-            pkey: PKey(u16::from_be_bytes([p0, p1])),
-            fecn: ecn & FECN != 0,
-            becn: ecn & BECN != 0,
-            dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
-            ack_req: ack & ACK_REQ != 0,
-            psn: Psn::new(u32::from_be_bytes([0, n0, n1, n2])),
+            pad_bytes: pad_bytes(*flags),
+            tver: tver(*flags),
+            pkey: PKey(u16::from_be_bytes([*p0, *p1])),
+            fecn: ecn_and_qp & front(FECN) != 0,
+            becn: ecn_and_qp & front(BECN) != 0,
+            dest_qp: Qpn::new(ecn_and_qp),
+            ack_req: ack_and_psn & front(ACK_REQ) != 0,
+            psn: Psn::new(ack_and_psn),
         }
     }
 
@@ -68,6 +72,21 @@ impl Bth {
         let ecn = ecn_byte(self.fecn, self.becn);
         *bytes = [self.opcode.value(), flags, p0, p1, ecn, q0, q1, q2, ack_byte(self.ack_req), n0, n1, n2];
     }
+}
+
+/// Returns the big-endian word of which `byte` is the first byte.
+const fn front(byte: u8) -> u32 {
+    u32::from_be_bytes([byte, 0, 0, 0])
+}
+
+/// Returns the pad count in byte 1 of the header.
+pub(super) const fn pad_bytes(flags: u8) -> u8 {
+    (flags >> 4) & 3
+}
+
+/// Returns the transport header version in byte 1 of the header.
+pub(super) const fn tver(flags: u8) -> u8 {
+    flags & 0x0F
 }
 
 /// Returns byte 1 of the header: SE, MigReq, pad count, and transport header version 0.

@@ -155,6 +155,8 @@ pub struct OpcodeInfo {
     pub is_response: bool,
     /// Offset of each [`ExtHeader`] in bytes from the end of the base transport header; `ABSENT` for missing headers.
     offsets: [u8; ExtHeader::COUNT],
+    /// Upper bound of payload and pad in bytes: 0 if the packet has no payload, otherwise that of an IP packet.
+    pub(super) padded_max_bytes: u16,
 }
 
 const ABSENT: u8 = u8::MAX;
@@ -199,6 +201,7 @@ impl OpcodeInfo {
             is_request: !is_response && !matches!(operation, CongestionNotification),
             is_response,
             offsets,
+            padded_max_bytes: if matches!(payload, Payload::Data) { u16::MAX } else { 0 },
         }
     }
 

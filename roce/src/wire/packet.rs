@@ -5,11 +5,11 @@ use super::eth::{
 use super::icrc::{self, ICRC_LEN, RetransmitFields};
 use super::ipv4::{self, FRAGMENT_BITS, Ipv4Header, PROTOCOL_UDP, VERSION_IHL};
 use super::ipv6::{self, Ipv6Header};
-use super::opcode::{ExtHeader, OpcodeInfo};
+use super::opcode::{ExtHeader, Opcode, OpcodeInfo};
 use super::udp::{ROCE_PORT, UdpHeader};
 use super::{
-    aeth::Aeth, bth::Bth, deth::Deth, feth::Feth, ieth::Ieth, immdt::ImmDt, recveth::RecvEth, reth::Reth,
-    sacketh::SackEth, xrceth::XrcEth,
+    aeth::Aeth, bth, bth::Bth, deth::Deth, feth::Feth, ieth::Ieth, immdt::ImmDt, recveth::RecvEth,
+    reth::Reth, sacketh::SackEth, xrceth::XrcEth,
 };
 use crate::id::{Gid, Mac};
 
@@ -162,44 +162,7 @@ impl<'a> Packet<'a> {
     /// Parses a frame that starts with its Ethernet header. Ignores bytes after the IP packet, because they are
     /// Ethernet padding. Does not check the ICRC.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
-        let (bytes, rest) = take::<{ EthHeader::LEN }>(frame)?;
-        let eth = EthHeader::parse(bytes);
-        let (vlan, ethertype, l3) = match eth.ethertype {
-            ETHERTYPE_VLAN => {
-                let (bytes, rest) = take::<{ VlanTag::LEN }>(rest)?;
-                let tag = VlanTag::parse(bytes);
-                (Some(tag.tci), tag.ethertype, rest)
-            }
-            ethertype => (None, ethertype, rest),
-        };
-        let (is_ipv6, parts) = match ethertype {
-            ETHERTYPE_IPV4 => (false, parse_ipv4(l3)?),
-            ETHERTYPE_IPV6 => (true, parse_ipv6(l3)?),
-            ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Err(ParseError::StackedVlan),
-            _ => return Err(ParseError::NotRoce),
-        };
-        let IpParts { tclass, ttl, flow_label, packet: l3, payload: l4 } = parts;
-        let ip = IpInfo { is_ipv6, tclass, ttl, flow_label };
-        let (bytes, transport) = take::<{ UdpHeader::LEN }>(l4)?;
-        let udp = UdpHeader::parse(bytes);
-        if usize::from(udp.len_bytes) != l4.len() {
-            return Err(ParseError::LengthMismatch);
-        }
-        let (l3, _) = l3.split_last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
-        let body = parse_transport(transport)?;
-        Ok(Packet {
-            dst_mac: eth.dst,
-            src_mac: eth.src,
-            vlan,
-            ip,
-            udp_source_port: udp.source_port,
-            bth: body.bth,
-            info: body.info,
-            payload: body.payload,
-            ext: body.ext,
-            l3,
-            icrc: body.icrc,
-        })
+        if frame.len() < SHORTEST_FRAME { parse_short_frame(frame) } else { parse_frame(frame) }
     }
 
     /// Returns whether the received ICRC equals the ICRC computed from the packet.
@@ -355,36 +318,74 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// Bytes of an Ethernet header.
+type EthBytes = [u8; EthHeader::LEN];
+
 fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// Fields of an IP header. No field is a `bool`, because the compiler would use a `bool` as the discriminant of
-/// `Result`, store the fields one by one and load them together, which causes a store-forwarding stall.
-struct IpParts<'a> {
-    tclass: u8,
-    ttl: u8,
-    flow_label: u32,
-    /// The IP packet without Ethernet padding.
-    packet: &'a [u8],
-    payload: &'a [u8],
+/// Length in bytes of the shortest frame of a RoCE v2 packet.
+const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
+/// Length in bytes of the shortest UDP packet of RoCE v2.
+const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
+
+/// Does the same as [`parse_frame`]. Called for short frames, so that the compiler omits the length check of each header
+/// where `parse_frame` is inlined for other frames.
+#[cold]
+#[inline(never)]
+fn parse_short_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
+    parse_frame(frame)
+}
+
+#[inline(always)]
+fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
+    let (eth, rest) = take(frame)?;
+    match EthHeader::parse(eth).ethertype {
+        ETHERTYPE_IPV4 => parse_ipv4(eth, None, rest),
+        ethertype => parse_other(eth, ethertype, rest),
+    }
+}
+
+/// Parses the rest of a frame that is not an untagged IPv4 packet. Not inlined, because the compiler would merge the code
+/// of both IP versions, and spill their fields to the stack.
+#[inline(never)]
+fn parse_other<'a>(eth: &EthBytes, ethertype: u16, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+    match ethertype {
+        ETHERTYPE_IPV6 => parse_ipv6(eth, None, rest),
+        ETHERTYPE_VLAN => parse_tagged(eth, rest),
+        ETHERTYPE_QINQ => Err(ParseError::StackedVlan),
+        _ => Err(ParseError::NotRoce),
+    }
+}
+
+#[inline(never)]
+fn parse_tagged<'a>(eth: &EthBytes, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+    let (tag, l3) = take(rest)?;
+    let VlanTag { tci, ethertype } = VlanTag::parse(tag);
+    match ethertype {
+        ETHERTYPE_IPV4 => parse_ipv4(eth, Some(tci), l3),
+        ETHERTYPE_IPV6 => parse_ipv6(eth, Some(tci), l3),
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ => Err(ParseError::StackedVlan),
+        _ => Err(ParseError::NotRoce),
+    }
 }
 
 /// Returns whether `rest`, the bytes after an IP header, is a UDP packet to a port other than [`ROCE_PORT`]. The checks
 /// of checksum and lengths follow this check, because errors in packets of other protocols must not be counted.
 fn is_other_udp(rest: &[u8]) -> bool {
-    matches!(rest, [_, _, d0, d1, ..] if u16::from_be_bytes([*d0, *d1]) != ROCE_PORT)
+    rest.get(2..4).is_some_and(|port| port != ROCE_PORT.to_be_bytes())
 }
 
-fn parse_ipv4(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
-    let (bytes, rest) = take::<{ Ipv4Header::LEN }>(l3)?;
+#[inline(always)]
+fn parse_ipv4<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+    let (bytes, rest) = take(l3)?;
     let header = Ipv4Header::parse(bytes);
-    if header.version_ihl != VERSION_IHL || header.protocol != PROTOCOL_UDP {
-        return Err(match header.version_ihl >> 4 {
-            4 if header.protocol != PROTOCOL_UDP => ParseError::NotRoce,
-            4 => ParseError::Ipv4Options,
-            _ => ParseError::BadIpVersion,
-        });
+    if header.version_ihl != VERSION_IHL {
+        return Err(other_version(l3));
+    }
+    if header.protocol != PROTOCOL_UDP {
+        return Err(ParseError::NotRoce);
     }
     if header.flags_fragment & FRAGMENT_BITS != 0 {
         return Err(ParseError::Fragment);
@@ -395,13 +396,25 @@ fn parse_ipv4(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
     if !ipv4::checksum_ok(bytes) {
         return Err(ParseError::BadIpChecksum);
     }
-    let packet = l3.get(..usize::from(header.total_len_bytes)).ok_or(ParseError::Truncated)?;
-    let payload = packet.get(Ipv4Header::LEN..).ok_or(ParseError::LengthMismatch)?;
-    Ok(IpParts { tclass: header.tos, ttl: header.ttl, flow_label: 0, packet, payload })
+    let l3 = l3.get(..usize::from(header.total_len_bytes)).ok_or(ParseError::Truncated)?;
+    let ip = IpInfo { is_ipv6: false, tclass: header.tos, ttl: header.ttl, flow_label: 0 };
+    parse_payload::<{ Ipv4Header::LEN }>(eth, vlan, ip, l3)
 }
 
-fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
-    let (bytes, rest) = take::<{ Ipv6Header::LEN }>(l3)?;
+/// Returns the error of an IPv4 header of another version, or with options.
+#[cold]
+#[inline(never)]
+fn other_version(l3: &[u8]) -> ParseError {
+    match l3 {
+        [version_ihl, ..] if version_ihl >> 4 != 4 => ParseError::BadIpVersion,
+        [_, _, _, _, _, _, _, _, _, PROTOCOL_UDP, ..] => ParseError::Ipv4Options,
+        _ => ParseError::NotRoce,
+    }
+}
+
+#[inline(always)]
+fn parse_ipv6<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+    let (bytes, rest) = take(l3)?;
     let header = Ipv6Header::parse(bytes);
     if header.version != 6 {
         return Err(ParseError::BadIpVersion);
@@ -412,39 +425,84 @@ fn parse_ipv6(l3: &[u8]) -> Result<IpParts<'_>, ParseError> {
         ipv6::NEXT_HEADER_FRAGMENT => return Err(ParseError::Fragment),
         _ => return Err(ParseError::NotRoce),
     }
-    let payload = rest.get(..usize::from(header.payload_len_bytes)).ok_or(ParseError::Truncated)?;
-    let packet = l3.get(..Ipv6Header::LEN + payload.len()).ok_or(ParseError::Truncated)?;
+    let len_bytes = Ipv6Header::LEN + usize::from(header.payload_len_bytes);
+    let l3 = l3.get(..len_bytes).ok_or(ParseError::Truncated)?;
     let (tclass, ttl, flow_label) = (header.tclass, header.hop_limit, header.flow_label);
-    Ok(IpParts { tclass, ttl, flow_label, packet, payload })
+    let ip = IpInfo { is_ipv6: true, tclass, ttl, flow_label };
+    parse_payload::<{ Ipv6Header::LEN }>(eth, vlan, ip, l3)
 }
 
-struct Transport<'a> {
-    bth: Bth,
-    info: &'static OpcodeInfo,
-    ext: &'a [u8],
-    payload: &'a [u8],
-    icrc: u32,
-}
-
-/// Parses the UDP payload of a RoCE v2 packet. Always inlined, because a result returned through memory causes a
-/// store-forwarding stall.
+/// Parses the payload of `l3`, an IP packet with a header of `IP_LEN` bytes.
 #[inline(always)]
-fn parse_transport(bytes: &[u8]) -> Result<Transport<'_>, ParseError> {
-    let (header, rest) = take::<{ Bth::LEN }>(bytes)?;
-    let bth = Bth::parse(header);
-    if bth.tver != 0 {
+fn parse_payload<'a, const IP_LEN: usize>(
+    eth: &EthBytes,
+    vlan: Option<u16>,
+    ip: IpInfo,
+    l3: &'a [u8],
+) -> Result<Packet<'a>, ParseError> {
+    if l3.len() < IP_LEN + SHORTEST_UDP {
+        parse_short_payload::<IP_LEN>(eth, vlan, ip, l3)
+    } else {
+        parse_udp::<IP_LEN>(eth, vlan, ip, l3)
+    }
+}
+
+/// Does the same as [`parse_udp`]; called for the reason of [`parse_short_frame`].
+#[cold]
+#[inline(never)]
+fn parse_short_payload<'a, const IP_LEN: usize>(
+    eth: &EthBytes,
+    vlan: Option<u16>,
+    ip: IpInfo,
+    l3: &'a [u8],
+) -> Result<Packet<'a>, ParseError> {
+    parse_udp::<IP_LEN>(eth, vlan, ip, l3)
+}
+
+/// Always inlined, because a result returned through memory causes a store-forwarding stall.
+#[inline(always)]
+fn parse_udp<'a, const IP_LEN: usize>(
+    eth: &EthBytes,
+    vlan: Option<u16>,
+    ip: IpInfo,
+    l3: &'a [u8],
+) -> Result<Packet<'a>, ParseError> {
+    let l4 = l3.get(IP_LEN..).ok_or(ParseError::LengthMismatch)?;
+    let (udp, transport) = take(l4)?;
+    if usize::from(UdpHeader::parse(udp).len_bytes) != l4.len() {
+        return Err(ParseError::LengthMismatch);
+    }
+    let (bth, rest) = take::<{ Bth::LEN }>(transport)?;
+    let [opcode, flags, ..] = bth;
+    if bth::tver(*flags) != 0 {
         return Err(ParseError::BadTver);
     }
-    let info = bth.opcode.info().ok_or(ParseError::UnknownOpcode)?;
+    let info = Opcode::new(*opcode).info().ok_or(ParseError::UnknownOpcode)?;
     let (rest, icrc) = rest.split_last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
+    let (l3, _) = l3.split_last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
     let (ext, padded) = rest.split_at_checked(info.ext_len_bytes).ok_or(ParseError::Truncated)?;
-    let payload_len = padded.len().checked_sub(usize::from(bth.pad_bytes)).ok_or(ParseError::BadPad)?;
+    let pad_bytes = usize::from(bth::pad_bytes(*flags));
+    let payload_len = padded.len().checked_sub(pad_bytes).ok_or(ParseError::BadPad)?;
     if padded.len() % 4 != 0 {
         return Err(ParseError::BadPad);
     }
     let (payload, _) = padded.split_at_checked(payload_len).ok_or(ParseError::BadPad)?;
-    if !info.has_payload && !padded.is_empty() {
+    if padded.len() > usize::from(info.padded_max_bytes) {
         return Err(ParseError::UnexpectedPayload);
     }
-    Ok(Transport { bth, info, ext, payload, icrc: u32::from_le_bytes(*icrc) })
+    // Fields are decoded after the checks, because fields decoded before are spilled to the stack.
+    let EthHeader { dst, src, .. } = EthHeader::parse(eth);
+    Ok(Packet {
+        dst_mac: dst,
+        src_mac: src,
+        vlan,
+        ip,
+        udp_source_port: UdpHeader::parse(udp).source_port,
+        bth: Bth::parse(bth),
+        info,
+        payload,
+        ext,
+        l3,
+        icrc: u32::from_le_bytes(*icrc),
+    })
 }

@@ -23,6 +23,7 @@ impl UdpHeader {
     pub const LEN: usize = 8;
 
     /// Decodes the header; every bit pattern is valid.
+    #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [s0, s1, d0, d1, l0, l1, c0, c1] = *bytes;
         UdpHeader {
