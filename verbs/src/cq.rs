@@ -47,7 +47,8 @@ impl Cq {
     }
 
     /// Appends at most `max` completions to `out` and returns their number (`ibv_poll_cq`). If the completion queue is
-    /// empty, polls the engine once first, unless another thread drives the engine. Does not block.
+    /// empty, polls the engine once first, unless another thread drives the engine. Does not block: returns 0 while
+    /// another thread polls this completion queue.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] if the device is in a fatal error and the completion queue is empty.
@@ -82,7 +83,7 @@ impl Cq {
     /// ```
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
-        let mut poller = self.lock();
+        let Some(mut poller) = self.try_lock()? else { return Ok(0) };
         let taken = poller.pop_into(out, max);
         if taken > 0 || max == 0 {
             return Ok(taken);
@@ -91,21 +92,27 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Locks the poller of the completion queue. A thread may lock the engine while it holds this lock; a thread that
-    /// has locked the engine never locks a poller.
+    /// Locks the poller of the completion queue. `None` if another thread holds the lock; that thread may be polling the
+    /// engine, so the processor is yielded. A thread may lock the engine while it holds this lock; a thread that has
+    /// locked the engine never locks a poller.
     #[inline]
-    fn lock(&self) -> LockGuard<'_, CqPoller> {
-        self.0.poller.lock()
+    fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
+        let poller = self.0.poller.try_lock();
+        if poller.is_none() {
+            std::thread::yield_now();
+            self.0.shared.check()?;
+        }
+        Ok(poller)
     }
 
     /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first; `None`
-    /// if the completion queue is empty after this poll.
+    /// if the completion queue is empty after this poll, or while another thread polls it.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] if the device is in a fatal error and the completion queue is empty.
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
-        let mut poller = self.lock();
+        let Some(mut poller) = self.try_lock()? else { return Ok(None) };
         if let Some(cqe) = poller.pop() {
             return Ok(Some(cqe));
         }
@@ -117,5 +124,20 @@ impl Cq {
     /// completion, or at the next solicited event or completion in error, as `notify` selects.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Context, DeviceOptions};
+
+    #[test]
+    fn a_second_poller_does_not_wait_for_the_first() {
+        let port = "eal:net_ring7,ip=10.0.7.1/24".parse().unwrap();
+        let context = Context::open(&port, &DeviceOptions::default()).unwrap();
+        let cq = context.create_cq(16, None).unwrap();
+        let first = cq.0.poller.lock();
+        assert_eq!((cq.poll(&mut Vec::new(), 1).unwrap(), cq.poll_one().unwrap()), (0, None));
+        drop(first);
     }
 }
