@@ -146,20 +146,10 @@ impl ReorderBuffer {
         store.gather(self.cell(expected)?)
     }
 
-    /// Frees the copy of the buffered request of the expected PSN. The PSN remains in `set`.
-    #[inline]
-    pub(crate) fn release(&mut self, expected: Psn, store: &mut ReorderStore) {
-        if let Some(cell) = self.cell(expected) {
-            store.remove(cell);
-            self.copies.remove(expected);
-        }
-    }
-
     /// Drops the buffered request of `psn`, if any.
     pub(crate) fn discard(&mut self, expected: Psn, psn: Psn, store: &mut ReorderStore) {
-        if let Some(cell) = self.cell(psn) {
-            store.remove(cell);
-            self.on_dropped(expected, psn);
+        if self.drop_copy(psn, store) {
+            self.set.remove(expected, psn);
         }
     }
 
@@ -178,18 +168,30 @@ impl ReorderBuffer {
         }
     }
 
+    /// Frees the copy of `psn`, if any, and returns whether there was one. The PSN remains in `set`.
+    #[inline]
+    fn drop_copy(&mut self, psn: Psn, store: &mut ReorderStore) -> bool {
+        let Some(cell) = self.cell(psn) else { return false };
+        store.remove(cell);
+        self.copies.remove(psn);
+        true
+    }
+
     fn drop_copies(&mut self, first: Psn, span: u32, store: &mut ReorderStore) {
         while let Some(psn) = self.copies.first_in(first, span) {
-            store.remove(*self.cells.at(psn.value()));
-            self.copies.remove(psn);
+            self.drop_copy(psn, store);
         }
     }
 
     /// Removes `expected` and the `span - 1` PSNs after it, because they were executed or refused.
     #[inline]
     pub(crate) fn pass(&mut self, expected: Psn, span: u32, store: &mut ReorderStore) {
-        if !self.copies.is_empty() && (span > 1 || self.copies.contains(expected)) {
-            self.drop_copies(expected, span, store);
+        if !self.copies.is_empty() {
+            if span == 1 {
+                self.drop_copy(expected, store);
+            } else {
+                self.drop_copies(expected, span, store);
+            }
         }
         self.set.advance(expected, span);
         if let Some(placing) = &mut self.placing {

@@ -58,7 +58,6 @@ impl Buffers {
         let (header, body) = self.of_slot[slot].buffered(psn(index), &mut self.store)?;
         assert_eq!(header.psn, psn(index));
         let payload = Buffered::new(header, body).payload().map(<[u8]>::to_vec);
-        self.of_slot[slot].release(psn(index), &mut self.store);
         self.of_slot[slot].pass(psn(index), 1, &mut self.store);
         payload
     }

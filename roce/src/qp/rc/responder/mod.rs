@@ -179,7 +179,6 @@ impl Responder {
             return ResponderAction::Nothing;
         };
         let executed = self.execute(&Buffered::new(header, body), rx);
-        self.order.release(store);
         self.finish(header, executed, rx, store)
     }
 

@@ -190,15 +190,6 @@ impl Order {
         self.buffer.as_ref()?.buffered(self.expected(), store)
     }
 
-    /// Frees the copy of the buffered request of the expected PSN.
-    #[inline]
-    pub(super) fn release(&mut self, store: &mut ReorderStore) {
-        let expected = self.expected();
-        if let Some(buffer) = &mut self.buffer {
-            buffer.release(expected, store);
-        }
-    }
-
     #[inline]
     fn placing(&self) -> Option<&Placing> {
         self.buffer.as_ref()?.placing()
