@@ -16,7 +16,7 @@ use crate::queue::{SendOp, SendWqe, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
 use crate::time::Instant;
-use crate::wire::{FrameParts, Opcode, RecvEth};
+use crate::wire::{FrameParts, Opcode, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -242,7 +242,7 @@ impl Requester {
             }
             self.account_for(psn, &part, tx);
             if is_doubled {
-                self.send_double(psn, &part, tx);
+                self.send_double(psn, part.reth, tx);
             }
         }
     }
@@ -348,9 +348,10 @@ impl Requester {
     /// the first packet: the two have one transmission number, because either is executed.
     #[cold]
     #[inline(never)]
-    fn send_double<P: Port>(&mut self, psn: Psn, part: &Segment, tx: &mut TxContext<'_, P>) {
-        let Some(reth) = part.reth.filter(|_| *tx.budget > 0) else { return };
-        let spec = tx.builder.packet(part.opcode, psn, part.payload_len);
+    fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
+        let Some(reth) = reth.filter(|_| *tx.budget > 0) else { return };
+        let opcode = Opcode::RC_RDMA_READ_REQUEST;
+        let spec = tx.builder.packet(opcode, psn, 0);
         let sent = tx.builder.emit(tx.port, &spec, |parts| {
             let _ = parts.set_reth(reth);
         });
@@ -358,7 +359,7 @@ impl Requester {
             *tx.budget -= 1;
             tx.counters.sent_pkts += 1;
             if !self.congestion.is_window() {
-                self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
+                self.congestion.on_sent(tx.now, tx.builder.frame_bytes(opcode, 0));
             }
         }
     }
