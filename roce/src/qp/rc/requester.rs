@@ -227,7 +227,8 @@ impl Requester {
                 let Some(span) = self.read_span(outstanding, place) else { return TxOutcome::Done };
                 part.limit_read(span, mtu_bytes);
             }
-            let is_doubled = is_part && self.recovery.doubles_read(part.psn_span);
+            let is_doubled =
+                is_part && self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
             let how = (psn, place, is_selective, is_doubled, in_flight_pkts_max);
             match self.send_one(outstanding, &wqe, &part, how, tx) {
                 Ok(()) => {}
@@ -350,17 +351,13 @@ impl Requester {
     #[inline(never)]
     fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
         let Some(reth) = reth.filter(|_| *tx.budget > 0) else { return };
-        let opcode = Opcode::RC_RDMA_READ_REQUEST;
-        let spec = tx.builder.packet(opcode, psn, 0);
+        let spec = tx.builder.packet(Opcode::RC_RDMA_READ_REQUEST, psn, 0);
         let sent = tx.builder.emit(tx.port, &spec, |parts| {
             let _ = parts.set_reth(reth);
         });
         if sent.is_ok() {
             *tx.budget -= 1;
             tx.counters.sent_pkts += 1;
-            if !self.congestion.is_window() {
-                self.congestion.on_sent(tx.now, tx.builder.frame_bytes(opcode, 0));
-            }
         }
     }
 
