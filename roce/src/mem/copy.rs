@@ -19,8 +19,8 @@ struct Allocation {
 
 // SAFETY: the allocation is plain bytes on the heap; all access is by the copies of this module.
 unsafe impl Send for Allocation {}
-// SAFETY: as for `Send`. Races between copies on two threads are accepted, like races between a copy and an access of
-// the application.
+// SAFETY: all access is by the copies of this module. Races between two copies, or between a copy and an access of the
+// application, are accepted.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
@@ -42,7 +42,7 @@ pub struct Memory {
 
 // SAFETY: all access is by the copies of this module, which assume concurrent access.
 unsafe impl Send for Memory {}
-// SAFETY: as for `Send`, all access is by copies that assume concurrent access.
+// SAFETY: all access is by the copies of this module, which assume concurrent access.
 unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
@@ -86,7 +86,7 @@ impl Memory {
     /// `base..base+len_bytes` must stay mapped, readable and (if registered with a write right) writable until the last
     /// clone of this value is dropped and the last region registered from it is deregistered. The application accepts
     /// that its accesses race with copies of the engine. No slice passed to [`Memory::read`] or [`Memory::write`]
-    /// overlaps it.
+    /// overlaps these bytes.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
             Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
@@ -151,7 +151,7 @@ impl Span<'_> {
         self.len_bytes
     }
 
-    /// Copies the bytes of this span to `out`, as many as the shorter of the two has.
+    /// Copies the first n bytes of this span to `out`, where n is the smaller of the two lengths.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) {
         let Some(base) = self.base else { return };
@@ -161,7 +161,7 @@ impl Span<'_> {
         unsafe { copy(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
-    /// Copies `bytes` to the memory of this span, as many as the shorter of the two has.
+    /// Copies the first n bytes of `bytes` to this span, where n is the smaller of the two lengths.
     #[inline]
     pub fn copy_from(&self, bytes: &[u8]) {
         let Some(base) = self.base else { return };

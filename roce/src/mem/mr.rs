@@ -157,7 +157,8 @@ impl MemoryTable {
         self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
     }
 
-    /// Does the same as `open_local`, for a peer's request. By IBA C9-88, a request for 0 bytes is not checked.
+    /// Returns `len_bytes` bytes at `addr` of the region with key `rkey`, for a peer's request. The region must be of
+    /// `pd` and grant `access`. If `len_bytes` is 0, nothing is checked (IBA C9-88).
     #[inline]
     pub(crate) fn open_remote(
         &self,
