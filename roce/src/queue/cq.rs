@@ -3,7 +3,7 @@ use super::ring::{Consumer, Producer, ring};
 use crate::random::Random;
 use crate::table::Table;
 
-/// Number of a completion queue in its engine, random; never on the wire.
+/// Random number of a completion queue in its engine; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
@@ -103,7 +103,7 @@ impl CqTable {
         self.queues.get(cq.0).map(|queue| queue.users)
     }
 
-    /// Adds a user, which [`CqTable::release`] removes.
+    /// Adds a work queue to the users of `cq`; [`CqTable::release`] removes it.
     pub(crate) fn acquire(&mut self, cq: CqId) {
         self.queues.get_mut(cq.0).into_iter().for_each(|queue| queue.users += 1);
     }

@@ -1,4 +1,4 @@
-//! Doorbells: bits by which posting threads notify the engine of send queues with new work requests.
+//! Doorbells: bits by which posting threads notify the engine that a queue pair has new work requests.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -68,7 +68,7 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
 
 #[test]
 fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
-    // Allocated outside of the model, because loom's threads have small stacks.
+    // The memory is allocated outside of the model, because loom's threads have small stacks.
     let memory = Memory::alloc(16);
     memory.write(0, &[7, 8, 9]).unwrap();
     let mut table = MemoryTable::new(1);

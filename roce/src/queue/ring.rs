@@ -7,8 +7,8 @@
 //!             ^ get(0)          get(len-1) ^
 //! ```
 //!
-//! The consumer may read each published element in place, and releases elements in order, oldest first. So the ring of
-//! a send queue holds work requests until they are acknowledged.
+//! The consumer may read each published element in place, and releases elements in order, oldest first. The ring of a
+//! send queue thus holds work requests until they are acknowledged.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -31,7 +31,7 @@ struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 // while its position is inside head..tail. Release stores and Acquire loads of the indices order writes and reads.
 unsafe impl<T: Send> Sync for Cell<T> {}
 
-/// The cells; both ends have a reference of their own, so that neither loads one through the indices.
+/// The cells. Each end has a reference of its own, which saves a load of this reference from [`Indices`].
 type Cells<T> = Arc<[Cell<T>]>;
 
 #[inline]
@@ -40,10 +40,10 @@ fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
     &cells[position as usize & mask].0
 }
 
-/// What the producer writes, in a cache line of its own.
+/// Position written by the producer, and mode of the ring, in one cache line.
 struct Tail {
     position: AtomicU32,
-    /// Written by the consumer and read by the producer, which has this cache line anyway; see [`Consumer::set_mode`].
+    /// Written by [`Consumer::set_mode`] and read by the producer, whose cache mostly has this line already.
     mode: AtomicU8,
 }
 

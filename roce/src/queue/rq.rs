@@ -25,8 +25,8 @@ pub(crate) struct RecvQueue {
     work: WorkQueue<RecvWqe>,
 }
 
-/// Creates a receive queue. The queue refuses posts until [`RecvQueue::set_posting`] is called. A post to a queue pair
-/// in ERR sets the doorbell of `slot`.
+/// Creates a receive queue, which refuses posts until [`RecvQueue::set_posting`] is called. In state ERR, a post sets
+/// the doorbell of the queue pair with index `slot`.
 pub(crate) fn recv_queue(
     size: RecvQueueSize,
     doorbells: Arc<Doorbells>,

@@ -1,5 +1,5 @@
 //! Tests with the two ends of a queue on two threads, for many rounds: for ThreadSanitizer, and for faults that occur
-//! in few rounds. The tests in `models.rs` cover every interleaving with loom.
+//! in few rounds. The tests in `models.rs` check short interleavings with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

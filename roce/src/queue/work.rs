@@ -16,11 +16,11 @@ pub(super) trait Wqe: Copy + Send {
     fn list(&self) -> &SgList;
 }
 
-/// What becomes of a work request that is posted now.
+/// Mode of a work queue: treatment of a work request that is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Posting {
-    /// The post fails. The mode of a new ring.
+    /// The post fails. Mode of a new work queue.
     Refused = 0,
     /// The work request is queued.
     Queued,
@@ -51,7 +51,7 @@ pub(super) fn work_queue_from<W: Wqe>(
     max_sges: u32,
 ) -> (WorkPoster<W>, WorkQueue<W>) {
     let (wqe_in, wqe_out) = ring_from(first, depth);
-    // With lists of one entry the ring of entries stays empty.
+    // A ring has a depth of at least 1. If all lists have one entry, the ring of entries stays empty.
     let (sge_in, sge_out) = ring_from(first, (depth * max_sges.saturating_sub(1)).max(1));
     let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
@@ -91,8 +91,8 @@ impl<W: Wqe> WorkPoster<W> {
         self.wqes.push(wqe).map_err(|_| self.full())
     }
 
-    /// Returns whether the engine flushes the work requests that were pushed. Called after [`WorkPoster::push`], because
-    /// the engine sets the mode before it looks for work requests to flush.
+    /// Returns whether the engine flushes the work requests that were pushed. The caller calls [`WorkPoster::push`]
+    /// first, because the engine sets the mode before it looks for work requests to flush.
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
         self.wqes.mode() == Posting::Flushed as u8
