@@ -10,8 +10,8 @@ use crate::wire::{NakCode, Operation, Syndrome};
 
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
-/// Response to be sent besides READ responses. A SACK is sent before the READ responses in the queue, an ACK or NAK
-/// after them, because the READ responses have lower PSNs.
+/// Response to be sent besides READ responses. A SACK is sent before the queued READ responses. An ACK or NAK is sent
+/// after the queued READ responses, because these have lower PSNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -30,11 +30,11 @@ pub(super) struct AckPolicy {
     due: Due,
     /// Expected PSN when the last ACK or NAK was sent.
     last_acked_psn: Psn,
-    /// Since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
+    /// True if, since the last SACK, an out-of-order packet was dropped for want of room.
     no_room: bool,
-    /// The ACK became due since the last transmit: it is delayed by one poll, so that a reply of the application is
-    /// sent before the ACK, and one ACK acknowledges two bursts. An ACK of [`ACK_DELAY_PKTS_MAX`] PSNs or more is not
-    /// delayed, because a peer with a small window waits for it.
+    /// True if the ACK became due after responses were last transmitted. Such an ACK is delayed by one poll, so that a
+    /// reply of the application is sent before the ACK, and one ACK acknowledges two bursts. An ACK of at least
+    /// [`ACK_DELAY_PKTS_MAX`] PSNs is not delayed, because a peer with a small window waits for it.
     ack_may_wait: bool,
 }
 
@@ -53,7 +53,7 @@ impl AckPolicy {
         self.due = Due::Nothing;
     }
 
-    /// A packet was executed while PSNs were buffered or placed: an ACK is due even without AckReq.
+    /// Makes an ACK due, even without AckReq, after a packet was executed while PSNs were buffered or placed.
     #[inline]
     pub(super) fn on_missing_executed(&mut self) {
         self.due = Due::Ack;

@@ -6,9 +6,9 @@
 //! ```text
 //!   0 7      WRITE ONLY at PSN 0, at PSN 7        f0 m1 l2   FIRST, MIDDLE, LAST of a WRITE of three packets
 //!   s3       SEND ONLY at PSN 3                   r4x3       READ of three responses, PSN 4 to 6
-//!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; without room in the reorder buffer
-//!   p        posts a receive                      lost5      buffered PSN 5 expires; room2: room for two cells
-//!   0..14    WRITE ONLYs at PSN 0 to 14
+//!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; while the reorder buffer is full
+//!   p        posts a receive                      lost5      buffered PSN 5 expires
+//!   0..14    WRITE ONLYs at PSN 0 to 14           room2      limits the reorder buffer to two cells
 //!   /        poll; the responses that it sends follow, as `text_of` of the harness writes them
 //!   /2 /p1   poll with a budget of two packets; with one transmit buffer
 //! ```
@@ -48,7 +48,7 @@ fn packet_of(token: &str) -> Pkt {
     Pkt { ack_req: has_ack_req, ..packet }
 }
 
-/// Runs one token that is not a response. Returns the token and, after a poll, the responses sent.
+/// Runs one token that is not a response. Returns the token; if the token is a poll, also the responses sent.
 fn run_token(bench: &mut Bench, token: &str) -> String {
     if let Some(poll) = token.strip_prefix('/') {
         let limit = poll.trim_start_matches('p').parse().unwrap_or(64);

@@ -107,7 +107,7 @@ impl Checks<'_> {
         rx: &mut RxContext<'_>,
     ) -> Result<Effect<'m>, Refusal> {
         let room_bytes = rx.rq.oldest().ok_or(Refusal::NotReady)?.list.len_bytes;
-        // SEND with invalidate requires memory windows, which are not supported. Go-back-N has no numbered SENDs.
+        // SEND with invalidate needs memory windows, which are not supported. Only selective repeat has numbered SENDs.
         if request.invalidates() || (request.is_numbered() && !self.recovery.accepts_numbered_sends()) {
             return Err(INVALID);
         }

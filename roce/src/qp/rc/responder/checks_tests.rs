@@ -114,7 +114,7 @@ fn packets_of_a_message_arrive_in_their_order() {
             }
         };
         let len_bytes = len(!info.ends_message());
-        // Bytes left of the WRITE in progress: as many as the packet needs.
+        // Remaining bytes of the WRITE in progress: as many as the packet needs.
         let left = if info.ends_message() { len_bytes.max(1) } else { 2 * MTU_BYTES };
         let own = if info.position == crate::wire::Position::First { 2 * MTU_BYTES } else { len_bytes };
         for (state, wanted) in [None, Some(RC_SENDS[0]), Some(RC_WRITES[0])].into_iter().zip(wanted) {
@@ -164,7 +164,7 @@ fn packets_of_a_message_have_their_length() {
 #[derive(Clone, Copy)]
 struct Row {
     name: &'static str,
-    /// Clause of the IBA; empty: a choice of this stack, or no clause is known with certainty.
+    /// Clause of the IBA; empty if the result is a choice of this stack, or if no clause is known with certainty.
     rule: &'static str,
     recovery: RecoveryScheme,
     access: Access,
@@ -395,8 +395,8 @@ fn reads_are_limited_by_the_responder_resources() {
     }
 }
 
-/// While duplicates fill the queue of READs, a new READ is dropped as if lost. It is not refused, because the peer
-/// keeps to the responder resources.
+/// While duplicates fill the queue of READs, a new READ is dropped as if lost. No NAK is sent, because the peer has no
+/// more READs outstanding than the responder resources permit.
 #[test]
 fn a_read_is_dropped_while_duplicates_fill_the_queue() {
     let mut bench = Bench::new(GBN, Placement::InOrder, 1);

@@ -16,7 +16,6 @@ pub(crate) struct ResponderConfig {
     pub first_psn: Psn,
     pub mtu_bytes: u32,
     pub max_dest_rd_atomic: u8,
-    /// Recovery scheme.
     pub recovery: RecoveryScheme,
     pub placement: Placement,
 }
@@ -39,7 +38,6 @@ pub(crate) struct RxContext<'a> {
     pub pd: PdId,
     pub access: Access,
     pub min_rnr_timer: u8,
-    /// Receive queue.
     pub rq: &'a mut RecvQueue,
     pub cqs: &'a mut CqTable,
     pub cq: CqId,
@@ -47,7 +45,6 @@ pub(crate) struct RxContext<'a> {
     pub counters: &'a mut QpCounters,
     /// Index of the queue pair in the table of the device.
     pub slot: usize,
-    /// Current time.
     pub now: Instant,
 }
 

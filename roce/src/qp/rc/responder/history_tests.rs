@@ -1,4 +1,4 @@
-//! Test of the PSN of an ACK one round of the PSN circle after a READ that no later READ displaced from the history.
+//! Test of the history of READs: an ACK may have a PSN that a READ took one round of the PSN circle before.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};
@@ -9,7 +9,7 @@ use crate::qp::rc::read_queue::ReadRequest;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
-/// The only READ stays in the history until `forget_stale` removes it, because no later READ displaces it.
+/// `forget_stale` has to remove the READ from the history, because no later READ displaces it.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);

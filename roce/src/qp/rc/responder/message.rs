@@ -2,7 +2,7 @@
 
 use crate::id::RKey;
 
-/// The message in progress, of which a FIRST was executed and the LAST was not.
+/// The message in progress: its FIRST was executed, and its LAST was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Partial {
     /// No message is in progress: the next request must begin one.

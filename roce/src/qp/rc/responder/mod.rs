@@ -116,7 +116,7 @@ impl Responder {
         let checks = Checks { partial, reads: &self.reads, recovery: &self.recovery };
         let authorized = sequence(request, partial, self.execution.mtu_bytes())
             .and_then(|request| checks.authorize(request, rx, memory));
-        // A move of `authorized` would stall: it would load, with wide loads, fields that were just stored one by one.
+        // A move of `authorized` would stall the processor: wide loads of its fields would follow narrow stores.
         match &authorized {
             Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
             Err(refusal) => Err(*refusal),
@@ -159,7 +159,7 @@ impl Responder {
             let middles = self.order.middles(self.execution.partial());
             let action = match (middles, self.order.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx, store),
-                // No message is in progress, or the placed MIDDLE is of a SEND in a WRITE, or of a WRITE in a SEND.
+                // No message of the placed MIDDLE's operation (SEND or WRITE) is in progress.
                 (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx, store),
                 (packets, _) => self.on_middles(packets, rx, store),
             };
@@ -260,8 +260,8 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first`: since the expected PSN
-    /// last advanced, no other out-of-order packet was received, and no RNR NAK was due.
+    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first` is true if, since the
+    /// expected PSN last advanced, no other out-of-order packet was received and no RNR NAK was due.
     #[cold]
     #[inline(never)]
     fn on_out_of_order(

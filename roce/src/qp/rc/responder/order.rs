@@ -80,7 +80,8 @@ impl Order {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed until then.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed before the
+    /// advance.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order();
@@ -270,7 +271,7 @@ fn place(
 }
 
 /// Places the payload of a SEND in the receive `index` positions after the oldest, from byte `at` on. Returns `None` if
-/// that receive is not posted, too short or not writable, or if a FIRST or MIDDLE is shorter than the path MTU.
+/// that receive is not posted, too short or not writable, or if the length of a FIRST or MIDDLE is not the path MTU.
 fn place_in_receive(
     packet: &Packet<'_>,
     index: u32,
@@ -294,7 +295,7 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
         return None;
     }
     let open = |va, len| rx.memory.open_remote(rx.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
-    // As in `authorize_write`, the whole message is checked first, so that a message beyond the region writes nothing.
+    // The first packet is checked for the whole message, so that a message beyond the region writes nothing.
     if packet.info.starts_message() {
         open(va, len_bytes)?;
     }
