@@ -35,7 +35,7 @@ pub(crate) struct ReorderBuffer {
     set: OutOfOrderSet,
     /// PSNs of buffered requests.
     copies: PsnSet,
-    /// First cell of each buffered request, at its PSN modulo the window; valid for the PSNs in `copies`.
+    /// Index of the first cell of each buffered request, at its PSN modulo the window; valid for the PSNs in `copies`.
     cells: CircularArray<u32>,
     /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
@@ -79,8 +79,8 @@ impl ReorderBuffer {
     }
 
     /// Buffers a copy of `packet`, whose PSN must be in the window and not buffered yet. If the queue pair with index
-    /// `slot` has no room, first drops its buffered requests of higher PSNs, the highest first, and counts them in
-    /// `dropped`. Returns whether the packet is buffered.
+    /// `slot` has no room, drops its buffered requests of higher PSNs, from the highest down, until there is room, and
+    /// counts them in `dropped`. Returns whether the packet is buffered.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
@@ -168,7 +168,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Frees the copy of `psn`, if any, and returns whether there was one. The PSN remains in `set`.
+    /// Frees the copy of `psn`, if any. Returns whether a copy was freed. The PSN remains in `set`.
     #[inline]
     fn drop_copy(&mut self, psn: Psn, store: &mut ReorderStore) -> bool {
         let Some(cell) = self.cell(psn) else { return false };

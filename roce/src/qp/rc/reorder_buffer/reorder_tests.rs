@@ -110,7 +110,7 @@ enum Step {
     Take(usize, u32, bool),
     /// Drops a packet: queue pair, PSN.
     Discard(usize, u32),
-    /// Removes PSNs as executed: queue pair, first PSN, number of PSNs.
+    /// Removes PSNs, as after their execution: queue pair, first PSN, number of PSNs.
     Pass(usize, u32, u32),
     /// Drops all packets of a queue pair.
     Clear(usize),

@@ -5,8 +5,9 @@
 //!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
-//! A queue pair may take more unreserved cells only while it has fewer of them than a multiple of the free unreserved
-//! cells, so that no queue pair takes all of them (dynamic thresholds, Choudhury and Hahne 1998).
+//! A queue pair may take more unreserved cells only while its number of unreserved cells is below a multiple of the
+//! number of free ones, so that no queue pair takes all unreserved cells (dynamic thresholds, Choudhury and Hahne
+//! 1998).
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -19,8 +20,8 @@ use crate::wire::Packet;
 /// If the reservations of all queue pairs would exceed half of the memory, fewer bytes are reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
-/// A queue pair may take more unreserved cells while it has fewer of them than this multiple of the free unreserved
-/// cells.
+/// A queue pair may take more unreserved cells while its number of unreserved cells is below this number times the
+/// number of free unreserved cells.
 pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
 /// Largest number of bytes that a request takes in the reorder buffer: a payload of path MTU 4096, extension headers,
@@ -33,7 +34,7 @@ pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a cell. A request of path MTU 4096 takes 17 cells, one of up to 228 bytes of payload takes one.
+/// Bytes of a cell. A request with 4096 bytes of payload takes 17 cells, a request with at most 228 bytes one cell.
 pub(crate) const CELL_BYTES: usize = 256;
 
 /// Number of cells, 1 MiB in total, that are allocated when all cells allocated before have been taken.
@@ -60,7 +61,7 @@ struct Request {
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// The next cell of the request, or the next free cell.
+    /// Index of the next cell of the request, or of the next free cell.
     next: u32,
     request: Option<Request>,
 }
@@ -82,7 +83,7 @@ pub(crate) struct ReorderStore {
     used: u32,
     oldest: u32,
     newest: u32,
-    /// Number of cells taken by each queue pair, at its index in the device's table; `None`: it may not buffer.
+    /// Number of cells taken by the queue pair with this index in the device's table; `None` if it may not buffer.
     shares: Vec<Option<u32>>,
     /// Number of cells reserved for each queue pair that may buffer requests.
     reserved: u32,
@@ -94,7 +95,7 @@ pub(crate) struct ReorderStore {
     unreserved: u32,
     /// False if frames have phantom payloads, whose bytes cannot be compared.
     compares_bytes: bool,
-    /// Copy of the body of the request in execution, if it takes several cells; kept to reuse its memory.
+    /// Buffer for the body of a request in execution, if the body takes several cells; its memory is reused.
     body: Vec<u8>,
 }
 
@@ -149,7 +150,7 @@ impl ReorderStore {
         let reserved = (REORDER_RESERVED_BYTES / CELL_BYTES) as u32;
         let reserved = reserved.min(self.cells_max / 2 / self.owners.max(1));
         self.reservations = reserved * self.owners;
-        // Queue pairs are opened and closed without requests, so that the sum changes with the reservation only.
+        // A queue pair has no request when it is opened or closed, so `unreserved` changes only with `reserved`.
         if std::mem::replace(&mut self.reserved, reserved) != reserved {
             let shares = self.shares.iter().flatten();
             self.unreserved = shares.map(|taken| taken.saturating_sub(reserved)).sum();
@@ -168,7 +169,7 @@ impl ReorderStore {
         }
     }
 
-    /// Returns whether a queue pair may buffer a request whose body has `len_bytes` bytes.
+    /// Returns whether the queue pair with index `slot` may buffer a request whose body has `len_bytes` bytes.
     #[inline]
     pub(super) fn has_room(&self, slot: usize, len_bytes: usize) -> bool {
         let (Some(share), cells) = (self.share(slot), cells_of(len_bytes)) else { return false };
@@ -223,7 +224,7 @@ impl ReorderStore {
         Some(at)
     }
 
-    /// Returns a cell that was never taken.
+    /// Takes a cell that was never taken before. Returns its index.
     #[cold]
     fn take_unused(&mut self) -> u32 {
         if self.used as usize == self.segments.len() * SEGMENT_CELLS as usize {
