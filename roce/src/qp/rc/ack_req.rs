@@ -2,7 +2,7 @@
 
 use super::outstanding::MAX_OUTSTANDING_PSNS;
 
-/// Of this number of consecutive packets, one or more have AckReq: a long message is acknowledged before its end.
+/// At least one of this number of consecutive packets has AckReq: a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);
@@ -14,8 +14,9 @@ pub(super) struct AckReq {
 }
 
 impl AckReq {
-    /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message. `window_pkts`: the packets
-    /// that may be in flight. `unacked_pkts`: the packets in flight. `is_overdue`: whether AckReq is due by time.
+    /// Returns whether the next packet has AckReq. `is_last`: whether the packet ends its message. `window_pkts`:
+    /// number of packets that may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: whether AckReq is due
+    /// by time.
     #[inline(always)]
     pub(super) fn on_packet(
         &mut self,
@@ -34,7 +35,7 @@ impl AckReq {
         ack_req
     }
 
-    /// Returns whether the last packet had AckReq.
+    /// Returns whether the packet sent last had AckReq.
     #[inline]
     pub(super) fn was_set(self) -> bool {
         self.since_pkts == 0
@@ -45,8 +46,8 @@ impl AckReq {
 mod tests {
     use super::*;
 
-    /// Columns: name; packets of the message; packets in flight before; window; index of the packet from which on
-    /// AckReq is overdue; indices of the packets with AckReq. No ACK arrives.
+    /// Columns: name; packets of the message; packets in flight before; window in packets; index of the packet from
+    /// which on AckReq is overdue; indices of the packets with AckReq. No ACK arrives.
     type Row = (&'static str, u32, u32, u32, Option<u32>, &'static [u32]);
 
     #[rustfmt::skip]

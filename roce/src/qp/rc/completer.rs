@@ -61,7 +61,7 @@ impl Completer<'_> {
         ResponseEvent::Ignored
     }
 
-    /// Processes a SACK. Its PSN is the peer's expected PSN: `una + sent` if the peer has executed all requests sent.
+    /// Processes a SACK, whose PSN is the peer's expected PSN: `una + sent` if the peer executed all requests sent.
     fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let next = packet.bth.psn;
         let in_flight = next.index_in(self.una, self.sent + 1).is_some();
@@ -90,7 +90,7 @@ impl Completer<'_> {
         }
         if self.outstanding.first_read_before(self.una, psn).is_some() {
             // READ responses below `psn` are missing: an implied NAK. The NAK or RNR NAK received is ignored, because
-            // the retransmission elicits it a second time.
+            // the missing responses must be requested first.
             return ResponseEvent::Ack(AckEvent::Ack { next: psn });
         }
         let status = match aeth.syndrome {
@@ -186,7 +186,7 @@ impl SendCompletions<'_> {
         }
     }
 
-    /// Completes the oldest work request with the error `status`. Returns false if there is none.
+    /// Completes the oldest work request with the error `status`. Returns false if no work request is outstanding.
     pub(crate) fn fail_oldest(&mut self, outstanding: &mut Outstanding, status: WcStatus) -> bool {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);

@@ -192,7 +192,7 @@ use Event::{Acked, Duplicate, Executed, Failed, Ignored, Kept, Lost, Response, R
 
 struct Row {
     name: &'static str,
-    /// Clause of the IBA; empty: a choice of this stack, or no clause is known with certainty.
+    /// Clause of the IBA; empty if the result is a choice of this stack, or if no clause is known with certainty.
     rule: &'static str,
     una: i32,
     /// Indices of the READ responses received above una.

@@ -37,8 +37,8 @@ impl PacketBuilder {
         u32::try_from(self.template.frame_len(ext_len, payload_len as usize)).unwrap_or(u32::MAX)
     }
 
-    /// Sends a CNP to the peer's queue pair: BECN 1, PSN 0, 16 bytes of 0 (IBA A17.9). The CNP has the UDP source port
-    /// of the connection, so that it takes the route of the ACKs through the network.
+    /// Sends a CNP to the peer's queue pair, with BECN 1, PSN 0 and 16 bytes of value 0 (IBA A17.9). The UDP source
+    /// port is that of the connection, so that the CNP takes the route of the ACKs through the network.
     pub(crate) fn emit_notification<P: Port>(
         &mut self,
         port: &mut P,

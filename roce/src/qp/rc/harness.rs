@@ -1,5 +1,5 @@
 //! Parts shared by the table tests of this directory: packets built as frames, a port that records the frames sent, and
-//! a responder with its memory, its receive queue and a reorder buffer without limit.
+//! a responder with its memory, its receive queue and its reorder buffer.
 
 use super::emit::PacketBuilder;
 use super::reorder_buffer::{CELL_BYTES, ReorderStore};
@@ -81,7 +81,7 @@ pub(super) struct Pkt {
 }
 
 impl Pkt {
-    /// Returns a packet whose RETH, if the opcode has one, gives `len_bytes` from [`VA`] on in region [`ALL`].
+    /// Returns a packet. If the opcode has a RETH, the RETH names `len_bytes` bytes from [`VA`] on in region [`ALL`].
     pub(super) const fn new(opcode: Opcode, at: i32, len_bytes: u32) -> Self {
         Pkt {
             opcode,
@@ -242,7 +242,7 @@ fn store_of(bytes_max: usize) -> ReorderStore {
     store
 }
 
-/// A responder with the memory, the queues and the reorder buffer that the engine gives it.
+/// A responder with the memory, queues and reorder buffer that a responder has in an engine.
 pub(super) struct Bench {
     pub(super) responder: Responder,
     pub(super) counters: QpCounters,
@@ -259,7 +259,7 @@ pub(super) struct Bench {
     congestion: Congestion,
     builder: PacketBuilder,
     pub(super) now: Instant,
-    /// Memory of the reorder buffer; unless `has_room`, the responder has `full`, a memory without room, instead.
+    /// Memory of the reorder buffer. If `has_room` is false, the responder uses `full`, which has no room, instead.
     pub(super) store: ReorderStore,
     full: ReorderStore,
     pub(super) has_room: bool,
@@ -384,7 +384,7 @@ impl Bench {
         self.store.occupied_bytes() > 0
     }
 
-    /// In one poll, sends at most `budget` responses to a port with `room` buffers. Returns the responses as text.
+    /// Sends at most `budget` responses in one poll, to a port with `room` transmit buffers. Returns them as text.
     pub(super) fn transmit(&mut self, mut budget: u32, room: usize) -> Vec<String> {
         let mut port = Recorder { frames: Vec::new(), room };
         if self.is_scheduled {

@@ -12,7 +12,7 @@
 //!   state    "100 >3 y6 n2 RetryExcErr": the deadline, then the parts that apply
 //!     100    deadline in us; "-" no deadline; "*" any deadline, because the schemes have different ones
 //!     >3     PSN 3 is retransmitted next
-//!     y6 n2  retries and RNR retries left, if any was used up; then the error status, if the work request failed
+//!     y6 n2  retries left (y), RNR retries left (n), if any was used up; then the error status of a failed request
 //! ```
 
 use super::events::ResponseEvent;
@@ -35,7 +35,7 @@ const TIMEOUT_NEVER: u8 = 0;
 
 struct Row {
     name: &'static str,
-    /// Clause of the IBA; empty: a choice of this stack.
+    /// Clause of the IBA; empty if the expected result is a choice of this stack.
     rule: &'static str,
     schemes: &'static [RecoveryScheme],
     timeout: u8,
@@ -213,9 +213,9 @@ fn check(rows: &[Row]) {
 
 const ALL_SCHEMES: &[RecoveryScheme] = &[GBN, IMPROVED, SELECTIVE];
 
-/// Before the first round-trip sample the RTO is 1 ms, and the PTO is 100 us with up to 3 packets in flight, otherwise
-/// 320 us. After a first sample of 20 us the PTO is 2 * 20 + 4 * 10 = 80 us, and the RTO is 100 us with up to 3 packets
-/// in flight, otherwise 320 us.
+/// Timeouts of these rows. Low: at most 3 packets are in flight. High: more than 3 packets are in flight.
+/// - Before the first round-trip sample: RTO 1 ms; PTO 100 us (low) or 320 us (high).
+/// - After a first sample of 20 us: RTO 100 us (low) or 320 us (high); PTO 2 * 20 + 4 * 10 = 80 us.
 #[rustfmt::skip]
 const PROBES: &[Row] = &[
     Row { name: "before a round-trip sample the PTO is 100 us",

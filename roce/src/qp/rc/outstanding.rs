@@ -16,14 +16,14 @@ use crate::recovery::circular_array::CircularArray;
 use crate::recovery::{PsnSpan, Requests};
 use crate::start;
 
-/// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2), which is also the longest
-/// message at the smallest path MTU.
+/// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2). The longest message takes as
+/// many PSNs at the smallest path MTU.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub is_read: bool,
-    /// The message consumes a receive of the peer: SEND, or WRITE with immediate.
+    /// True if the message consumes a receive of the peer: a SEND, or a WRITE with immediate.
     pub takes_receive: bool,
 }
 
@@ -47,14 +47,14 @@ struct Assignment {
 /// Send work requests not yet completed: first those with PSNs, then those that are posted and have no PSNs yet.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// Of each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
+    /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
     assignments: CircularArray<Assignment>,
     /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
     end: Psn,
-    /// Recv WQE sequence number of the next work request to be assigned PSNs.
+    /// Number of the peer's receives that the messages assigned PSNs so far consume, modulo 2^32.
     receives: u32,
     /// Position of the work request found last: `find` starts there, because PSNs are mostly looked up in order.
     cursor: u32,
@@ -118,7 +118,7 @@ impl Outstanding {
         self.read_requests - acked_pkts / self.read_pkts_max
     }
 
-    /// Returns whether no work request is posted that has not completed.
+    /// Returns whether all posted work requests have completed.
     #[inline]
     pub(crate) fn is_idle(&mut self) -> bool {
         self.assigned == 0 && self.queue.get(0).is_none()
@@ -257,7 +257,7 @@ impl Outstanding {
             self.assigned -= 1;
             self.assigned_reads -= u32::from(span.is_read);
             if span.is_read {
-                // In state ERR a READ is flushed even if fewer than `requests` READ requests were sent for it.
+                // The subtraction saturates: a READ flushed in state ERR may have sent fewer READ requests.
                 let requests = span.packets.div_ceil(self.read_pkts_max);
                 self.read_requests = self.read_requests.saturating_sub(requests);
             }

@@ -3,10 +3,10 @@
 //! ```text
 //!    expected                      FIRST of a WRITE, received out of order
 //!       |                            |
-//!       x  M  M  x  M  L  x  M  L    F  M  x  M        M placed   x missing
+//!       x  M  M  x  M  L  x  M  L    F  M  x  M        F, M, L  received FIRST, MIDDLE, LAST    x  missing
 //!       '----.--------'   '--.--'    '---.----'
 //!     message in progress    |        address known
-//!                            '- rest of a WRITE without its FIRST: address unknown, buffered as frames
+//!                            '- rest of a WRITE whose FIRST is missing: address unknown, buffered as copies
 //! ```
 //! A payload whose address is known is placed on arrival: that of a WRITE after the FIRST was received, and that of a
 //! SEND with RecvETH (selective repeat). Any other SEND or WRITE packet is buffered. Of a placed packet only the header
@@ -26,7 +26,7 @@ use crate::wire::{Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// Destination memory of a WRITE packet, and the RETH if the packet has one.
+    /// A WRITE packet, and its RETH if the packet has one.
     Remote(Option<Reth>),
     Receive(RqOffset),
 }
@@ -194,8 +194,8 @@ impl Placing {
             .then_some(write_cursor)
     }
 
-    /// Returns the position of `psn` in its WRITE: the WRITE of the last placed FIRST below `psn` or, if there is none,
-    /// the WRITE in progress, of which `left` is the rest from `expected` on.
+    /// Returns the position of `psn` in the WRITE of the last placed FIRST below `psn`. If no FIRST is placed below
+    /// `psn`, the WRITE is the one in progress, and `left` is the rest of this WRITE from `expected` on.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records.at(first.value()).as_ref()?.reth()?, first),

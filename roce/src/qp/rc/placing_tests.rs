@@ -36,17 +36,17 @@ const fn only(at: i32, len_bytes: u32) -> Pkt {
 
 #[derive(Clone, Copy)]
 enum Step {
-    /// A WRITE packet is received. `Some`: address of its message, and index of the packet in it. `None`: the address
-    /// is unknown, and the packet is not placed.
+    /// A WRITE packet is received. `Some`: address of its message, and index of the packet in the message. `None`: the
+    /// address is unknown, and the packet is not placed.
     Write(Pkt, Option<(u64, u32)>),
-    /// A number of packets, from the expected PSN on, is executed.
+    /// This number of packets, from the expected PSN on, is executed.
     Pass(u32),
     /// All out-of-order packets are dropped.
     Clear,
 }
 use Step::{Clear, Pass, Write};
 
-/// Columns: name; rest of the WRITE in progress from the expected PSN (index 0) on: address, length in bytes; steps.
+/// Columns: name; rest of the WRITE in progress (address, length in bytes); steps. The expected PSN has index 0.
 type Row = (&'static str, Option<(u64, u32)>, &'static [Step]);
 
 const FULL: u32 = MTU_BYTES;

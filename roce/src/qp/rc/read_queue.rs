@@ -50,9 +50,9 @@ impl ReadRequest {
     /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`; `None` if the duplicate requests bytes
     /// that are not part of this READ.
     ///
-    /// If the duplicate extends to the end of the READ, each response has the opcode that it had in the READ, as Linux
-    /// sends and expects it. If the duplicate ends earlier, its responses have the opcodes of a READ of its own: FIRST
-    /// to LAST, or ONLY.
+    /// If the duplicate extends to the end of the READ, each response has the opcode that it had in the READ; Linux
+    /// sends and expects the same opcodes. If the duplicate ends earlier, its responses have the opcodes of a separate
+    /// READ: FIRST to LAST, or ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -134,8 +134,8 @@ impl Allowance {
         taken
     }
 
-    /// Takes `wanted` tokens and returns true if as many have accrued, or the maximum of [`RETRANSMIT_BURST_PKTS`];
-    /// tokens not accrued yet are then taken in advance. Otherwise takes none and returns false.
+    /// If `wanted` tokens have accrued, or the maximum of [`RETRANSMIT_BURST_PKTS`], takes `wanted` tokens, those not
+    /// accrued yet in advance, and returns true. Otherwise takes no token and returns false.
     fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
         let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
         if is_granted {
@@ -166,11 +166,11 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates;
-    /// if `None` (go-back-N), for `limit` duplicates, because the peer retransmits all its READs.
+    /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates,
+    /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all its READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
-        // Without responder resources no READ is executed, so none has a duplicate.
+        // Without responder resources no READ is executed, so no READ has a duplicate.
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
@@ -214,8 +214,8 @@ impl ReadQueue {
     }
 
     /// Queues the responses that a duplicate READ requests, as many as may be retransmitted. If the response of `psn`
-    /// is still to be sent, queues nothing. If that response was sent, but the READ is still queued, go-back-N rewinds
-    /// the READ to `psn`, and selective repeat queues the part requested.
+    /// is still to be sent, queues only responses that are not queued yet. If the READ is queued, but the response of
+    /// `psn` was sent, go-back-N rewinds the READ to `psn`, and selective repeat queues the part requested.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
@@ -276,8 +276,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Removes READs from the history that lie half the PSN circle or more below `psn`, because new requests reuse
-    /// their PSNs. `psn`: PSN executed last, or expected PSN. Must be called at least once per half of the circle.
+    /// Removes READs half the PSN circle or more below `psn` from the history, because new requests reuse their PSNs.
+    /// `psn`: PSN executed last, or expected PSN. At least one call is required per half of the circle.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =

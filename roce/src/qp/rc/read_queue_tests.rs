@@ -17,7 +17,7 @@ const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 enum Step {
     /// A new READ: PSN, and number of responses.
     Read(i32, u32),
-    /// A number of responses is sent.
+    /// This number of responses is sent.
     Sent(u32),
     /// A duplicate READ: PSN, number of responses, result of `on_duplicate`.
     Again(i32, u32, Result<(), NotQueued>),

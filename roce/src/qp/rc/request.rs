@@ -3,7 +3,7 @@
 use crate::psn::Psn;
 use crate::wire::{ExtHeader, ImmDt, OpcodeInfo, Packet, Reth};
 
-/// A request to be executed: a packet, a packet from the reorder buffer, or the record of a placed request.
+/// A request to be executed: a packet just received, a copy from the reorder buffer, or the record of a placed packet.
 pub(crate) trait Request {
     fn psn(&self) -> Psn;
     fn info(&self) -> &'static OpcodeInfo;
@@ -18,7 +18,7 @@ pub(crate) trait Request {
     fn len_bytes(&self) -> u32;
     /// Returns the payload; `None` if it was placed on arrival.
     fn payload(&self) -> Option<&[u8]>;
-    /// Returns where the payload of a SEND was placed on arrival; `None` if it was not.
+    /// Returns where the payload of a SEND was placed on arrival; `None` if the payload was not placed.
     fn rq_offset(&self) -> Option<RqOffset>;
 
     #[inline(always)]
@@ -89,7 +89,7 @@ impl Request for Packet<'_> {
 /// Destination of the payload of a SEND packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RqOffset {
-    /// Recv WQE sequence number of the receive: receives completed before it on the connection, modulo 2^32.
+    /// Recv WQE sequence number of the receive: number of receives that the connection completed before, modulo 2^32.
     pub recv_seq: u32,
     pub offset_bytes: u32,
 }

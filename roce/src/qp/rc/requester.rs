@@ -29,10 +29,8 @@ pub(crate) struct RequesterConfig {
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
-    /// Congestion control scheme.
     pub congestion: CongestionScheme,
     pub link_bits_per_sec: u64,
-    /// Recovery scheme.
     pub recovery: RecoveryScheme,
 }
 
@@ -82,7 +80,7 @@ pub(crate) enum TxOutcome {
 }
 
 impl TxOutcome {
-    /// Combines the outcomes of requester and responder in one poll; `next` is that of the half which sent last.
+    /// Combines the outcomes of requester and responder in one poll; `next` is the later outcome of the two.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
             // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which also asks the pacer.
@@ -346,7 +344,7 @@ impl Requester {
     }
 
     /// Sends the second packet of a doubled READ request, if budget and port permit. The sent-packet log records only
-    /// the first packet: the two have one transmission number, because either is executed.
+    /// the first packet: the two have one transmission number, because the responder answers only one of them.
     #[cold]
     #[inline(never)]
     fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
@@ -426,9 +424,9 @@ impl Requester {
         }
     }
 
-    /// Processes an ACK, NAK, SACK or READ response. Only an advance of una restores the retry count: if a SACK of
-    /// packets above una restored the count, too, a packet that is lost each time could be retransmitted for ever,
-    /// because the peer may drop these packets after it sent the SACK.
+    /// Processes an ACK, NAK, SACK or READ response. Only an advance of una restores the retry count. A SACK of packets
+    /// above una does not, because the peer may drop these packets after the SACK. Otherwise a packet that is lost each
+    /// time could be retransmitted for ever.
     #[inline]
     fn on_ack_event(
         &mut self,
@@ -441,8 +439,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe ends the measurement of the timed packet. Congestion control schemes that need a sample in each round
-        // trip therefore take samples from ACKs, too.
+        // A probe ends the round-trip measurement in progress. Congestion control schemes that need a sample in each
+        // round trip therefore take samples from ACKs, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {

@@ -104,7 +104,7 @@ const READ_RESPONSE: Opcodes = Opcodes {
 };
 
 /// Returns packet `index` of a message of `len_bytes`; for a READ, the request for its responses from `index` on.
-/// `index` must be below `packets_in`. If `is_numbered`, SENDs have a RecvETH.
+/// `index` must be below the number of packets of the message. If `is_numbered`, SENDs have a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
     let packets = packets_in(len_bytes, mtu_bytes);
