@@ -24,7 +24,7 @@ pub enum PathMtu {
     Mtu4096,
 }
 
-/// Bytes by which the MTU of an interface must exceed the path MTU, for headers and ICRC; the value of Linux's rxe.
+/// Minimum excess of an interface's MTU over the path MTU, in bytes, for headers and ICRC; the value of Linux's rxe.
 pub const HEADER_ROOM_BYTES: usize = 80;
 
 impl PathMtu {
@@ -90,20 +90,19 @@ pub struct QpInit {
     pub max_recv_sge: u32,
     /// Maximum number of inline bytes of a send work request.
     pub max_inline_bytes: u32,
-    /// True: every send work request writes a CQE (`sq_sig_all`). False: only signaled and failed ones do.
+    /// True: every send work request writes a CQE (`sq_sig_all`). False: only signaled and failed work requests do.
     pub signal_all: bool,
 }
 
 /// Order in which payloads of the peer's SENDs and WRITEs are placed (compare `ibv_query_qp_data_in_order`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In PSN order: a program that polls memory sees the first byte of a WRITE before the last, and a WRITE before the
-    /// next WRITE.
+    /// In PSN order: a program that polls memory sees the payload of a packet before the payload of the next packet.
     #[default]
     InOrder,
-    /// On arrival, even out of order (RFC 5041 section 5): WRITEs, and under selective repeat SENDs. The destination
-    /// memory is undefined until the completion. If two outstanding WRITEs write the same bytes, either may remain.
-    /// After a loss the responder needs less CPU time, because placed payloads do not wait in the reorder buffer.
+    /// Payloads of WRITEs, and under selective repeat of SENDs, are placed on arrival, even out of order (RFC 5041
+    /// section 5). Until a message completes, the content of its destination memory is undefined. If two outstanding
+    /// WRITEs write to the same address, the bytes of either may remain.
     Relaxed,
 }
 
@@ -187,7 +186,7 @@ pub struct ConnAttr {
     pub access: Access,
     /// Largest number of outstanding READs, 0 to 128; no more than the peer's responder resources.
     pub max_rd_atomic: u8,
-    /// Responder resources, 0 to 128: READs served concurrently, and remembered for duplicates (IBA 9.7.5.1.2).
+    /// Responder resources, 0 to 128: READs served at once, and remembered to recognise duplicates (IBA 9.7.5.1.2).
     pub max_dest_rd_atomic: u8,
     /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout (IBA 9.7.6.1.3).
     pub timeout: u8,
@@ -224,7 +223,6 @@ impl Default for ConnAttr {
 }
 
 impl ConnAttr {
-    /// Values in RESET.
     pub(crate) const RESET: ConnAttr = ConnAttr {
         path_mtu: PathMtu::Mtu256,
         access: Access::NONE,

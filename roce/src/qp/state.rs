@@ -20,7 +20,7 @@ pub enum QpState {
     Rtr = 2,
     /// Ready to send: sends and receives may be posted; requests are sent and executed.
     Rts = 3,
-    /// Send queue drain: send work requests that have started are completed; no other work request starts.
+    /// Send queue drain: send work requests that have started are completed; no other send work request starts.
     Sqd = 4,
     /// Send queue error: a state of unreliable transports only.
     Sqe = 5,
