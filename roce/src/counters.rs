@@ -50,8 +50,8 @@ counters! {
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
-        /// Out-of-order packets dropped because the device's reorder buffer, or the queue pair's share of it, was full:
-        /// the packet received or, to make room for it, a buffered packet with a higher PSN.
+        /// Out-of-order packets dropped because the memory of the reorder buffers, or the queue pair's share of this
+        /// memory, was full: packets received, and buffered packets dropped in favour of a packet with a lower PSN.
         reorder_no_room,
         /// Buffered packets dropped because the gap below them was not closed within one second.
         reorder_expired,
@@ -73,12 +73,12 @@ counters! {
         local_ack_timeout_err,
         /// SACKs sent (selective repeat).
         sacks_sent,
-        /// SACKs received (selective repeat), also SACKs that acknowledge no further PSN.
+        /// SACKs received (selective repeat), with or without newly acknowledged PSNs.
         sacks_received,
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
         /// READ response. A duplicate caused by a tail loss probe is not counted.
         spurious_retransmits,
-        /// Probe timeouts that `roce_adp_retrans_to` does not count; at each a tail loss probe is sent (RFC 8985).
+        /// Probe timeouts that `roce_adp_retrans_to` does not count. At each, a tail loss probe is sent (RFC 8985).
         tail_probes,
         /// Probe timeouts that are not the first since progress and whose wait was at least the RTO (RFC 6298). Each is
         /// reported to congestion control as a loss.
@@ -110,15 +110,15 @@ counters! {
         req_remote_operation_errors,
         /// Duplicate READs dropped because they are not part of a READ in the responder resources.
         duplicate_read_dropped,
-        /// Duplicate READs dropped because too many responses of the READ were retransmitted (`RETRANSMITS_PER_READ`).
+        /// Duplicate READs dropped because a limit on retransmitted responses was reached (`RETRANSMITS_PER_READ`).
         duplicate_read_limited,
         /// Responses dropped because of an opcode that the queue pair does not use, an unknown SACK version, or a NAK
         /// code or AETH syndrome that is reserved or only for reliable datagrams.
         bad_opcode_dropped,
         /// READs dropped because the responder's queue of READs to serve was full; the peer has to retransmit the READ.
         read_deferred,
-        /// Packets received with a CE mark (RFC 3168): requests whose PSN is within `MARKED_PSNS` of the expected PSN,
-        /// and responses whose PSN is in flight or at most `MARKED_PSNS` below una.
+        /// Packets received with a CE mark (RFC 3168): requests whose PSN is within 4,096 (`MARKED_PSNS`) of the
+        /// expected PSN, and responses whose PSN is in flight or at most 4,096 below una.
         np_ecn_marked_roce_packets,
         /// CNPs sent (IBA A17.9).
         np_cnp_sent,
@@ -136,8 +136,8 @@ counters! {
 counters! {
     /// Frames dropped before they reached a queue pair, by reason, and frames that are not RoCE.
     DropCounters {
-        /// Frames that are not RoCEv2. They do not count as dropped, because the module `neighbour` may process them
-        /// (ARP, neighbour discovery, ICMP echo).
+        /// Frames that are not RoCEv2. These frames are not counted as dropped, because the module `neighbour` may
+        /// process them (ARP, neighbour discovery, ICMP echo).
         not_roce,
         /// Frames to a unicast MAC that is not the port's, and RoCE or malformed packets to a multicast or broadcast
         /// MAC.
@@ -189,7 +189,7 @@ counters! {
 }
 
 impl DropCounters {
-    /// Returns the number of frames dropped: the sum of all counters but `not_roce`.
+    /// Returns the number of frames dropped: the sum of all counters except `not_roce`.
     pub fn total(&self) -> u64 {
         self.iter().map(|(_, count)| count).sum::<u64>() - self.not_roce
     }

@@ -70,8 +70,8 @@ impl PKey {
     /// P_Key of the default partition with full membership: the only entry of a RoCE P_Key table.
     pub const DEFAULT: PKey = PKey(0xFFFF);
 
-    /// Returns whether a queue pair with this P_Key may receive a packet with the P_Key `other`: both are of the same
-    /// partition, and at least one has the bit for full membership (IBA 10.9.3).
+    /// Returns whether a queue pair with this P_Key may receive a packet with the P_Key `other`: both P_Keys are of the
+    /// same partition, and at least one of them has the bit for full membership (IBA 10.9.3).
     pub(crate) const fn accepts(self, other: PKey) -> bool {
         (self.0 & 0x7FFF) == (other.0 & 0x7FFF) && ((self.0 | other.0) & 0x8000) != 0
     }
@@ -164,8 +164,8 @@ impl Gid {
         }
     }
 
-    /// Returns whether this GID can be the address of an interface: neither unspecified nor loopback, multicast or
-    /// broadcast.
+    /// Returns whether this GID can be the address of an interface: false for unspecified, loopback, multicast and
+    /// broadcast addresses.
     pub const fn is_unicast(self) -> bool {
         match self.ip() {
             IpAddr::V4(ip) => {

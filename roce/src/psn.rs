@@ -4,7 +4,7 @@
 //!   half a circle below             base              half a circle above
 //!   offset -2^23+1 .. -1             0                 1 .. 2^23-1
 //!   ----------------------------------|----------------------------------
-//!   (a PSN at distance 2^23 is neither below nor above the base: None)
+//!   (a PSN at distance 2^23 is neither below nor above the base: no offset)
 //! ```
 //!
 //! PSNs have no total order, so [`Psn`] does not implement `Ord`: a comparison is the sign of the offset from a base

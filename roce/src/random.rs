@@ -18,7 +18,7 @@ impl Random {
         self.0.next_u32()
     }
 
-    /// Returns a random number from 0 to `bound` - 1; 0 if `bound` is 0. Probabilities differ by at most 2^-32.
+    /// Returns a random number below `bound`; 0 if `bound` is 0. The probabilities of results differ by at most 2^-32.
     pub fn below(&mut self, bound: u32) -> u32 {
         let scaled = (u64::from(self.bits()) * u64::from(bound)) >> 32;
         scaled as u32 // below `bound`, so the cast loses no bit

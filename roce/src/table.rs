@@ -11,7 +11,7 @@
 //! the number. At most a quarter of the index entries is used, so most lookups end at the first entry.
 //!
 //! A freed number is in quarantine: the number stays in the index without an object until [`QUARANTINE_NUMBERS`] more
-//! were freed. Otherwise a delayed packet, or a key that a peer still uses, could reach the next object of that number.
+//! were freed. Otherwise a delayed packet, or a key that a peer still uses, could reach a later object of this number.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ const GONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// A number with an object or in quarantine. 0 if the entry is empty, because no object has the number 0.
+    /// Number that has an object or is in quarantine; 0 if the entry is empty, because no object has the number 0.
     number: u32,
     slot: u32,
 }
@@ -155,7 +155,7 @@ impl<T> Table<T> {
         self.slots.iter().flatten().map(|(number, value)| (*number, value))
     }
 
-    /// Returns the slot of the object with this number; if no object has it, an index out of the range of slots.
+    /// Returns the slot of the object with this number; for an unknown number, an index out of the range of slots.
     #[inline]
     fn find(&self, number: u32) -> usize {
         let home = self.index[self.home(number)];
