@@ -61,8 +61,8 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
     }
     if !is_request {
-        // The PSN of a SACK, the responder's expected PSN, may be the PSN that is sent next, so this PSN is accepted. A
-        // response with a PSN below una is accepted if it has a CE mark, so that the mark is counted.
+        // The PSN one above the highest PSN sent is accepted: a SACK has the responder's expected PSN, which may be
+        // this PSN. A response with a PSN below una is accepted if it has a CE mark, so that the mark is counted.
         let (una, sent) = connection.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
@@ -103,6 +103,6 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
 pub(super) fn is_mark_plausible(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
     let near = |psn: Psn| packet.bth.psn.index_in(psn.minus(MARKED_PSNS), 2 * MARKED_PSNS).is_some();
-    // Responses need no check, because `admit` has dropped those with a PSN far below una.
+    // Responses need no check, because `admit` has dropped responses with a PSN far below una.
     !packet.info.is_request || near(connection.responder.expected_psn())
 }

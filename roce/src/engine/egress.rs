@@ -1,5 +1,5 @@
-//! Transmission: scheduled queue pairs send in round-robin order, each a quantum of at most `TX_QUANTUM_PKTS` packets:
-//! responses first. If a quantum ends before all responses are sent, the next quantum starts with requests.
+//! In round-robin order, each scheduled queue pair sends a quantum of at most `TX_QUANTUM_PKTS` packets, responses
+//! first. If a quantum ends before all responses are sent, the queue pair starts its next quantum with requests.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::{Engine, Event, Outgoing};
@@ -55,7 +55,7 @@ impl<P: Port> Engine<P> {
             builder: &mut connection.builder,
             counters: &mut qp.counters,
         };
-        // Without work requests the state of the requester is not touched, because it takes several cache lines.
+        // Without work requests the requester is not accessed, because its state takes several cache lines.
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
         let requests_first = std::mem::take(&mut connection.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
@@ -85,7 +85,7 @@ impl<P: Port> Engine<P> {
         {
             self.timers.no_later_than(slot, at);
         }
-        // After `Done` and `Paced`, the next post, received packet or timer schedules the queue pair again.
+        // After `Done` and `Paced`, a posted work request, a received packet or a timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
         if may_request && connection.requester.local_fault(&qp.outstanding).is_some() {

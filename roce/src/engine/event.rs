@@ -19,7 +19,7 @@ pub enum Event {
     QpAccessError(Qpn),
     /// A queue pair in RTR received its first request.
     CommunicationEstablished(Qpn),
-    /// All work requests that a queue pair had started before SQD have completed.
+    /// All work requests that a queue pair started before the transition to SQD have completed.
     SendQueueDrained(Qpn),
     /// Local catastrophic error (IBA 11.6.3): every later call fails. Reported by the owner of the engine after a panic
     /// of a thread that drove the engine.

@@ -25,7 +25,7 @@ impl<P: Port> Engine<P> {
         count
     }
 
-    /// Not inlined, because an idle poll would save the registers that this function needs.
+    /// Not inlined, because otherwise each idle poll would push registers that only this function needs.
     #[inline(never)]
     fn on_burst(&mut self) {
         let mut frames = std::mem::take(&mut self.frames);

@@ -20,8 +20,8 @@ pub(crate) const TIMERS_PER_POLL: usize = 16;
 
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
-/// Time from the transition to ERR to the last look for work requests to flush. A thread that posted during the
-/// transition may have seen the state before it, and then set no doorbell; its work request is in the queue by then.
+/// Time in nanoseconds from the transition to ERR to a second flush of the queues. A thread that posts a receive during
+/// the transition may see the previous state and set no doorbell. By the second flush, this receive is in its queue.
 pub(crate) const FLUSH_NANOS: u64 = 1_000_000;
 
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
@@ -64,7 +64,7 @@ pub const MAX_QP_WR: u32 = 32_768;
 /// Largest number of scatter/gather entries of one work request.
 pub const MAX_SGE: u32 = 32;
 
-/// Largest number of inline bytes of one send.
+/// Largest number of inline bytes of one send work request.
 pub const MAX_INLINE_BYTES: u32 = 1024;
 
 /// Largest number of entries of one completion queue.
@@ -109,7 +109,7 @@ const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
 // One SACK covers the largest window of selective repeat. The memory of the reorder buffers holds three such windows.
 const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
 const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_REQUEST_BYTES <= REORDER_BYTES);
-// At the smallest path MTU, 256 bytes, the PSNs of the longest message do not exceed the limit of outstanding PSNs.
+// At the smallest path MTU, 256 bytes, the longest message has no more PSNs than may be outstanding.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
 // Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates: at most 256 entries.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);

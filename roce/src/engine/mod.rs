@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   poll(now):  port.rx_burst  -> ingress -> responder | completer     at most RX_BURST_FRAMES
-//!               doorbells      -> queue pairs with posts are scheduled
+//!               doorbells      -> queue pairs with new work requests are scheduled
 //!               timers         -> requester                            at most TIMERS_PER_POLL
-//!               reorder store  -> expired requests are dropped         at most REORDER_EXPIRED_PER_POLL
+//!               reorder buffer -> expired requests are dropped         at most REORDER_EXPIRED_PER_POLL
 //!               errors         -> flush                                at most FLUSHED_QPS_PER_POLL
 //!               notifier       -> port                                 at most CNPS_PER_POLL
 //!               egress         -> responder, requester -> port         at most TX_BUDGET_PKTS
@@ -168,9 +168,9 @@ enum Outgoing {
 ///   change this deadline. A late poll is no error, but makes timers late.
 ///
 /// # Frames
-/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns. Copies of
-/// out-of-order frames ([`Engine::buffered_bytes`]) stay until a later poll executes them, or drops them after
-/// [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is
+/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns.
+/// Copies of out-of-order frames ([`Engine::buffered_bytes`]) stay until a later poll executes them, or drops them
+/// after [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is
 /// counted in [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent
 /// before `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
 ///
@@ -280,7 +280,7 @@ pub struct Engine<P: Port> {
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
-    /// First index in `qps` that was not compared with the neighbour cache since its last change; `None` if all were.
+    /// First index in `qps` not compared with the neighbour cache since this cache changed; `None` if all were.
     following: Option<usize>,
     memory: MemoryTable,
     /// Number of memory regions and queue pairs of each protection domain.
@@ -384,8 +384,8 @@ impl<P: Port> Engine<P> {
         });
     }
 
-    /// Returns whether a bound of the last poll left packets to send, queue pairs to flush, or queue pairs to be compared
-    /// with the neighbour cache.
+    /// Returns whether a bound of the last poll left packets to send, queue pairs to flush, or queue pairs to be
+    /// compared with the neighbour cache.
     #[inline]
     fn has_more(&self) -> bool {
         !self.tx_ready.is_empty()
@@ -465,7 +465,7 @@ impl<P: Port> Engine<P> {
         self.reorder.next_expiry().is_some_and(|expiry| expiry <= self.now) && self.drop_expired()
     }
 
-    /// `cold` keeps this code out of line: inlined, it would occupy registers in each idle poll.
+    /// `cold` keeps this code out of line, because inlined code would occupy registers in each idle poll.
     #[cold]
     fn drop_expired(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
@@ -493,7 +493,6 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Flushes work requests of queue pairs in error.
     #[inline]
     fn flush_errors(&mut self) {
         if !self.errors.is_empty() {
@@ -511,7 +510,7 @@ impl<P: Port> Engine<P> {
                 continue;
             }
             qp.flushing = false;
-            // Work requests posted later set the doorbell (IBA 10.3.1).
+            // Flushes again at `flush_until`: a receive posted during the transition to ERR may have set no doorbell.
             if self.now < qp.flush_until {
                 self.timers.no_later_than(slot, qp.flush_until);
             }

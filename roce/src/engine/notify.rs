@@ -8,7 +8,7 @@ use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
     /// Counts a CE mark. If the packet has a payload and the notification point permits, a CNP becomes due. A packet
-    /// without payload (ACK, READ request) elicits no CNP, because a CNP makes the peer send data slower.
+    /// without payload (ACK, READ request) elicits no CNP, because a CNP reduces the rate of payload packets.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };

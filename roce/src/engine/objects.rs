@@ -46,8 +46,8 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// Registers `memory` as a memory region. In work requests and in requests of peers, its first byte has address
-    /// `addr`.
+    /// Registers `memory` as a memory region. `addr` is the address of the first byte of the region in work requests
+    /// and in requests of peers.
     pub fn register(
         &mut self,
         pd: PdId,

@@ -15,8 +15,8 @@ use crate::time::Instant;
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Attributes of the connection. Congestion control is `None` in RESET only; the transition to INIT sets the
-    /// congestion control of the device.
+    /// Attributes of the connection. Congestion control is `None` in RESET only: the transition to INIT sets the
+    /// default of the device.
     pub conn: ConnAttr,
     /// Address vector; `None` before RTR.
     pub path: Option<AddressVector>,
@@ -82,7 +82,7 @@ pub(super) struct Qp {
     pub scheduled: bool,
     /// Whether `Engine::errors` contains the queue pair.
     pub flushing: bool,
-    /// Until this time a work request may be in the queues that was posted while the queue pair entered ERR.
+    /// End of the time in which a receive that was posted during the transition to ERR may reach its queue.
     pub flush_until: Instant,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
@@ -100,8 +100,8 @@ impl Qp {
         SendCompletions { cqs, cq: init.send_cq, qpn, counters }
     }
 
-    /// Sets the state, which decides whether work requests may be posted: sends in RTS, SQD, SQE and ERR, receives in
-    /// all states but RESET.
+    /// Sets the state, which decides whether work requests may be posted: to the send queue in RTS, SQD, SQE and ERR,
+    /// to the receive queue in all states but RESET.
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
         let posting = |takes: bool| match state {

@@ -1,7 +1,7 @@
 use crate::id::Mac;
 use crate::wire::AddressPair;
 
-/// Checks of a received packet's source, besides the check of its IP address. Both are on by default.
+/// Checks of source MAC and UDP source port of received packets. Both checks are on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceChecks {
     /// If set, the source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent.
