@@ -47,11 +47,11 @@ pub(crate) enum ResponseState {
     /// The READ response is missing: its payload is to be placed.
     Missing,
     Received,
-    /// The READ response is dropped: one with a lower PSN is missing, and this PSN is 4096 or more above una.
+    /// Dropped, because a READ response with a lower PSN is missing and this PSN is 4096 or more above una.
     BeyondWindow,
 }
 
-/// If a request was retransmitted as a probe: the transmission of the request that a response answers.
+/// Transmission that a response answers, if the request was retransmitted as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// Either the first transmission or the probe: the response is an ACK, or the last response of a READ request.
@@ -88,8 +88,8 @@ pub(crate) struct RecoveryResult {
     /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
     /// [`AckEvent::ReadResponse`].
     pub changes_loss_window: bool,
-    /// Under selective repeat, the responder dropped a packet because its reorder buffer had no room. Once set, not set
-    /// by later responses until all PSNs sent by then are acknowledged.
+    /// Under selective repeat, the responder dropped a packet because its reorder buffer had no room. After a response
+    /// sets this flag, no other response sets it until all PSNs sent before that response are acknowledged.
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
     pub nak: Option<Nak>,
@@ -142,7 +142,7 @@ pub(crate) struct PsnSpan {
     pub first: Psn,
     /// Number of PSNs, 1 to 2^23.
     pub packets: u32,
-    /// The work request is a READ: its responses complete the READ, not an ACK.
+    /// The work request is a READ, which is completed by its responses and not by an ACK.
     pub is_read: bool,
 }
 

@@ -31,13 +31,13 @@ pub(crate) enum Acknowledgement {
     /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: the response is a NAK (PSN
     /// sequence error), or an implied NAK (the READ response `next` is missing).
     Lost {
-        /// The first PSN to retransmit, and new una.
+        /// The first PSN to retransmit, and the new una.
         next: Psn,
     },
     /// The READ response `psn` was received and placed, but the READ response `next`, below `psn`, is missing: an
     /// implied NAK.
     Received {
-        /// PSN of the first missing READ response, and new una.
+        /// PSN of the first missing READ response, and the new una.
         next: Psn,
         psn: Psn,
     },
@@ -58,10 +58,10 @@ pub(crate) struct GoBackN {
     max_sent: Psn,
     /// PSNs of READ responses received above `una`. If the set is not empty, the READ response `una` is missing.
     received: PsnSet,
-    /// While `next` is below `max_sent`: the PSNs from `next` to below this one are lost, except those in `received`;
-    /// the PSNs from this one on are in flight.
+    /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except those in `received`,
+    /// and the PSNs from `lost_end` on are in flight.
     lost_end: Psn,
-    /// The PSNs from `una` to below this one were sent more than once; if this one is not above `una`, none was.
+    /// If this PSN is above `una`, the PSNs from `una` to below this PSN were sent more than once; otherwise none was.
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, NAKs do not move `next`, because each
     /// response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of `una`, which
@@ -134,9 +134,9 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` forward past READ responses received; from `lost_end` on, to `max_sent`. After a timeout
-    /// (`lost_end` is `max_sent`) moves nothing: every PSN is retransmitted, because a duplicate of a received READ
-    /// response then shows that the retransmissions below the duplicate were lost.
+    /// Moves `next` forward past READ responses received; if `next` reaches `lost_end`, moves `next` to `max_sent`.
+    /// After a timeout (`lost_end` is `max_sent`), does not move `next`: every PSN is retransmitted, because a
+    /// duplicate of a received READ response then shows that the retransmissions below the duplicate were lost.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {
@@ -152,8 +152,9 @@ impl GoBackN {
     }
 
     /// Returns the number of responses that a READ request from [`GoBackN::next_psn`] on asks for: those below
-    /// `lost_end`, at most `rest_pkts`, the rest of the READ. Responses received between missing ones are asked for,
-    /// too, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the same READ.
+    /// `lost_end`, but no more than the rest of the READ (`rest_pkts`). Responses received between missing ones are
+    /// asked for, too, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the same
+    /// READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }
@@ -226,7 +227,7 @@ impl GoBackN {
             // After a timeout, a duplicate shows that the missing READ responses with lower PSNs were lost again.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
-        // Common cases: a READ response at una, or a requester without READs. No READ response is missing then.
+        // Two common cases in which no READ response is missing: a READ response at una, and a requester without READs.
         let is_none_missing = end == self.una || !requests.has_reads();
         let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
         match (*event, missing) {
@@ -316,7 +317,7 @@ impl GoBackN {
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // While `una` is below `lost_end`, the READ responses missing below `lost_end` are requested already.
+        // While `una` is below `lost_end`, the READ responses missing below `lost_end` have been requested already.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()
@@ -374,7 +375,7 @@ impl ExpectedPsn {
         self.nak_sent = false;
     }
 
-    /// Records an RNR NAK for the expected packet: out-of-order packets after it cause no NAK (PSN sequence error).
+    /// Records an RNR NAK for the expected PSN: further out-of-order packets cause no NAK (PSN sequence error).
     pub(crate) fn refuse(&mut self) {
         self.nak_sent = true;
     }
@@ -450,8 +451,8 @@ mod tests {
         Acknowledgement::Received { next: FIRST.plus(missing), psn: FIRST.plus(index) }
     }
 
-    /// Sends all retransmissions of READs of `read_pkts` responses. Returns, for each READ request, the index of its
-    /// first PSN and its number of responses.
+    /// Sends all retransmissions; each READ has `read_pkts` responses. Returns, for each READ request sent, the index
+    /// of its first PSN and its number of responses.
     fn retransmissions(scheme: &mut GoBackN, read_pkts: u32) -> Vec<(u32, u32)> {
         let mut requests = Vec::new();
         while scheme.is_retransmission() {
@@ -471,7 +472,7 @@ mod tests {
         assert_eq!(retransmissions(&mut scheme, 16), [(0, 2)]);
         assert!(!scheme.acknowledge(received(0, 5)).lost, "0 is requested already");
         assert!(scheme.is_received(FIRST.plus(5)) && !scheme.is_received(FIRST.plus(3)));
-        // Responses 0 and 1 arrive, and 2 and 5 were received: una is 3, and 3 and 4 are missing.
+        // Responses 2 and 5 were received before. Responses 0 and 1 arrive: una is 3, and 3 and 4 are missing.
         assert_eq!(scheme.acknowledge(acked(3)), AckResult { newly_acked_pkts: 3, lost: true });
         assert_eq!(retransmissions(&mut scheme, 16), [(3, 2)]);
         assert_eq!(scheme.acknowledge(acked(6)), AckResult { newly_acked_pkts: 3, lost: false });
@@ -486,8 +487,8 @@ mod tests {
         for index in [5, 9] {
             assert!(!scheme.acknowledge(received(0, index)).lost);
         }
-        // Responses 0 to 3 arrive, and 4, 5 and 9 were received: una is 6, and 6 to 8 are missing. PSNs from 9 on are
-        // not retransmitted.
+        // Responses 4, 5 and 9 were received before. Responses 0 to 3 arrive: una is 6, and 6 to 8 are missing. PSNs
+        // from 9 on are not retransmitted.
         assert!(scheme.acknowledge(acked(6)).lost);
         assert_eq!(retransmissions(&mut scheme, 4), [(6, 2), (8, 1)]);
         scheme.on_timeout();

@@ -23,10 +23,10 @@ use crate::time::Instant;
 /// ```text
 ///   response after a probe                    packets above the probe are taken as
 ///   NAK                                       lost, from the PSN of the NAK on
-///   acknowledges more than the probe          in flight: a responder of go-back-N drops all above a gap
+///   acknowledges more than the probe          in flight: no gap at una (go-back-N responders drop all above a gap)
 ///   acknowledges the probe alone,
 ///     within 1/4 of the shortest round trip   in flight: the ACK is of the first transmission (Eifel, RFC 3522)
-///     before the first round-trip sample      in flight; lost if a timeout comes before the next ACK (F-RTO, RFC 5682)
+///     before the first round-trip sample      in flight; lost if a timeout precedes the next ACK (F-RTO, RFC 5682)
 ///     otherwise                               lost; in flight if the next ACK arrives within 1/4 of the shortest RTT
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum Probe {
     InFlight {
         at: Instant,
     },
-    /// The probe alone was acknowledged, and the packets above the probe are taken as in flight.
+    /// Only the probe was acknowledged, and the packets above the probe are taken as in flight.
     Answered,
     /// The packets above the probe are retransmitted from `at` on.
     Retransmitting {
@@ -87,7 +87,7 @@ impl LossTimer {
         self.timer.stop();
     }
 
-    /// Returns whether a probe of improved go-back-N is in flight. Until its ACK no PSN above una is sent.
+    /// Returns whether a probe of improved go-back-N is in flight: until its ACK, no PSN above una is sent.
     #[inline]
     pub(crate) fn is_probing(&self) -> bool {
         matches!(self.probe, Probe::InFlight { .. })
@@ -103,8 +103,8 @@ impl LossTimer {
     }
 
     /// Records that `psn` was sent; `recovery` has recorded this already. Arms the timer if it is stopped. Starts a
-    /// round-trip measurement if the packet has AckReq and is not a retransmission; under go-back-N only if
-    /// `follows_round_trip`, too, which is true if congestion control uses round trips.
+    /// round-trip measurement if the packet has AckReq and is not a retransmission; under go-back-N only if congestion
+    /// control uses round trips (`follows_round_trip`).
     #[inline(always)]
     pub(crate) fn on_packet_sent(
         &mut self,
@@ -149,9 +149,9 @@ impl LossTimer {
         self.last_rx_at = Some(now);
     }
 
-    /// Updates probe, round trip and timer by `result`, that of a response. Returns the round trip in nanoseconds, if
-    /// one was measured. Under selective repeat, an ACK that closed no gap is a round-trip sample if `samples_ack`; if
-    /// `is_rnr_wait`, the timer is not rearmed, because no request is sent before the end of the RNR wait.
+    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if one was
+    /// measured. Under selective repeat, an ACK that closed no gap gives a round-trip sample if `samples_ack`; the
+    /// timer is not rearmed if `is_rnr_wait`, because no request is sent before the end of the RNR wait.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
@@ -194,7 +194,6 @@ impl LossTimer {
         }
     }
 
-    /// [`LossTimer::on_result`] under improved go-back-N.
     #[inline(never)]
     fn on_improved_result(
         &mut self,
@@ -203,7 +202,8 @@ impl LossTimer {
         now: Instant,
     ) -> Option<u64> {
         if !result.changed {
-            // READ responses above a lost one change nothing. Each rearms the timer, because more may be arriving.
+            // The number of packets in flight is unchanged, as after a READ response above a missing one. The timer is
+            // rearmed, because more READ responses may be arriving.
             if self.timer.deadline().is_some() {
                 self.arm(scheme.unacked(), now);
             }
@@ -237,8 +237,8 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // A quarter, because the shortest round trip measured may include a wait behind packets of this queue pair: the
-        // ACK of a probe that does not wait arrives in less than that round trip.
+        // The bound is a quarter of the shortest round trip measured, because this round trip may include a wait behind
+        // packets of this queue pair, and the ACK of a probe may arrive without such a wait.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if !is_first {
@@ -287,7 +287,7 @@ impl LossTimer {
     }
 
     /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly acknowledges
-    /// this packet. If the response caused retransmissions, cancels the measurement: the timed packet is among them.
+    /// this packet. If the response caused retransmissions, cancels the measurement: these include the timed packet.
     fn take_rtt_sample(&mut self, scheme: &GoBackN, result: &RecoveryResult, now: Instant) -> Option<u64> {
         let timed = self.rto.timed()?;
         let is_answered = timed.index_in(scheme.una(), scheme.sent()).is_none();
@@ -312,8 +312,8 @@ impl LossTimer {
         None
     }
 
-    /// Under selective repeat, returns the round trip in nanoseconds of the packet below una, which an ACK at `now`
-    /// that closed no gap acknowledged.
+    /// Under selective repeat, returns the round trip, in nanoseconds, of the packet just below una. The ACK of this
+    /// packet arrived at `now` and closed no gap.
     fn take_rtt_sample_of_ack(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
         let rtt_nanos = log.rtt_nanos(now)?;
         self.rto.on_sample(rtt_nanos);
@@ -328,8 +328,8 @@ impl LossTimer {
         self.timer.stop();
     }
 
-    /// Ends an RNR wait. Under selective repeat, if packets are unacknowledged, this is progress: arms the timer and
-    /// returns true, so that the caller restores the retry count. Under go-back-N the next packet sent arms the timer.
+    /// Ends an RNR wait. Under selective repeat, if packets are unacknowledged, arms the timer and returns true: the
+    /// end of the wait is progress, and restores the retry count. Under go-back-N the next packet sent arms the timer.
     pub(crate) fn on_rnr_wait_over(&mut self, recovery: &Recovery, now: Instant) -> bool {
         let is_progress = recovery.is_selective() && recovery.sent() > 0;
         if is_progress {

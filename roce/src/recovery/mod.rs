@@ -116,7 +116,7 @@ impl FromStr for RecoveryScheme {
 }
 
 impl RecoveryScheme {
-    /// Returns false under selective repeat if the window is no power of two from 64 to 4096 packets.
+    /// Returns whether the window of selective repeat is a power of two from 64 to 4096; true for other schemes.
     pub fn is_valid(self) -> bool {
         self.invalid_window_pkts().is_none()
     }
@@ -139,9 +139,9 @@ impl RecoveryScheme {
     }
 
     /// Returns the maximum number of responses of one READ request; a longer READ is divided into several READ
-    /// requests. Under selective repeat: half of the smaller of the windows of recovery and congestion control
-    /// (`window_pkts`), so that responses to a second READ request show losses among those to the first; the whole
-    /// smaller window if `max_rd_atomic` is 1; at least 16.
+    /// requests. No limit under go-back-N. Under selective repeat: half of the smaller of the windows of recovery and
+    /// congestion control (`window_pkts`), so that responses to a second READ request show losses of responses to the
+    /// first. If `max_rd_atomic` is 1: the whole of this smaller window. The result is at least 16.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
@@ -204,8 +204,8 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `psn` was sent more than once, if it is in flight (go-back-N) or one of the last window sent
-    /// (selective repeat). False for any other PSN.
+    /// Returns whether `psn` was sent more than once, if `psn` is in flight (go-back-N), or is one of the last
+    /// `window_pkts` PSNs sent (selective repeat). False for any other PSN.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         either!(self, scheme => scheme.is_retransmitted(psn))
     }
@@ -215,8 +215,8 @@ impl Recovery {
         matches!(self, Recovery::SelectiveRepeat(_))
     }
 
-    /// Returns whether packets of `transport` are accepted. The opcodes of the manufacturer, which are those of SACKs
-    /// and numbered SENDs, are accepted only under selective repeat.
+    /// Returns whether packets of `transport` are accepted. Manufacturer opcodes, which are those of SACKs and numbered
+    /// SENDs, are accepted under selective repeat only.
     #[inline]
     pub(crate) fn accepts(&self, transport: Transport) -> bool {
         match transport {
@@ -294,15 +294,15 @@ impl Recovery {
     }
 
     /// Returns whether the READ request to be sent next, for `span` responses, is doubled. Under selective repeat the
-    /// first transmission of a READ request is doubled if one of the last window of PSNs was retransmitted: if that
-    /// READ request were lost, the peer would send no responses for a round trip.
+    /// first transmission of a READ request is doubled if one of the last window of PSNs was retransmitted, because the
+    /// peer would send no responses for a round trip if that READ request were lost.
     pub(crate) fn doubles_read(&self, span: u32) -> bool {
         let Recovery::SelectiveRepeat(scheme) = self else { return false };
         let log = scheme.log();
         span >= DOUBLED_PKTS_MIN && log.has_retransmitted() && !log.has_lost()
     }
 
-    /// Returns the state of `psn`, that of a READ response. `psn` must have been sent, and must not be below una.
+    /// Returns the state of `psn`, the PSN of a READ response. `psn` must have been sent, and must not be below una.
     #[inline]
     pub(crate) fn response_state(&self, psn: Psn, requests: &impl Requests) -> ResponseState {
         match self {

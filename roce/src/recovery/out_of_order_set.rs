@@ -34,7 +34,7 @@ impl OutOfOrderSet {
         self.buffered.insert(psn);
     }
 
-    /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if it was not buffered.
+    /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if `psn` was not buffered.
     pub(crate) fn remove(&mut self, expected: Psn, psn: Psn) {
         if self.is_buffered(expected, psn) {
             self.buffered.remove(psn);

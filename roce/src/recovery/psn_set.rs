@@ -55,13 +55,13 @@ impl PsnSet {
         self.words.at(word) & bit != 0
     }
 
-    /// Inserts `psn`; false if it was in the set. Always inlined, because each packet received above a gap needs it.
+    /// Inserts `psn`; returns false if `psn` was in the set already. Always inlined: each packet above a gap needs it.
     #[inline(always)]
     pub(crate) fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         let word = self.words.at_mut(word);
-        // A branch, because rustc 1.95 loses `len += u32::from(is_new)` in release builds where the caller branches on
-        // the result.
+        // This is a branch, because rustc 1.95 omits the addition `len += u32::from(is_new)` in release builds in which
+        // the caller branches on the result.
         if *word & bit != 0 {
             return false;
         }
@@ -267,7 +267,7 @@ mod tests {
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
             let bits = (0..64).filter(|i| from + i < 128 && model.contains(&(from + i)));
             let wanted = bits.fold(0u64, |bits, i| bits | 1 << i);
-            // Bits beyond the window are ignored, because they are those of PSNs at its beginning.
+            // Bits beyond the window are ignored, because they belong to PSNs at the beginning of the window.
             let known = u64::MAX >> 64u32.saturating_sub(128 - from).min(63);
             prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
         }

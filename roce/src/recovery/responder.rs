@@ -53,7 +53,7 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns the maximum number of duplicate READs queued; `None` if it is the maximum number of READs.
+    /// Returns the maximum number of duplicate READs queued; `None` stands for `max_dest_rd_atomic`.
     pub(crate) fn duplicate_reads_max(&self) -> Option<usize> {
         match self {
             ResponderRecovery::GoBackN(_) => None,
@@ -87,8 +87,8 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns whether the request is one of the two packets of a doubled READ request, of which a duplicate elicits no
-    /// response: under selective repeat, a READ request without AckReq. A retransmitted READ request has AckReq.
+    /// Returns whether a duplicate of the request elicits no response, because READ requests may be doubled: true under
+    /// selective repeat for a READ request without AckReq. A retransmitted READ request has AckReq.
     pub(crate) fn is_doubled(&self, info: &OpcodeInfo, ack_req: bool) -> bool {
         let is_selective = matches!(self, ResponderRecovery::SelectiveRepeat);
         is_selective && info.operation == Operation::ReadRequest && !ack_req

@@ -15,7 +15,7 @@ pub(crate) struct RetransmitTimer {
 }
 
 impl RetransmitTimer {
-    /// Creates a disarmed timer with the local ACK timeout 4.096 us * 2^`timeout`; `timeout`: 5 bits, 0: disabled.
+    /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`; none if `timeout` is 0.
     pub(crate) fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
@@ -37,8 +37,7 @@ impl RetransmitTimer {
         }
     }
 
-    /// Arms the timer for `wait_nanos`, or, if that is earlier, until the end of the local ACK timeout that began at
-    /// `since`.
+    /// Arms the timer for `wait_nanos`, but not beyond the end of the local ACK timeout that began at `since`.
     pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
         let passed = now.nanos_since(since);
         let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
@@ -118,7 +117,7 @@ const EXPIRIES_UNMEASURED_MAX: u32 = 8;
 const BACKOFF_MAX: u32 = 16;
 
 impl AdaptiveRto {
-    /// Records the first transmission of `psn`: starts to measure its round trip, unless another is being measured.
+    /// Starts to measure the round trip of `psn`, sent for the first time, unless another round trip is being measured.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
         if self.timed.is_none() {
@@ -177,7 +176,7 @@ impl AdaptiveRto {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // The PTO is computed from `srtt`: one computed from the shortest round trip would expire before an ACK
+            // The PTO is computed from `srtt`: a PTO computed from the shortest round trip would expire before an ACK
             // that waits in a standing queue (RFC 8985, section 7.2).
             (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };

@@ -9,8 +9,8 @@
 //!                     of its READ request                         sent before this one
 //! ```
 //! [`SentLog`] decides which packets are lost. The reordering threshold is 0 at first. A spurious retransmission raises
-//! the threshold, because the network reorders packets; a probe timeout while una is in flight below acknowledged
-//! packets halves the threshold.
+//! the threshold, because the network reorders packets. A probe timeout halves the threshold if una is in flight
+//! although packets above una are acknowledged.
 
 use super::events::{AckEvent, Nak, RecoveryResult, Refusal, Requests, ResponseState};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
@@ -67,12 +67,12 @@ impl SelectiveRepeat {
     }
 
     /// Records that `span` PSNs from [`SentLog::next_psn`] on were sent.
-    // Not inlined, because otherwise go-back-N would save registers for this function.
+    // Not inlined, because otherwise go-back-N would push registers that only this function needs.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // A tail loss probe is recorded as sent long ago: its acknowledgement shows losses however early it arrives,
-        // even if it is one of the first transmission, because those of earlier packets would have arrived before.
+        // A tail loss probe is recorded as sent long ago, so that an early acknowledgement shows losses, too: even if
+        // this is the acknowledgement of the first transmission, those of earlier packets would have arrived before.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -81,8 +81,8 @@ impl SelectiveRepeat {
     }
 
     /// Returns the number of PSNs that the READ request for the lost `psn` asks for; the READ has `rest_pkts` PSNs from
-    /// `psn` on. If the peer has executed the READ request: the run of lost PSNs, because the peer then serves any
-    /// part. Otherwise all `rest_pkts`, because the peer would execute a part as a READ of its own.
+    /// `psn` on. If the peer has executed the READ request, the result is the run of lost PSNs, because the peer then
+    /// serves any part. Otherwise it is `rest_pkts`, because the peer would execute a part as a READ of its own.
     pub(crate) fn read_part(&self, psn: Psn, rest_pkts: u32) -> u32 {
         if self.log.is_executed(psn) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
     }
@@ -172,7 +172,7 @@ impl SelectiveRepeat {
     }
 
     /// Acknowledges all requests below `next`; of a READ, the request and not its responses. Returns whether `next` is
-    /// above the PSN below which all requests were known to be executed.
+    /// above the previous [`SentLog::executed`].
     #[inline]
     fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();
@@ -277,14 +277,15 @@ impl SelectiveRepeat {
     ///
     /// | expiry since progress | packet |
     /// |---|---|
-    /// | first | the last in flight; instead of a READ request: the last response of the executed READs, if missing |
+    /// | first | the last packet in flight |
+    /// | first, if that is a READ request, and the last response of the executed READs is missing | this response |
     /// | later | una |
     ///
     /// A READ request that is not known to be executed is retransmitted as a whole.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {
-            // una is in flight below acknowledged packets: the reordering threshold is too high to mark una lost.
+            // The reordering threshold is too high to mark una lost although higher PSNs are acknowledged.
             self.reordering_threshold_pkts /= 2;
         }
         let psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);

@@ -28,8 +28,8 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// [`SentLog::renew_marks`] raises recorded transmission numbers that are lower than that of the next transmission by
-/// more than this, to that distance.
+/// If `largest_acked`, `oldest` or `executed_number` is lower than the next transmission number by more than this,
+/// [`SentLog::renew_marks`] raises the mark to this distance.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -79,7 +79,7 @@ pub(crate) struct SentLog {
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,
-    /// One past the last PSN of a READ whose responses share a number.
+    /// One past the last PSN of the latest READ whose responses share a transmission number.
     shared_end: Psn,
     /// Per PSN space: no packet in flight has a transmission number lower than this.
     oldest: PerSpace<u32>,
@@ -177,8 +177,8 @@ impl SentLog {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
-    /// Returns whether the READ response `psn` was not received. While its READ request is not executed, an
-    /// acknowledgement of `psn` is one of the request, and the response is missing.
+    /// Returns whether the READ response `psn` was not received. While its READ request is not executed, `psn` may be
+    /// acknowledged as part of the request, but the response is missing.
     #[inline]
     pub(crate) fn is_response_missing(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
@@ -282,8 +282,8 @@ impl SentLog {
         number
     }
 
-    /// Raises `largest_acked`, `oldest` and `executed_number` if they are 2^30 transmissions old, because 2^31
-    /// transmissions later they would compare as higher than new numbers.
+    /// Raises `largest_acked`, `oldest` and `executed_number` to 2^30 below the next transmission number if they are
+    /// lower, because a mark 2^31 below a new number would compare as higher than that number.
     #[cold]
     fn renew_marks(&mut self) {
         self.doubtful = None;
@@ -388,7 +388,7 @@ impl SentLog {
         self.shared_end.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// Records that the peer executed requests other than READs, of `count` PSNs from `first` on: acknowledges them.
+    /// Records that the peer executed requests other than READs: acknowledges the `count` PSNs from `first` on.
     #[inline]
     pub(crate) fn on_executed(&mut self, first: Psn, count: u32, time: AckTime) {
         self.executed = first.plus(count);

@@ -56,7 +56,7 @@ struct Model {
     largest_acked: [(u64, u32); 2],
     /// Number and PSN of the latest retransmitted response acknowledged.
     retransmission_acked: Option<(u64, u32)>,
-    /// If the highest request that an ACK acknowledged was retransmitted: its PSN, and `largest_acked[0]` before.
+    /// If the highest request that an ACK acknowledged was retransmitted: its PSN, and the previous `largest_acked[0]`.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,
@@ -494,7 +494,7 @@ fn a_packet_that_the_peer_dropped_is_lost_although_it_was_acknowledged() {
     assert_eq!(script.lost(), [0, 1], "it was never sent");
 }
 
-/// `largest_acked` and `oldest` stay comparable while 2^31 or more transmissions are all of the other PSN space.
+/// `largest_acked` and `oldest` of a PSN space stay comparable after 2^31 or more transmissions in the other PSN space.
 #[test]
 fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
     for skipped in [0, 1 << 29, 1 << 30, u32::MAX / 2, u32::MAX / 2 + 5, u32::MAX - 70] {
