@@ -44,7 +44,7 @@ impl Bth {
     #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [opcode, flags, p0, p1, words @ ..] = bytes;
-        // Two words, because the compiler would load the bytes of an array of eight one by one.
+        // The bytes are taken as two words of four, because the compiler would load one array of eight byte by byte.
         let [ecn_and_qp @ .., _, _, _, _] = words;
         let [_, _, _, _, ack_and_psn @ ..] = words;
         let (ecn_and_qp, ack_and_psn) = (u32::from_be_bytes(*ecn_and_qp), u32::from_be_bytes(*ack_and_psn));

@@ -58,8 +58,8 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     Some(crc(start(l3)? ^ changes, l3))
 }
 
-/// Returns the state of the CRC register before `l3` from which the CRC of `l3`, not masked, is the ICRC. `None` as for
-/// [`compute`].
+/// Returns the initial state of the CRC register for which the CRC of the unmasked `l3` is the ICRC of `l3`. `None` as
+/// for [`compute`].
 ///
 /// A CRC is linear: a change of a header byte has the same effect as a change of the register before the headers.
 /// Therefore the packet is neither copied nor changed for the mask, and is passed to the CRC in one piece.
@@ -102,7 +102,7 @@ fn crc(register: u32, bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// As above: Miri does not call C.
+/// Returns the same as the function above, without C code, which Miri does not execute.
 #[cfg(miri)]
 fn crc(register: u32, bytes: &[u8]) -> u32 {
     let [table, ..] = &AFTER;
@@ -174,7 +174,7 @@ fn before(at: usize, byte: u8) -> Option<u32> {
     BEFORE.get(at)?.get(usize::from(byte)).copied()
 }
 
-/// `BEFORE[n][byte]`: state of the CRC register that becomes `byte` by `n` zero bytes.
+/// `BEFORE[n][byte]`: state of the CRC register that `n` zero bytes change to `byte`.
 static BEFORE: [[u32; 256]; V6_LEN] = before_each();
 
 #[expect(clippy::indexing_slicing, reason = "evaluated for `BEFORE` only, from no input")]
@@ -188,7 +188,7 @@ const fn before_each() -> [[u32; 256]; V6_LEN] {
             table[n][byte as usize] = register;
             let mut bit = 0;
             while bit < 8 {
-                // The reverse of a step of `after`: bit 31 of the polynomial tells whether the step XORed it.
+                // Reverses a step of `after`: bit 31 of the register is set if the step XORed the polynomial.
                 let out = register >> 31;
                 register = ((register ^ (out * 0xEDB8_8320)) << 1) | out;
                 bit += 1;

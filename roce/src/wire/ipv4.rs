@@ -81,15 +81,15 @@ pub(crate) const fn fold(sum: u32) -> u16 {
     if carry { sum + 1 } else { sum }
 }
 
-/// Returns whether the checksum of a header that is not all zeroes is correct: the sum of the 16-bit words, to which
-/// [`fold`] reduces it, is then a multiple of 0xFFFF. So is the sum of words of 64 bits in any byte order, because 2^16
-/// is 1 modulo 0xFFFF.
+/// Returns whether the checksum of a header that is not all zeroes is correct: exactly then, the sum of its 16-bit
+/// words is a multiple of 0xFFFF. The same is true of the sum of its 64-bit words in any byte order, because 2^16 is 1
+/// modulo 0xFFFF.
 pub(crate) fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
     let (first, words) = header.as_rchunks::<8>();
     let first = first.first_chunk().map_or(0, |first| u32::from_ne_bytes(*first));
     let sum = words.iter().fold(u64::from(first), |sum, word| {
         let (sum, carry) = sum.overflowing_add(u64::from_ne_bytes(*word));
-        // After a carry the sum is below its maximum.
+        // After a carry the sum is below 2^64 - 1, so adding the carry does not overflow.
         sum.wrapping_add(u64::from(carry))
     });
     sum.is_multiple_of(0xFFFF)

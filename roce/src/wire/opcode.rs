@@ -155,7 +155,7 @@ pub struct OpcodeInfo {
     pub is_response: bool,
     /// Offset of each [`ExtHeader`] in bytes from the end of the base transport header; `ABSENT` for missing headers.
     offsets: [u8; ExtHeader::COUNT],
-    /// Upper bound of payload and pad in bytes: 0 if the packet has no payload, otherwise that of an IP packet.
+    /// Upper bound of payload and pad in bytes: 0 if the packet has no payload, otherwise 65,535.
     pub(super) padded_max_bytes: u16,
 }
 
@@ -250,7 +250,7 @@ impl Opcode {
         TABLE.get(usize::from(self.0))?.as_ref()
     }
 
-    /// Returns the standard SEND opcode of a numbered SEND (0xE0 to 0xE5); returns other opcodes unchanged.
+    /// Returns the standard SEND opcode for the opcode of a numbered SEND (0xE0 to 0xE5); other opcodes unchanged.
     pub(crate) const fn unnumbered(self) -> Opcode {
         match self {
             Opcode::RC_NUMBERED_SEND_FIRST => Opcode::RC_SEND_FIRST,

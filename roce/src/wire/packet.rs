@@ -318,7 +318,6 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Bytes of an Ethernet header.
 type EthBytes = [u8; EthHeader::LEN];
 
 fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
@@ -330,8 +329,8 @@ const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
 /// Length in bytes of the shortest UDP packet of RoCE v2.
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
 
-/// Does the same as [`parse_frame`]. Called for short frames, so that the compiler omits the length check of each header
-/// where `parse_frame` is inlined for other frames.
+/// Does the same as [`parse_frame`], for short frames, so that the compiler omits the length check of each header where
+/// `parse_frame` is inlined for other frames.
 #[cold]
 #[inline(never)]
 fn parse_short_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
@@ -347,8 +346,8 @@ fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
     }
 }
 
-/// Parses the rest of a frame that is not an untagged IPv4 packet. Not inlined, because the compiler would merge the code
-/// of both IP versions, and spill their fields to the stack.
+/// Parses the rest of a frame that is not an untagged IPv4 packet. Not inlined, because otherwise the compiler merges
+/// the code of both IP versions, and spills their fields to the stack.
 #[inline(never)]
 fn parse_other<'a>(eth: &EthBytes, ethertype: u16, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
     match ethertype {
@@ -401,7 +400,7 @@ fn parse_ipv4<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Pac
     parse_payload::<{ Ipv4Header::LEN }>(eth, vlan, ip, l3)
 }
 
-/// Returns the error of an IPv4 header of another version, or with options.
+/// Returns the error for a header that is not an IPv4 header without options.
 #[cold]
 #[inline(never)]
 fn other_version(l3: &[u8]) -> ParseError {
@@ -447,7 +446,7 @@ fn parse_payload<'a, const IP_LEN: usize>(
     }
 }
 
-/// Does the same as [`parse_udp`]; called for the reason of [`parse_short_frame`].
+/// Does the same as [`parse_udp`], for short packets, for the reason given at [`parse_short_frame`].
 #[cold]
 #[inline(never)]
 fn parse_short_payload<'a, const IP_LEN: usize>(

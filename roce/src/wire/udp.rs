@@ -43,8 +43,8 @@ impl UdpHeader {
     }
 }
 
-/// Returns the UDP source port for a flow label (20 bits), in the dynamic port range: 0xC000 plus the low 14 bits
-/// of the flow label XORed with its high 6 bits.
+/// Returns the UDP source port for a flow label (20 bits), in the dynamic port range: 0xC000 plus (the low 14 bits of
+/// the flow label XOR its high 6 bits).
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xF_FFFF;
     // The mask leaves 14 bits, so the cast loses no bit.
