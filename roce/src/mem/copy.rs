@@ -9,6 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 const ALLOC_ALIGN_BYTES: usize = 4096;
 
@@ -161,14 +162,20 @@ impl Span<'_> {
         unsafe { copy(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
-    /// Copies the first n bytes of `bytes` to this span, where n is the smaller of the two lengths.
+    /// Copies the first n bytes of `bytes` to this span, where n is the smaller of the two lengths. The last byte is
+    /// stored after all others, because programs poll the last byte of a WRITE (`ib_write_lat`), and the C library
+    /// stores the bytes of one copy in any order.
     #[inline]
     pub fn copy_from(&self, bytes: &[u8]) {
         let Some(base) = self.base else { return };
         let count = self.len_bytes.min(bytes.len());
+        let Some(last) = count.checked_sub(1) else { return };
+        let Some(byte) = bytes.get(last) else { return };
         // SAFETY: `count` bytes are inside `bytes` and inside the memory of this span; a frame buffer is never
         // registered memory, so the two do not overlap.
-        unsafe { copy(bytes.as_ptr(), base.as_ptr(), count) }
+        unsafe { copy(bytes.as_ptr(), base.as_ptr(), last) };
+        // SAFETY: `last` is below `count`. The memory is not accessed by the engine otherwise during this call.
+        unsafe { AtomicU8::from_ptr(base.as_ptr().add(last)) }.store(*byte, Ordering::Release);
     }
 }
 

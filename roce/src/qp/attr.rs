@@ -97,7 +97,8 @@ pub struct QpInit {
 /// Order in which payloads of the peer's SENDs and WRITEs are placed (compare `ibv_query_qp_data_in_order`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In PSN order: a program that polls memory sees the payload of a packet before the payload of the next packet.
+    /// In PSN order, and the last byte of each payload after its other bytes: a program that polls the last byte of a
+    /// message sees the whole message.
     #[default]
     InOrder,
     /// Payloads of WRITEs, and under selective repeat of SENDs, are placed on arrival, even out of order (RFC 5041
