@@ -1,7 +1,7 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3). The parameters have the names of NVIDIA's adapters
 //! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper.
-//! With the preset `nvidia`, the defaults of the adapters, decreases may be 4 us apart. CNPs show the effect of a
-//! decrease a round trip later, so flows that share a bottleneck do not converge to equal rates.
+//! The preset `nvidia` has the defaults of the adapters, which permit a decrease every 4 us. Because CNPs show the
+//! effect of a decrease a round trip later, flows that share a bottleneck then do not converge to equal rates.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
@@ -23,19 +23,19 @@ parameters! {
     /// DCQCN's parameters, with the names of NVIDIA's adapters and the values of DCQCN's paper. Rates are in Mbit/s,
     /// times in microseconds.
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
-        /// Largest number of packets in flight, besides the limit by rate.
+        /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every CNP sets the target rate to the current rate; 0: the next parameter decides.
+        /// 1: every decrease first sets the target rate to the current rate; 0: see `clamp_tgt_rate_after_time_inc`.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// Unless `clamp_tgt_rate` is 1, a CNP sets the target rate to the current rate only if the rate was increased
-        /// since the last decrease, by bytes sent (0), or by bytes sent or the timer (1).
+        /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only if the rate was
+        /// increased since the last decrease. 0: only increases by bytes count; 1: increases by the timer count, too.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
         /// Number of bytes sent between rate increases by bytes.
         rpg_byte_reset = 10_000_000, in 1 to 0x7FFF_FFFF;
-        /// Number of increases by the timer, or by bytes, above which fast recovery ends and additive increase begins;
-        /// when both numbers are above `rpg_threshold`, hyper increase begins.
+        /// Fast recovery ends when the number of increases by the timer, or the number of increases by bytes, exceeds
+        /// `rpg_threshold`. Additive increase follows or, when both numbers exceed `rpg_threshold`, hyper increase.
         rpg_threshold = 5, in 1 to 31;
         /// The maximum rate, at which the limiter is removed, in Mbit/s; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
@@ -49,7 +49,7 @@ parameters! {
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// For a CNP received at the maximum rate: rate before the decrease, in Mbit/s; 0: the maximum rate.
+        /// A CNP received at the maximum rate first sets the rate to this value, in Mbit/s; 0: the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha in an update of alpha, in 1024ths.
         dce_tcp_g = 1020, in 0 to 1023;
@@ -57,7 +57,7 @@ parameters! {
         dce_tcp_rtt = 55, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 50, in 1 to 1_000_000;
-        /// For a CNP received at the maximum rate: alpha before the decrease, in 1024ths.
+        /// A CNP received at the maximum rate first sets alpha to this value, in 1024ths.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
@@ -88,8 +88,8 @@ const ONE_SHIFT: u32 = 20;
 const FRACTION_SHIFT: u32 = 10;
 const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 
-/// Largest number of rate changes applied in one call. If more increases by the timer are due after an idle time, they
-/// are skipped.
+/// Largest number of rate changes that the loop of `advance` applies. If more are due, after an idle time, the
+/// remaining increases by the timer are skipped; a remaining decrease is applied.
 const INCREASES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
@@ -114,7 +114,7 @@ struct Limiter {
     increase_at: Instant,
     /// Number of bytes to send until the next increase by bytes.
     bytes_left: u32,
-    /// Number of increases by the timer, and by bytes, since the last decrease.
+    /// Increases by the timer (`time_stage`) and by bytes (`byte_stage`) since the last decrease.
     time_stage: u32,
     byte_stage: u32,
 }

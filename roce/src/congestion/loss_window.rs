@@ -1,12 +1,12 @@
 //! Loss window: the largest number of packets in flight under improved go-back-N, where a loss causes the
 //! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs sent from una on,
-//! and a loss is a packet that the responder dropped for want of room. No limit applies before the first loss.
+//! and only packets dropped by a full reorder buffer count as losses. No limit applies before the first loss.
 //!
 //! ```text
 //!   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of the packets sent from una on
 //!   later loss:    window * 3/4
 //!   a window acknowledged without a loss:    window * 9/8
-//!   stable if 29 % of the windows have a loss; at a loss of 1 % of the packets, that is a window of 34 packets
+//!   constant on average if 29 % of the windows have a loss: 34 packets, if 1 % of the packets are lost
 //! ```
 
 #[derive(Clone, Copy, Debug)]

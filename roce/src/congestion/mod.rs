@@ -69,8 +69,7 @@ impl Congestion {
         }
     }
 
-    /// Returns whether there is only a fixed window, or no congestion control: [`Congestion::on_sent`] then has no
-    /// effect.
+    /// Returns whether the scheme is `none` or a fixed window; [`Congestion::on_sent`] has no effect in these schemes.
     #[inline]
     pub(crate) fn is_window(&self) -> bool {
         matches!(self, Congestion::Window { .. })
@@ -140,17 +139,16 @@ impl Congestion {
         }
     }
 
-    /// Records that a READ request was sent, whose `pkts` responses have `frame_bytes` each. Under Timely the pacer
-    /// counts these bytes, because the requester measures the round trips. Has no effect under DCQCN, because the
-    /// responder receives the CNPs and paces the responses.
+    /// Records that a READ request for `pkts` responses of `frame_bytes` each was sent. Only the pacer of Timely counts
+    /// these bytes. Under DCQCN the responder receives the CNPs and paces the responses; Swift has a window, no rate.
     pub(crate) fn on_read_sent(&mut self, now: Instant, pkts: u32, frame_bytes: u32) {
         if let Congestion::Timely(timely) = self {
             timely.on_sent(now, frame_bytes.saturating_mul(pkts).min(pacer::BYTES_MAX));
         }
     }
 
-    /// Returns whether the scheme takes a round-trip sample from each READ response. Timely does not: the responses to
-    /// one READ request arrive one after the other, so their round trips rise without congestion.
+    /// Returns whether the scheme takes a round-trip sample from each READ response. False for Timely: the responses to
+    /// one READ request arrive one after the other, so their round trips rise even without congestion.
     #[inline]
     pub(crate) fn samples_each_response(&self) -> bool {
         matches!(self, Congestion::Swift(_))

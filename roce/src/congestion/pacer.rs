@@ -11,8 +11,8 @@
 
 use crate::time::Instant;
 
-/// Largest unused time that a later burst may use, in nanoseconds. Polls with longer intervals do not reach the rate. A
-/// burst has at most the bytes that the rate permits in this time, plus one packet.
+/// Bound of a burst, in nanoseconds: a burst has at most the bytes that the rate permits in this time, plus one packet.
+/// If polls are further apart than this time, fewer bytes are sent than the rate permits.
 pub(crate) const BURST_NANOS: u64 = 10_000;
 
 /// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
@@ -34,8 +34,8 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Creates a pacer of `bits_per_sec`, clamped to 1 to [`RATE_MAX_BITS_PER_SEC`]; the first packet may be
-    /// sent at once.
+    /// Creates a pacer of `bits_per_sec`, clamped to the range from 1 to [`RATE_MAX_BITS_PER_SEC`]. The first packet
+    /// may be sent at once.
     pub(crate) fn new(bits_per_sec: u64) -> Self {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         Pacer { bits_per_sec, next_at: Instant::ZERO, remainder: 0 }
@@ -101,7 +101,6 @@ mod tests {
         sent
     }
 
-    /// Returns the number of bytes that a rate permits in `nanos` nanoseconds.
     fn earned(bits_per_sec: u64, nanos: u64) -> u64 {
         (u128::from(bits_per_sec) * u128::from(nanos) / 8 / u128::from(NANOS_PER_SEC)) as u64
     }
@@ -110,8 +109,8 @@ mod tests {
     const SPAN: u64 = 10_000;
 
     proptest! {
-        /// Over any 10 us, the bytes sent are those of the rate within 1 %, plus or minus a packet and the bytes of the
-        /// longest time between two polls.
+        /// The bytes sent in any 10 us differ from those that the rate permits by at most 1 %, plus one packet, plus
+        /// the bytes that the rate permits in the longest time between two polls.
         #[test]
         fn the_rate_is_held_over_ten_microseconds(
             mbps in prop_oneof![Just(1u64), Just(400_000), 1..400_000u64],
@@ -136,7 +135,6 @@ mod tests {
             }
         }
 
-        /// The bytes of a burst are bounded, however long the time between polls.
         #[test]
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);

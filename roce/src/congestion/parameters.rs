@@ -6,7 +6,7 @@ use std::fmt;
 /// Default of the largest number of packets in flight of a queue pair.
 pub const DEFAULT_WINDOW_PKTS: u32 = 256;
 
-/// The largest window, in packets: a quarter of the PSN circle, of which half is the limit for PSNs in flight.
+/// The largest window, in packets: a quarter of the PSN circle. PSNs in flight may cover at most half of the circle.
 pub(crate) const WINDOW_PKTS_MAX: u32 = 1 << 22;
 
 /// Bits per second in 1 Mbit/s, the unit of parameters that are rates.
@@ -27,7 +27,7 @@ pub(crate) trait Parameters: Copy + Default + 'static {
     /// Name and range of each parameter, in the order in which they are written.
     const LIMITS: &'static [Limits];
 
-    /// Named values of all parameters, besides the defaults.
+    /// Presets: a name, and the value of every parameter. The defaults are not in this list.
     const PRESETS: &'static [(&'static str, Self)];
 
     /// Returns the value of parameter `index` of [`Parameters::LIMITS`]; `None` if `index` is out of range.
@@ -67,8 +67,8 @@ pub(crate) trait Parameters: Copy + Default + 'static {
         Ok(parameters)
     }
 
-    /// Writes the scheme's name, the preset (none: the defaults) from which the fewest parameters differ, and these
-    /// parameters, as [`Parameters::parse`] reads them.
+    /// Writes the scheme's name, the name of a preset, and the parameters that differ from this preset, as `parse`
+    /// reads them. Of the presets and the nameless defaults, selects the set with the fewest such parameters.
     fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nearest = ("", self.differences(Self::default()));
         for (name, values) in Self::PRESETS {

@@ -46,9 +46,9 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns the window in packets that limits the number of responses of one READ request
+    /// Returns the window, in packets, to which the responses to one READ request are limited
     /// (`RecoveryScheme::read_pkts_max`). Under schemes that follow round trips, the result is at most
-    /// 2 / `max_rd_atomic` of the largest window; responses of a longer READ request would not fit a reduced window.
+    /// `2 * window_pkts / max_rd_atomic`, because more responses would not fit a window that the scheme has reduced.
     pub fn read_window_pkts(&self, max_rd_atomic: u8) -> u32 {
         let window_pkts = self.window_pkts();
         if !self.follows_round_trip() {

@@ -11,7 +11,7 @@
 //! ```
 //! A loss that selective repeat detected reduces the window only if it shows congestion: the round trip is at or above
 //! the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the window at each loss.
-//! By that rule, on links of 40 Gbit/s that lose 1 % of the packets, the window of one or two flows would stay at 7
+//! By that rule, on links of 40 Gbit/s that lose 1 % of the packets, each of one or two flows would keep a window of 7
 //! packets, where 57 fill the link. A packet dropped by a full queue while the round trip is below the target is taken
 //! as lost on a link, so `base_target_nanos` must be below the round trip with full buffers.
 //!
@@ -42,8 +42,8 @@ parameters! {
         beta_milli = 800, in 1 to 1000;
         /// The largest decrease, as a share of the window, in thousandths.
         max_mdf_milli = 500, in 1 to 1000;
-        /// Share of packets that selective repeat may lose without a decrease while the round trip is below the target,
-        /// in thousandths. 0: each loss causes a decrease, as in the paper.
+        /// Under selective repeat, while the round trip is below the target: share of lost packets, in thousandths, up
+        /// to which a loss causes no decrease. 0: each loss causes a decrease, as in the paper.
         loss_tolerance_milli = 50, in 0 to 1000;
         /// The smallest window, in thousandths of a packet.
         min_window_milli = 100, in 1 to 1000;
@@ -120,15 +120,15 @@ impl Swift {
     }
 
     /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if one was
-    /// measured. If the last sample is below the target, the window grows; otherwise only a new sample shrinks the
-    /// window.
+    /// measured. If the last sample is below the target, the window grows. A new sample at or above the target shrinks
+    /// the window.
     pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
         self.loss_share -= self.loss_share * u64::from(acked_pkts).min(LOSS_PKTS) / LOSS_PKTS;
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
-            // The window grows by ai per window acknowledged; a window below one packet grows by ai per packet.
+            // The window grows by `ai_milli` per window acknowledged, or per packet if the window is below one packet.
             let over = self.window.max(ONE);
             self.set_window(self.window + growth.saturating_mul(ONE) / over);
         } else if rtt_nanos.is_some() {

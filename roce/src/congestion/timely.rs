@@ -16,7 +16,7 @@ use crate::time::Instant;
 parameters! {
     /// Timely's parameters; the defaults are those of the paper. Fractions are in thousandths, rates in Mbit/s.
     TimelyParameters of "timely", presets &[], {
-        /// Largest number of packets in flight, besides the limit by rate.
+        /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
         /// Round trip below which the rate rises, in nanoseconds.
         t_low_nanos = 50_000, in 1 to 100_000_000;
@@ -37,7 +37,7 @@ parameters! {
     }
 }
 
-/// Factor of the additive increase after `hai_threshold` gradients of at most 0 (hyperactive increase).
+/// Factor of the increase from the `hai_threshold`-th consecutive gradient of at most 0 on (hyperactive increase).
 const HAI_STEPS: u64 = 5;
 /// Thousandths in 1.
 const MILLI: i64 = 1000;
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn the_rate_falls_with_the_gradient_and_above_the_upper_threshold() {
         assert_eq!(after(&[60, 60]).1, LINK, "it does not rise");
-        // The difference of 10 us is half of min_rtt; weighted by alpha (7/8), the gradient is 437 thousandths. Times a
-        // beta of 0.8, the decrease is 349 thousandths.
+        // The difference of 10 us is half of min_rtt; weighted by alpha (7/8), the gradient is 437 thousandths. The
+        // decrease is the gradient multiplied by a beta of 0.8: 349 thousandths.
         assert_eq!(after(&[60, 70]).1, LINK * (1000 - 349) / 1000);
         assert_eq!(after(&[60, 400]).1, LINK * 200 / 1000, "no gradient counts for more than 1");
         assert_eq!(after(&[1000]).1, LINK * 600 / 1000);
