@@ -7,7 +7,7 @@ use crate::time::Instant;
 pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
 /// Time between two replies to one source MAC after the burst: 1 ms, so 1000 replies per second.
 pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
-/// Largest number of token buckets. A further source replaces the bucket to which tokens were credited longest ago.
+/// Largest number of token buckets. A bucket for a further source replaces the bucket whose last credit is the oldest.
 pub(crate) const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]

@@ -10,10 +10,10 @@
 //!                          +-------> Incomplete
 //! ```
 //!
-//! A received frame never creates an entry, so received frames cannot fill the cache. Only a reply to an outstanding
-//! query changes the Ethernet address of an entry. An address in use is replaced only after it has not replied to the
-//! unicast queries of a verification ([`PROBE_WAIT_NANOS`]). A claim starts a verification, at most once per
-//! [`VERIFY_INTERVAL_NANOS`].
+//! A received frame never creates an entry, so received frames cannot fill the cache. Of the received frames, only
+//! replies to outstanding queries change the Ethernet address of an entry. An Ethernet address in use is replaced only
+//! if the unicast queries of a verification to this address got no reply ([`PROBE_WAIT_NANOS`]). A claim starts a
+//! verification, at most once per [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -65,7 +65,8 @@ pub(super) enum Origin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// `asks` broadcast or multicast queries have been sent. At `due` the next query is sent, or the entry fails.
+    /// `asks` broadcast or multicast queries have been sent. At `due` the next query is sent; after the last query, the
+    /// entry fails.
     Incomplete {
         asks: usize,
         due: Instant,
@@ -77,9 +78,9 @@ enum State {
         fresh_until: Instant,
         settled_until: Instant,
     },
-    /// `mac` is in use and is being verified. `asks` queries have been sent, unicast first, then broadcast or
-    /// multicast; at `due` the next query is sent, or the entry fails. `claimed` is true if a claim started the
-    /// verification.
+    /// `mac` is in use and is being verified; `claimed` is true if a claim started this verification. `asks` queries
+    /// have been sent, unicast first, then broadcast or multicast. At `due` the next query is sent; after the last
+    /// query, the entry fails.
     Probing {
         mac: Mac,
         asks: usize,
@@ -316,8 +317,8 @@ impl Cache {
         self.timers.extend(state.due().map(|due| (due, ip)));
     }
 
-    /// If the cache is full, evicts an entry: of those that are neither configured nor have a due or outstanding query,
-    /// the entry whose last lookup is the oldest. Returns false if no entry may be evicted.
+    /// If the cache is full, evicts the entry whose last lookup is the oldest. Configured entries, and entries with a
+    /// due or outstanding query, are not evicted. Returns false if no entry may be evicted.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;

@@ -92,8 +92,8 @@ pub struct NeighbourConfig {
 pub struct Conflict {
     /// The IP address that the frame of the other station claims.
     pub ip: IpAddr,
-    /// The Ethernet address that the frame gives for `ip`. If it is the port's own, the conflict is about this Ethernet
-    /// address, not about `ip`.
+    /// The Ethernet address that the frame gives for `ip`. If this is the port's own address, the frame claims the
+    /// Ethernet address, not `ip`.
     pub mac: Mac,
 }
 

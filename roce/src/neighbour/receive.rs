@@ -284,7 +284,7 @@ impl Neighbour {
             return Ok(());
         }
         // If both the IP and the Ethernet address are of this port, this port sent the frame and the network looped it
-        // back: no conflict.
+        // back, so there is no conflict.
         if is_own_ip != (mac == self.mac) {
             self.counters.address_conflicts += 1;
             if arrival.now >= self.conflict_due {
