@@ -489,7 +489,8 @@ mod tests {
     fn the_draws_of_a_frame_do_not_depend_on_the_number_of_polls() {
         let config = FaultConfig {
             drop_probability: SOME,
-            // The probability is not 1, because at 1 no number is drawn. Duplicates would release held frames.
+            // The probability is not 1, because at 1 no number is drawn. No frame is duplicated, because each duplicate
+            // passed on would count as a frame that overtakes the held frames.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

@@ -32,7 +32,7 @@ pub enum Impairment {
         /// the least significant bit of the last byte. -32 to -1 are the bits of a RoCE packet's ICRC.
         bit: i64,
     },
-    /// The frame gets a CE mark, even if it is not ECT.
+    /// The ECN field of the frame's IP header is set to CE, even if the field was not ECT.
     MarkCe,
 }
 

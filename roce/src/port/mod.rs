@@ -83,7 +83,7 @@ pub trait Port {
         Payload::Carried
     }
 
-    /// Sets the port's time. The engine calls `set_now` at the start of each poll and each push. Ports that timestamp
-    /// or delay frames use `now`; a decorator also passes `now` to its inner port.
+    /// Sets the port's time. The engine calls `set_now` at the start of `Engine::poll` and of `Engine::push`. Ports
+    /// that timestamp or delay frames use `now`; a decorator also passes `now` to its inner port.
     fn set_now(&mut self, _now: Instant) {}
 }

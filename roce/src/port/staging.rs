@@ -5,7 +5,7 @@ use super::Port;
 /// Largest number of queued frames. At this number, `reserve` returns `None`, as a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
-/// Queue of frames of a port decorator, which reads a frame after its caller has filled the frame. Buffers are reused.
+/// Queue of frames of a port decorator: frames to be filled by the caller, or frames to be sent. Buffers are reused.
 #[derive(Default)]
 pub(super) struct Staging {
     frames: VecDeque<Vec<u8>>,
