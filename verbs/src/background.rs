@@ -21,7 +21,8 @@ impl Background {
         }
     }
 
-    /// Ends the background thread; `Shared::stopping` must be set. If the caller is another thread, waits for the end.
+    /// Wakes the background thread, which ends because the caller has set `Shared::stopping`, and waits for its end. If
+    /// the background thread itself is the caller, does not wait.
     pub(crate) fn join(&self) {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((handle, thread)) = taken {

@@ -38,7 +38,8 @@ impl CompChannel {
     /// poll and `request_notify` gives no event.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`], which ends all threads' waits; [`Error::System`] if the system call `poll` fails.
+    /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system
+    /// call `poll` fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<CqId>, Error> {
         let start = Instant::now();
         loop {

@@ -223,8 +223,8 @@ impl Context {
         self.inner.shared.inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
-    /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. Only the text of the
-    /// error depends on `sgid_index`.
+    /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. `sgid_index` is used
+    /// only for the text of the error.
     ///
     /// # Errors
     /// [`Error::Unreachable`] if the MAC is not resolved within `timeout`;
@@ -265,8 +265,8 @@ impl Context {
         self.inner.shared.inspect().async_events.pop_front()
     }
 
-    /// Returns two sets of counters: those of all queue pairs summed, destroyed queue pairs included, and the numbers
-    /// of frames that were dropped before they reached a queue pair.
+    /// Returns two sets of counters: the sums over all queue pairs, including destroyed queue pairs, and the numbers of
+    /// frames that were dropped before they reached a queue pair.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
         let driven = self.inner.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
@@ -288,7 +288,7 @@ impl Context {
         self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }
 
-    /// Returns the state of each packet event of [`DeviceOptions::events`], in the order of the plan: whether it has
+    /// Returns for each packet event of [`DeviceOptions::events`], in the order of the plan, whether the event has
     /// acted, and on which packet.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
         self.inner.shared.inspect().engine.port().outcomes()

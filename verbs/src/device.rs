@@ -202,7 +202,7 @@ impl DeviceCore {
         }
     }
 
-    /// Returns the warnings that are due about counters that should not grow (`watch.rs`).
+    /// Returns the due warnings about growth of counters that should not grow (`watch.rs`).
     pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
         if !self.watch.is_due(now) {
             return Vec::new();
@@ -280,7 +280,7 @@ impl Shared {
         }
     }
 
-    /// Locks the engine for a control operation; waits while another thread drives it. Fails after a fatal error.
+    /// Locks the engine; waits while another thread drives the engine. Fails after a fatal error.
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
         // Checked after the lock is taken, because the previous holder may have panicked.
@@ -319,8 +319,8 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Polls the engine once. If another thread drives it, yields the processor instead: with more threads than
-    /// processors that thread may be waiting for one. Fails after a fatal error.
+    /// Polls the engine once. If another thread drives the engine, yields the processor instead, because that thread
+    /// may be waiting for a processor. Fails after a fatal error.
     #[inline]
     pub(crate) fn drive(&self) -> Result<(), Error> {
         match self.try_lock() {

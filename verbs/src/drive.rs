@@ -27,7 +27,7 @@ use crate::lock::{Lock, LockGuard};
 pub(crate) trait Drive {
     /// Sends the packets of the work requests that were posted and not yet sent.
     fn send_posted(&mut self);
-    /// Puts the device in a fatal error, because the panic may have left the engine in an inconsistent state.
+    /// Puts the device in a fatal error, because a panic may have left the engine in an inconsistent state.
     fn on_panic(&mut self);
 }
 

@@ -1,4 +1,4 @@
-//! Errors of [`crate::Context::open`] and of verbs. Errors of the transport are not among them: these are completion
+//! Errors of [`crate::Context::open`] and of verbs. Errors of the transport are not errors of verbs, but completion
 //! statuses ([`crate::WcStatus`]).
 
 use std::io;
@@ -85,7 +85,7 @@ pub enum OpenError {
 }
 
 /// Reason why a verb failed. A failed verb has changed no state; a call that consists of several verbs, such as
-/// [`crate::Qp::connect`], may fail after some of them.
+/// [`crate::Qp::connect`], may fail after some of its verbs have succeeded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -44,8 +44,8 @@ impl<S: Semaphore> Inbox<S> {
         &self.count
     }
 
-    /// Appends an event of `cq`. `ready` stays locked until the event is counted; otherwise a `take` before the count
-    /// could not lower the count, which would then stay 1 too high.
+    /// Appends an event of `cq`. `ready` stays locked until `count` is raised. Otherwise another thread could take the
+    /// event while `count` is still 0 and cannot be lowered; `count` would then stay 1 too high.
     pub(crate) fn put(&self, cq: CqId) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.push_back(cq);

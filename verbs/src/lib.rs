@@ -5,11 +5,11 @@
 //! time.
 //!
 //! # Progress
-//! Each device has an engine, which implements the RoCEv2 transport and runs on the threads of the application. A
-//! thread that posts sends also sends their packets, and a thread that polls an empty completion queue also receives
-//! and sends packets, unless another thread drives the engine. While no application thread polls, the background thread
-//! of the device drives the engine, because the responder must still execute the peer's READs and WRITEs. The
-//! background thread sleeps while the application polls and while the port is idle.
+//! Each device has an engine, which implements the RoCEv2 transport and runs on the threads of the application. Unless
+//! another thread drives the engine, `post_send` also sends packets, and a poll of an empty completion queue also
+//! receives and sends packets. While no application thread polls, the background thread of the device drives the
+//! engine, because the responder must still execute the peer's READs and WRITEs. The background thread sleeps while the
+//! application polls and while the port is idle.
 //!
 //! ```text
 //!   application thread:   post_send -> send queue       -> engine.push -> port

@@ -23,7 +23,7 @@ use crate::stat::StatSocket;
 
 /// Length of the background thread's first nap after work or after a hand-over; each further nap is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// Length of the background thread's longest nap, and so the longest wait of a packet on an idle port for this thread.
+/// Length of the background thread's longest nap. A packet received on an idle port waits for this time at most.
 const NAP_MAX: Duration = Duration::from_millis(1);
 /// Time for which the background thread continues to poll the engine after a poll that found work.
 const LINGER: Duration = Duration::from_micros(50);
@@ -96,8 +96,8 @@ fn maintain(shared: &Shared) -> bool {
     true
 }
 
-/// Polls the engine, and continues until `LINGER` has passed since the last poll that found work, or until an
-/// application thread polls. Returns whether a poll found work.
+/// Polls the engine once, and then as long as a poll found work in the last `LINGER` and no application thread polls.
+/// Returns whether a poll found work.
 fn drive_while_busy(shared: &Shared) -> bool {
     let polls = shared.activity.polls();
     let mut last_work: Option<Instant> = None;

@@ -267,7 +267,7 @@ impl Qp {
 
     /// Pushes the posted send work requests (makes the engine send them) if, since the last push, `POSTS_PER_PUSH` were
     /// posted or an application thread polled the engine. Otherwise the next poll sends the work requests. Threads that
-    /// post at the same time may miscount, which delays a work request until the next poll at most.
+    /// post at the same time may miscount, which delays a work request at most until the next poll.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;

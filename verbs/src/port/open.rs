@@ -38,8 +38,8 @@ const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 const CACHES: u32 = 2;
 /// Number of descriptors of each ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
-/// Largest number of mbufs outside a port's rings: in a received burst, in linear copies of that burst, allocated for
-/// frames to send, and in the caches of threads.
+/// Largest number of mbufs outside a port's rings: those of a received burst, of linear copies of that burst, and of
+/// frames to be sent, and those in the caches of threads.
 const MBUFS_BESIDE_RINGS: u32 = (2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
 /// Returns the number of mbufs of the pool of a port: enough for full rings of `queues` receive and `queues` transmit
@@ -96,7 +96,7 @@ fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     }
 }
 
-/// Refuses the keys that set what the kernel has set for an interface.
+/// Refuses the keys `mac`, `ip`, `gw` and `vlan`: the port has the MAC, addresses, routes and VLAN set in the kernel.
 fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const OWN: &str = "the interface keeps what the kernel gave it; use `ip address` and `ip link`";
     if spec.mac.is_some() {

@@ -99,8 +99,8 @@ fn looks_left(path: &Path) -> bool {
     !Path::new("/proc").join(pid).exists()
 }
 
-/// Removes the statistics sockets of ended processes, which refuse a connection. A socket of a process in another PID
-/// namespace accepts the connection and stays.
+/// Removes the statistics sockets that refuse a connection because their process has ended. The socket of a process in
+/// another PID namespace accepts the connection and stays.
 pub(super) fn remove_left(directory: &Path) {
     for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {

@@ -32,7 +32,7 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // Renames the socket after it listens: to a reader, a socket that refuses connections is left over.
+        // Renames the socket only after it listens, because readers ignore or remove a socket that refuses connections.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
