@@ -54,7 +54,7 @@ enum Change {
     Insert(i32),
     /// `OutOfOrderSet::remove` of the first PSN while the second is expected.
     Remove(i32, i32),
-    /// `OutOfOrderSet::advance`: the expected PSN, and the number of PSNs passed.
+    /// `OutOfOrderSet::advance` from the first value, the expected PSN, by the second value, a number of PSNs.
     Advance(i32, u32),
     Clear,
 }

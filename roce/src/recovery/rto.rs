@@ -95,9 +95,9 @@ pub(crate) struct AdaptiveRto {
     timed: Option<Timed>,
     /// Number of times that the next PTO is doubled.
     backoff: u32,
-    /// Number of expiries since the last round-trip sample.
+    /// Number of probe timeouts that expired since the last round-trip sample.
     unmeasured: u32,
-    /// Number of expiries since a packet was last acknowledged.
+    /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u32,
 }
 

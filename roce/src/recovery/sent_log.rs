@@ -28,8 +28,9 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// If `largest_acked`, `oldest` or `executed_number` is lower than the next transmission number by more than this,
-/// [`SentLog::renew_marks`] raises the mark to this distance.
+/// Largest distance of `largest_acked`, `oldest` and `executed_number` below the next transmission number.
+/// [`SentLog::renew_marks`] raises a number that is farther below, because differences of transmission numbers must stay
+/// below 2^31.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.

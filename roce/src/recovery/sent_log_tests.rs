@@ -38,7 +38,8 @@ struct Script {
     model: Model,
 }
 
-/// Per PSN: number, time and count of its transmissions, and state.
+/// State of a PSN: transmission number and time of its latest transmission; count of its transmissions; whether the PSN
+/// is acknowledged or lost.
 #[derive(Clone, Debug, Default)]
 struct Packet {
     number: u64,

@@ -91,7 +91,7 @@ pub enum PortSpecError {
     NoTarget {
         /// Name of the kind of port.
         kind: &'static str,
-        /// Description of a target.
+        /// Description of the text that must follow `KIND:` in the name of a port.
         needed: &'static str,
         /// Example of a port name of this kind.
         example: &'static str,

@@ -119,7 +119,8 @@ enum Step {
 }
 use Step::{Buffer, Clear, Close, Discard, Pass, Take};
 
-/// Columns: name; operations; packets buffered after the operations (queue pair, PSN); number of cells taken.
+/// Columns: name; operations; packets buffered after the operations (queue pair, PSN); number of cells of the memory of the
+/// reorder buffers that these packets occupy.
 type Row = (&'static str, &'static [Step], &'static [(usize, u32)], usize);
 
 #[rustfmt::skip]
