@@ -90,7 +90,7 @@ const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 
 /// Largest number of rate changes that the loop of `advance` applies. If more are due, after an idle time, the
 /// remaining increases by the timer are skipped; a remaining decrease is applied.
-const INCREASES_PER_CALL: u32 = 32;
+const RATE_CHANGES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
@@ -183,9 +183,9 @@ impl Dcqcn {
         self.advance(now);
     }
 
-    /// Applies the decreases and timed increases due until `now`, at most [`INCREASES_PER_CALL`].
+    /// Applies the decreases and timed increases due until `now`, at most [`RATE_CHANGES_PER_CALL`].
     fn advance(&mut self, now: Instant) {
-        for _ in 0..INCREASES_PER_CALL {
+        for _ in 0..RATE_CHANGES_PER_CALL {
             let Some(limiter) = &mut self.limiter else { return };
             let due = limiter.next_change_at();
             if due > now {

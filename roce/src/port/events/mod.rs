@@ -33,7 +33,7 @@ use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
 /// Longest time for which `Reorder` holds a frame, in nanoseconds.
-const REORDER_NANOS_MAX: u64 = 1_000_000;
+const OVERTAKEN_NANOS_MAX: u64 = 1_000_000;
 
 /// The packet on which an event acted, and the time of the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ impl<P: Port> Events<P> {
         (0..copies).for_each(|_| self.outgoing.push(frame.clone()));
         let (behind_pkts, nanos) = match behind_pkts {
             0 => (None, delay_nanos),
-            behind_pkts => (Some(behind_pkts), REORDER_NANOS_MAX),
+            behind_pkts => (Some(behind_pkts), OVERTAKEN_NANOS_MAX),
         };
         if nanos > 0 {
             let due = self.now.plus_nanos(nanos);

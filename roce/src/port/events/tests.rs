@@ -210,8 +210,8 @@ fn a_reordered_packet_goes_behind_others_or_after_a_while() {
     let mut bench = Bench::new(&[event(1, 1, Impairment::Reorder { behind_pkts: 3 })]);
     bench.at(7).sends([0, 1]);
     assert_eq!(bench.arrived(), [1]);
-    assert!(bench.at(6 + REORDER_NANOS_MAX).arrived().is_empty());
-    assert_eq!(bench.at(7 + REORDER_NANOS_MAX).arrived(), [0]);
+    assert!(bench.at(6 + OVERTAKEN_NANOS_MAX).arrived().is_empty());
+    assert_eq!(bench.at(7 + OVERTAKEN_NANOS_MAX).arrived(), [0]);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn all_events_of_a_transmission_act() {
     for (events, expected) in cases {
         let mut bench = Bench::new(events);
         bench.at(10).sends([0, 1, 2]);
-        for (nanos, psns) in [10, 23, 10 + REORDER_NANOS_MAX].into_iter().zip(expected) {
+        for (nanos, psns) in [10, 23, 10 + OVERTAKEN_NANOS_MAX].into_iter().zip(expected) {
             let frames = bench.at(nanos).frames();
             let packets: Vec<_> = frames.iter().map(|frame| Packet::parse(frame).unwrap()).collect();
             let arrived: Vec<_> = packets.iter().map(|packet| packet.bth.psn.value()).collect();
