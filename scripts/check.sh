@@ -270,14 +270,19 @@ all() {
 [ $# -gt 0 ] || set -- all
 for name in "$@"; do
     case $name in
-        all | quick | packages | format | shellcheck | commits | deny | image | lint | docs | msrv) "$name" ;;
-        build | wrap | guest | instructions | loom | asan | tsan | miri | fuzz) "$name" ;;
-        test) tests ;;
-        -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
+        all | quick | packages | format | shellcheck | commits | deny | image | lint | docs | msrv) ;;
+        build | test | wrap | guest | instructions | loom | asan | tsan | miri | fuzz | -h | --help) ;;
         *)
             echo "check.sh: there is no step '$name'; see scripts/check.sh --help" >&2
             exit 2
             ;;
+    esac
+done
+for name in "$@"; do
+    case $name in
+        test) tests ;;
+        -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
+        *) "$name" ;;
     esac
 done
 if [ ${#not_run[@]} -gt 0 ]; then
