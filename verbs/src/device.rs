@@ -343,6 +343,7 @@ impl Shared {
         // the frame could stay in the store buffer while this thread already polls for the response. This delay was
         // 0.3 us of a latency of 1.4 us (EPYC, two cores).
         if let Some(mut driven) = self.driven.try_lock_to_send() {
+            self.activity.count_poll();
             driven.send_posted();
         }
     }

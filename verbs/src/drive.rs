@@ -153,14 +153,13 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Returns the number of polls of the engine by application threads, modulo 2^64. Pushes are not polls: a thread
-    /// that only posts leaves reception to the background thread.
+    /// Returns the number of polls and pushes of the engine by application threads, modulo 2^64.
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Counts a poll. A load and a store suffice: only the holder of the [`DriveLock`] calls this function.
+    /// Counts a poll or push. A load and a store suffice: only the holder of the [`DriveLock`] calls this function.
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
