@@ -319,8 +319,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Polls the engine once. If another thread drives the engine, yields the processor instead, because that thread
-    /// may be waiting for a processor. Fails after a fatal error.
+    /// Polls the engine once, unless another thread drives it. Fails after a fatal error.
     #[inline]
     pub(crate) fn drive(&self) -> Result<(), Error> {
         match self.try_lock() {
@@ -329,10 +328,7 @@ impl Shared {
                 driven.poll(self.now());
                 Ok(())
             }
-            None => {
-                std::thread::yield_now();
-                self.check()
-            }
+            None => self.check(),
         }
     }
 
