@@ -79,12 +79,7 @@ fn print_control(many: &mut Many) {
 }
 
 fn main() {
-    let recovery = match std::env::var("RECOVERY").as_deref() {
-        Ok("selective") => RecoveryScheme::SelectiveRepeat { window_pkts: 256 },
-        Ok("go-back-n") => RecoveryScheme::GoBackN,
-        _ => RecoveryScheme::default(),
-    };
-    let conn = ConnAttr { recovery, ..conn(PathMtu::Mtu4096) };
+    let conn = ConnAttr { recovery: RecoveryScheme::default(), ..conn(PathMtu::Mtu4096) };
     let mut rows: Vec<Box<Many>> = ROWS.iter().map(|count| Many::new(*count, &conn)).collect();
     let mut samples = vec![Vec::new(); ROWS.len()];
     for _ in 0..TURNS {

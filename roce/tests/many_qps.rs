@@ -18,20 +18,6 @@ fn state(state: QpState) -> QpAttr {
     QpAttr { state: Some(state), ..QpAttr::default() }
 }
 
-fn init(end: &End) -> QpInit {
-    QpInit {
-        pd: end.pd,
-        send_cq: end.cq,
-        recv_cq: end.cq,
-        max_send_wr: 1,
-        max_recv_wr: 1,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_bytes: 0,
-        signal_all: false,
-    }
-}
-
 #[test]
 fn an_object_in_use_is_not_destroyed() {
     let (mut a, _b) = pair(PathMtu::Mtu1024, 4096, true);
@@ -48,7 +34,7 @@ fn an_object_in_use_is_not_destroyed() {
     assert!(refused.is_err(), "a refused region does not use the protection domain");
     let (lkey, _) = a.engine.register(pd, memory, 0, Access::NONE).unwrap();
     assert!(matches!(a.engine.dealloc_pd(pd), Err(DestroyError::Busy(_))));
-    let init = QpInit { pd, recv_cq: cq, ..init(&a) };
+    let init = QpInit { pd, recv_cq: cq, ..a.small_qp() };
     let qps = [(); 2].map(|()| a.engine.create_qp(&init).unwrap().qpn);
     a.engine.deregister(lkey).unwrap();
     for qpn in qps {
@@ -92,7 +78,7 @@ fn queue_pairs_in_error_flush_all_posts_and_leave_the_device_idle() {
 fn all_queue_pairs_follow_a_neighbour_that_moves() {
     let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
     for _ in 0..QPS {
-        let handles = a.engine.create_qp(&init(&a)).unwrap();
+        let handles = a.engine.create_qp(&a.small_qp()).unwrap();
         (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv);
         connect(&mut a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &common::conn(PathMtu::Mtu1024));
     }
@@ -116,7 +102,7 @@ const QP_BYTES: i64 = 23_200;
 #[test]
 fn an_idle_queue_pair_takes_little_memory() {
     let (mut a, b) = pair(PathMtu::Mtu1024, 4096, true);
-    let init = QpInit { max_send_wr: 128, max_recv_wr: 128, ..init(&a) };
+    let init = QpInit { max_send_wr: 128, max_recv_wr: 128, ..a.small_qp() };
     let create = |a: &mut End| {
         let handles = a.engine.create_qp(&init).unwrap();
         (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv);

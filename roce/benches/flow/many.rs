@@ -37,15 +37,12 @@ impl Host {
     fn new(mut end: End<LoopbackPort>, count: usize) -> Self {
         let (cq, poller) = end.engine.create_cq(4 * ACTIVE_QPS as u32).expect("a completion queue");
         let init = QpInit {
-            pd: end.pd,
             send_cq: cq,
             recv_cq: cq,
             max_send_wr: DEPTH,
             max_recv_wr: DEPTH,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_bytes: 0,
             signal_all: true,
+            ..end.small_qp()
         };
         let memory = Memory::alloc(4096);
         let (lkey, _) = end

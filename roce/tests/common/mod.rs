@@ -179,9 +179,9 @@ impl<P: Port> End<P> {
         post_recv(&mut self.recv, wr_id, sge);
     }
 
-    /// Creates one more queue pair, which stays in RESET.
-    pub(crate) fn create_idle_qp(&mut self) -> Qpn {
-        let init = QpInit {
+    /// A queue pair for one work request of one scatter/gather entry each way.
+    pub(crate) fn small_qp(&self) -> QpInit {
+        QpInit {
             pd: self.pd,
             send_cq: self.cq,
             recv_cq: self.cq,
@@ -191,8 +191,12 @@ impl<P: Port> End<P> {
             max_recv_sge: 1,
             max_inline_bytes: 0,
             signal_all: false,
-        };
-        self.engine.create_qp(&init).unwrap().qpn
+        }
+    }
+
+    /// Creates one more queue pair, which stays in RESET.
+    pub(crate) fn create_idle_qp(&mut self) -> Qpn {
+        self.engine.create_qp(&self.small_qp()).unwrap().qpn
     }
 
     /// Polls the engine `nanos` after the start.
