@@ -25,7 +25,7 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
 use roce::port::{Payload, PortCaps};
 use roce::psn::Psn;
-use roce::qp::{AddressVector, ConnAttr, QpAttr, QpInit};
+use roce::qp::{AddressVector, ConnAttr, QpAttr, QpInit, ServiceType};
 use roce::queue::{CqId, CqPoller, RecvPoster, SendPoster};
 use roce::start;
 
@@ -80,8 +80,14 @@ pub struct HostConfig {
 }
 
 /// Limits for the tests; small, because the tests create thousands of engines.
-const LIMITS: DeviceLimits =
-    DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 256, max_qps: 128, reorder_bytes: REORDER_BYTES };
+const LIMITS: DeviceLimits = DeviceLimits {
+    max_pds: 4,
+    max_mrs: 16,
+    max_cqs: 256,
+    max_srqs: 0,
+    max_qps: 128,
+    reorder_bytes: REORDER_BYTES,
+};
 
 impl From<&WorldConfig> for HostConfig {
     fn from(config: &WorldConfig) -> Self {
@@ -221,13 +227,21 @@ impl Host {
         let (recv_cq, recv_poller) =
             self.engine.create_cq(sizes.cqes[1]).expect("there is room for the queue");
         let qp = self.create_qp_on(sizes, send_cq, recv_cq);
-        QpEnds { qpn: qp.qpn, send: qp.send, recv: qp.recv, send_cq: send_poller, recv_cq: recv_poller }
+        QpEnds {
+            qpn: qp.qpn,
+            send: qp.send,
+            recv: qp.recv.expect("no SRQ"),
+            send_cq: send_poller,
+            recv_cq: recv_poller,
+        }
     }
 
     /// Creates a queue pair on existing completion queues. One completion queue for all queue pairs of a host needs
     /// less memory and fewer polls.
     pub fn create_qp_on(&mut self, sizes: &QpSizes, send_cq: CqId, recv_cq: CqId) -> QpHandles {
         let init = QpInit {
+            service: ServiceType::Rc,
+            srq: None,
             pd: self.pd,
             send_cq,
             recv_cq,

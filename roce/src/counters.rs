@@ -45,7 +45,8 @@ counters! {
         rx_read_requests,
         /// Duplicate request packets received: PSN below the expected PSN.
         duplicate_request,
-        /// Out-of-order request packets received: PSN above the expected PSN.
+        /// Out-of-order request packets received: PSN above the expected PSN, on an unreliable connection any other PSN
+        /// than the expected one.
         out_of_seq_request,
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
@@ -59,8 +60,12 @@ counters! {
         /// same PSN. The packet received replaces the earlier packet. Either of the two was forged, or the peer changed
         /// its memory between two transmissions.
         reorder_conflicts,
-        /// Request packets dropped because no receive was posted; an RNR NAK becomes due for each (IBA 9.7.5.2.8).
+        /// Request packets dropped because no receive was posted; on a reliable connection, an RNR NAK becomes due for
+        /// each (IBA 9.7.5.2.8).
         out_of_buffer,
+        /// Request packets that an unreliable connection dropped: of a message of which a packet was lost, that found no
+        /// receive, is longer than its receive, or is invalid (IBA 9.8.2.2). No response is sent.
+        uc_requests_dropped,
         /// RNR NAKs received for a PSN in flight, except those that imply the loss of an earlier READ response.
         rcvd_rnr_err,
         /// PSN sequence error NAKs that became due; 0 under selective repeat, which sends SACKs instead.
@@ -170,10 +175,10 @@ counters! {
         rx_icrc_errors,
         /// Packets to a QPN that no queue pair has.
         unknown_qp,
-        /// Packets to a queue pair in a state other than RTR, RTS and SQD.
+        /// Packets to a queue pair in a state other than RTR, RTS, SQD and SQE.
         qp_state,
-        /// Packets with an opcode of another transport than reliable connection, except CNPs; and packets of selective
-        /// repeat to a queue pair that did not agree to selective repeat.
+        /// Packets with an opcode of another transport service than that of the queue pair, except CNPs; and packets of
+        /// selective repeat to a queue pair that did not agree to selective repeat.
         wrong_transport,
         /// Packets whose P_Key is not of the default partition.
         wrong_pkey,

@@ -79,7 +79,7 @@ fn all_queue_pairs_follow_a_neighbour_that_moves() {
     let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
     for _ in 0..QPS {
         let handles = a.engine.create_qp(&a.small_qp()).unwrap();
-        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv);
+        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
         connect(&mut a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &common::conn(PathMtu::Mtu1024));
     }
     settle(&mut a, &mut b);
@@ -105,7 +105,7 @@ fn an_idle_queue_pair_takes_little_memory() {
     let init = QpInit { max_send_wr: 128, max_recv_wr: 128, ..a.small_qp() };
     let create = |a: &mut End| {
         let handles = a.engine.create_qp(&init).unwrap();
-        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv);
+        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
         connect(a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &ConnAttr::default());
     };
     // The first ones grow tables of the device.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
-use roce::engine::{Engine, Event, Progress};
+use roce::engine::{DestroyError, Engine, Event, Progress};
 use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 use roce::port::Port;
 use roce::port::events::Events;
 use roce::port::fault::Fault;
-use roce::queue::CqId;
+use roce::queue::{CqId, SrqId};
 
 use crate::background::Background;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
@@ -138,6 +138,14 @@ impl DeviceCore {
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
             self.engine.set_link_bits_per_sec(u64::from(mbps) * 1_000_000);
         }
+    }
+
+    pub(crate) fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), DestroyError> {
+        let set = self.engine.set_srq_limit(srq, limit);
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(event);
+        }
+        set
     }
 
     fn on_event(&mut self, event: Event) {

@@ -1,7 +1,7 @@
 //! RDMA verbs over any Ethernet port.
 //!
 //! [`Context::open`] opens the port that a [`PortSpec`] names as an RDMA device. The objects of a device are those of
-//! libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`]. Any number of threads may use an object at the same
+//! libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. Any number of threads may use an object at the same
 //! time.
 //!
 //! # Progress
@@ -36,6 +36,7 @@ mod models;
 mod mr;
 mod progress;
 mod qp;
+mod srq;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod watch;
@@ -47,14 +48,18 @@ pub use error::{Error, OpenError};
 pub use mr::{Mr, Pd};
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
+pub use srq::{Srq, SrqOptions};
 
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
 pub use roce::engine::Event;
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory};
 pub use roce::psn::Psn;
-pub use roce::qp::{AddressVector, ConnAttr, Endpoint, EndpointError, PathMtu, Placement, QpAttr, QpState};
+pub use roce::qp::{
+    AddressVector, ConnAttr, Endpoint, EndpointError, PathMtu, Placement, QpAttr, QpState, ServiceType,
+};
 pub use roce::queue::{
-    Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
+    Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, SrqId, WcOpcode,
+    WcStatus,
 };
 pub use roce::recovery::{NoRecoveryScheme, RecoveryScheme};

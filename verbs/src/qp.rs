@@ -8,14 +8,15 @@ use roce::counters::QpCounters;
 use roce::engine::Attributes;
 use roce::id::{Gid, Qpn};
 use roce::psn::Psn;
-use roce::qp::{AddressVector, ConnAttr, Endpoint, QpAttr, QpInit, QpState};
-use roce::queue::{RecvPoster, RecvRequest, SendPoster, SendRequest};
+use roce::qp::{AddressVector, ConnAttr, Endpoint, QpAttr, QpInit, QpState, ServiceType};
+use roce::queue::{PostError, RecvPoster, RecvRequest, SendPoster, SendRequest};
 
 use crate::cq::{Cq, CqInner};
 use crate::device::Shared;
 use crate::error::Error;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
+use crate::srq::{Srq, SrqInner};
 
 /// When this many send work requests were posted since the last push, `Qp::after_posts` makes the engine send them.
 const POSTS_PER_PUSH: u32 = 16;
@@ -30,6 +31,11 @@ pub struct QpOptions<'a> {
     pub send_cq: &'a Cq,
     /// Completion queue that receives the CQEs of receive work requests.
     pub recv_cq: &'a Cq,
+    /// Transport service.
+    pub service: ServiceType,
+    /// Shared receive queue; `None`: the queue pair has a receive queue of its own. With a shared receive queue,
+    /// `max_recv_wr` and `max_recv_sge` are not used.
+    pub srq: Option<&'a Srq>,
     /// Largest number of outstanding send work requests.
     pub max_send_wr: u32,
     /// Largest number of outstanding receive work requests.
@@ -45,12 +51,14 @@ pub struct QpOptions<'a> {
 }
 
 impl<'a> QpOptions<'a> {
-    /// Returns the defaults: 128 send and 128 receive work requests of one scatter/gather entry each, 64 inline bytes,
+    /// Returns the defaults: a reliable connection with 128 send and 128 receive work requests of one scatter/gather entry each, 64 inline bytes,
     /// CQEs for signaled and failed sends only, and `cq` for all CQEs.
     pub fn new(cq: &'a Cq) -> Self {
         QpOptions {
             send_cq: cq,
             recv_cq: cq,
+            service: ServiceType::Rc,
+            srq: None,
             max_send_wr: 128,
             max_recv_wr: 128,
             max_send_sge: 1,
@@ -73,20 +81,24 @@ pub struct ConnectOptions {
     pub conn: ConnAttr,
 }
 
-/// A queue pair of a reliable connection (`ibv_qp`). The send queue and the receive queue have a lock each, so threads
+/// A queue pair (`ibv_qp`). The send queue and the receive queue have a lock each, so threads
 /// may post sends, post receives and poll at the same time. The drop of a `Qp` destroys the queue pair.
 pub struct Qp {
     shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
     send: Lock<SendPoster>,
-    recv: Lock<RecvPoster>,
+    /// `None` with a shared receive queue.
+    recv: Option<Lock<RecvPoster>>,
+    service: ServiceType,
     /// Number of send work requests posted since the last call of `Shared::push` for this queue pair.
     posts_waiting: AtomicU32,
     /// Value of [`crate::drive::Activity::polls`] after the last call of `Shared::push` for this queue pair.
     polls_seen: AtomicU64,
-    // Held, because the completion queues and the protection domain must outlive the queue pair.
+    // Held, because the completion queues, the shared receive queue and the protection domain must outlive the queue
+    // pair.
     _cqs: [Arc<CqInner>; 2],
+    _srq: Option<Arc<SrqInner>>,
     _pd: Arc<PdInner>,
 }
 
@@ -108,9 +120,11 @@ impl Qp {
     fn new(pd: &Pd, options: &QpOptions<'_>) -> Result<Self, Error> {
         let shared = pd.0.shared().clone();
         let init = QpInit {
+            service: options.service,
             pd: pd.0.id,
             send_cq: options.send_cq.id(),
             recv_cq: options.recv_cq.id(),
+            srq: options.srq.map(Srq::id),
             max_send_wr: options.max_send_wr,
             max_recv_wr: options.max_recv_wr,
             max_send_sge: options.max_send_sge,
@@ -127,12 +141,19 @@ impl Qp {
             qpn: handles.qpn,
             first_psn,
             send: Lock::new(handles.send),
-            recv: Lock::new(handles.recv),
+            recv: handles.recv.map(Lock::new),
+            service: options.service,
             posts_waiting: AtomicU32::new(0),
             polls_seen: AtomicU64::new(0),
             _cqs: [options.send_cq.0.clone(), options.recv_cq.0.clone()],
+            _srq: options.srq.map(|srq| srq.0.clone()),
             _pd: pd.0.clone(),
         })
+    }
+
+    /// Returns the transport service.
+    pub fn service(&self) -> ServiceType {
+        self.service
     }
 
     /// Returns the queue pair number, 24 bits.
@@ -187,7 +208,7 @@ impl Qp {
             traffic_class: options.traffic_class,
             ..AddressVector::new(peer.gid, options.gid_index)
         };
-        self.modify(&options.conn.to_rtr(path, peer.qpn, peer.psn))
+        self.modify(&options.conn.to_rtr(path, peer.qpn, peer.psn).of_service(self.service))
     }
 
     /// Moves the queue pair from RESET through INIT and RTR to RTS, connected to `peer`.
@@ -196,7 +217,7 @@ impl Qp {
     /// The errors of [`Qp::modify`].
     pub fn connect(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.connect_to_receive(peer, options)?;
-        self.modify(&options.conn.to_rts(self.first_psn))
+        self.modify(&options.conn.to_rts(self.first_psn).of_service(self.service))
     }
 
     /// Posts a send work request (`ibv_post_send`).
@@ -285,10 +306,12 @@ impl Qp {
     /// Posts a receive work request (`ibv_post_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the receive queue is unchanged.
+    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the receive queue is unchanged. A queue pair with a shared
+    /// receive queue takes no receives of its own.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;
-        Ok(self.recv.lock().post(request)?)
+        let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
+        Ok(recv.lock().post(request)?)
     }
 }

@@ -16,8 +16,14 @@ use crate::world::{Host, HostConfig, Neighbours, World};
 /// Minimum time between polls of a host.
 pub(super) const POLL_GAP_NANOS: u64 = 100;
 /// Limits of a host: a queue pair per unfinished flow.
-const LIMITS: DeviceLimits =
-    DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: QPS_MAX, reorder_bytes: REORDER_BYTES };
+const LIMITS: DeviceLimits = DeviceLimits {
+    max_pds: 1,
+    max_mrs: 1,
+    max_cqs: 2,
+    max_srqs: 0,
+    max_qps: QPS_MAX,
+    reorder_bytes: REORDER_BYTES,
+};
 /// Largest number of unfinished flows from and to one host.
 const QPS_MAX: usize = 8192;
 /// Address of the first byte of every host's memory.

@@ -8,7 +8,7 @@ use netsim::{LinkConfig, LinkCounters, LinkId};
 use roce::counters::QpCounters;
 use roce::engine::QpHandles;
 use roce::id::Qpn;
-use roce::qp::QpInit;
+use roce::qp::{QpInit, ServiceType};
 use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 
 use super::fabric::{BASE, FIRST_PSNS, HostObjects, Hosts, build};
@@ -164,6 +164,8 @@ impl<'a> Run<'a> {
         let objects = &self.objects[host];
         let host = &mut self.hosts.world.hosts[host];
         let init = QpInit {
+            service: ServiceType::Rc,
+            srq: None,
             pd: host.pd,
             send_cq: objects.send_cq,
             recv_cq: objects.recv_cq,

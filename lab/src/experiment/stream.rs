@@ -19,8 +19,14 @@ use crate::world::{EndAttr, HostConfig, Neighbours, QpEnds, QpSizes, Step, World
 /// Address of the first byte of either end's memory.
 const BASE: u64 = 0x1_0000_0000;
 /// Limits of a host.
-const LIMITS: DeviceLimits =
-    DeviceLimits { max_pds: 1, max_mrs: 1, max_cqs: 2, max_qps: 1, reorder_bytes: REORDER_BYTES };
+const LIMITS: DeviceLimits = DeviceLimits {
+    max_pds: 1,
+    max_mrs: 1,
+    max_cqs: 2,
+    max_srqs: 0,
+    max_qps: 1,
+    reorder_bytes: REORDER_BYTES,
+};
 /// READs outstanding, in both directions.
 const MAX_RD_ATOMIC: u8 = 16;
 /// First PSNs of requester and responder.

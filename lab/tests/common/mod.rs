@@ -115,6 +115,7 @@ impl Mesh {
                 max_pds: 1,
                 max_mrs: 1,
                 max_cqs: 1,
+                max_srqs: 0,
                 max_qps,
                 reorder_bytes: REORDER_BYTES,
             },

@@ -52,7 +52,7 @@ impl Host {
         let sge = Sge { addr: memory.addr(), len_bytes: MESSAGE_BYTES, lkey };
         let create = |_| {
             let handles = end.engine.create_qp(&init).expect("a queue pair");
-            Queues { qpn: handles.qpn, send: handles.send, recv: handles.recv }
+            Queues { qpn: handles.qpn, send: handles.send, recv: handles.recv.expect("no SRQ") }
         };
         let qps = (0..count).map(create).collect();
         Host { end, poller, qps, sge }

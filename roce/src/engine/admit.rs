@@ -10,7 +10,7 @@
 //! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] can switch them off.
 
 use super::limits::MARKED_PSNS;
-use super::qp_object::Qp;
+use super::qp_object::{Qp, Service};
 use super::source::SourcePort;
 use crate::counters::DropCounters;
 use crate::id::{Gid, PKey};
@@ -33,7 +33,11 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Drop(|drops| &mut drops.qp_state);
     };
     let transport = packet.info.transport;
-    if !connection.requester.recovery().accepts(transport) {
+    let accepts = match &connection.service {
+        Service::Rc(rc) => rc.requester.recovery().accepts(transport),
+        Service::Uc(_) => matches!(transport, Transport::Uc | Transport::Cnp),
+    };
+    if !accepts {
         return Admission::Drop(|drops| &mut drops.wrong_transport);
     }
     if !packet.is_of_vlan(connection.vlan) {
@@ -60,10 +64,12 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
     }
-    if !is_request {
+    if let Service::Rc(rc) = &connection.service
+        && !is_request
+    {
         // The PSN one above the highest PSN sent is accepted: a SACK has the responder's expected PSN, which may be
         // this PSN. A response with a PSN below una is accepted if it has a CE mark, so that the mark is counted.
-        let (una, sent) = connection.requester.in_flight();
+        let (una, sent) = rc.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
             return Admission::Stale;
@@ -79,11 +85,13 @@ fn wrong_address(packet: &Packet<'_>, peer: Gid) -> DropCounter {
 
 fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
-    if packet.info.is_request {
-        return packet.bth.psn == connection.responder.expected_psn();
+    match &connection.service {
+        Service::Rc(rc) if !packet.info.is_request => {
+            let (una, sent) = rc.requester.in_flight();
+            packet.bth.psn.index_in(una, sent).is_some()
+        }
+        service => packet.bth.psn == service.expected_psn(),
     }
-    let (una, sent) = connection.requester.in_flight();
-    packet.bth.psn.index_in(una, sent).is_some()
 }
 
 /// If `packet` is in order, stores its UDP source port: later packets of the same kind (requests or responses) must
@@ -104,5 +112,5 @@ pub(super) fn is_mark_plausible(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
     let near = |psn: Psn| packet.bth.psn.index_in(psn.minus(MARKED_PSNS), 2 * MARKED_PSNS).is_some();
     // Responses need no check, because `admit` has dropped responses with a PSN far below una.
-    !packet.info.is_request || near(connection.responder.expected_psn())
+    !packet.info.is_request || near(connection.service.expected_psn())
 }

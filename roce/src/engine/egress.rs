@@ -2,10 +2,11 @@
 //! first. If a quantum ends before all responses are sent, the queue pair starts its next quantum with requests.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
+use super::qp_object::{Connection, Service};
 use super::{Engine, Event, Outgoing};
 use crate::port::Port;
 use crate::qp::QpState;
-use crate::qp::rc::requester::{TxContext, TxOutcome};
+use crate::qp::context::{TxContext, TxOutcome};
 
 impl<P: Port> Engine<P> {
     /// Sends the packets of scheduled queue pairs, and returns their number.
@@ -45,52 +46,82 @@ impl<P: Port> Engine<P> {
     fn transmit_qp(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> TxOutcome {
         let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
         qp.scheduled = false;
-        let Some(connection) = &mut qp.connection else { return TxOutcome::Done };
+        let Some(Connection { service: Service::Rc(rc), builder, .. }) = &mut qp.connection else {
+            return self.transmit_uc(slot, quantum);
+        };
         let mut tx = TxContext {
             now: self.now,
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
             pd: qp.init.pd,
-            builder: &mut connection.builder,
+            builder,
             counters: &mut qp.counters,
         };
         // Without work requests the requester is not accessed, because its state takes several cache lines.
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
-        let requests_first = std::mem::take(&mut connection.requests_first) && may_request;
+        let requests_first = std::mem::take(&mut rc.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
         if requests_first {
-            outcome = connection.requester.transmit(&mut qp.outstanding, &mut tx);
+            outcome = rc.requester.transmit(&mut qp.outstanding, &mut tx);
         }
         if matches!(outcome, TxOutcome::Done | TxOutcome::Paced) {
             let answers = match outgoing {
-                Outgoing::All => {
-                    connection.responder.transmit(connection.requester.congestion_mut(), &mut tx)
-                }
-                Outgoing::Requests if connection.responder.has_answers() => TxOutcome::AckDelayed,
+                Outgoing::All => rc.responder.transmit(rc.requester.congestion_mut(), &mut tx),
+                Outgoing::Requests if rc.responder.has_answers() => TxOutcome::AckDelayed,
                 Outgoing::Requests => TxOutcome::Done,
             };
             outcome = outcome.and_then(answers);
-            connection.requests_first =
+            rc.requests_first =
                 !requests_first && !matches!(answers, TxOutcome::Done | TxOutcome::AckDelayed);
         }
         if matches!(outcome, TxOutcome::Done | TxOutcome::AckDelayed) && may_request && !requests_first {
-            outcome = outcome.and_then(connection.requester.transmit(&mut qp.outstanding, &mut tx));
+            outcome = outcome.and_then(rc.requester.transmit(&mut qp.outstanding, &mut tx));
         }
-        if let Some(deadline) = connection.requester.deadline().filter(|_| may_request) {
+        if let Some(deadline) = rc.requester.deadline().filter(|_| may_request) {
             self.timers.no_later_than(slot, deadline);
         }
         if outcome == TxOutcome::Paced
-            && let Some(at) = connection.requester.congestion().next_permit_at()
+            && let Some(at) = rc.requester.congestion().next_permit_at()
         {
             self.timers.no_later_than(slot, at);
         }
         // After `Done` and `Paced`, a posted work request, a received packet or a timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
-        if may_request && connection.requester.local_fault(&qp.outstanding).is_some() {
+        if may_request && rc.requester.local_fault(&qp.outstanding).is_some() {
             self.after_requester(slot, None);
         }
+        outcome
+    }
+
+    /// Sends packets of an unreliable connection.
+    #[inline(never)]
+    fn transmit_uc(&mut self, slot: usize, quantum: &mut u32) -> TxOutcome {
+        let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
+        let Some(Connection { service: Service::Uc(uc), builder, .. }) = &mut qp.connection else {
+            return TxOutcome::Done;
+        };
+        if !matches!(qp.state, QpState::Rts | QpState::Sqd) {
+            return TxOutcome::Done;
+        }
+        let mut tx = TxContext {
+            now: self.now,
+            port: &mut self.port,
+            budget: quantum,
+            memory: &self.memory,
+            pd: qp.init.pd,
+            builder,
+            counters: &mut qp.counters,
+        };
+        let outcome = uc.sender.transmit(&mut qp.outstanding, &mut tx);
+        if outcome == TxOutcome::Paced
+            && let Some(at) = uc.sender.congestion().next_permit_at()
+        {
+            self.timers.no_later_than(slot, at);
+        }
+        qp.scheduled = matches!(outcome, TxOutcome::MoreToSend | TxOutcome::TxRingFull);
+        self.after_sender(slot);
         outcome
     }
 

@@ -3,18 +3,41 @@
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{FLUSH_NANOS, RX_BURST_FRAMES};
-use super::qp_object::Qp;
+use super::qp_object::{Connection, Qp, Service};
 use super::{Engine, Event, flush_later, schedule};
 use crate::counters::DropCounters;
 use crate::id::Mac;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::qp::QpState;
+use crate::qp::context::RxContext;
 use crate::qp::rc::completer::Completer;
 use crate::qp::rc::events::ResponseEvent;
 use crate::qp::rc::reorder_buffer::ReorderStore;
-use crate::qp::rc::responder::{Responder, ResponderAction, RxContext};
+use crate::qp::rc::responder::{Responder, ResponderAction};
+use crate::qp::uc::receiver::ReceiverAction;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
+
+/// Builds the state that a transport service needs to process a request of queue pair `$qp`. A macro, because a function
+/// would borrow all of the engine.
+macro_rules! rx_context {
+    ($engine:ident, $qp:ident, $slot:expr) => {
+        RxContext {
+            memory: &$engine.memory,
+            pd: $qp.init.pd,
+            access: $qp.attributes.conn.access,
+            min_rnr_timer: $qp.attributes.conn.min_rnr_timer,
+            receives: &mut $qp.receives,
+            srqs: &mut $engine.srqs,
+            cqs: &mut $engine.cqs,
+            cq: $qp.init.recv_cq,
+            qpn: $qp.qpn,
+            counters: &mut $qp.counters,
+            slot: $slot,
+            now: $engine.now,
+        }
+    };
+}
 
 impl<P: Port> Engine<P> {
     pub(super) fn receive(&mut self) -> usize {
@@ -34,6 +57,14 @@ impl<P: Port> Engine<P> {
         }
         self.port.free_frames(&mut frames);
         self.frames = frames;
+        self.report_srq_limits();
+    }
+
+    #[inline]
+    pub(super) fn report_srq_limits(&mut self) {
+        while let Some(srq) = self.srqs.take_at_limit() {
+            self.events.push_back(Event::SrqLimitReached(srq));
+        }
     }
 
     /// Processes a received frame. Inlined, because a function call takes a tenth of the processing time of a packet.
@@ -115,8 +146,10 @@ impl<P: Port> Engine<P> {
             self.on_response(slot, packet);
             return;
         }
-        if self.with_responder(slot, |responder, rx, store| responder.on_request(packet, rx, store)) {
-            self.replay(slot);
+        match self.with_responder(slot, |responder, rx, store| responder.on_request(packet, rx, store)) {
+            Some(false) => {}
+            Some(true) => self.replay(slot),
+            None => self.on_uc_request(slot, packet),
         }
     }
 
@@ -131,36 +164,24 @@ impl<P: Port> Engine<P> {
 
     /// Calls `take` with the responder of the queue pair with index `slot`. Then schedules the queue pair if an ACK, a
     /// NAK or a READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`. Returns
-    /// whether the packet with the expected PSN is buffered or placed.
+    /// whether the packet with the expected PSN is buffered or placed; `None` if the queue pair has no responder.
     #[inline(always)]
     pub(super) fn with_responder(
         &mut self,
         slot: usize,
         take: impl FnOnce(&mut Responder, &mut RxContext<'_>, &mut ReorderStore) -> ResponderAction,
-    ) -> bool {
-        let Some(qp) = self.qps.at_mut(slot) else { return false };
-        let Some(connection) = &mut qp.connection else { return false };
+    ) -> Option<bool> {
+        let qp = self.qps.at_mut(slot)?;
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
-        let mut rx = RxContext {
-            memory: &self.memory,
-            pd: qp.init.pd,
-            access: qp.attributes.conn.access,
-            min_rnr_timer: qp.attributes.conn.min_rnr_timer,
-            rq: &mut qp.rq,
-            cqs: &mut self.cqs,
-            cq: qp.init.recv_cq,
-            qpn: qp.qpn,
-            counters: &mut qp.counters,
-            slot,
-            now: self.now,
-        };
-        let action = take(&mut connection.responder, &mut rx, &mut self.reorder);
+        let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection else { return None };
+        let mut rx = rx_context!(self, qp, slot);
+        let action = take(&mut rc.responder, &mut rx, &mut self.reorder);
         let qpn = qp.qpn;
-        let has_next = connection.responder.has_buffered_next();
+        let has_next = rc.responder.has_buffered_next();
         match action {
-            ResponderAction::Nothing => return has_next,
+            ResponderAction::Nothing => return Some(has_next),
             ResponderAction::Answer => {}
             ResponderAction::Fatal(code) => {
                 let event = match code {
@@ -172,19 +193,34 @@ impl<P: Port> Engine<P> {
             }
         }
         schedule(&mut self.qps, &mut self.tx_ready, slot);
-        has_next
+        Some(has_next)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn on_uc_request(&mut self, slot: usize, packet: &Packet<'_>) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
+            self.events.push_back(Event::CommunicationEstablished(qp.qpn));
+        }
+        let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };
+        let mut rx = rx_context!(self, qp, slot);
+        if uc.receiver.on_request(packet, &mut rx) == ReceiverAction::Fatal {
+            let event = Event::QpFatal(qp.qpn);
+            self.enter_error(slot, Some(event));
+        }
     }
 
     #[inline]
     fn on_response(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
-        let Some(connection) = &mut qp.connection else { return };
-        let (una, sent) = connection.requester.in_flight();
+        let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection else { return };
+        let (una, sent) = rc.requester.in_flight();
         let mut completer = Completer {
             outstanding: &mut qp.outstanding,
             una,
             sent,
-            recovery: connection.requester.recovery(),
+            recovery: rc.requester.recovery(),
             mtu_bytes: qp.attributes.conn.path_mtu.bytes(),
             memory: &self.memory,
             pd: qp.init.pd,
@@ -194,30 +230,66 @@ impl<P: Port> Engine<P> {
         if outcome == ResponseEvent::Ignored {
             return;
         }
-        let failed =
-            connection.requester.on_response_event(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
+        let failed = rc.requester.on_response_event(self.now, outcome, &mut qp.outstanding, &mut qp.counters);
         self.after_requester(slot, failed);
+    }
+
+    /// Completes the work requests that are done, after packets were sent or a timer expired.
+    pub(super) fn after_sends(&mut self, slot: usize) {
+        match self
+            .qps
+            .at_mut(slot)
+            .and_then(|qp| qp.connection.as_ref())
+            .map(|connection| &connection.service)
+        {
+            Some(Service::Rc(_)) => self.after_requester(slot, None),
+            Some(Service::Uc(_)) => self.after_sender(slot),
+            None => {}
+        }
+    }
+
+    /// Completes the work requests of an unreliable connection whose packets are sent. A work request that cannot be
+    /// sent puts the queue pair in SQE (IBA 10.3.1).
+    pub(super) fn after_sender(&mut self, slot: usize) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };
+        let mut completions = Qp::send_completions(&mut self.cqs, &qp.init, qp.qpn, &mut qp.counters);
+        completions.complete_before(&mut qp.outstanding, uc.sender.next());
+        if let Some(status) = uc.sender.take_fault() {
+            completions.fail_oldest(&mut qp.outstanding, status);
+            qp.set_state(QpState::Sqe);
+            flush_later(&mut self.qps, &mut self.errors, slot);
+            return;
+        }
+        self.report_drained(slot);
+    }
+
+    /// In state SQD, reports once that no started work request is left.
+    #[inline]
+    fn report_drained(&mut self, slot: usize) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let drained = qp.state == QpState::Sqd && qp.outstanding.assigned() == 0;
+        if drained && !std::mem::replace(&mut qp.drained, true) {
+            self.events.push_back(Event::SendQueueDrained(qp.qpn));
+        }
     }
 
     pub(super) fn after_requester(&mut self, slot: usize, failed: Option<WcStatus>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
-        let Some(connection) = &mut qp.connection else { return };
-        let (una, _) = connection.requester.in_flight();
+        let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection else { return };
+        let (una, _) = rc.requester.in_flight();
         let mut completions = Qp::send_completions(&mut self.cqs, &qp.init, qp.qpn, &mut qp.counters);
         completions.complete_before(&mut qp.outstanding, una);
-        let failed = failed.or_else(|| connection.requester.local_fault(&qp.outstanding));
+        let failed = failed.or_else(|| rc.requester.local_fault(&qp.outstanding));
         if let Some(status) = failed {
             completions.fail_oldest(&mut qp.outstanding, status);
             self.enter_error(slot, None);
             return;
         }
-        if let Some(deadline) = connection.requester.deadline() {
+        if let Some(deadline) = rc.requester.deadline() {
             self.timers.no_later_than(slot, deadline);
         }
-        let drained = qp.state == QpState::Sqd && connection.requester.is_drained(&qp.outstanding);
-        if drained && !std::mem::replace(&mut qp.drained, true) {
-            self.events.push_back(Event::SendQueueDrained(qp.qpn));
-        }
+        self.report_drained(slot);
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
@@ -229,6 +301,10 @@ impl<P: Port> Engine<P> {
             self.qp_errors += 1;
             self.events.extend(event);
             qp.close_reorder_buffer(slot, &mut self.reorder);
+            if qp.receives.srq().is_some() {
+                qp.flush_receives(&mut self.cqs, 1);
+                self.events.push_back(Event::LastWqeReached(qp.qpn));
+            }
             qp.flush_until = self.now.plus_nanos(FLUSH_NANOS);
         }
         flush_later(&mut self.qps, &mut self.errors, slot);

@@ -1,7 +1,7 @@
 //! Bounds of the engine, with their units. Relations between these bounds, and with bounds of lower modules, are
 //! checked at compile time. Bounds of the module `neighbour` are in `neighbour/budget.rs`, `cache.rs` and `gid.rs`.
 
-use crate::qp::rc::outstanding::MAX_OUTSTANDING_PSNS;
+use crate::qp::outstanding::MAX_OUTSTANDING_PSNS;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::recovery::responder::DUPLICATE_READS_MAX;
 use crate::recovery::selective_repeat::WINDOW_PKTS_MAX;
@@ -82,6 +82,8 @@ pub struct DeviceLimits {
     pub max_mrs: usize,
     /// Largest number of completion queues.
     pub max_cqs: usize,
+    /// Largest number of shared receive queues.
+    pub max_srqs: usize,
     /// Largest number of queue pairs.
     pub max_qps: usize,
     /// Largest number of bytes of all reorder buffers together. Memory is allocated when a reorder buffer needs it.
@@ -94,6 +96,7 @@ impl Default for DeviceLimits {
             max_pds: 1024,
             max_mrs: 65_536,
             max_cqs: 8192,
+            max_srqs: 1024,
             max_qps: 16_384,
             reorder_bytes: REORDER_BYTES,
         }

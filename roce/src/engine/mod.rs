@@ -54,7 +54,7 @@ use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
 use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::rc::reorder_buffer::ReorderStore;
-use crate::queue::{CqTable, Doorbells};
+use crate::queue::{CqTable, Doorbells, SrqTable};
 use crate::random::Random;
 use crate::table::Table;
 use crate::time::Instant;
@@ -69,7 +69,7 @@ use limits::{
     REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMERS_PER_POLL,
 };
 use notifier::Notifier;
-use qp_object::Qp;
+use qp_object::{Connection, Qp, Service};
 use timers::Timers;
 
 const QPN_BITS: u32 = 24;
@@ -143,7 +143,7 @@ enum Outgoing {
 /// # Kinds of call
 /// * Configuration: [`EngineConfig`] at the start; [`Engine::neighbour_mut`], [`Engine::port_mut`] and
 ///   [`Engine::set_link_bits_per_sec`] at any time.
-/// * Objects: protection domain, memory region, completion queue, queue pair. An object must be created after the
+/// * Objects: protection domain, memory region, completion queue, shared receive queue, queue pair. An object must be created after the
 ///   objects that it uses, and destroyed before them; otherwise the call returns `Unknown` or `Busy`. Exception: a
 ///   memory region may be deregistered at any time; work requests that use it fail. [`Engine::modify_qp`] connects a
 ///   queue pair. The transition to RTR needs the MAC of the next hop: while [`Engine::resolve`] returns `Pending`, call
@@ -185,7 +185,7 @@ enum Outgoing {
 /// use roce::port::loopback::{Loopback, LoopbackPort};
 /// use roce::port::PortCaps;
 /// use roce::psn::Psn;
-/// use roce::qp::{AddressVector, ConnAttr, QpInit};
+/// use roce::qp::{AddressVector, ConnAttr, QpInit, ServiceType};
 /// use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
 /// use roce::time::Instant;
 /// use std::net::{IpAddr, Ipv4Addr};
@@ -212,9 +212,11 @@ enum Outgoing {
 ///     let pd = engine.alloc_pd()?;
 ///     let (cq, completions) = engine.create_cq(16)?;
 ///     let qp = engine.create_qp(&QpInit {
+///         service: ServiceType::Rc,
 ///         pd,
 ///         send_cq: cq,
 ///         recv_cq: cq,
+///         srq: None,
 ///         max_send_wr: 8,
 ///         max_recv_wr: 8,
 ///         max_send_sge: 1,
@@ -243,7 +245,8 @@ enum Outgoing {
 ///
 /// // Post: a receive, then a SEND of 5 bytes.
 /// memory_a.write(0, b"hello")?;
-/// qp_b.recv.post(&RecvRequest { wr_id: 1, sges: &[sge_b] })?;
+/// let recv = qp_b.recv.as_mut().expect("it has no shared receive queue");
+/// recv.post(&RecvRequest { wr_id: 1, sges: &[sge_b] })?;
 /// let data = SendData::Sges(&[Sge { len_bytes: 5, ..sge_a }]);
 /// qp_a.send.post(&SendRequest { wr_id: 2, op: SendOp::Send, flags: SendFlags::default(), data })?;
 ///
@@ -286,6 +289,7 @@ pub struct Engine<P: Port> {
     /// Number of memory regions and queue pairs of each protection domain.
     pds: Table<u32>,
     cqs: CqTable,
+    srqs: SrqTable,
     qps: Table<Box<Qp>>,
     doorbells: Arc<Doorbells>,
     /// Indices in `qps` of the queue pairs scheduled to transmit, in round-robin order.
@@ -327,6 +331,7 @@ impl<P: Port> Engine<P> {
             memory: MemoryTable::new(limits.max_mrs),
             pds: Table::new(PD_BITS, limits.max_pds),
             cqs: CqTable::new(limits.max_cqs),
+            srqs: SrqTable::new(limits.max_srqs),
             doorbells: Arc::new(Doorbells::new(slots)),
             tx_ready: VecDeque::new(),
             tx_deferred: Vec::new(),
@@ -378,7 +383,7 @@ impl<P: Port> Engine<P> {
         let (qps, tx_ready, errors) = (&mut self.qps, &mut self.tx_ready, &mut self.errors);
         self.doorbells.drain(|slot| {
             schedule(qps, tx_ready, slot);
-            if qps.at_mut(slot).is_some_and(|qp| qp.state == QpState::Err) {
+            if qps.at_mut(slot).is_some_and(|qp| qp.state.flushes_sends()) {
                 flush_later(qps, errors, slot);
             }
         });
@@ -472,8 +477,8 @@ impl<P: Port> Engine<P> {
             let Some((slot, psn)) = self.reorder.pop_expired(self.now) else { return false };
             let Some(qp) = self.qps.at_mut(slot) else { continue };
             qp.counters.reorder_expired += 1;
-            if let Some(connection) = &mut qp.connection {
-                connection.responder.on_expired(psn);
+            if let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection {
+                rc.responder.on_expired(psn);
             }
         }
         true
@@ -487,9 +492,17 @@ impl<P: Port> Engine<P> {
                 flush_later(&mut self.qps, &mut self.errors, slot);
                 continue;
             }
-            let Some(connection) = &mut qp.connection else { continue };
-            let failed = connection.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
-            self.after_requester(slot, failed);
+            match &mut qp.connection {
+                Some(Connection { service: Service::Rc(rc), .. }) => {
+                    let failed = rc.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
+                    self.after_requester(slot, failed);
+                }
+                // The pacer permits the next packet.
+                Some(Connection { service: Service::Uc(_), .. }) => {
+                    schedule(&mut self.qps, &mut self.tx_ready, slot);
+                }
+                None => {}
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Modifies queue pairs (IBA 11.2.5.2): checks the transition and the ranges of values, resolves the address vector,
 //! and applies the change.
 
-use super::limits::{FOLLOWED_QPS_PER_POLL, MAX_RD_ATOMIC};
-use super::qp_object::{Attributes, Connection, Qp};
+use super::limits::{FLUSHED_WRS_PER_QP, FOLLOWED_QPS_PER_POLL, MAX_RD_ATOMIC};
+use super::qp_object::{Attributes, Connection, Qp, Service};
 use super::source::Source;
 use super::{Engine, schedule};
 use crate::congestion::notification::ECT_0;
@@ -10,11 +10,16 @@ use crate::congestion::parameters;
 use crate::id::{Gid, Mac, PKey, Qpn};
 use crate::neighbour::Resolution;
 use crate::port::Port;
-use crate::qp::rc::emit::PacketBuilder;
+use crate::qp::emit::PacketBuilder;
+use crate::qp::outstanding::Outstanding;
+use crate::qp::rc::Rc;
 use crate::qp::rc::requester::{Requester, RequesterConfig};
 use crate::qp::rc::responder::{Responder, ResponderConfig};
 use crate::qp::state::check_transition;
-use crate::qp::{AddressVector, ModifyError, PathMtu, QpAttr, QpState};
+use crate::qp::uc::Uc;
+use crate::qp::uc::receiver::Receiver;
+use crate::qp::uc::sender::Sender;
+use crate::qp::{AddressVector, ModifyError, PathMtu, QpAttr, QpState, ServiceType};
 use crate::recovery::RecoveryScheme;
 use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 use crate::start;
@@ -47,7 +52,7 @@ impl<P: Port> Engine<P> {
         {
             return Err(ModifyError::NotInState { believed, actual: from });
         }
-        check_transition(from, to, attr.mask())?;
+        check_transition(qp.init.service, from, to, attr.mask())?;
         check_ranges(attr, self.port.caps().mtu_bytes)?;
         let mut attributes = qp.attributes;
         if from == QpState::Reset {
@@ -82,16 +87,13 @@ impl<P: Port> Engine<P> {
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
-                let Attributes { conn, rq_psn, sq_psn, .. } = &qp.attributes;
-                let requester = Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec));
-                let responder = Responder::new(ResponderConfig::new(conn, *rq_psn));
-                if conn.recovery.buffered_pkts_max().is_some() {
+                let service = service_of(qp.init.service, &qp.attributes, link_bits_per_sec);
+                let is_rc = qp.init.service == ServiceType::Rc;
+                if is_rc && qp.attributes.conn.recovery.buffered_pkts_max().is_some() {
                     self.reorder.open(slot);
                 }
                 qp.connection = route.map(|route| Connection {
-                    requester,
-                    responder,
-                    requests_first: false,
+                    service,
                     builder: route.path,
                     peer_mac: route.peer_mac,
                     source: route.source,
@@ -101,11 +103,13 @@ impl<P: Port> Engine<P> {
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
-                let Attributes { conn, sq_psn, .. } = &qp.attributes;
-                let config = RequesterConfig::new(conn, *sq_psn, link_bits_per_sec);
-                qp.outstanding.start(*sq_psn, config.read_pkts_max());
                 if let Some(connection) = &mut qp.connection {
-                    connection.requester = Requester::new(config);
+                    start_sends(
+                        &mut connection.service,
+                        &mut qp.outstanding,
+                        &qp.attributes,
+                        link_bits_per_sec,
+                    );
                     // The transition to RTS may set congestion control, which decides whether packets are ECT(0).
                     connection.builder.template.set_tclass(traffic_class(&qp.attributes));
                 }
@@ -113,19 +117,26 @@ impl<P: Port> Engine<P> {
             (QpState::Sqd, QpState::Sqd) => {
                 let Attributes { conn, sq_psn, .. } = &qp.attributes;
                 let config = RequesterConfig::new(conn, *sq_psn, link_bits_per_sec);
-                if let Some(connection) = &mut qp.connection {
-                    connection.requester.reconfigure(config);
+                if let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection {
+                    rc.requester.reconfigure(config);
+                }
+            }
+            (QpState::Sqe, QpState::Rts) => {
+                // Work requests posted in SQE are flushed, and the next message has the PSN after the last one sent.
+                while qp.flush_sends(&mut self.cqs, FLUSHED_WRS_PER_QP) {}
+                if let Some(Connection { service: Service::Uc(uc), .. }) = &qp.connection {
+                    qp.outstanding.start(uc.sender.next(), u32::MAX);
                 }
             }
             _ => {}
         }
         qp.set_state(to);
         if let Some(connection) = &mut qp.connection {
-            connection.requester.set_draining(to == QpState::Sqd);
+            connection.service.set_draining(to == QpState::Sqd);
         }
         qp.drained &= to == QpState::Sqd;
         if to == QpState::Sqd {
-            self.after_requester(slot, None);
+            self.after_sends(slot);
         }
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
@@ -210,6 +221,43 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
         connection.builder.template = template;
         connection.peer_mac = mac;
         connection.source.mac = connection.source.mac.map(|_| mac);
+    }
+}
+
+/// Returns the protocol state of a queue pair that enters RTR.
+fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: u64) -> Service {
+    let Attributes { conn, rq_psn, sq_psn, .. } = attributes;
+    match service {
+        ServiceType::Rc => Service::Rc(Rc {
+            requester: Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec)),
+            responder: Responder::new(ResponderConfig::new(conn, *rq_psn)),
+            requests_first: false,
+        }),
+        ServiceType::Uc => Service::Uc(Uc {
+            sender: Sender::new(conn, *sq_psn, link_bits_per_sec),
+            receiver: Receiver::new(*rq_psn, conn.path_mtu.bytes()),
+        }),
+    }
+}
+
+/// Sets the first PSN of the requests of a queue pair that enters RTS.
+fn start_sends(
+    service: &mut Service,
+    outstanding: &mut Outstanding,
+    attributes: &Attributes,
+    link_bits_per_sec: u64,
+) {
+    let Attributes { conn, sq_psn, .. } = attributes;
+    match service {
+        Service::Rc(rc) => {
+            let config = RequesterConfig::new(conn, *sq_psn, link_bits_per_sec);
+            outstanding.start(*sq_psn, config.read_pkts_max());
+            rc.requester = Requester::new(config);
+        }
+        Service::Uc(uc) => {
+            outstanding.start(*sq_psn, u32::MAX);
+            uc.sender = Sender::new(conn, *sq_psn, link_bits_per_sec);
+        }
     }
 }
 

@@ -29,7 +29,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn on_cnp(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &mut qp.connection else { return };
-        if packet.bth.becn && connection.requester.congestion_mut().on_cnp(self.now) {
+        if packet.bth.becn && connection.service.congestion_mut().on_cnp(self.now) {
             qp.counters.rp_cnp_handled += 1;
         } else {
             qp.counters.rp_cnp_ignored += 1;

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::Engine;
 use super::error::{CreateError, DestroyError};
 use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
@@ -8,13 +10,17 @@ use crate::id::{LKey, Qpn, RKey};
 use crate::mem::{Access, Memory, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
-use crate::qp::rc::outstanding::Outstanding;
+use crate::qp::outstanding::Outstanding;
+use crate::qp::receives::{Receives, SharedReceive};
 use crate::qp::{QpInit, QpState};
 use crate::queue::{
-    CqId, CqPoller, Notify, RecvPoster, RecvQueueSize, SendPoster, SendQueueSize, recv_queue, send_queue,
+    CqId, CqPoller, Doorbells, Notify, RecvPoster, RecvQueueSize, SendQueueSize, SrqAttr, SrqId, recv_queue,
+    send_queue,
 };
 use crate::start;
 use crate::time::Instant;
+
+const SRQ: &str = "shared receive queue";
 
 /// Returns whether a QPN is reserved: 0 and 1 for the management queue pairs (QP0, QP1), 0xFFFFFF for multicast.
 fn is_reserved_qpn(number: u32) -> bool {
@@ -95,26 +101,67 @@ impl<P: Port> Engine<P> {
         if known { Ok(()) } else { Err(DestroyError::Unknown("completion queue")) }
     }
 
-    /// Creates a queue pair of a reliable connection, in RESET.
+    /// Creates a shared receive queue. `max_wr` is 1 to [`MAX_QP_WR`], `max_sge` 0 to [`MAX_SGE`].
+    pub fn create_srq(&mut self, attr: &SrqAttr) -> Result<(SrqId, RecvPoster), CreateError> {
+        let users = self.pds.get_mut(attr.pd.0).ok_or(CreateError::Unknown("protection domain"))?;
+        check_range("max_wr of the SRQ", attr.max_wr, 1, MAX_QP_WR)?;
+        check_range("max_sge of the SRQ", attr.max_sge, 0, MAX_SGE)?;
+        let max = self.srqs.max_len();
+        let created = self.srqs.create(&mut self.random, *attr, self.doorbells.clone());
+        let created = created.ok_or(CreateError::TooMany { what: "shared receive queues", max })?;
+        *users += 1;
+        Ok(created)
+    }
+
+    /// Sets the limit of a shared receive queue. [`super::Event::SrqLimitReached`] is reported once, when fewer than
+    /// `limit` receives are left; at once if fewer are left already. 0: no limit.
+    pub fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), DestroyError> {
+        let known = self.srqs.set_limit(srq, limit);
+        self.report_srq_limits();
+        if known { Ok(()) } else { Err(DestroyError::Unknown(SRQ)) }
+    }
+
+    /// Returns the attributes of a shared receive queue; `None` if `srq` does not exist. The limit is 0 after it was
+    /// reached.
+    pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttr> {
+        self.srqs.get(srq).map(|(attr, _)| attr)
+    }
+
+    /// Destroys a shared receive queue, and discards its receives; [`DestroyError::Busy`] while a queue pair uses it.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), DestroyError> {
+        match self.srqs.get(srq) {
+            None => Err(DestroyError::Unknown(SRQ)),
+            Some((attr, 0)) => {
+                self.srqs.destroy(srq);
+                self.release_pd(attr.pd);
+                Ok(())
+            }
+            Some(_) => Err(DestroyError::Busy(SRQ)),
+        }
+    }
+
+    /// Creates a queue pair, in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandles, CreateError> {
         self.check_init(init)?;
         let max = self.qps.max_len();
+        let srq_attr = init.srq.and_then(|srq| self.query_srq(srq));
         let doorbells = self.doorbells.clone();
-        let mut ends = None;
+        let mut handles = None;
         let number = self.qps.insert_with(&mut self.random, is_reserved_qpn, |number, slot| {
-            let (send, recv, qp) = new_qp(Qpn::new(number), init, doorbells, slot);
-            ends = Some((send, recv));
+            let (new, qp) = new_qp(Qpn::new(number), init, srq_attr, doorbells, slot);
+            handles = Some(new);
             qp
         });
         let full = CreateError::TooMany { what: "queue pairs", max };
-        let (Some(number), Some((send, recv))) = (number, ends) else { return Err(full) };
+        let (Some(_), Some(handles)) = (number, handles) else { return Err(full) };
+        init.srq.into_iter().for_each(|srq| self.srqs.acquire(srq));
         self.pds.get_mut(init.pd.0).into_iter().for_each(|users| *users += 1);
         [init.send_cq, init.recv_cq].into_iter().for_each(|cq| self.cqs.acquire(cq));
         self.tx_ready.reserve(self.qps.len());
         self.tx_deferred.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
         self.notifier.reserve(self.qps.len());
-        Ok(QpHandles { qpn: Qpn::new(number), send, recv })
+        Ok(handles)
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), CreateError> {
@@ -123,13 +170,19 @@ impl<P: Port> Engine<P> {
             return Err(CreateError::Unknown("completion queue"));
         }
         check_range("max_send_wr", init.max_send_wr, 1, MAX_QP_WR)?;
-        check_range("max_recv_wr", init.max_recv_wr, 1, MAX_QP_WR)?;
         check_range("max_send_sge", init.max_send_sge, 0, MAX_SGE)?;
-        check_range("max_recv_sge", init.max_recv_sge, 0, MAX_SGE)?;
+        match init.srq {
+            Some(srq) => self.srqs.get(srq).map(drop).ok_or(CreateError::Unknown(SRQ))?,
+            None => {
+                check_range("max_recv_wr", init.max_recv_wr, 1, MAX_QP_WR)?;
+                check_range("max_recv_sge", init.max_recv_sge, 0, MAX_SGE)?;
+            }
+        }
         check_range("max_inline_data", init.max_inline_bytes, 0, MAX_INLINE_BYTES)
     }
 
-    /// Destroys a queue pair. Its outstanding work requests are discarded without completions.
+    /// Destroys a queue pair. Its outstanding work requests are discarded without completions, and so is a receive taken
+    /// from a shared receive queue, unless the queue pair is in ERR ([`super::Event::LastWqeReached`]).
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let unknown = DestroyError::Unknown("queue pair");
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
@@ -137,6 +190,7 @@ impl<P: Port> Engine<P> {
         qp.close_reorder_buffer(slot, &mut self.reorder);
         self.release_pd(qp.init.pd);
         [qp.init.send_cq, qp.init.recv_cq].into_iter().for_each(|cq| self.cqs.release(cq));
+        qp.init.srq.into_iter().for_each(|srq| self.srqs.release(srq));
         self.past.add(&qp.counters);
         self.timers.remove(slot);
         self.tx_ready.retain(|other| *other != slot);
@@ -163,7 +217,7 @@ impl<P: Port> Engine<P> {
     /// received. `None` if the queue pair does not exist or is not connected.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
-        Some(connection.requester.congestion())
+        Some(connection.service.congestion())
     }
 
     /// Sets the speed of the link in bits per second, for queue pairs that are connected later.
@@ -194,24 +248,31 @@ impl<P: Port> Engine<P> {
 fn new_qp(
     qpn: Qpn,
     init: &QpInit,
-    doorbells: std::sync::Arc<crate::queue::Doorbells>,
+    srq_attr: Option<SrqAttr>,
+    doorbells: Arc<Doorbells>,
     slot: usize,
-) -> (SendPoster, RecvPoster, Box<Qp>) {
+) -> (QpHandles, Box<Qp>) {
     let size = SendQueueSize {
         depth: init.max_send_wr,
         max_sges: init.max_send_sge,
         max_inline_bytes: init.max_inline_bytes,
     };
     let (send, sq) = send_queue(size, init.signal_all, doorbells.clone(), slot);
-    let size = RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge };
-    let (recv, rq) = recv_queue(size, doorbells, slot);
+    let (recv, receives) = match init.srq.zip(srq_attr) {
+        Some((srq, attr)) => (None, Receives::Shared(SharedReceive::new(srq, attr.pd, attr.max_sge))),
+        None => {
+            let size = RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge };
+            let (recv, rq) = recv_queue(size, doorbells, slot);
+            (Some(recv), Receives::Own(rq))
+        }
+    };
     let qp = Qp {
         qpn,
         init: *init,
         state: QpState::Reset,
         attributes: Attributes::default(),
         outstanding: Outstanding::new(sq, init.max_send_wr, Psn::default()),
-        rq,
+        receives,
         connection: None,
         counters: QpCounters::default(),
         cnp_due: false,
@@ -221,5 +282,5 @@ fn new_qp(
         established: false,
         drained: false,
     };
-    (send, recv, Box::new(qp))
+    (QpHandles { qpn, send, recv }, Box::new(qp))
 }

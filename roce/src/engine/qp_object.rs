@@ -1,15 +1,17 @@
 use super::source::Source;
+use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::{Gid, Mac, Qpn};
 use crate::psn::Psn;
-use crate::qp::rc::completer::SendCompletions;
-use crate::qp::rc::emit::PacketBuilder;
-use crate::qp::rc::outstanding::Outstanding;
+use crate::qp::completions::SendCompletions;
+use crate::qp::emit::PacketBuilder;
+use crate::qp::outstanding::Outstanding;
+use crate::qp::rc::Rc;
 use crate::qp::rc::reorder_buffer::ReorderStore;
-use crate::qp::rc::requester::Requester;
-use crate::qp::rc::responder::Responder;
+use crate::qp::receives::Receives;
+use crate::qp::uc::Uc;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
-use crate::queue::{CqTable, Cqe, Posting, RecvPoster, RecvQueue, SendPoster, WcOpcode, WcStatus};
+use crate::queue::{CqTable, Cqe, Posting, RecvPoster, SendPoster, WcOpcode, WcStatus};
 use crate::time::Instant;
 
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
@@ -46,16 +48,56 @@ pub struct QpHandles {
     pub qpn: Qpn,
     /// The application's end of the send queue.
     pub send: SendPoster,
-    /// The application's end of the receive queue.
-    pub recv: RecvPoster,
+    /// The application's end of the receive queue; `None` with a shared receive queue.
+    pub recv: Option<RecvPoster>,
+}
+
+/// The protocol state of a connection, by transport service.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would add a cache line to each packet of the larger variant"
+)]
+pub(super) enum Service {
+    Rc(Rc),
+    Uc(Uc),
+}
+
+impl Service {
+    /// Returns the congestion control of the queue pair.
+    pub(super) fn congestion(&self) -> &Congestion {
+        match self {
+            Service::Rc(rc) => rc.requester.congestion(),
+            Service::Uc(uc) => uc.sender.congestion(),
+        }
+    }
+
+    pub(super) fn congestion_mut(&mut self) -> &mut Congestion {
+        match self {
+            Service::Rc(rc) => rc.requester.congestion_mut(),
+            Service::Uc(uc) => uc.sender.congestion_mut(),
+        }
+    }
+
+    /// Returns the expected PSN of the peer's next request.
+    pub(super) fn expected_psn(&self) -> Psn {
+        match self {
+            Service::Rc(rc) => rc.responder.expected_psn(),
+            Service::Uc(uc) => uc.receiver.expected_psn(),
+        }
+    }
+
+    /// Sets whether no further work request starts (state SQD).
+    pub(super) fn set_draining(&mut self, draining: bool) {
+        match self {
+            Service::Rc(rc) => rc.requester.set_draining(draining),
+            Service::Uc(uc) => uc.sender.set_draining(draining),
+        }
+    }
 }
 
 /// The connection of a queue pair, from RTR on.
 pub(super) struct Connection {
-    pub requester: Requester,
-    pub responder: Responder,
-    /// Whether the next quantum starts with requests, because the last quantum ended before all responses were sent.
-    pub requests_first: bool,
+    pub service: Service,
     pub builder: PacketBuilder,
     /// Destination MAC: that of the peer or of a gateway.
     pub peer_mac: Mac,
@@ -74,7 +116,7 @@ pub(super) struct Qp {
     pub attributes: Attributes,
     /// Send queue and the PSNs of its work requests.
     pub outstanding: Outstanding,
-    pub rq: RecvQueue,
+    pub receives: Receives,
     pub connection: Option<Connection>,
     pub counters: QpCounters,
     /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
@@ -110,31 +152,44 @@ impl Qp {
             _ => Posting::Refused,
         };
         self.outstanding.queue().set_posting(posting(state.takes_sends()));
-        self.rq.set_posting(posting(state != QpState::Reset));
+        if let Receives::Own(queue) = &self.receives {
+            queue.set_posting(posting(state != QpState::Reset));
+        }
     }
 
-    /// Flushes at most `count` work requests of each queue. Returns whether work requests are left.
+    /// Flushes at most `count` work requests of each queue; in SQE of the send queue only. Returns whether work requests
+    /// are left.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
+        let is_left = self.flush_sends(cqs, count);
+        is_left | (self.state == QpState::Err && self.flush_receives(cqs, count))
+    }
+
+    pub(super) fn flush_sends(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let mut completions = Qp::send_completions(cqs, &self.init, self.qpn, &mut self.counters);
         for _ in 0..count {
             if !completions.fail_oldest(&mut self.outstanding, WcStatus::WrFlushErr) {
                 break;
             }
         }
+        !self.outstanding.queue().is_empty()
+    }
+
+    /// Flushes the receives of the receive queue, or the receive taken from a shared receive queue.
+    pub(super) fn flush_receives(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         for _ in 0..count {
-            let Some(wqe) = self.rq.release_oldest() else { break };
+            let Some(wqe) = self.receives.release() else { return false };
             self.counters.cqe_flush_err += 1;
             let (wr_id, status, opcode) = (wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
             let cqe = Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn: self.qpn };
             cqs.write(self.init.recv_cq, cqe, false);
         }
-        !self.rq.is_empty() || !self.outstanding.queue().is_empty()
+        true
     }
 
     /// Drops all buffered and placed requests, and ends the reservation in `store` of this queue pair (index `slot`).
     pub(super) fn close_reorder_buffer(&mut self, slot: usize, store: &mut ReorderStore) {
-        if let Some(connection) = &mut self.connection {
-            connection.responder.clear_out_of_order(store);
+        if let Some(Connection { service: Service::Rc(rc), .. }) = &mut self.connection {
+            rc.responder.clear_out_of_order(store);
         }
         store.close(slot);
     }
@@ -142,7 +197,7 @@ impl Qp {
     /// Discards connection, attributes and work requests, at the transition to RESET. No completions are written.
     pub(super) fn discard(&mut self) {
         while self.outstanding.pop().is_some() {}
-        while self.rq.release_oldest().is_some() {}
+        while self.receives.release().is_some() {}
         self.connection = None;
         self.attributes = Attributes::default();
         self.established = false;

@@ -4,9 +4,10 @@ use crate::congestion::CongestionScheme;
 use crate::id::{Gid, Qpn};
 use crate::mem::{Access, PdId};
 use crate::psn::Psn;
-use crate::queue::CqId;
+use crate::queue::{CqId, SrqId};
 use crate::recovery::RecoveryScheme;
 
+use super::service::ServiceType;
 use super::state::{AttrMask, QpState};
 
 /// Path MTU: the payload bytes of a full packet.
@@ -74,19 +75,23 @@ impl AddressVector {
 /// Parameters of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
+    /// Transport service.
+    pub service: ServiceType,
     /// Protection domain: the queue pair may access only memory regions of the same protection domain.
     pub pd: PdId,
     /// Completion queue of the send queue.
     pub send_cq: CqId,
     /// Completion queue of the receive queue.
     pub recv_cq: CqId,
+    /// Shared receive queue; `None`: the queue pair has a receive queue of its own.
+    pub srq: Option<SrqId>,
     /// Maximum number of outstanding send work requests.
     pub max_send_wr: u32,
-    /// Maximum number of outstanding receive work requests.
+    /// Maximum number of outstanding receive work requests; not used with a shared receive queue.
     pub max_recv_wr: u32,
     /// Maximum number of scatter/gather entries of a send work request.
     pub max_send_sge: u32,
-    /// Maximum number of scatter entries of a receive work request.
+    /// Maximum number of scatter entries of a receive work request; not used with a shared receive queue.
     pub max_recv_sge: u32,
     /// Maximum number of inline bytes of a send work request.
     pub max_inline_bytes: u32,
@@ -154,6 +159,23 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
+    /// Returns the attributes without those that `service` does not have: an unreliable connection has no responder
+    /// resources, timers or retry counts.
+    pub fn of_service(self, service: ServiceType) -> QpAttr {
+        match service {
+            ServiceType::Rc => self,
+            ServiceType::Uc => QpAttr {
+                max_rd_atomic: None,
+                max_dest_rd_atomic: None,
+                min_rnr_timer: None,
+                timeout: None,
+                retry_count: None,
+                rnr_retry: None,
+                ..self
+            },
+        }
+    }
+
     /// Returns the mask of the attributes that are `Some`, without `state` and the extensions to `ibv_qp_attr`.
     pub(crate) fn mask(&self) -> AttrMask {
         let given = [
@@ -177,7 +199,7 @@ impl QpAttr {
     }
 }
 
-/// Attributes of one end of a reliable connection. The defaults are perftest's. For the transitions to RTS see the
+/// Attributes of one end of a connection; an unreliable connection has path MTU, access and congestion only. The defaults are perftest's. For the transitions to RTS see the
 /// example of [`Engine`](crate::engine::Engine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnAttr {
@@ -322,7 +344,9 @@ mod tests {
         let (mut state, mut now) = (QpState::Reset, ConnAttr::RESET);
         for attr in attrs {
             let to = attr.state.expect("a transition");
-            assert_eq!(check_transition(state, to, attr.mask()), Ok(()));
+            assert_eq!(check_transition(ServiceType::Rc, state, to, attr.mask()), Ok(()));
+            let attr_of_uc = attr.of_service(ServiceType::Uc);
+            assert_eq!(check_transition(ServiceType::Uc, state, to, attr_of_uc.mask()), Ok(()));
             (state, now) = (to, now.updated(&attr));
         }
         assert_eq!((state, now), (QpState::Rts, conn));

@@ -3,10 +3,12 @@
 //! ```text
 //!   RESET --> INIT --> RTR --> RTS <--> SQD        any state --> RESET
 //!                               ^                  any state --> ERR
-//!                               `-- (SQE: unreliable transports only)
+//!                               '-- SQE            unreliable services only
 //! ```
 
 use std::fmt;
+
+use super::service::ServiceType;
 
 /// State of a queue pair, numbered as `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +24,8 @@ pub enum QpState {
     Rts = 3,
     /// Send queue drain: send work requests that have started are completed; no other send work request starts.
     Sqd = 4,
-    /// Send queue error: a state of unreliable transports only.
+    /// Send queue error, of unreliable services only: a send work request failed, and later ones are flushed; the peer's
+    /// requests are still executed.
     Sqe = 5,
     /// Error: all work requests are flushed, and received packets are dropped.
     Err = 6,
@@ -42,12 +45,17 @@ impl QpState {
         }
     }
 
-    /// Returns whether packets are received in this state: true in RTR, RTS and SQD.
+    /// Returns whether packets are received in this state: true in RTR, RTS, SQD and SQE.
     pub const fn receives(self) -> bool {
-        matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
-    /// Returns whether sends may be posted in this state; in ERR they are flushed.
+    /// Returns whether send work requests are flushed in this state: true in SQE and ERR.
+    pub(crate) const fn flushes_sends(self) -> bool {
+        matches!(self, QpState::Sqe | QpState::Err)
+    }
+
+    /// Returns whether sends may be posted in this state; in SQE and ERR they are flushed.
     pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
@@ -151,6 +159,28 @@ const RC_TRANSITIONS: &[Transition] = {
     ]
 };
 
+/// Transitions of an unreliable connection, with the same exceptions.
+#[rustfmt::skip]
+const UC_TRANSITIONS: &[Transition] = {
+    use QpState::*;
+    type M = AttrMask;
+    const IDENTITY: AttrMask = M::PKEY_INDEX.and(M::PORT).and(M::ACCESS_FLAGS);
+    const RECEIVE: AttrMask = M::AV.and(M::PATH_MTU).and(M::DEST_QPN).and(M::RQ_PSN);
+    const LIVE: AttrMask = M::CUR_STATE.and(M::ACCESS_FLAGS);
+    &[
+        //  from   to     required   optional
+        row(Reset, Init,  IDENTITY,  M::NONE),
+        row(Init,  Init,  M::NONE,   IDENTITY),
+        row(Init,  Rtr,   RECEIVE,   M::ACCESS_FLAGS.and(M::PKEY_INDEX)),
+        row(Rtr,   Rts,   M::SQ_PSN, LIVE),
+        row(Rts,   Rts,   M::NONE,   LIVE),
+        row(Rts,   Sqd,   M::NONE,   M::NONE),
+        row(Sqd,   Rts,   M::NONE,   LIVE),
+        row(Sqd,   Sqd,   M::NONE,   M::AV.and(M::ACCESS_FLAGS).and(M::PKEY_INDEX)),
+        row(Sqe,   Rts,   M::NONE,   LIVE),
+    ]
+};
+
 /// Reason for refusing to modify a queue pair, whose state and attributes are then unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
@@ -205,12 +235,20 @@ pub enum ModifyError {
     },
 }
 
-/// Checks that a reliable connection may change from state `from` to `to` with exactly the attributes `given`.
-pub(crate) fn check_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), ModifyError> {
+/// Checks that a queue pair of `service` may change from state `from` to `to` with exactly the attributes `given`.
+pub(crate) fn check_transition(
+    service: ServiceType,
+    from: QpState,
+    to: QpState,
+    given: AttrMask,
+) -> Result<(), ModifyError> {
     let anywhere = [Transition { from, to, required: AttrMask::NONE, optional: AttrMask::CUR_STATE }];
     let rows: &[Transition] = match to {
         QpState::Reset | QpState::Err => &anywhere,
-        _ => RC_TRANSITIONS,
+        _ => match service {
+            ServiceType::Rc => RC_TRANSITIONS,
+            ServiceType::Uc => UC_TRANSITIONS,
+        },
     };
     let row = rows
         .iter()
@@ -233,29 +271,29 @@ mod tests {
 
     #[test]
     fn every_state_can_be_reset_and_failed_and_few_other_ways_exist() {
-        for from in STATES {
-            assert_eq!(check_transition(from, Reset, AttrMask::NONE), Ok(()));
-            assert_eq!(check_transition(from, Err, AttrMask::NONE), Ok(()));
+        for (service, expected) in [(ServiceType::Rc, 8), (ServiceType::Uc, 9)] {
+            for from in STATES {
+                assert_eq!(check_transition(service, from, Reset, AttrMask::NONE), Ok(()));
+                assert_eq!(check_transition(service, from, Err, AttrMask::NONE), Ok(()));
+            }
+            let listed = |from, to| {
+                !matches!(
+                    check_transition(service, from, to, AttrMask::NONE),
+                    Result::Err(ModifyError::NoSuchTransition { .. })
+                )
+            };
+            let ways =
+                |from| STATES.iter().filter(|to| !matches!(to, Reset | Err) && listed(from, **to)).count();
+            assert_eq!(STATES.into_iter().map(ways).sum::<usize>(), expected, "{}", service.name());
         }
-        let listed = |from, to| {
-            !matches!(
-                check_transition(from, to, AttrMask::NONE),
-                Result::Err(ModifyError::NoSuchTransition { .. })
-            )
-        };
-        let ways: usize = STATES
-            .iter()
-            .map(|from| STATES.iter().filter(|to| !matches!(to, Reset | Err) && listed(*from, **to)).count())
-            .sum();
-        assert_eq!(ways, 8);
     }
 
     #[test]
     fn a_refusal_names_what_was_missing_and_what_was_not_allowed() {
         let given = AttrMask::PORT | AttrMask::PKEY_INDEX | AttrMask::SQ_PSN;
-        let refusal = check_transition(Reset, Init, given).unwrap_err();
+        let refusal = check_transition(ServiceType::Rc, Reset, Init, given).unwrap_err();
         assert_eq!(refusal.to_string(), "RESET to INIT: missing ACCESS_FLAGS; not allowed here: SQ_PSN");
-        let refusal = check_transition(Reset, Rts, given).unwrap_err();
+        let refusal = check_transition(ServiceType::Rc, Reset, Rts, given).unwrap_err();
         assert_eq!(refusal.to_string(), "a queue pair cannot go from RESET to RTS");
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod ring;
 pub(crate) mod rq;
 pub(crate) mod sg;
 pub(crate) mod sq;
+pub(crate) mod srq;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod work;
@@ -20,10 +21,13 @@ pub use doorbell::Doorbells;
 pub use ring::Consumer;
 pub use rq::RecvPoster;
 pub use sq::SendPoster;
+pub use srq::{SrqAttr, SrqId};
 pub use wqe::{MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 
 pub(crate) use cq::CqTable;
 pub(crate) use rq::{RecvQueue, RecvQueueSize, recv_queue};
+pub(crate) use sg::{Lists, RestSges};
 pub(crate) use sq::{SendQueue, SendQueueSize, send_queue};
+pub(crate) use srq::SrqTable;
 pub(crate) use work::Posting;
-pub(crate) use wqe::SendWqe;
+pub(crate) use wqe::{RecvWqe, SendWqe};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::doorbell::Doorbells;
 use super::sg::Lists;
 use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue};
-use super::wqe::{PostError, RecvRequest, RecvWqe, SgList};
+use super::wqe::{PostError, RecvRequest, RecvWqe, SgList, Sge};
 use crate::mem::{MemoryTable, PdId};
 
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct RecvQueueSize {
     pub max_sges: u32,
 }
 
-/// The application's end of a receive queue: posts receives.
+/// The application's end of a receive queue or shared receive queue: posts receives.
 pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
     doorbells: Arc<Doorbells>,
@@ -68,9 +68,15 @@ impl RecvQueue {
         self.work.set_posting(posting);
     }
 
-    #[inline]
-    pub(crate) fn is_empty(&mut self) -> bool {
-        self.work.get(0).is_none()
+    /// Returns the number of receives posted and not released.
+    pub(super) fn len(&mut self) -> u32 {
+        self.work.len()
+    }
+
+    /// Releases the oldest receive, for another owner: copies its entries after the first to `rest`.
+    pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<RecvWqe> {
+        let wqe = self.work.take(rest)?;
+        Some(RecvWqe { list: wqe.list.at_start(), ..wqe })
     }
 
     #[inline]

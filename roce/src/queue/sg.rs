@@ -5,12 +5,29 @@ use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
 use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
+/// The scatter/gather entries of lists, except the first entry of each list.
+pub(crate) enum RestSges<'a> {
+    /// Ring of the entries of all work requests of a queue.
+    Ring(&'a mut Consumer<Sge>),
+    /// Entries of the receive that a queue pair has taken from its SRQ.
+    Held(&'a [Sge]),
+}
+
+impl RestSges<'_> {
+    /// Returns the entry at `position`: a position of the ring, or an index of the entries held.
+    pub(super) fn at(&mut self, position: u32) -> Option<Sge> {
+        match self {
+            RestSges::Ring(ring) => ring.get(position.wrapping_sub(ring.position())).copied(),
+            RestSges::Held(sges) => sges.get(position as usize).copied(),
+        }
+    }
+}
+
 /// Access to the memory of the scatter/gather lists of one send or receive queue.
 pub(crate) struct Lists<'a> {
     pub memory: &'a MemoryTable,
     pub pd: PdId,
-    /// Ring of the scatter/gather entries of all work requests of the queue, except the first entry of each list.
-    pub rest: &'a mut Consumer<Sge>,
+    pub rest: RestSges<'a>,
 }
 
 impl<'a> Lists<'a> {
@@ -38,9 +55,12 @@ impl<'a> Lists<'a> {
         access: Access,
     ) -> Result<(), MemoryError> {
         let (memory, pd) = (self.memory, self.pd);
-        list.pieces(self.rest, offset, len_bytes, |piece| {
-            memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, access).map(drop)
-        })
+        list.pieces(
+            |position| self.rest.at(position),
+            offset,
+            len_bytes,
+            |piece| memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, access).map(drop),
+        )
     }
 
     /// Copies bytes of `list` to `out`, starting at byte `offset` of the list, until `out` is full.
@@ -52,14 +72,19 @@ impl<'a> Lists<'a> {
         mut out: &mut [u8],
     ) -> Result<(), MemoryError> {
         let (memory, pd) = (self.memory, self.pd);
-        list.pieces(self.rest, offset, out.len() as u32, |piece| {
-            let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::NONE)?;
-            if let Some((part, rest)) = std::mem::take(&mut out).split_at_mut_checked(span.len_bytes()) {
-                span.copy_to(part);
-                out = rest;
-            }
-            Ok(())
-        })
+        list.pieces(
+            |position| self.rest.at(position),
+            offset,
+            out.len() as u32,
+            |piece| {
+                let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::NONE)?;
+                if let Some((part, rest)) = std::mem::take(&mut out).split_at_mut_checked(span.len_bytes()) {
+                    span.copy_to(part);
+                    out = rest;
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Copies `bytes` to the memory of `list`, from byte `offset` of the list on. On an error no byte is copied.
@@ -75,13 +100,19 @@ impl<'a> Lists<'a> {
         }
         self.check(list, offset, bytes.len() as u32, Access::LOCAL_WRITE)?;
         let (memory, pd) = (self.memory, self.pd);
-        list.pieces(self.rest, offset, bytes.len() as u32, |piece| {
-            let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::LOCAL_WRITE)?;
-            if let Some((part, rest)) = bytes.split_at_checked(span.len_bytes()) {
-                span.copy_from(part);
-                bytes = rest;
-            }
-            Ok(())
-        })
+        list.pieces(
+            |position| self.rest.at(position),
+            offset,
+            bytes.len() as u32,
+            |piece| {
+                let span =
+                    memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::LOCAL_WRITE)?;
+                if let Some((part, rest)) = bytes.split_at_checked(span.len_bytes()) {
+                    span.copy_from(part);
+                    bytes = rest;
+                }
+                Ok(())
+            },
+        )
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::ring::{Consumer, Producer, ring_from};
-use super::sg::Lists;
+use super::sg::{Lists, RestSges};
 use super::wqe::{PostError, SgList, Sge};
 use crate::mem::{MemoryTable, PdId};
 use crate::start;
@@ -137,9 +137,19 @@ impl<W: Wqe> WorkQueue<W> {
         Some(wqe)
     }
 
+    /// Releases the oldest work request as [`WorkQueue::release_oldest`] does, and copies its entries after the first
+    /// to `rest`, which has room for them.
+    pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<W> {
+        let count = self.wqes.get(0)?.list().rest_count();
+        for (index, room) in (0..count).zip(rest) {
+            *room = *self.sges.get(index)?;
+        }
+        self.release_oldest()
+    }
+
     #[inline]
     pub(super) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
-        Lists { memory, pd, rest: &mut self.sges }
+        Lists { memory, pd, rest: RestSges::Ring(&mut self.sges) }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Work requests: as posted by the application, and as queued (WQEs).
 
-use super::ring::Consumer;
 use crate::id::{LKey, RKey};
 
 /// Largest message in bytes: 2^31 (IBA 9.7.6).
@@ -129,6 +128,9 @@ pub enum PostError {
     /// The work request is a READ with inline data.
     #[error("an RDMA READ fills memory, so it cannot be posted with inline data: give a scatter list")]
     InlineRead,
+    /// The queue pair takes its receives from a shared receive queue.
+    #[error("the queue pair takes its receives from a shared receive queue: post them there")]
+    Shared,
     /// The message is longer than [`MAX_MESSAGE_BYTES`].
     #[error("a message of {len_bytes} bytes is longer than the 2 GiB that a message may be")]
     TooLong {
@@ -181,12 +183,17 @@ impl SgList {
         self.count.saturating_sub(1)
     }
 
+    /// Returns the list with the entries after the first at position 0 and following positions.
+    pub(super) fn at_start(self) -> SgList {
+        SgList { rest_position: 0, ..self }
+    }
+
     /// Calls `piece` for each contiguous memory range of bytes `offset..offset+len_bytes`, in order, until a call fails
-    /// or the list ends.
+    /// or the list ends. `rest`: returns the entry at a position.
     #[inline]
     pub(super) fn pieces<E>(
         &self,
-        rest: &mut Consumer<Sge>,
+        mut rest: impl FnMut(u32) -> Option<Sge>,
         offset: u32,
         len_bytes: u32,
         mut piece: impl FnMut(Sge) -> Result<(), E>,
@@ -206,8 +213,8 @@ impl SgList {
                 break;
             }
             let position = self.rest_position.wrapping_add(index);
-            let Some(next) = rest.get(position.wrapping_sub(rest.position())) else { break };
-            sge = *next;
+            let Some(next) = rest(position) else { break };
+            sge = next;
             index += 1;
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Transport service of a packet. The engine drops packets of all services but `Rc`, `Manufacturer` and `Cnp`.
+/// Transport service of a packet. The engine drops packets of all services but `Rc`, `Uc`, `Manufacturer` and `Cnp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -261,6 +261,17 @@ impl Opcode {
             Opcode::RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE => Opcode::RC_SEND_ONLY_WITH_IMMEDIATE,
             other => other,
         }
+    }
+
+    /// Returns the opcode of the same operation and position in another connected transport: bits 7 to 5 of an opcode
+    /// are its transport (IBA 9.2.1). `self` must be a standard opcode (below 0xC0).
+    pub(crate) const fn of(self, transport: Transport) -> Opcode {
+        let bits = match transport {
+            Transport::Uc => 0x20,
+            Transport::Xrc => 0xA0,
+            _ => 0x00,
+        };
+        Opcode(self.0 & 0x1F | bits)
     }
 
     /// Iterates over the rows of the opcode table in ascending order of opcodes.

@@ -9,7 +9,7 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::loopback::{Loopback, LoopbackPort};
 use roce::port::{Port, PortCaps};
-use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit, ServiceType};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
 };
@@ -60,6 +60,8 @@ fn end<P: Port>(
     let pd = engine.alloc_pd().unwrap();
     let (cq, poller) = engine.create_cq(4 * DEPTH).unwrap();
     let init = QpInit {
+        service: ServiceType::Rc,
+        srq: None,
         pd,
         send_cq: cq,
         recv_cq: cq,
@@ -74,7 +76,7 @@ fn end<P: Port>(
     let memory = Memory::alloc(memory_bytes);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let (lkey, rkey) = engine.register(pd, memory.clone(), memory.addr(), access).unwrap();
-    let (qpn, send, recv) = (handles.qpn, handles.send, handles.recv);
+    let (qpn, send, recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
@@ -93,9 +95,21 @@ pub(crate) fn conn(path_mtu: PathMtu) -> ConnAttr {
 
 /// Connects a queue pair in RESET to `peer`, up to RTS.
 pub(crate) fn connect<P: Port>(this: &mut End<P>, peer: Qpn, path: AddressVector, conn: &ConnAttr) {
+    connect_qp(&mut this.engine, this.qpn, peer, path, conn);
+}
+
+/// Connects queue pair `qpn`, which is in RESET, to `peer`, up to RTS.
+pub(crate) fn connect_qp<P: Port>(
+    engine: &mut Engine<P>,
+    qpn: Qpn,
+    peer: Qpn,
+    path: AddressVector,
+    conn: &ConnAttr,
+) {
     let first_psn = start::psn(0xFF_FF00);
+    let service = engine.query_qp(qpn).unwrap().2.service;
     for attr in [conn.to_init(), conn.to_rtr(path, peer, first_psn), conn.to_rts(first_psn)] {
-        this.engine.modify_qp(this.qpn, &attr).unwrap();
+        engine.modify_qp(qpn, &attr.of_service(service)).unwrap();
     }
 }
 
@@ -146,6 +160,15 @@ pub(crate) fn pair_of_over(
     joined(a, b, &conn(mtu))
 }
 
+/// Two ends as [`pair_over`] makes, whose queue pairs are unreliable connections.
+pub(crate) fn uc_pair_over<P: Port, Q: Port>(port_a: P, port_b: Q, memory_bytes: usize) -> (End<P>, End<Q>) {
+    let mut a = end(1, port_a, memory_bytes, true, |_| ());
+    let mut b = end(2, port_b, memory_bytes, true, |_| ());
+    a.replace_qp(ServiceType::Uc);
+    b.replace_qp(ServiceType::Uc);
+    joined(a, b, &conn(PathMtu::Mtu256))
+}
+
 fn joined<P: Port, Q: Port>(mut a: End<P>, mut b: End<Q>, conn: &ConnAttr) -> (End<P>, End<Q>) {
     connect(&mut a, b.qpn, AddressVector::new(b.gid, 1), conn);
     connect(&mut b, a.qpn, AddressVector::new(a.gid, 1), conn);
@@ -182,6 +205,8 @@ impl<P: Port> End<P> {
     /// A queue pair for one work request of one scatter/gather entry each way.
     pub(crate) fn small_qp(&self) -> QpInit {
         QpInit {
+            service: ServiceType::Rc,
+            srq: None,
             pd: self.pd,
             send_cq: self.cq,
             recv_cq: self.cq,
@@ -192,6 +217,14 @@ impl<P: Port> End<P> {
             max_inline_bytes: 0,
             signal_all: false,
         }
+    }
+
+    /// Replaces the queue pair by one of another transport service, in RESET.
+    fn replace_qp(&mut self, service: ServiceType) {
+        let (_, _, init) = self.engine.query_qp(self.qpn).unwrap();
+        self.engine.destroy_qp(self.qpn).unwrap();
+        let handles = self.engine.create_qp(&QpInit { service, ..init }).unwrap();
+        (self.qpn, self.send, self.recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
     }
 
     /// Creates one more queue pair, which stays in RESET.

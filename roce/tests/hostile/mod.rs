@@ -30,7 +30,7 @@ use roce::engine::{Engine, EngineConfig, Event, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn};
 use roce::mem::PdId;
 use roce::neighbour::{Mode, NeighbourConfig};
-use roce::qp::{AddressVector, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
     WcStatus,
@@ -155,8 +155,14 @@ fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
     let neighbour =
         NeighbourConfig { mac, mode: Mode::Shared, gids, gateway_v4: None, gateway_v6: None, vlan: None };
     let mut config = EngineConfig::new([7; 32], neighbour);
-    config.limits =
-        DeviceLimits { max_pds: 4, max_mrs: 16, max_cqs: 4, max_qps, reorder_bytes: REORDER_BYTES };
+    config.limits = DeviceLimits {
+        max_pds: 4,
+        max_mrs: 16,
+        max_cqs: 4,
+        max_srqs: 4,
+        max_qps,
+        reorder_bytes: REORDER_BYTES,
+    };
     let mut engine = Engine::new(WirePort::new(mac), config).unwrap();
     for last in [2, 3] {
         engine.neighbour_mut().set_neighbour(gid(setup, last), Mac([2, 0, 0, 0, 0, last]));
@@ -166,6 +172,8 @@ fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
 
 fn qp_init(pd: PdId, cq: CqId) -> QpInit {
     QpInit {
+        service: ServiceType::Rc,
+        srq: None,
         pd,
         send_cq: cq,
         recv_cq: cq,
@@ -212,7 +220,7 @@ impl Hostile {
             poller,
             qpn: main.qpn,
             send: main.send,
-            recv: main.recv,
+            recv: main.recv.expect("no SRQ"),
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
             next_wr_id: 0,

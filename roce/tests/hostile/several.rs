@@ -83,7 +83,7 @@ impl Several {
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(self.setup, last)));
         let mut peer = Peer::new(peer_gid, engine_gid, stranger, self.setup.conn.path_mtu.bytes());
         peer.qpn = handles.qpn;
-        self.ends.push(End { qpn: handles.qpn, peer, recv: handles.recv });
+        self.ends.push(End { qpn: handles.qpn, peer, recv: handles.recv.expect("no SRQ") });
         self.connect(self.ends.len() - 1);
     }
 

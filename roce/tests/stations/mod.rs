@@ -25,7 +25,7 @@ use roce::id::{Gid, Mac, Qpn};
 use roce::mem::Access;
 use roce::neighbour::{Mode, NeighbourConfig, Resolution};
 use roce::psn::Psn;
-use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit, ServiceType};
 use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest};
 use roce::recovery::RecoveryScheme;
 use roce::time::Instant;
@@ -130,6 +130,8 @@ impl Link {
         let pd = self.engine.alloc_pd().unwrap();
         let (cq, _) = self.engine.create_cq(1024).unwrap();
         let init = QpInit {
+            service: ServiceType::Rc,
+            srq: None,
             pd,
             send_cq: cq,
             recv_cq: cq,

@@ -1,6 +1,6 @@
 //! AckReq: the bit by which a request packet requests an ACK (IBA 9.7.5.1).
 
-use super::outstanding::MAX_OUTSTANDING_PSNS;
+use crate::qp::outstanding::MAX_OUTSTANDING_PSNS;
 
 /// At least one of this number of consecutive packets has AckReq: a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;

@@ -9,10 +9,10 @@
 use super::completer::Completer;
 use super::events::ResponseEvent;
 use super::harness::{FIRST_PSN, MTU_BYTES, Pkt, counted, psn};
-use super::outstanding::{Kind, Outstanding};
 use crate::counters::QpCounters;
 use crate::id::{LKey, RKey};
 use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::qp::outstanding::{Kind, Outstanding};
 use crate::queue::{
     Doorbells, Posting, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
 };

@@ -1,19 +1,20 @@
 //! Parts shared by the table tests of this directory: packets built as frames, a port that records the frames sent, and
 //! a responder with its memory, its receive queue and its reorder buffer.
 
-use super::emit::PacketBuilder;
 use super::reorder_buffer::{CELL_BYTES, ReorderStore};
-use super::requester::{TxContext, TxOutcome};
-use super::responder::{Responder, ResponderAction, ResponderConfig, RxContext};
+use super::responder::{Responder, ResponderAction, ResponderConfig};
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::id::{Gid, LKey, Mac, PKey, Qpn, RKey};
 use crate::mem::{Access, Memory, MemoryTable, PdId};
 use crate::port::{Payload, Port, PortCaps};
 use crate::psn::Psn;
+use crate::qp::context::{RxContext, TxContext, TxOutcome};
+use crate::qp::emit::PacketBuilder;
+use crate::qp::receives::Receives;
 use crate::qp::{ConnAttr, PathMtu, Placement};
 use crate::queue::{
-    CqId, CqPoller, CqTable, Cqe, Doorbells, Posting, RecvPoster, RecvQueue, RecvQueueSize, RecvRequest, Sge,
+    CqId, CqPoller, CqTable, Cqe, Doorbells, Posting, RecvPoster, RecvQueueSize, RecvRequest, Sge, SrqTable,
     recv_queue,
 };
 use crate::random::Random;
@@ -252,7 +253,8 @@ pub(super) struct Bench {
     /// Access that the queue pair grants to the peer's requests.
     pub(super) access: Access,
     poster: RecvPoster,
-    rq: RecvQueue,
+    receives: Receives,
+    srqs: SrqTable,
     cqs: CqTable,
     cq: CqId,
     poller: CqPoller,
@@ -302,7 +304,8 @@ impl Bench {
             keys: keys.to_vec(),
             access: Access::ALL,
             poster,
-            rq,
+            receives: Receives::Own(rq),
+            srqs: SrqTable::new(1),
             cqs,
             cq,
             poller,
@@ -348,7 +351,8 @@ impl Bench {
             pd: Self::PD,
             access: self.access,
             min_rnr_timer: 1,
-            rq: &mut self.rq,
+            receives: &mut self.receives,
+            srqs: &mut self.srqs,
             cqs: &mut self.cqs,
             cq: self.cq,
             qpn: Qpn::new(0x22),

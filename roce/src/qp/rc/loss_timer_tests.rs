@@ -17,11 +17,11 @@
 
 use super::events::ResponseEvent;
 use super::harness::{FIRST_PSN, GBN, IMPROVED, MTU_BYTES, PATH_MTU, SELECTIVE, counted, index_of, psn};
-use super::outstanding::{Kind, Outstanding};
 use super::requester::{Requester, RequesterConfig};
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::qp::ConnAttr;
+use crate::qp::outstanding::{Kind, Outstanding};
 use crate::queue::{Doorbells, SendQueueSize, WcStatus, send_queue};
 use crate::recovery::{AckEvent, RecoveryScheme};
 use crate::time::Instant;

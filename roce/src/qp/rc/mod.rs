@@ -1,17 +1,13 @@
-//! The reliable connection: requester, responder and completer.
+//! The reliable connection (RC): requester, responder and completer.
 
 pub(crate) mod ack_req;
 pub(crate) mod completer;
-pub(crate) mod emit;
 pub(crate) mod events;
-pub(crate) mod outstanding;
 pub(crate) mod placing;
 pub(crate) mod read_queue;
 pub(crate) mod reorder_buffer;
-pub(crate) mod request;
 pub(crate) mod requester;
 pub(crate) mod responder;
-pub(crate) mod segment;
 
 #[cfg(test)]
 mod completer_tests;
@@ -25,3 +21,14 @@ mod placing_tests;
 mod read_queue_tests;
 #[cfg(test)]
 mod selective_tests;
+
+use requester::Requester;
+use responder::Responder;
+
+/// The protocol state of a reliable connection, from RTR on.
+pub(crate) struct Rc {
+    pub requester: Requester,
+    pub responder: Responder,
+    /// Whether the next quantum starts with requests, because the last quantum ended before all responses were sent.
+    pub requests_first: bool,
+}

@@ -17,9 +17,9 @@
 //! wrong address, and a forged payload replaces the payload of the peer. Therefore a conflict drops all out-of-order
 //! packets, and the version received last is placed, so that retransmissions overwrite forged bytes.
 
-use super::request::{Request, RqOffset};
-use super::segment::packets_in;
 use crate::psn::Psn;
+use crate::qp::request::{Request, RqOffset};
+use crate::qp::segment::packets_in;
 use crate::recovery::circular_array::CircularArray;
 use crate::recovery::psn_set::PsnSet;
 use crate::wire::{Fingerprint, OpcodeInfo, Packet, Position, Reth};

@@ -5,10 +5,10 @@ use super::harness::{
     ALL, Bench, IMPROVED, LOCAL_READ, MTU_BYTES, Pkt, READABLE, REGION_BYTES, SELECTIVE, UNKNOWN, VA, psn,
 };
 use super::placing::Placing;
-use super::request::{Request, RqOffset};
 use super::responder::ResponderAction;
 use crate::id::RKey;
 use crate::qp::Placement;
+use crate::qp::request::{Request, RqOffset};
 use crate::recovery::RecoveryScheme;
 use crate::wire::{NakCode, Opcode, Packet, Reth};
 

@@ -8,9 +8,9 @@
 //! A duplicate request of 74 bytes may cause the retransmission of a megabyte, so the number of responses retransmitted
 //! for each READ of the history is limited; see [`RETRANSMITS_PER_READ`].
 
-use super::segment::packets_in;
 use crate::id::Msn;
 use crate::psn::Psn;
+use crate::qp::segment::packets_in;
 use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;

@@ -1,22 +1,22 @@
 //! The requester: segments work requests into request packets, and retransmits them (IBA 9.7.2 to 9.7.6).
 
 use super::ack_req::AckReq;
-use super::emit::{PacketBuilder, PortFull};
 use super::events::ResponseEvent;
-use super::outstanding::{Kind, Outstanding, Place};
-use super::segment::{Segment, segment};
 use crate::congestion::loss_window::LossWindow;
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
-use crate::mem::{Access, MemoryTable, PdId};
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
+use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::outbound::{NotSent, send_segment, takes_receive};
+use crate::qp::outstanding::{Kind, Outstanding, Place};
+use crate::qp::segment::{Segment, segment};
 use crate::queue::{SendOp, SendWqe, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
 use crate::time::Instant;
-use crate::wire::{FrameParts, Opcode, RecvEth, Reth};
+use crate::wire::{Opcode, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -60,47 +60,6 @@ impl RequesterConfig {
 struct LocalFault {
     position: u32,
     status: WcStatus,
-}
-
-/// Reason why requester or responder stopped sending in a poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TxOutcome {
-    /// No packet is left to send, or none may be sent now.
-    Done,
-    /// The budget of packets is used up; more packets may be ready.
-    MoreToSend,
-    /// An ACK or other responses are due, and are sent in the next poll.
-    AckDelayed,
-    /// Packets are ready, and wait for the pacer.
-    Paced,
-    /// Packets are ready, and the port has no free transmit buffer.
-    TxRingFull,
-    /// The memory region of a READ of the peer was deregistered; a NAK was sent, and the queue pair changes to ERR.
-    MrInvalidated,
-}
-
-impl TxOutcome {
-    /// Combines the outcomes of requester and responder in one poll; `next` is the later outcome of the two.
-    pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
-        match (self, next) {
-            // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which also asks the pacer.
-            (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
-            (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
-            (_, next) => next,
-        }
-    }
-}
-
-/// State of queue pair and device that requester and responder need to send.
-pub(crate) struct TxContext<'a, P: Port> {
-    pub now: Instant,
-    pub port: &'a mut P,
-    /// Number of packets that may still be sent; decremented by 1 for each packet.
-    pub budget: &'a mut u32,
-    pub memory: &'a MemoryTable,
-    pub pd: PdId,
-    pub builder: &'a mut PacketBuilder,
-    pub counters: &'a mut QpCounters,
 }
 
 pub(crate) struct Requester {
@@ -305,42 +264,9 @@ impl Requester {
         spec.ack_req =
             self.ack_req.on_packet(part.is_last, window_pkts, || self.recovery.unacked(), is_overdue)
                 && !is_doubled;
-        spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
         let recveth = is_numbered
             .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
-        let headers = |parts: &mut FrameParts<'_>| {
-            if parts.ext.is_empty() {
-                return;
-            }
-            // A header that the opcode does not have is not written, and its setter returns `None`.
-            let _ = part.reth.map(|reth| parts.set_reth(reth));
-            let _ = recveth.map(|recveth| parts.set_recveth(recveth));
-            let _ = part.imm.map(|imm| parts.set_immdt(imm));
-        };
-        let (offset, len) = (part.offset, part.payload_len);
-        let queue = outstanding.queue();
-        let in_one = if wqe.inline {
-            Some(Ok(queue.inline_span(wqe, offset, len)))
-        } else {
-            queue.lists(tx.memory, tx.pd).open_one(&wqe.list, offset, len, Access::NONE)
-        };
-        // The memory is checked before a transmit buffer is reserved, because a reserved buffer cannot be given back.
-        if let Some(span) = in_one {
-            let span = span.map_err(|_| NotSent::BadMemory)?;
-            tx.builder.emit(tx.port, &spec, |parts| {
-                headers(parts);
-                span.copy_to(parts.payload);
-            })?;
-            return Ok(());
-        }
-        let mut lists = queue.lists(tx.memory, tx.pd);
-        lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
-        tx.builder.emit(tx.port, &spec, |parts| {
-            headers(parts);
-            #[expect(clippy::expect_used, reason = "internal: the list was checked just before")]
-            lists.gather(&wqe.list, offset, parts.payload).expect("checked just before");
-        })?;
-        Ok(())
+        send_segment(outstanding.queue(), wqe, part, &mut spec, recveth, tx)
     }
 
     /// Sends the second packet of a doubled READ request, if budget and port permit. The sent-packet log records only
@@ -564,10 +490,6 @@ impl Requester {
     pub(crate) fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }
-
-    pub(crate) fn is_drained(&self, outstanding: &Outstanding) -> bool {
-        outstanding.assigned() == 0
-    }
 }
 
 /// Counts SACKs, NAKs and spurious retransmissions. Not inlined, because most responses are none of these.
@@ -578,22 +500,6 @@ fn count(event: &AckEvent<'_>, result: &RecoveryResult, counters: &mut QpCounter
     counters.spurious_retransmits += u64::from(result.is_spurious);
     counters.packet_seq_err += u64::from(result.nak == Some(Nak::SequenceError));
     counters.implied_nak_seq_err += u64::from(result.nak == Some(Nak::Implied));
-}
-
-/// Returns whether the message of `op` consumes a receive of the peer. Only such a message may raise a solicited event.
-fn takes_receive(op: &SendOp) -> bool {
-    !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
-}
-
-enum NotSent {
-    PortFull,
-    BadMemory,
-}
-
-impl From<PortFull> for NotSent {
-    fn from(_: PortFull) -> Self {
-        NotSent::PortFull
-    }
 }
 
 #[cfg(test)]

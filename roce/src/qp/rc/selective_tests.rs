@@ -1,11 +1,11 @@
 //! Tests of a requester under selective repeat: READs, and packets that the peer dropped.
 
 use super::events::ResponseEvent;
-use super::outstanding::{Kind, Outstanding};
 use super::requester::{Requester, RequesterConfig};
 use crate::congestion::CongestionScheme;
 use crate::counters::QpCounters;
 use crate::psn::Psn;
+use crate::qp::outstanding::{Kind, Outstanding};
 use crate::qp::{ConnAttr, PathMtu};
 use crate::queue::{Doorbells, SendQueueSize, send_queue};
 use crate::recovery::{AckEvent, RecoveryScheme};

@@ -21,7 +21,7 @@ pub(crate) use store::{REORDER_REQUEST_BYTES, ReorderStore};
 
 use crate::psn::Psn;
 use crate::qp::rc::placing::Placing;
-use crate::qp::rc::request::RequestHeader;
+use crate::qp::request::RequestHeader;
 use crate::recovery::circular_array::CircularArray;
 use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::psn_set::PsnSet;

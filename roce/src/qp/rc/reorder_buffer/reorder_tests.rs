@@ -5,7 +5,7 @@ use super::{REORDER_NANOS_MAX, ReorderBuffer, ReorderStore};
 use crate::port::Payload;
 use crate::psn::Psn;
 use crate::qp::rc::harness::{Pkt, index_of};
-use crate::qp::rc::request::{Buffered, Request as _};
+use crate::qp::request::{Buffered, Request as _};
 use crate::time::Instant;
 use crate::wire::{Opcode, Packet};
 

@@ -11,7 +11,7 @@
 
 use crate::port::Payload;
 use crate::psn::Psn;
-use crate::qp::rc::request::{Request as _, RequestHeader};
+use crate::qp::request::{Request as _, RequestHeader};
 use crate::recovery::circular_array::CircularArray;
 use crate::time::Instant;
 use crate::wire::Packet;

@@ -1,10 +1,10 @@
 //! Acknowledgement policy: when an ACK, NAK, RNR NAK or SACK is due (IBA 9.7.5.1).
 
-use super::context::ResponderAction;
+use super::config::ResponderAction;
 use super::order::{Disposition, Order};
 use crate::counters::QpCounters;
 use crate::psn::Psn;
-use crate::qp::rc::request::RequestHeader;
+use crate::qp::request::RequestHeader;
 use crate::recovery::responder::{Reply, ResponderRecovery};
 use crate::wire::{NakCode, Operation, Syndrome};
 

@@ -1,10 +1,8 @@
 //! The responder: receives and executes requests, and sends ACKs, NAKs and READ responses (IBA 9.7.4, 9.7.5).
 //!
-//! Each stage consumes a value of a type that only the stage before can create:
-//!
 //! ```text
-//!   order              checks                       execute        ack            transmit
-//!   Packet --on_packet--> Sequenced --> Authorized --> executed --> response due --> ACK, NAK, SACK, responses
+//!   order                  inbound, read                  ack             transmit
+//!   Packet --on_packet--> checked and executed --> response due --> ACK, NAK, SACK, responses
 //!             |               |
 //!             |               '- refused: NAK invalid request, remote access, RNR ..
 //!             '- duplicate: ACK, or retransmit READ responses
@@ -12,11 +10,9 @@
 //! ```
 
 mod ack;
-mod checks;
-mod context;
-mod execute;
-mod message;
+mod config;
 mod order;
+mod read;
 mod transmit;
 
 #[cfg(test)]
@@ -26,23 +22,24 @@ mod checks_tests;
 #[cfg(test)]
 mod history_tests;
 
-use super::read_queue::{NotQueued, ReadQueue};
+use super::read_queue::{NotQueued, ReadQueue, ReadRequest};
 use super::reorder_buffer::ReorderStore;
-use super::request::{Buffered, Request, RequestHeader};
-use super::requester::{TxContext, TxOutcome};
 use crate::congestion::Congestion;
+use crate::id::Msn;
 use crate::port::Port;
 use crate::psn::Psn;
-use crate::queue::{Cqe, WcOpcode, WcStatus};
+use crate::qp::context::{RxContext, TxContext, TxOutcome};
+use crate::qp::inbound::{INVALID, Inbound, Refusal, sequence};
+use crate::qp::request::{Buffered, Request, RequestHeader};
+use crate::queue::{WcOpcode, WcStatus};
 use crate::recovery::Verdict;
 use crate::recovery::responder::{OutOfOrderRequest, ResponderRecovery};
+use crate::start;
 use crate::wire::{NakCode, Operation, Packet};
 
-pub(crate) use context::{ResponderAction, ResponderConfig, RxContext};
+pub(crate) use config::{ResponderAction, ResponderConfig};
 
 use ack::{AckPolicy, Due};
-use checks::{Checks, Refusal, sequence};
-use execute::Execution;
 use order::{Disposition, Order};
 use transmit::Transmitter;
 
@@ -50,7 +47,8 @@ use transmit::Transmitter;
 pub(crate) struct Responder {
     recovery: ResponderRecovery,
     order: Order,
-    execution: Execution,
+    inbound: Inbound,
+    msn: Msn,
     reads: ReadQueue,
     acks: AckPolicy,
 }
@@ -62,7 +60,8 @@ impl Responder {
         Responder {
             recovery,
             order: Order::new(&config),
-            execution: Execution::new(config.mtu_bytes),
+            inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
+            msn: start::MSN,
             reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
             acks: AckPolicy::new(config.first_psn),
         }
@@ -111,16 +110,30 @@ impl Responder {
     /// Checks and executes the request of the expected PSN. Returns the number of PSNs that the request takes.
     #[inline]
     fn execute<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
+        if request.info().operation == Operation::ReadRequest {
+            return self.execute_read(request, rx);
+        }
         let memory = rx.memory;
-        let partial = self.execution.partial();
-        let checks = Checks { partial, reads: &self.reads, recovery: &self.recovery };
-        let authorized = sequence(request, partial, self.execution.mtu_bytes())
-            .and_then(|request| checks.authorize(request, rx, memory));
+        let authorized = self.inbound.check(request, rx, memory);
         // A move of `authorized` would stall the processor: wide loads of its fields would follow narrow stores.
         match &authorized {
-            Ok(authorized) => self.execution.execute(request, authorized, &mut self.reads, rx),
-            Err(refusal) => Err(*refusal),
+            Ok(authorized) => self.inbound.execute(request, authorized, rx)?,
+            Err(refusal) => return Err(*refusal),
         }
+        if request.info().ends_message() {
+            self.msn = self.msn.next();
+        }
+        Ok(1)
+    }
+
+    fn execute_read<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
+        sequence(request, self.inbound.message())?;
+        let reth = read::authorize(request, &self.reads, rx)?;
+        self.msn = self.msn.next();
+        let read = ReadRequest::new(request.psn(), reth, self.msn, self.inbound.mtu_bytes());
+        self.reads.push(read);
+        rx.counters.rx_read_requests += 1;
+        Ok(read.packets)
     }
 
     #[inline]
@@ -156,11 +169,11 @@ impl Responder {
     /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
     fn on_placed(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_placed() {
-            let middles = self.order.middles(self.execution.partial());
+            let middles = self.order.middles(self.inbound.partial());
             let action = match (middles, self.order.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx, store),
                 // No message of the placed MIDDLE's operation (SEND or WRITE) is in progress.
-                (0, None) => self.refuse(Refusal::Nak(NakCode::InvalidRequest), rx, store),
+                (0, None) => self.refuse(INVALID, rx, store),
                 (packets, _) => self.on_middles(packets, rx, store),
             };
             if let fatal @ ResponderAction::Fatal(_) = action {
@@ -189,7 +202,7 @@ impl Responder {
         store: &mut ReorderStore,
     ) -> ResponderAction {
         let last = self.order.expected().plus(packets - 1);
-        if let Err(refusal) = self.execution.execute_middles(packets, rx) {
+        if let Err(refusal) = self.inbound.execute_middles(packets, rx) {
             return self.refuse(refusal, rx, store);
         }
         self.accept(packets, store);
@@ -212,7 +225,7 @@ impl Responder {
     ) -> ResponderAction {
         self.order.pass(1, store);
         let code = match refusal {
-            Refusal::Drop => return ResponderAction::Nothing,
+            Refusal::Deferred => return ResponderAction::Nothing,
             Refusal::NotReady => {
                 rx.counters.out_of_buffer += 1;
                 self.order.on_not_ready();
@@ -220,14 +233,14 @@ impl Responder {
                 self.acks.on_not_ready(rx.min_rnr_timer);
                 return ResponderAction::Answer;
             }
-            Refusal::Nak(code) => code,
-            Refusal::NakAndFailReceive(code, status) => {
-                rx.counters.local_protection_err += u64::from(status == WcStatus::LocProtErr);
-                if let Some(wqe) = rx.rq.release_oldest() {
-                    let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Recv, rx.qpn);
-                    rx.cqs.write(rx.cq, Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn }, false);
-                }
-                code
+            Refusal::Invalid(code) => code,
+            Refusal::TooLong => {
+                rx.complete_receive(WcStatus::LocLenErr, WcOpcode::Recv, 0, None, false);
+                NakCode::InvalidRequest
+            }
+            Refusal::BadReceive => {
+                rx.fail_receive();
+                NakCode::RemoteOperationalError
             }
         };
         match code {
@@ -274,7 +287,7 @@ impl Responder {
         rx.counters.out_of_seq_request += 1;
         self.order.drop_conflicting(packet, rx.counters, store);
         let disposition = if self.recovery.keeps(packet.info) {
-            self.order.on_out_of_order(packet, &self.execution, rx, store)
+            self.order.on_out_of_order(packet, &self.inbound, rx, store)
         } else {
             Disposition::Dropped
         };
@@ -311,7 +324,8 @@ impl Responder {
     fn transmitter(&mut self) -> Transmitter<'_> {
         Transmitter {
             order: &self.order,
-            execution: &self.execution,
+            mtu_bytes: self.inbound.mtu_bytes(),
+            msn: self.msn,
             reads: &mut self.reads,
             acks: &mut self.acks,
         }

@@ -1,15 +1,15 @@
 //! Order of arrival: the expected PSN of a responder, and the requests above it that are buffered or placed.
 
-use super::context::{ResponderConfig, RxContext};
-use super::execute::Execution;
-use super::message::Partial;
+use super::config::ResponderConfig;
 use crate::counters::QpCounters;
 use crate::mem::Access;
 use crate::psn::Psn;
 use crate::qp::Placement;
+use crate::qp::context::RxContext;
+use crate::qp::inbound::{Inbound, Partial};
 use crate::qp::rc::placing::{Placed, Placing};
 use crate::qp::rc::reorder_buffer::{ReorderBuffer, ReorderStore};
-use crate::qp::rc::request::{Request, RequestHeader, RqOffset};
+use crate::qp::request::{Request, RequestHeader, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::{ExpectedPsn, Verdict};
@@ -162,7 +162,7 @@ impl Order {
     pub(super) fn on_out_of_order(
         &mut self,
         packet: &Packet<'_>,
-        execution: &Execution,
+        inbound: &Inbound,
         rx: &mut RxContext<'_>,
         store: &mut ReorderStore,
     ) -> Disposition {
@@ -172,7 +172,7 @@ impl Order {
             let is_duplicate = buffer.set().is_buffered(expected, psn);
             return if is_duplicate { Disposition::Duplicate } else { Disposition::Dropped };
         }
-        if place(buffer, packet, expected, execution, rx).is_some() {
+        if place(buffer, packet, expected, inbound, rx).is_some() {
             return Disposition::Placed;
         }
         let mut dropped = 0;
@@ -240,10 +240,10 @@ fn place(
     buffer: &mut ReorderBuffer,
     packet: &Packet<'_>,
     expected: Psn,
-    execution: &Execution,
+    inbound: &Inbound,
     rx: &mut RxContext<'_>,
 ) -> Option<()> {
-    let mtu_bytes = execution.mtu_bytes();
+    let mtu_bytes = inbound.mtu_bytes();
     let placing = buffer.placing_mut()?;
     let mut rq_offset = None;
     match packet.info.operation {
@@ -251,11 +251,11 @@ fn place(
             let RecvEth { recv_seq, packet: before } = packet.recveth()?;
             let offset_bytes = before.checked_mul(mtu_bytes)?;
             rq_offset = Some(RqOffset { recv_seq, offset_bytes });
-            let index = recv_seq.wrapping_sub(execution.recv_seq());
+            let index = recv_seq.wrapping_sub(inbound.recv_seq());
             place_in_receive(packet, index, offset_bytes, mtu_bytes, rx)?;
         }
         Operation::Write => {
-            let left = match execution.partial() {
+            let left = match inbound.partial() {
                 Partial::Write { va, rkey, left, .. } => Some(Reth { va, rkey, len_bytes: left }),
                 _ => None,
             };
@@ -283,9 +283,9 @@ fn place_in_receive(
     if len != mtu_bytes && !packet.info.ends_message() {
         return None;
     }
-    let list = rx.rq.nth(index)?.list;
+    let list = rx.receives.nth(index)?.list;
     at.checked_add(len).filter(|end| *end <= list.len_bytes)?;
-    rx.rq.lists(rx.memory, rx.pd).scatter(&list, at, packet.payload).ok()
+    rx.receives.lists(rx.memory, rx.pd).scatter(&list, at, packet.payload).ok()
 }
 
 /// Places the payload of a WRITE `offset` bytes after the address of `reth`. Returns `None` if access is denied.

@@ -1,21 +1,22 @@
 //! Transmission of the responses of a responder.
 
 use super::ack::{AckPolicy, Due};
-use super::execute::Execution;
 use super::order::Order;
 use crate::congestion::Congestion;
+use crate::id::Msn;
 use crate::mem::Access;
 use crate::port::Port;
 use crate::psn::Psn;
-use crate::qp::rc::emit::{PacketBuilder, PortFull};
+use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::emit::{PacketBuilder, PortFull};
 use crate::qp::rc::read_queue::{ReadQueue, ReadRequest};
-use crate::qp::rc::requester::{TxContext, TxOutcome};
-use crate::qp::rc::segment::response_segment;
+use crate::qp::segment::response_segment;
 use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
 
 pub(super) struct Transmitter<'a> {
     pub order: &'a Order,
-    pub execution: &'a Execution,
+    pub mtu_bytes: u32,
+    pub msn: Msn,
     pub reads: &'a mut ReadQueue,
     pub acks: &'a mut AckPolicy,
 }
@@ -114,7 +115,7 @@ impl Transmitter<'_> {
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), PortFull> {
         let spec = tx.builder.packet(Opcode::RC_ACKNOWLEDGE, psn, 0);
-        let aeth = Aeth { syndrome, msn: self.execution.msn() };
+        let aeth = Aeth { syndrome, msn: self.msn };
         tx.builder.emit(tx.port, &spec, |parts| {
             let _ = parts.set_aeth(aeth);
         })?;
@@ -130,7 +131,7 @@ impl Transmitter<'_> {
         let Some(words) = self.order.bitmap() else { return Ok(()) };
         let mut spec = tx.builder.packet(Opcode::RC_SELECTIVE_ACKNOWLEDGE, self.order.expected(), 0);
         spec.payload_len = 4 * words.len();
-        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.execution.msn() };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         tx.builder.emit(tx.port, &spec, |parts| {
             // The opcode has an AETH and a SackETH, so both are written.
             let _ = parts.set_aeth(aeth);
@@ -154,7 +155,7 @@ impl Transmitter<'_> {
         congestion: &mut Congestion,
         tx: &mut TxContext<'_, P>,
     ) -> Result<bool, PortFull> {
-        let mtu_bytes = self.execution.mtu_bytes();
+        let mtu_bytes = self.mtu_bytes;
         let (opcode, len) = response_segment(read.reth.len_bytes, 0, index, mtu_bytes);
         let va = read.reth.va.wrapping_add(u64::from(index * mtu_bytes));
         let opened = tx.memory.open_remote(tx.pd, read.reth.rkey, va, len, Access::REMOTE_READ);

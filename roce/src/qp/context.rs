@@ -1,0 +1,96 @@
+//! State of queue pair and device that the transport services need to receive and to send.
+
+use super::emit::PacketBuilder;
+use super::receives::Receives;
+use crate::counters::QpCounters;
+use crate::id::Qpn;
+use crate::mem::{Access, MemoryTable, PdId};
+use crate::port::Port;
+use crate::queue::{CqId, CqTable, Cqe, RecvWqe, SrqTable, WcOpcode, WcStatus};
+use crate::time::Instant;
+
+/// State needed to process a request.
+pub(crate) struct RxContext<'a> {
+    pub memory: &'a MemoryTable,
+    pub pd: PdId,
+    pub access: Access,
+    pub min_rnr_timer: u8,
+    pub receives: &'a mut Receives,
+    pub srqs: &'a mut SrqTable,
+    pub cqs: &'a mut CqTable,
+    pub cq: CqId,
+    pub qpn: Qpn,
+    pub counters: &'a mut QpCounters,
+    /// Index of the queue pair in the table of the device.
+    pub slot: usize,
+    pub now: Instant,
+}
+
+impl RxContext<'_> {
+    /// Returns the current receive: the oldest one, or the one taken from the shared receive queue.
+    #[inline]
+    pub(crate) fn receive(&mut self) -> Option<&RecvWqe> {
+        self.receives.current(self.srqs)
+    }
+
+    /// Completes the current receive in error, because its memory cannot be written.
+    pub(crate) fn fail_receive(&mut self) {
+        self.counters.local_protection_err += 1;
+        self.complete_receive(WcStatus::LocProtErr, WcOpcode::Recv, 0, None, false);
+    }
+
+    /// Removes the current receive, and writes its completion.
+    #[inline]
+    pub(crate) fn complete_receive(
+        &mut self,
+        status: WcStatus,
+        opcode: WcOpcode,
+        len_bytes: u32,
+        imm: Option<u32>,
+        solicited: bool,
+    ) {
+        let Some(RecvWqe { wr_id, .. }) = self.receives.release() else { return };
+        self.cqs.write(self.cq, Cqe { wr_id, status, opcode, len_bytes, imm, qpn: self.qpn }, solicited);
+    }
+}
+
+/// State needed to send.
+pub(crate) struct TxContext<'a, P: Port> {
+    pub now: Instant,
+    pub port: &'a mut P,
+    /// Number of packets that may still be sent; decremented by 1 for each packet.
+    pub budget: &'a mut u32,
+    pub memory: &'a MemoryTable,
+    pub pd: PdId,
+    pub builder: &'a mut PacketBuilder,
+    pub counters: &'a mut QpCounters,
+}
+
+/// Reason why requester or responder stopped sending in a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TxOutcome {
+    /// No packet is left to send, or none may be sent now.
+    Done,
+    /// The budget of packets is used up; more packets may be ready.
+    MoreToSend,
+    /// An ACK or other responses are due, and are sent in the next poll.
+    AckDelayed,
+    /// Packets are ready, and wait for the pacer.
+    Paced,
+    /// Packets are ready, and the port has no free transmit buffer.
+    TxRingFull,
+    /// The memory region of a READ of the peer was deregistered; a NAK was sent, and the queue pair changes to ERR.
+    MrInvalidated,
+}
+
+impl TxOutcome {
+    /// Combines the outcomes of requester and responder in one poll; `next` is the later outcome of the two.
+    pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
+        match (self, next) {
+            // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which also asks the pacer.
+            (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
+            (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
+            (_, next) => next,
+        }
+    }
+}

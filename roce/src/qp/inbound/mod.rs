@@ -1,0 +1,159 @@
+//! The message part of a responder: order of the packets of a message, access rights, execution and completion of SENDs
+//! and WRITEs (IBA 9.7.4.1, 9.8.2.2). It knows no PSN and no response: those belong to the transport service.
+//!
+//! ```text
+//!   request --sequence--> Sequenced --authorize--> Authorized --execute--> payload placed, receive completed
+//!               |                       |                        |
+//!               '-----------------------'------------------------'- Refusal: NAK (RC), drop (UC)
+//! ```
+
+mod checks;
+mod message;
+
+pub(crate) use checks::{INVALID, NO_ACCESS, Refusal, sequence};
+pub(crate) use message::Partial;
+
+use checks::{Authorized, Effect, authorize};
+use message::Message;
+
+use crate::mem::MemoryTable;
+use crate::qp::context::RxContext;
+use crate::qp::request::{Request, RqOffset};
+use crate::queue::{WcOpcode, WcStatus};
+use crate::start;
+
+/// Inbound messages of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    message: Message,
+    /// Recv WQE sequence number of the current receive, modulo 2^32; incremented when a receive completes.
+    recv_seq: u32,
+}
+
+impl Inbound {
+    pub(crate) fn new(mtu_bytes: u32, has_numbered_sends: bool) -> Self {
+        let message = Message { mtu_bytes, has_numbered_sends, partial: Partial::None };
+        Inbound { message, recv_seq: start::RECEIVE }
+    }
+
+    pub(crate) fn message(&self) -> &Message {
+        &self.message
+    }
+
+    #[inline]
+    pub(crate) fn mtu_bytes(&self) -> u32 {
+        self.message.mtu_bytes
+    }
+
+    #[inline]
+    pub(crate) fn partial(&self) -> Partial {
+        self.message.partial
+    }
+
+    pub(crate) fn recv_seq(&self) -> u32 {
+        self.recv_seq
+    }
+
+    /// Ends the message in progress without completion. Its receive, if any, takes the next message.
+    pub(crate) fn abort(&mut self) {
+        self.message.partial = Partial::None;
+    }
+
+    /// Checks a SEND or WRITE against the message in progress, access rights, receives and memory.
+    #[inline]
+    pub(crate) fn check<'m, R: Request>(
+        &self,
+        request: &R,
+        rx: &mut RxContext<'_>,
+        memory: &'m MemoryTable,
+    ) -> Result<Authorized<'m>, Refusal> {
+        sequence(request, &self.message).and_then(|request| authorize(request, &self.message, rx, memory))
+    }
+
+    /// Executes `packets` placed MIDDLEs of the message in progress, each with a payload of the path MTU.
+    pub(crate) fn execute_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> Result<(), Refusal> {
+        let len = packets.saturating_mul(self.message.mtu_bytes);
+        self.message.partial = match self.message.partial {
+            Partial::Send { received_bytes } => {
+                let room_bytes = rx.receive().map_or(0, |wqe| wqe.list.len_bytes);
+                let received_bytes = received_bytes.saturating_add(len);
+                if received_bytes > room_bytes {
+                    return Err(INVALID);
+                }
+                Partial::Send { received_bytes }
+            }
+            Partial::Write { va, rkey, left, total } if left > len => {
+                Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
+            }
+            // MIDDLEs that exceed the message in progress belong to another message.
+            _ => return Err(INVALID),
+        };
+        rx.counters.rcvd_bytes += u64::from(len);
+        Ok(())
+    }
+
+    /// Executes a request.
+    #[inline]
+    pub(crate) fn execute<R: Request>(
+        &mut self,
+        request: &R,
+        authorized: &Authorized<'_>,
+        rx: &mut RxContext<'_>,
+    ) -> Result<(), Refusal> {
+        let ends = request.info().ends_message();
+        let len = request.len_bytes();
+        rx.counters.rcvd_bytes += u64::from(len);
+        match authorized.effect {
+            Effect::Send { at } => {
+                match request.payload() {
+                    Some(payload) => fill_receive(payload, at, rx)?,
+                    None => self.is_in_place(request, at)?,
+                }
+                self.message.partial =
+                    if ends { Partial::None } else { Partial::Send { received_bytes: at + len } };
+                if ends {
+                    self.complete_receive(request, WcOpcode::Recv, at + len, rx);
+                }
+            }
+            Effect::Write { span, va, rkey, left, total } => {
+                if let Some(payload) = request.payload() {
+                    span.copy_from(payload);
+                }
+                self.message.partial =
+                    if ends { Partial::None } else { Partial::Write { va, rkey, left, total } };
+                rx.counters.rx_write_requests += u64::from(ends);
+                if request.info().has_immediate {
+                    self.complete_receive(request, WcOpcode::RecvRdmaWithImm, total, rx);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a SEND payload placed out of order lies where execution in order would place it. If not, its RecvETH
+    /// was wrong, and the request is invalid.
+    fn is_in_place<R: Request>(&self, request: &R, at: u32) -> Result<(), Refusal> {
+        let rq_offset = RqOffset { recv_seq: self.recv_seq, offset_bytes: at };
+        if request.rq_offset() == Some(rq_offset) { Ok(()) } else { Err(INVALID) }
+    }
+
+    #[inline]
+    fn complete_receive<R: Request>(
+        &mut self,
+        request: &R,
+        opcode: WcOpcode,
+        len_bytes: u32,
+        rx: &mut RxContext<'_>,
+    ) {
+        rx.counters.rdma_recvs += 1;
+        self.recv_seq = self.recv_seq.wrapping_add(1);
+        let (imm, solicited) = (request.immdt(), request.solicited());
+        rx.complete_receive(WcStatus::Success, opcode, len_bytes, imm, solicited);
+    }
+}
+
+#[inline]
+fn fill_receive(payload: &[u8], at: u32, rx: &mut RxContext<'_>) -> Result<(), Refusal> {
+    let list = rx.receive().ok_or(Refusal::NotReady)?.list;
+    rx.receives.lists(rx.memory, rx.pd).scatter(&list, at, payload).map_err(|_| Refusal::BadReceive)
+}

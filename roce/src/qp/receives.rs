@@ -1,0 +1,83 @@
+//! The receives of a queue pair: those of its own receive queue, or those of a shared receive queue (SRQ).
+
+use crate::mem::{MemoryTable, PdId};
+use crate::queue::{Lists, RecvQueue, RecvWqe, RestSges, Sge, SrqId, SrqTable};
+
+/// Source of the receives of a queue pair.
+pub(crate) enum Receives {
+    Own(RecvQueue),
+    Shared(SharedReceive),
+}
+
+/// The receive that a queue pair has taken from its SRQ. A queue pair takes a receive at the first packet that needs one
+/// and holds it until the receive completes, since other queue pairs take the receives after it (IBA 10.2.9.1).
+pub(crate) struct SharedReceive {
+    srq: SrqId,
+    /// Protection domain of the SRQ, to which the memory of its receives belongs.
+    pd: PdId,
+    held: Option<RecvWqe>,
+    /// Scatter/gather entries of `held` after the first.
+    rest: Box<[Sge]>,
+}
+
+impl SharedReceive {
+    pub(crate) fn new(srq: SrqId, pd: PdId, max_sges: u32) -> Self {
+        let rest = vec![Sge::default(); max_sges.saturating_sub(1) as usize].into_boxed_slice();
+        SharedReceive { srq, pd, held: None, rest }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
+        if self.held.is_none() {
+            self.held = srqs.take(self.srq, &mut self.rest);
+        }
+        self.held.as_ref()
+    }
+}
+
+impl Receives {
+    /// Returns the SRQ; `None` if the queue pair has a receive queue of its own.
+    pub(crate) fn srq(&self) -> Option<SrqId> {
+        match self {
+            Receives::Own(_) => None,
+            Receives::Shared(shared) => Some(shared.srq),
+        }
+    }
+
+    /// Returns the current receive. If no receive of the SRQ is held, takes one.
+    #[inline]
+    pub(crate) fn current(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
+        match self {
+            Receives::Own(queue) => queue.oldest(),
+            Receives::Shared(shared) => shared.take(srqs),
+        }
+    }
+
+    /// Returns the receive `index` positions after the current one; `None` with an SRQ, because the receives of later
+    /// messages are not known before their first packets.
+    pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
+        match self {
+            Receives::Own(queue) => queue.nth(index),
+            Receives::Shared(_) => None,
+        }
+    }
+
+    /// Removes the current receive; with an SRQ only one that is held.
+    #[inline]
+    pub(crate) fn release(&mut self) -> Option<RecvWqe> {
+        match self {
+            Receives::Own(queue) => queue.release_oldest(),
+            Receives::Shared(shared) => shared.held.take(),
+        }
+    }
+
+    /// Returns access to the memory of receives. `pd`: protection domain of the queue pair.
+    #[inline]
+    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+        match self {
+            Receives::Own(queue) => queue.lists(memory, pd),
+            Receives::Shared(shared) => Lists { memory, pd: shared.pd, rest: RestSges::Held(&shared.rest) },
+        }
+    }
+}

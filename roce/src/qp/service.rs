@@ -1,0 +1,23 @@
+//! Transport services.
+
+/// Transport service of a queue pair, numbered as `enum ibv_qp_type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ServiceType {
+    /// Reliable connection: requests are acknowledged and retransmitted (IBA 9.7).
+    #[default]
+    Rc = 2,
+    /// Unreliable connection: SENDs and WRITEs without acknowledgement. A message of which a packet is lost is dropped
+    /// (IBA 9.8).
+    Uc = 3,
+}
+
+impl ServiceType {
+    /// Returns the name in `enum ibv_qp_type` without its prefix `IBV_QPT_`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ServiceType::Rc => "RC",
+            ServiceType::Uc => "UC",
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The sender of an unreliable connection (IBA 9.8.2.1): a work request completes when its last packet is sent.
+//!
+//! ```text
+//!   work requests   | w0      | w1   | w2 posted
+//!   PSNs            |f  ..  l |f ..  .
+//!                       sent ---' next   end: first PSN not yet assigned
+//! ```
+
+use crate::congestion::Congestion;
+use crate::port::Port;
+use crate::psn::Psn;
+use crate::qp::ConnAttr;
+use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::outbound::{NotSent, send_segment, takes_receive};
+use crate::qp::outstanding::{Kind, Outstanding, Place};
+use crate::qp::segment::segment;
+use crate::queue::{SendOp, WcStatus};
+use crate::wire::Transport;
+
+pub(crate) struct Sender {
+    mtu_bytes: u32,
+    /// PSN of the next packet.
+    next: Psn,
+    /// Paces the packets. Only CNPs reduce the rate, because the peer acknowledges nothing.
+    congestion: Congestion,
+    /// True in state SQD: no further work request starts.
+    draining: bool,
+    /// Error status of the work request of packet `next`, which cannot be sent.
+    fault: Option<WcStatus>,
+}
+
+impl Sender {
+    pub(crate) fn new(conn: &ConnAttr, first: Psn, link_bits_per_sec: u64) -> Self {
+        let congestion = Congestion::new(&conn.congestion.unwrap_or_default(), link_bits_per_sec);
+        Sender { mtu_bytes: conn.path_mtu.bytes(), next: first, congestion, draining: false, fault: None }
+    }
+
+    /// Returns the PSN of the next packet: all packets below it are sent.
+    pub(crate) fn next(&self) -> Psn {
+        self.next
+    }
+
+    pub(crate) fn congestion(&self) -> &Congestion {
+        &self.congestion
+    }
+
+    pub(crate) fn congestion_mut(&mut self) -> &mut Congestion {
+        &mut self.congestion
+    }
+
+    pub(crate) fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Returns the error status of the oldest work request, if it cannot be sent, and forgets it.
+    pub(crate) fn take_fault(&mut self) -> Option<WcStatus> {
+        self.fault.take()
+    }
+
+    /// Sends packets until none is left, the budget is used up, or the port is full.
+    pub(crate) fn transmit<P: Port>(
+        &mut self,
+        outstanding: &mut Outstanding,
+        tx: &mut TxContext<'_, P>,
+    ) -> TxOutcome {
+        loop {
+            if !self.congestion.permit(tx.now, 0) {
+                return TxOutcome::Paced;
+            }
+            let is_new = self.next == outstanding.end();
+            let place = if is_new { self.start_next(outstanding) } else { outstanding.find(self.next) };
+            let Some(place) = place else { return TxOutcome::Done };
+            if *tx.budget == 0 {
+                return TxOutcome::MoreToSend;
+            }
+            match self.send_one(outstanding, place, tx) {
+                Ok(()) => self.next = self.next.plus(1),
+                Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
+                Err(NotSent::BadMemory) => {
+                    self.fault = Some(WcStatus::LocProtErr);
+                    return TxOutcome::Done;
+                }
+            }
+        }
+    }
+
+    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet.
+    fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
+        if self.draining {
+            return None;
+        }
+        let wqe = outstanding.next_unassigned()?;
+        if matches!(wqe.op, SendOp::Read { .. }) {
+            // UC has no READ (IBA 9.8, table 38).
+            self.fault = Some(WcStatus::LocQpOpErr);
+            return None;
+        }
+        let kind = Kind { is_read: false, takes_receive: takes_receive(&wqe.op) };
+        let len_bytes = wqe.list.len_bytes;
+        outstanding.assign(len_bytes, kind, 0, self.mtu_bytes)
+    }
+
+    fn send_one<P: Port>(
+        &mut self,
+        outstanding: &mut Outstanding,
+        place: Place,
+        tx: &mut TxContext<'_, P>,
+    ) -> Result<(), NotSent> {
+        let Some(wqe) = outstanding.wqe(place.index) else { return Err(NotSent::BadMemory) };
+        let part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.mtu_bytes, false);
+        let opcode = part.opcode.of(Transport::Uc);
+        let mut spec = tx.builder.packet(opcode, self.next, part.payload_len);
+        send_segment(outstanding.queue(), &wqe, &part, &mut spec, None, tx)?;
+        *tx.budget -= 1;
+        tx.counters.sent_pkts += 1;
+        tx.counters.sent_bytes += u64::from(part.payload_len);
+        if !self.congestion.is_window() {
+            self.congestion.on_sent(tx.now, tx.builder.frame_bytes(opcode, part.payload_len));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+
+use roce::queue::{RecvPoster, RecvRequest, SrqAttr, SrqId};
+
+use crate::device::Shared;
+use crate::error::Error;
+use crate::lock::Lock;
+use crate::mr::{Pd, PdInner};
+
+/// Attributes that a shared receive queue is created with (`ibv_srq_init_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct SrqOptions {
+    /// Largest number of receives posted and not yet taken by a queue pair.
+    pub max_wr: u32,
+    /// Largest number of scatter entries (local memory ranges) of a receive.
+    pub max_sge: u32,
+    /// Limit, see [`Srq::set_limit`]; compared with the number of receives left when one is taken.
+    pub limit: u32,
+}
+
+impl Default for SrqOptions {
+    /// 128 receives of one scatter entry, without a limit.
+    fn default() -> Self {
+        SrqOptions { max_wr: 128, max_sge: 1, limit: 0 }
+    }
+}
+
+pub(crate) struct SrqInner {
+    pd: Arc<PdInner>,
+    pub(crate) id: SrqId,
+    recv: Lock<RecvPoster>,
+}
+
+impl SrqInner {
+    fn shared(&self) -> &Shared {
+        self.pd.shared()
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // Fails only after a fatal error, because each queue pair keeps its shared receive queue alive.
+        let _ = self.shared().lock().map(|mut driven| driven.engine.destroy_srq(self.id));
+    }
+}
+
+/// A shared receive queue (`ibv_srq`): receives that the queue pairs created with it take in the order of posting.
+/// Clones are the same queue, which is destroyed when its last clone and queue pair are dropped.
+#[derive(Clone)]
+pub struct Srq(pub(crate) Arc<SrqInner>);
+
+impl Pd {
+    /// Creates a shared receive queue (`ibv_create_srq`).
+    pub fn create_srq(&self, options: &SrqOptions) -> Result<Srq, Error> {
+        let SrqOptions { max_wr, max_sge, limit } = *options;
+        let attr = SrqAttr { pd: self.0.id, max_wr, max_sge, limit };
+        let (id, recv) = self.0.shared().lock()?.engine.create_srq(&attr)?;
+        Ok(Srq(Arc::new(SrqInner { pd: self.0.clone(), id, recv: Lock::new(recv) })))
+    }
+}
+
+impl Srq {
+    /// Posts a receive (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the queue is unchanged.
+    #[inline]
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
+        self.0.shared().check()?;
+        Ok(self.0.recv.lock().post(request)?)
+    }
+
+    /// Sets the limit (`ibv_modify_srq` with `IBV_SRQ_LIMIT`): [`Event::SrqLimitReached`](crate::Event) is queued once,
+    /// when fewer than `limit` receives are left, at once if fewer are left now. 0: no limit.
+    pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
+        let mut driven = self.0.shared().lock()?;
+        Ok(driven.set_srq_limit(self.0.id, limit)?)
+    }
+
+    /// Returns the attributes (`ibv_query_srq`); `None` after a fatal error only.
+    pub fn query(&self) -> Option<SrqOptions> {
+        let attr = self.0.shared().inspect().engine.query_srq(self.0.id)?;
+        Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })
+    }
+
+    /// Returns the number by which events name this queue.
+    pub fn id(&self) -> SrqId {
+        self.0.id
+    }
+}
