@@ -55,7 +55,7 @@ pub(crate) enum RecordError {
     #[error("a queue pair of the peer: {0}")]
     Endpoint(#[from] EndpointError),
     /// A shared receive queue is the destination.
-    #[error("the peer's connection type is XRC or DC, and only RC is supported: leave out its -c")]
+    #[error("the peer's connection type is XRC or DC, and only RC and UC are supported: leave out its -c")]
     Srq,
     #[error(
         "the peer's report counts {iterations} messages of {size_bytes} bytes, more than a test can have"

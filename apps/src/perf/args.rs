@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
 
-use super::params::{Choices, Measure, Recovery, Test, Verb};
+use super::params::{Choices, Connection, Measure, Recovery, Test, Verb};
 use super::turns::LossTurns;
 use crate::device::{DeviceArgs, parse_path_mtu};
 use crate::exchange::ExchangeArgs;
@@ -99,9 +99,14 @@ pub(crate) struct TestArgs {
     #[arg(short = 'R', long = "rdma_cm")]
     rdma_cm: bool,
 
-    /// Connection type: only the reliable connection is supported
-    #[arg(short = 'c', long = "connection", value_name = "TYPE", value_parser = ["RC"])]
-    _connection: Option<String>,
+    /// Connection type: RC, or UC, which acknowledges and retransmits nothing, and has no READ [default: RC]
+    #[arg(short = 'c', long, value_name = "TYPE", value_enum)]
+    connection: Option<Connection>,
+
+    /// Take the receives of all queue pairs from one shared receive queue, of -r receives. An option of the end that
+    /// receives
+    #[arg(long = "use-srq", visible_alias = "use_srq")]
+    use_srq: bool,
 }
 
 /// Options of bandwidth tests alone.
@@ -210,6 +215,7 @@ pub(super) struct Local {
     pub(super) placement: Placement,
     pub(super) program: Program,
     pub(super) cq_events: bool,
+    pub(super) use_srq: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
     pub(super) loss_turns: Option<LossTurns>,
@@ -245,6 +251,9 @@ impl TestArgs {
         if self.inline_size.is_some_and(|bytes| bytes > 0) && test.verb == Verb::Read {
             return Err("-I: an RDMA READ carries no data that could be inline".to_owned());
         }
+        if self.use_srq && test.verb != Verb::Send {
+            return Err("--use-srq: only send-bw and send-lat take receives".to_owned());
+        }
         if self.cq_events && test.measure == Measure::Lat && test.verb == Verb::Write {
             return Err("-e: a WRITE completes nothing at the peer that it could sleep for".to_owned());
         }
@@ -261,6 +270,7 @@ impl TestArgs {
             mtu_bytes: self.mtu.map(PathMtu::bytes),
             outs: self.outs,
             recovery: self.recovery.map(Recovery),
+            connection: self.connection,
             bidirectional: false,
             verify: self.verify,
         }
@@ -282,6 +292,7 @@ impl TestArgs {
             placement: Placement::InOrder,
             program: self.program,
             cq_events: self.cq_events,
+            use_srq: self.use_srq,
             wants_peak: false,
             report_gbits: false,
             loss_turns: None,
@@ -299,6 +310,10 @@ impl BwArgs {
         }
         if self.post_list > depth {
             return Err(format!("-l: a list must fit into the send queue (-t {depth})"));
+        }
+        let is_uc = self.test.connection == Some(Connection::Uc);
+        if is_uc && (self.relaxed_placement || self.loss_turns.is_some()) {
+            return Err("--relaxed_placement and --loss-turns: UC repairs no loss".to_owned());
         }
         self.test.check(test)
     }
@@ -322,6 +337,7 @@ impl BwArgs {
             placement: if self.relaxed_placement { Placement::Relaxed } else { Placement::InOrder },
             program: self.test.program,
             cq_events: self.test.cq_events,
+            use_srq: self.test.use_srq,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,
             loss_turns: self.loss_turns.clone(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use verbs::{Cqe, SendData, SendFlags, SendOp, SendRequest, Sge};
 
-use super::params::{Extent, Verb};
+use super::params::{Connection, Extent, Verb};
 use super::pattern;
 use super::report::{BwRow, MEASURING, Row, peak_nanos_per_message};
 use super::session::Done;
@@ -19,6 +19,8 @@ const CQE_BATCH: usize = 32;
 const POST_BATCH: usize = 32;
 /// Polls of the queues between two checks for a message of the peer.
 const CONTROL_INTERVAL: u32 = 64;
+/// Time without a message after which those of an unreliable connection that have not arrived are lost.
+const UC_GRACE: Duration = Duration::from_millis(100);
 /// Batches of completions between two updates of the progress bar.
 const PROGRESS_INTERVAL: u64 = 64;
 
@@ -37,6 +39,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     let mut own: Option<BwRow> = None;
     let mut peer: Option<Done> = None;
     let mut looks = 0_u32;
+    let mut quiet_since = Instant::now();
     if let Some(sender) = &mut sender {
         sender.start(bench);
     }
@@ -60,19 +63,20 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
             worked |= receiver.step(bench)?;
         }
         let sent_all = sender.is_none() || own.is_some();
-        let got_all = match (&peer, &receiver) {
-            (None, _) => !bench.peer_initiates(),
-            (Some(Done { sent: Some(sent), .. }), Some(receiver)) => receiver.received == *sent,
-            // The last completion may have arrived since the poll before the peer was done.
-            (Some(Done { sent: None, .. }), Some(_)) => !worked,
-            (Some(_), None) => true,
+        if worked || peer.is_none() {
+            quiet_since = Instant::now();
+        }
+        let got_all = match &peer {
+            None => !bench.peer_initiates(),
+            Some(done) => receiver.as_ref().is_none_or(|r| r.has_all(bench, done, worked, quiet_since)),
         };
         if sent_all && got_all {
             break;
         }
         looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(CONTROL_INTERVAL) {
-            peer = bench.poll_done()?.or(peer);
+        // After its end the peer sends messages of the next run.
+        if peer.is_none() && looks.is_multiple_of(CONTROL_INTERVAL) {
+            peer = bench.poll_done()?;
         }
         if !worked {
             bench.idle()?;
@@ -81,6 +85,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     drop(progress);
     if let Some(Done { sent: Some(sent), .. }) = &peer {
         verify_written(bench, size, sent)?;
+        bench.lost_messages += receiver.as_ref().map_or(0, |receiver| receiver.lost(sent));
     }
     let received = receiver.map(|receiver| receiver.row());
     let row = match (own, peer.and_then(|peer| peer.row).or(received.map(Row::Bw))) {
@@ -374,9 +379,9 @@ impl Receiver {
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));
         for cqe in &self.cqes {
             check(cqe)?;
-            let (index, offset) = split_id(cqe.wr_id);
-            let offset = offset as usize;
-            let (Some(lane), Some(received)) = (bench.lanes.get(index), self.received.get_mut(index)) else {
+            let (memory, offset) = split_id(cqe.wr_id);
+            let (index, offset) = (bench.lane_of(cqe), offset as usize);
+            let (Some(lane), Some(received)) = (bench.lanes.get(memory), self.received.get_mut(index)) else {
                 bail!("a completion of no queue pair")
             };
             if self.verify {
@@ -386,9 +391,28 @@ impl Receiver {
                 verify(lane, offset, &mut self.scratch, index, *received)?;
             }
             *received += 1;
-            lane.post_recv(offset, self.size_max, index)?;
+            lane.post_recv(offset, self.size_max, memory)?;
         }
         Ok(true)
+    }
+
+    /// Returns whether no more messages are to be expected of a peer that is done. `worked`: whether the last poll found
+    /// a completion; `quiet_since`: time of the last completion, or of the end of the peer's part.
+    fn has_all(&self, bench: &Bench, done: &Done, worked: bool, quiet_since: Instant) -> bool {
+        let is_uc = bench.params.connection == Connection::Uc;
+        match &done.sent {
+            Some(sent) if self.received == *sent => true,
+            _ if is_uc => quiet_since.elapsed() >= UC_GRACE,
+            Some(_) => false,
+            // The last completion may have arrived since the poll before the peer was done.
+            None => !worked,
+        }
+    }
+
+    /// Returns the number of messages sent that did not arrive.
+    fn lost(&self, sent: &[u64]) -> u64 {
+        let (sent, received) = (sent.iter().sum::<u64>(), self.received.iter().sum());
+        sent.saturating_sub(received)
     }
 
     /// Returns the figures of the messages received.

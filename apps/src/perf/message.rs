@@ -12,7 +12,7 @@ use super::params::Offer;
 use crate::exchange::limits::{DEPTH, GIDS_MAX, ITERS, QPS, QUOTED_CHARS_MAX, quote};
 
 /// Version of the protocol. Changes if a peer of the old version could not follow.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// A message of one end; `R` are the figures of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

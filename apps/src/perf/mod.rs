@@ -150,6 +150,9 @@ fn measure_sizes(
             bench.turns.iter().for_each(|row| println!("{}", row.line()));
             println!("{}", report::LINE);
         }
+        if bench.lost_messages > 0 {
+            println!(" messages lost   : {} (UC retransmits nothing)\n{}", bench.lost_messages, report::LINE);
+        }
         let (counters, _) = bench.context.counters();
         let faults = report::faults(&bench.context.fault_counters(), counters.retransmitted_pkts);
         if !faults.is_empty() {
@@ -181,6 +184,8 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "port": attr.port,
         "driver": attr.driver,
         "path_mtu_bytes": params.mtu.bytes(),
+        "connection": params.connection,
+        "srq": local.use_srq,
         "recovery": params.recovery.to_string(),
         "placement": if local.placement == Placement::Relaxed { "relaxed" } else { "in order" },
         "congestion": local.congestion.unwrap_or_default().to_string(),
@@ -189,6 +194,7 @@ fn describe(bench: &Bench, attr: &verbs::DeviceAttr, rows: &[Row]) -> serde_json
         "verified": params.verify,
         "tx_depth": local.tx_depth,
         "rx_depth": local.rx_depth,
+        "lost_messages": bench.lost_messages,
         "results": rows.iter().map(Row::json).collect::<Vec<_>>(),
         "loss_turns": bench.turns,
         "faults": report::faults_json(&bench.context.fault_counters()),

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use roce::qp::PathMtu;
+use clap::ValueEnum;
+use roce::qp::{PathMtu, ServiceType};
 use roce::recovery::{NoRecoveryScheme, RecoveryScheme};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,30 @@ pub(super) enum Verb {
     Send,
     Write,
     Read,
+}
+
+/// Transport service of the queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "UPPERCASE")]
+#[value(rename_all = "UPPER")]
+pub(super) enum Connection {
+    Rc,
+    Uc,
+}
+
+impl Connection {
+    pub(super) fn service(self) -> ServiceType {
+        match self {
+            Connection::Rc => ServiceType::Rc,
+            Connection::Uc => ServiceType::Uc,
+        }
+    }
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.service().name())
+    }
 }
 
 /// The quantity measured.
@@ -64,6 +89,8 @@ pub(super) struct Choices {
     pub(super) outs: Option<u8>,
     #[serde(default)]
     pub(super) recovery: Option<Recovery>,
+    #[serde(default)]
+    pub(super) connection: Option<Connection>,
     pub(super) bidirectional: bool,
     pub(super) verify: bool,
 }
@@ -94,6 +121,9 @@ impl Choices {
         if self.outs.is_some() && test.verb != Verb::Read {
             return Err("-o: only read-bw and read-lat have READs outstanding".to_owned());
         }
+        if self.connection == Some(Connection::Uc) {
+            self.check_uc(test)?;
+        }
         if is_lat && self.iters.is_some_and(|iters| iters > LAT_ITERS_MAX) {
             return Err(format!(
                 "-n: a latency test remembers each round trip, {LAT_ITERS_MAX} of them at most"
@@ -103,6 +133,16 @@ impl Choices {
             return Err("-q and -b: a latency test has one queue pair, and one message at a time".to_owned());
         }
         Ok(())
+    }
+
+    fn check_uc(&self, test: Test) -> Result<(), String> {
+        let wrong = match () {
+            () if test.verb == Verb::Read => "read-bw and read-lat: only RC has READs",
+            () if self.recovery.is_some() => "--recovery: UC repairs no loss",
+            () if self.verify => "--verify: UC may lose messages, so that the next one cannot be told",
+            () => return Ok(()),
+        };
+        Err(format!("-c UC and {wrong}"))
     }
 }
 
@@ -164,6 +204,7 @@ pub(super) struct Params {
     pub(super) mtu: PathMtu,
     pub(super) outs: u8,
     pub(super) recovery: RecoveryScheme,
+    pub(super) connection: Connection,
     pub(super) bidirectional: bool,
     pub(super) verify: bool,
 }
@@ -250,6 +291,7 @@ impl Params {
             mtu: agree_mtu(server, client)?,
             outs: merge("-o", s.outs, c.outs)?.unwrap_or(DEFAULT_OUTS),
             recovery: merge("--recovery", s.recovery, c.recovery)?.map_or(DEFAULT_RECOVERY, |r| r.0),
+            connection: merge("-c", s.connection, c.connection)?.unwrap_or(Connection::Rc),
             bidirectional: s.bidirectional || c.bidirectional,
             verify: s.verify || c.verify,
         })

@@ -290,7 +290,8 @@ pub(super) fn settings(
     }
     lines.push(format!(" Dual-port       : OFF\t\tDevice         : {port}"));
     lines.push(format!(" Number of qps   : {}\t\tTransport type : IB", params.qps));
-    lines.push(" Connection type : RC\t\tUsing SRQ      : OFF".to_owned());
+    let srq = if local.use_srq { "ON" } else { "OFF" };
+    lines.push(format!(" Connection type : {}\t\tUsing SRQ      : {srq}", params.connection));
     if sends {
         lines.push(format!(" TX depth        : {}", local.tx_depth));
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use verbs::{
     Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, Cqe, Endpoint, Gid, Mr, Notify, PathMtu, Qp,
-    QpOptions, RKey, RecoveryScheme, RecvRequest, WcStatus,
+    QpOptions, RKey, RecoveryScheme, RecvRequest, Srq, SrqOptions, WcStatus,
 };
 
 use super::affinity::pin;
@@ -75,6 +75,7 @@ impl Layout {
 
 pub(super) struct PerfQp {
     pub(super) qp: Qp,
+    srq: Option<Srq>,
     mr: Mr,
     area_bytes: usize,
     peer_rx_addr: u64,
@@ -117,7 +118,11 @@ impl PerfQp {
     /// Posts a receive at `offset` of the area for messages received.
     pub(super) fn post_recv(&self, offset: usize, len_bytes: u32, lane: usize) -> anyhow::Result<()> {
         let sges = [self.sge(Area::Rx, offset, len_bytes)];
-        Ok(self.qp.post_recv(&RecvRequest { wr_id: recv_id(lane, offset), sges: &sges })?)
+        let request = RecvRequest { wr_id: recv_id(lane, offset), sges: &sges };
+        match &self.srq {
+            Some(srq) => Ok(srq.post_recv(&request)?),
+            None => Ok(self.qp.post_recv(&request)?),
+        }
     }
 }
 
@@ -166,6 +171,8 @@ pub(super) struct Bench {
     ends: [Vec<(Endpoint, End)>; 2],
     /// Results per probability of loss, if the test alternates between several.
     pub(super) turns: Vec<TurnRow>,
+    /// Messages of the peer that did not arrive; always 0 under RC.
+    pub(super) lost_messages: u64,
 }
 
 impl Bench {
@@ -230,10 +237,14 @@ impl Bench {
         );
         let pd = context.alloc_pd()?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let srq_options = SrqOptions { max_wr: local.rx_depth, ..SrqOptions::default() };
+        let srq = local.use_srq.then(|| pd.create_srq(&srq_options)).transpose()?;
         let mut queue_pairs = Vec::new();
         let mut own = Vec::new();
         for _ in 0..params.qps {
             let qp = pd.create_qp(&QpOptions {
+                service: params.connection.service(),
+                srq: srq.as_ref(),
                 recv_cq: &recv_cq,
                 max_send_wr: send_depth,
                 max_recv_wr: local.rx_depth,
@@ -244,7 +255,7 @@ impl Bench {
             let endpoint = qp.endpoint(gid_index);
             let tx_addr = mr.addr().wrapping_add(layout.area_bytes as u64);
             own.push((endpoint, End::new(&endpoint, mr.addr(), tx_addr, mr.rkey().0)));
-            queue_pairs.push((qp, mr));
+            queue_pairs.push((qp, srq.clone(), mr));
         }
         // Before the ends are sent, because they make the peer connect: without a link, perftest resolves no Ethernet
         // address and fails.
@@ -272,6 +283,7 @@ impl Bench {
             gid_index,
             ends: [own, peers.ends],
             turns: Vec::new(),
+            lost_messages: 0,
         })
     }
 
@@ -300,6 +312,17 @@ impl Bench {
         Ok(done)
     }
 
+    /// Returns the index of the queue pair to which the message of a completed receive was sent. With a shared receive
+    /// queue the memory may be that of another queue pair.
+    pub(super) fn lane_of(&self, cqe: &Cqe) -> usize {
+        let own = split_id(cqe.wr_id).0;
+        let is_own = |index: usize| self.lanes.get(index).is_some_and(|lane| lane.qp.qpn() == cqe.qpn);
+        if !self.local.use_srq || is_own(own) {
+            return own;
+        }
+        (0..self.lanes.len()).find(|index| is_own(*index)).unwrap_or(own)
+    }
+
     pub(super) fn initiates(&self) -> bool {
         self.is_client || self.params.bidirectional
     }
@@ -314,8 +337,14 @@ impl Bench {
             return Ok(());
         }
         let size_max = self.params.size_max();
+        let depth = u64::from(self.local.rx_depth);
+        // As in perftest, the receives of a shared receive queue are divided among the memory of the queue pairs.
+        let depth = if self.local.use_srq { depth / self.lanes.len() as u64 } else { depth };
+        if depth == 0 {
+            bail!("--use-srq: -r {} must be at least the number of queue pairs (-q)", self.local.rx_depth);
+        }
         for (index, lane) in self.lanes.iter().enumerate() {
-            for n in 0..u64::from(self.local.rx_depth) {
+            for n in 0..depth {
                 lane.post_recv(self.layout.offset(n), size_max, index)?;
             }
         }
@@ -359,7 +388,7 @@ impl Bench {
 }
 
 fn connect_all(
-    queue_pairs: Vec<(Qp, Mr)>,
+    queue_pairs: Vec<(Qp, Option<Srq>, Mr)>,
     peers: &PeerEnds,
     params: &Params,
     local: &Local,
@@ -378,10 +407,11 @@ fn connect_all(
     };
     let options = ConnectOptions { gid_index, conn, ..ConnectOptions::default() };
     let mut lanes = Vec::new();
-    for ((qp, mr), (endpoint, end)) in queue_pairs.into_iter().zip(&peers.ends) {
+    for ((qp, srq, mr), (endpoint, end)) in queue_pairs.into_iter().zip(&peers.ends) {
         qp.connect(endpoint, &options).with_context(|| format!("cannot connect to {}", endpoint.gid))?;
         lanes.push(PerfQp {
             qp,
+            srq,
             mr,
             area_bytes: layout.area_bytes,
             peer_rx_addr: end.rx_addr,

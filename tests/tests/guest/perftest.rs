@@ -287,6 +287,27 @@ fn latency_is_measured_at_both_ends() {
     ]);
 }
 
+/// Few and short messages, because nothing keeps the sender of an unreliable connection from overrunning the emulated
+/// receiver.
+#[test]
+fn unreliable_connections_carry_each_message() {
+    run_all(&[
+        Run { more: "-c UC", ..over_tap("send-bw", 1000, 100) },
+        Run { more: "-c UC", ..over_tap("write-bw", 4096, 50) },
+        Run { more: "-c UC", gid_index: 2, ..over_tap("send-lat", 5000, 100) },
+        Run { more: "-c UC", ..over_tap("write-lat", 2, 300) },
+    ]);
+}
+
+#[test]
+fn queue_pairs_share_receives() {
+    run_all(&[
+        Run { more: "--use-srq -r 64", qps: 4, ..over_tap("send-bw", 5000, 100) },
+        Run { more: "--use-srq -c UC", qps: 2, ..over_tap("send-bw", 1000, 50) },
+        Run { more: "--use-srq", ..over_tap("send-lat", 2, 300) },
+    ]);
+}
+
 #[test]
 fn tests_end_by_time() {
     run_all(&[
