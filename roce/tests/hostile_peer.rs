@@ -16,9 +16,12 @@ fn the_corpus_holds() {
         sum.connections += tally.connections;
         sum.successes += tally.successes;
         sum.failures += tally.failures;
+        sum.uc_successes += tally.uc_successes;
+        sum.srq_successes += tally.srq_successes;
     }
     // Otherwise most frames are dropped before they reach a queue pair, or most connections fail at once.
     assert!(sum.received > 1000 && sum.frames > sum.received + 100, "{sum:?}");
+    assert!(sum.uc_successes > 100 && sum.srq_successes > 10, "{sum:?}");
     assert!(sum.connections > 100 && sum.successes > 100 && sum.failures > 100, "{sum:?}");
 }
 

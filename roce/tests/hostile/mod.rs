@@ -33,7 +33,7 @@ use roce::neighbour::{Mode, NeighbourConfig};
 use roce::qp::{AddressVector, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
-    WcStatus,
+    SrqAttr, WcStatus,
 };
 use roce::recovery::RecoveryScheme;
 use roce::start;
@@ -71,6 +71,9 @@ pub(crate) struct Tally {
     pub(crate) received: u64,
     /// Completions with success.
     pub(crate) successes: u64,
+    /// Those of them of an unreliable connection, and those of a queue pair with a shared receive queue.
+    pub(crate) uc_successes: u64,
+    pub(crate) srq_successes: u64,
     /// Completions with an error.
     pub(crate) failures: u64,
     /// Connections made.
@@ -188,9 +191,10 @@ fn qp_init(pd: PdId, cq: CqId) -> QpInit {
 
 /// Connects a queue pair in RESET to `peer`, up to state `until`.
 fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, until: QpState) {
+    let service = engine.query_qp(qpn).unwrap().2.service;
     let (conn, path, first_psn) = (setup.conn, AddressVector::new(peer, 1), start::psn(setup.first_psn));
     for attr in [conn.to_init(), conn.to_rtr(path, Qpn::new(0x1234), first_psn), conn.to_rts(first_psn)] {
-        engine.modify_qp(qpn, &attr).unwrap();
+        engine.modify_qp(qpn, &attr.of_service(service)).unwrap();
         if attr.state == Some(until) {
             return;
         }
@@ -204,12 +208,16 @@ impl Hostile {
         let arena = Arena::new(&mut engine, pd, other_pd);
         let (cq, poller) = engine.create_cq(if setup.tiny_cq { 4 } else { 4 * DEPTH }).unwrap();
         let (other_cq, _) = engine.create_cq(16).unwrap();
-        let main = engine.create_qp(&qp_init(pd, cq)).unwrap();
+        let attr = SrqAttr { pd, max_wr: DEPTH, max_sge: 4, limit: 1 };
+        let (srq, shared_recv) = engine.create_srq(&attr).unwrap();
+        let srq = setup.has_srq.then_some(srq);
+        let main = engine.create_qp(&QpInit { service: setup.service, srq, ..qp_init(pd, cq) }).unwrap();
         let [other_qpn, idle_qpn] =
             [(); 2].map(|()| engine.create_qp(&qp_init(other_pd, other_cq)).unwrap().qpn);
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(setup, last)));
         let mut peer = Peer::new(peer_gid, engine_gid, stranger, setup.conn.path_mtu.bytes());
         (peer.qpn, peer.other_qpn, peer.idle_qpn) = (main.qpn, other_qpn, idle_qpn);
+        peer.is_uc = setup.service == ServiceType::Uc;
         let mut hostile = Hostile {
             engine,
             setup,
@@ -220,7 +228,7 @@ impl Hostile {
             poller,
             qpn: main.qpn,
             send: main.send,
-            recv: main.recv.expect("no SRQ"),
+            recv: main.recv.unwrap_or(shared_recv),
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
             next_wr_id: 0,
@@ -387,7 +395,9 @@ impl Hostile {
     fn start_again(&mut self) {
         self.take_completions();
         self.sends.clear();
-        self.recvs.clear();
+        if !self.setup.has_srq {
+            self.recvs.clear();
+        }
         self.connect_main();
     }
 
@@ -396,7 +406,8 @@ impl Hostile {
             self.poll_once(usize::MAX);
         }
         if !self.setup.tiny_cq {
-            assert!(self.sends.is_empty() && self.recvs.is_empty(), "work requests stay in an error state");
+            let left = if self.setup.has_srq { 0 } else { self.recvs.len() };
+            assert_eq!((self.sends.len(), left), (0, 0), "work requests stay in an error state");
         }
         self.engine
             .modify_qp(self.qpn, &QpAttr { state: Some(QpState::Reset), ..QpAttr::default() })
@@ -406,8 +417,10 @@ impl Hostile {
 
     fn poll(&mut self, room: usize) -> Progress {
         let progress = self.poll_once(room);
-        if self.state() == QpState::Err {
-            self.flush_and_reconnect();
+        match self.state() {
+            QpState::Err => self.flush_and_reconnect(),
+            QpState::Sqe => self.modify(QpState::Rts),
+            _ => {}
         }
         progress
     }
@@ -467,13 +480,18 @@ impl Hostile {
             let is_recv = cqe.wr_id & RECV_BIT != 0;
             let queue = if is_recv { &mut self.recvs } else { &mut self.sends };
             let mut posted = queue.pop_front();
-            // A completion queue that overflowed has lost CQEs, but the others are in order.
-            while self.setup.tiny_cq && posted.as_ref().is_some_and(|posted| posted.wr_id < cqe.wr_id) {
+            // A completion queue that overflowed has lost CQEs, and a queue pair that was reset the receive that it had
+            // taken from the SRQ, but the others are in order.
+            let may_skip = self.setup.tiny_cq || is_recv && self.setup.has_srq;
+            while may_skip && posted.as_ref().is_some_and(|posted| posted.wr_id < cqe.wr_id) {
                 posted = queue.pop_front();
             }
             let Some(posted) = posted else { panic!("{cqe:?} completes nothing") };
             self.tally.failures += u64::from(cqe.status != WcStatus::Success);
-            self.tally.successes += u64::from(cqe.status == WcStatus::Success);
+            let success = u64::from(cqe.status == WcStatus::Success);
+            self.tally.successes += success;
+            self.tally.uc_successes += success * u64::from(self.setup.service == ServiceType::Uc);
+            self.tally.srq_successes += success * u64::from(is_recv && self.setup.has_srq);
             check_completion(&cqe, &posted, self.qpn);
         }
     }

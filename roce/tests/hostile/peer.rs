@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     unanswered: usize,
     /// Selective repeat was agreed, and SENDs are numbered.
     is_selective: bool,
+    /// The connection is unreliable: the low five bits of an opcode have their meaning in UC.
+    pub is_uc: bool,
     /// Messages sent that take a receive.
     receives: u32,
 }
@@ -76,6 +78,7 @@ impl Peer {
             requests,
             unanswered: 0,
             is_selective: false,
+            is_uc: false,
             receives: start::RECEIVE,
         }
     }
@@ -146,9 +149,14 @@ impl Peer {
         Address { src: self.own, dst: self.engine, qpn: self.qpn, pkey: PKey::DEFAULT, marked: false }
     }
 
+    /// An opcode of the connection's transport service; opcodes of other services stay as they are.
+    fn opcode(&self, value: u8) -> Opcode {
+        Opcode::new(if self.is_uc && value < 0x20 { value | 0x20 } else { value })
+    }
+
     /// The frame of a packet plan.
     pub(crate) fn packet(&mut self, plan: &PacketPlan, reth: Reth) -> Vec<u8> {
-        let known = Opcode::new(plan.opcode).info();
+        let known = self.opcode(plan.opcode).info();
         let opcode = known.map_or(Opcode::RC_SEND_ONLY, |info| info.opcode);
         let has_payload = known.is_none_or(|info| info.has_payload);
         let psn = match plan.psn {
@@ -189,7 +197,7 @@ impl Peer {
         let mut frame = self.frame(&address, &spec, reth, aeth, recveth);
         let bth = ETH_LEN + if self.own.is_ipv4() { 28 } else { 48 };
         if known.is_none() {
-            frame[bth] = plan.opcode;
+            frame[bth] = self.opcode(plan.opcode).value();
             reseal(&mut frame);
         }
         damage(&mut frame, plan.damage, bth);
@@ -211,14 +219,16 @@ impl Peer {
             Kind::SendWithImm => [0x00, 0x01, 0x03, 0x05],
             Kind::Write => [0x06, 0x07, 0x08, 0x0A],
             Kind::WriteWithImm => [0x06, 0x07, 0x09, 0x0B],
+            Kind::Read if self.is_uc => [0x06, 0x07, 0x08, 0x0A],
             Kind::Read => [0x0C; 4],
         };
         // At most 16 packets, also if the RETH has a larger length.
-        let len_bytes = if kind == Kind::Read { 0 } else { reth.len_bytes.min(16 * self.mtu_bytes) };
+        let is_read = kind == Kind::Read && !self.is_uc;
+        let len_bytes = if is_read { 0 } else { reth.len_bytes.min(16 * self.mtu_bytes) };
         let packets = len_bytes.div_ceil(self.mtu_bytes).max(1);
         let mut frames = Vec::new();
         for index in 0..packets {
-            let opcode = Opcode::new(match (index == 0, index + 1 == packets) {
+            let opcode = self.opcode(match (index == 0, index + 1 == packets) {
                 (true, true) => only,
                 (true, false) => first,
                 (false, true) => last,

@@ -9,7 +9,7 @@ use super::{DEPTH, connect, engine, gid, qp_init};
 use roce::engine::Engine;
 use roce::id::{Gid, Qpn};
 use roce::mem::PdId;
-use roce::qp::{ConnAttr, Placement, QpAttr, QpState};
+use roce::qp::{ConnAttr, Placement, QpAttr, QpState, ServiceType};
 use roce::queue::{CqId, CqPoller, RecvPoster, RecvRequest, Sge};
 use roce::recovery::RecoveryScheme;
 use roce::start;
@@ -45,7 +45,8 @@ pub(crate) struct Several {
 /// Setup of a connection under `recovery` with the smallest MTU.
 pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
     let conn = ConnAttr { recovery, placement, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..tape::conn() };
-    Setup { is_ipv6: false, tiny_cq: false, first_psn: 0xFF_FF00, conn }
+    let (service, first_psn) = (ServiceType::Rc, 0xFF_FF00);
+    Setup { is_ipv6: false, tiny_cq: false, service, has_srq: false, first_psn, conn }
 }
 
 /// A retransmission of `frame`: with another IP identification, and with AckReq set.

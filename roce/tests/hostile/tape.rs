@@ -3,7 +3,7 @@
 
 use roce::congestion::CongestionScheme;
 use roce::mem::Access;
-use roce::qp::{ConnAttr, PathMtu, Placement, QpState};
+use roce::qp::{ConnAttr, PathMtu, Placement, QpState, ServiceType};
 use roce::recovery::RecoveryScheme;
 
 /// Steps of one run at most.
@@ -17,6 +17,9 @@ pub(crate) struct Setup {
     pub is_ipv6: bool,
     /// The completion queue has four entries, so that it overflows.
     pub tiny_cq: bool,
+    pub service: ServiceType,
+    /// The receives are those of a shared receive queue.
+    pub has_srq: bool,
     pub first_psn: u32,
     /// The access rights may lack remote WRITE, remote READ or both.
     pub conn: ConnAttr,
@@ -212,7 +215,8 @@ pub(crate) fn setup(tape: &mut Tape<'_>) -> Setup {
     let mtus = [PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096];
     let refuses = if flags & 0x30 == 0x30 { flags >> 6 } else { 0 };
     let granted = |bit, right| if refuses & bit == 0 { right } else { Access::NONE };
-    let rd_atomic = tape.pick(&[1, 2, 4, 0]);
+    let services = tape.byte();
+    let rd_atomic = [1, 2, 4, 0][usize::from(services & 3)];
     let conn = ConnAttr {
         path_mtu: mtus[usize::from(mtu % 4)],
         access: granted(1, Access::REMOTE_WRITE) | granted(2, Access::REMOTE_READ),
@@ -237,7 +241,14 @@ pub(crate) fn setup(tape: &mut Tape<'_>) -> Setup {
         ..conn()
     };
     let first_psn = tape.pick(&[0, 0xFF_FFF0, 0x7F_FFF8, 1]);
-    Setup { is_ipv6: flags & 1 != 0, tiny_cq: flags & 0x0E == 0x0E, first_psn, conn }
+    Setup {
+        is_ipv6: flags & 1 != 0,
+        tiny_cq: flags & 0x0E == 0x0E,
+        service: if services & 0xC0 == 0xC0 { ServiceType::Uc } else { ServiceType::Rc },
+        has_srq: services & 0x30 == 0x30,
+        first_psn,
+        conn,
+    }
 }
 
 fn parsed(name: &str) -> CongestionScheme {
