@@ -84,7 +84,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     max_pds: 4,
     max_mrs: 16,
     max_cqs: 256,
-    max_srqs: 0,
+    max_srqs: 1,
     max_qps: 128,
     reorder_bytes: REORDER_BYTES,
 };
@@ -394,8 +394,10 @@ impl World {
             self.resolve(end.host, dgid);
             let path = AddressVector::new(dgid, if ipv6 { 2 } else { 1 });
             let to_rtr = end.conn.to_rtr(path, peer.qpn, peer.first_psn);
+            let qp = self.hosts[end.host].engine.query_qp(end.qpn);
+            let service = qp.expect("the queue pair exists").2.service;
             for attr in [end.conn.to_init(), to_rtr, end.conn.to_rts(end.first_psn)] {
-                self.modify_qp(end.host, end.qpn, &attr);
+                self.modify_qp(end.host, end.qpn, &attr.of_service(service));
             }
         }
     }

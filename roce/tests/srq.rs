@@ -157,6 +157,20 @@ fn a_gap_leaves_the_receive_to_the_next_message() {
 }
 
 #[test]
+fn nothing_is_allocated_per_packet() {
+    let mut s = shared(ServiceType::Rc, 2, |attr| SrqAttr { limit: 40, ..attr });
+    for round in 0..60 {
+        let allocations = allocation_counter::measure(|| {
+            s.post(0, 2000);
+            s.send(round % 2, 1, 2000);
+            s.settle();
+        });
+        assert_eq!((s.received().len(), s.a.completions().len()), (1, 1));
+        assert!(round < 20 || allocations.count_total == 0, "{allocations:?}");
+    }
+}
+
+#[test]
 fn receives_belong_to_the_protection_domain_of_the_srq() {
     let (mut a, mut b) = pair(PathMtu::Mtu256, 4096, true);
     let pd = b.engine.alloc_pd().unwrap();

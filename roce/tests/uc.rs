@@ -222,6 +222,20 @@ fn a_message_that_cannot_be_executed_is_dropped_without_a_response() {
 }
 
 #[test]
+fn nothing_is_allocated_per_packet() {
+    let (mut a, mut b) = uc_pair();
+    for round in 0..40 {
+        let allocations = allocation_counter::measure(|| {
+            b.post_recv(1, b.sge(0, 2000));
+            a.post(2, SendOp::Send, a.sge(0, 2000));
+            settle(&mut a, &mut b);
+        });
+        assert_eq!((a.poller.pop().is_some(), b.poller.pop().is_some()), (true, true));
+        assert!(round < 20 || allocations.count_total == 0, "{allocations:?}");
+    }
+}
+
+#[test]
 fn a_receive_that_cannot_be_written_fails_the_queue_pair() {
     let (mut a, mut b) = uc_pair();
     b.post_recv(10, Sge { lkey: LKey(1), ..b.sge(0, 8) });

@@ -48,6 +48,41 @@ impl Drop for SrqInner {
 
 /// A shared receive queue (`ibv_srq`): receives that the queue pairs created with it take in the order of posting.
 /// Clones are the same queue, which is destroyed when its last clone and queue pair are dropped.
+///
+/// # Example
+/// A SEND over an unreliable connection, into a receive of a shared receive queue:
+///
+/// ```
+/// use verbs::{Access, ConnectOptions, Context, DeviceOptions, QpOptions, ServiceType, SrqOptions, WcStatus};
+/// use verbs::{RecvRequest, SendData, SendFlags, SendOp, SendRequest};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::open(&"eal:net_ring0,ip=10.0.0.1/24".parse()?, &DeviceOptions::default())?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+/// let srq = pd.create_srq(&SrqOptions { max_wr: 4, ..SrqOptions::default() })?;
+/// let options = QpOptions { service: ServiceType::Uc, srq: Some(&srq), ..QpOptions::new(&cq) };
+/// let (qp, peer) = (pd.create_qp(&options)?, pd.create_qp(&options)?);
+/// let connect = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+/// peer.connect(&qp.endpoint(1), &connect)?;
+/// qp.connect(&peer.endpoint(1), &connect)?;
+///
+/// let region = pd.alloc(64, Access::LOCAL_WRITE)?;
+/// region.write(0, b"hello")?;
+/// srq.post_recv(&RecvRequest { wr_id: 1, sges: &[region.sge(32, 32)] })?;
+/// let (op, data) = (SendOp::Send, SendData::Sges(&[region.sge(0, 5)]));
+/// qp.post_send(&SendRequest { wr_id: 2, op, flags: SendFlags::default(), data })?;
+/// let received = loop {
+///     if let Some(cqe) = cq.poll_one()? {
+///         break cqe;
+///     }
+/// };
+/// assert_eq!((received.wr_id, received.status, received.qpn), (1, WcStatus::Success, peer.qpn()));
+/// let mut bytes = [0; 5];
+/// region.read(32, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Srq(pub(crate) Arc<SrqInner>);
 

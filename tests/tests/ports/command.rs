@@ -170,6 +170,40 @@ fn perf_verifies_what_selective_repeat_moves_through_faults() {
 }
 
 #[test]
+fn perf_sends_over_unreliable_connections_and_to_shared_receives() {
+    let _turn = turn();
+    let tests = ["send-bw -c UC -s 5000", "write-bw -c UC -s 5000", "send-lat -c UC", "write-lat -c UC"];
+    let shared = [
+        "send-bw --use-srq -q 3 --verify -s 5000",
+        "send-bw --use-srq -c UC -q 3 -s 64",
+        "send-lat --use-srq",
+    ];
+    for (number, test) in tests.into_iter().chain(shared).enumerate() {
+        let args = format!("perf {test} -n 300 --json");
+        let outputs = both(&memif(&format!("perf-services{number}")), "localhost", 18613, &args);
+        for output in outputs {
+            let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("it is JSON");
+            let service = if test.contains("UC") { "UC" } else { "RC" };
+            assert_eq!(report["connection"], service, "{output:?}");
+            assert_eq!(report["srq"], test.contains("--use-srq"), "{output:?}");
+            assert_eq!(report["lost_messages"], 0, "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn perf_counts_the_messages_that_an_unreliable_connection_lost() {
+    let _turn = turn();
+    let args = ["perf send-bw --json", "perf send-bw -c UC -s 30000 -n 2000 --drop-chance 0.01"];
+    let [server, client] = each(&memif("perf-lost"), "localhost", 18614, args);
+    let report: serde_json::Value = serde_json::from_str(&server.stdout).expect("it is JSON");
+    // Each message has 8 packets: 7.7 % are lost, 154 with a standard deviation of 12.
+    let lost = report["lost_messages"].as_u64().expect("a number");
+    assert!((94..214).contains(&lost), "{lost}: {server:?} {client:?}");
+    assert_eq!(report["counters"]["rdma_recvs"], 2000 - lost, "{server:?}");
+}
+
+#[test]
 fn perf_loses_in_turns_and_says_what_each_chance_left() {
     let _turn = turn();
     let args = "perf write-bw -s 30000 --recovery selective-repeat -D 1";

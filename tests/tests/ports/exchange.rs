@@ -112,7 +112,7 @@ fn a_line_without_end_takes_no_memory() {
 /// The hello of an honest client, with one value put in place of another.
 fn hello(value: &str, instead: &str) -> Vec<u8> {
     let honest = concat!(
-        r#"{"hello":{"protocol":2,"version":"0","offer":{"test":{"verb":"write","measure":"bw"},"choices":{"size":null,"#,
+        r#"{"hello":{"protocol":3,"version":"0","offer":{"test":{"verb":"write","measure":"bw"},"choices":{"size":null,"#,
         r#""iters":null,"duration_secs":null,"all":false,"qps":null,"mtu_bytes":null,"outs":null,"recovery":null,"#,
         r#""bidirectional":false,"verify":false},"active_mtu_bytes":4096},"tx_depth":128,"rx_depth":512,"#,
         r#""gids":[[0,"fe80::5"]],"gid_index":null}}"#,
@@ -137,7 +137,7 @@ fn values_that_no_command_line_takes_are_refused_over_tcp() {
             (r#""mtu_bytes":null"#, r#""mtu_bytes":1500"#, "-m"),
             (r#""active_mtu_bytes":4096"#, r#""active_mtu_bytes":1"#, "MTU of 1"),
             (r#""outs":null"#, r#""outs":255"#, "-o"),
-            (r#""protocol":2"#, r#""protocol":9"#, "protocol 9"),
+            (r#""protocol":3"#, r#""protocol":9"#, "protocol 9"),
             // Agreed with nobody, and served to nobody.
             (r#""measure":"bw""#, r#""measure":"lat""#, "write-lat"),
             ("fe80::5", "ff02::1", "ff02::1"),

@@ -14,5 +14,6 @@ mod plan;
 mod play;
 mod run;
 mod scenario;
+mod services;
 mod standing_queue;
 mod tapes;
