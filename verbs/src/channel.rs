@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use roce::queue::CqId;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
 use crate::error::Error;
@@ -18,17 +18,14 @@ const SPIN: Duration = Duration::from_micros(50);
 /// A completion channel (`ibv_comp_channel`): a queue of events of completion queues. Clones are the same channel.
 #[derive(Clone)]
 pub struct CompChannel {
-    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) inbox: Arc<Inbox<CqId>>,
     shared: Arc<Shared>,
 }
 
 impl CompChannel {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Self, Error> {
-        let fd =
-            eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(
-                |error| Error::System { what: "cannot make an event file descriptor", error: error.into() },
-            )?;
-        Ok(CompChannel { inbox: Arc::new(Inbox::new(fd)), shared })
+        let failed = |error| Error::System { what: "cannot make an event file descriptor", error };
+        Ok(CompChannel { inbox: Arc::new(Inbox::with_fd().map_err(failed)?), shared })
     }
 
     /// Waits for an event and returns the number of its completion queue; `None` after `timeout` without an event.

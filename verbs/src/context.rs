@@ -1,51 +1,29 @@
 //! The context: an open device, with its attributes, counters and asynchronous events.
 
-use std::fs::File;
-use std::io::BufWriter;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use dpdk_ffi::EalConfig;
-use roce::congestion::{CongestionScheme, NotificationConfig};
 use roce::counters::{DropCounters, QpCounters};
+use roce::engine::Event;
 use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
-use roce::engine::{Engine, EngineConfig, Event};
 use roce::id::{Gid, Mac};
 use roce::port::Port;
-use roce::port::events::{EventOutcome, EventPlan, Events};
-use roce::port::fault::{Fault, FaultConfig, FaultCounters};
-use roce::port::pcap::Pcap;
+use roce::port::events::EventOutcome;
+use roce::port::fault::FaultCounters;
 use roce::port::probability::Probability;
 use roce::qp::PathMtu;
 
 use crate::channel::CompChannel;
 use crate::cq::Cq;
-use crate::device::{EngineClock, Owner, Shared};
+use crate::device::{ContextInner, Shared};
 use crate::error::{Error, OpenError};
+use crate::inbox::Inbox;
 use crate::mr::Pd;
-use crate::port::{self, PortSpec, Wire};
-use crate::progress;
-use crate::stat::{DeviceCounters, StatSocket};
-
-/// Options with which [`Context::open`] opens a port as a device.
-#[derive(Clone, Debug, Default)]
-pub struct DeviceOptions {
-    /// Impairments that the port applies to frames, each with a probability.
-    pub faults: FaultConfig,
-    /// Packet events: impairments of single packets that the port sends, applied before `faults`.
-    pub events: EventPlan,
-    /// Path of the capture file (pcap) of all frames sent and received, as they are on the wire; `None`: no capture.
-    pub pcap: Option<PathBuf>,
-    /// Configuration of DPDK; ignored if this process has initialised DPDK already.
-    pub eal: EalConfig,
-    /// Congestion control of the queue pairs whose `QpAttr::congestion` is not set.
-    pub congestion: CongestionScheme,
-    /// Configuration of the notification point, which sends CNPs for CE marks.
-    pub notification: NotificationConfig,
-    /// Largest number of objects of the device, for each kind of object.
-    pub limits: DeviceLimits,
-}
+use crate::options::DeviceOptions;
+use crate::port::{PortSpec, Wire};
+use crate::registry;
+use crate::stat::DeviceCounters;
 
 /// Attributes of a device and its port (`ibv_device_attr`, `ibv_port_attr`).
 #[derive(Clone, Debug)]
@@ -80,8 +58,8 @@ pub struct DeviceAttr {
     pub max_rd_atomic: u8,
 }
 
-/// An open device (`ibv_context`). Clones are the same device, which is closed when the last context, protection
-/// domain, memory region, completion queue and queue pair of the device are dropped.
+/// An open device, with its own objects and asynchronous events (`ibv_context`). A device may have several contexts, and
+/// is closed when all of them, their clones and their objects are dropped.
 ///
 /// # Example
 /// A connection between two queue pairs of one device, whose port receives each frame that it sends:
@@ -103,52 +81,27 @@ pub struct DeviceAttr {
 /// ```
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Owner>,
+    inner: Arc<ContextInner>,
 }
 
 impl Context {
-    /// Opens the port `spec` as an RDMA device.
+    /// Opens the port `spec` as an RDMA device. If this process has the port open already, the context is another one of
+    /// the same device: both have the same MAC, GIDs and queue pair numbers, and their queue pairs may be connected to
+    /// each other. `options` must then be the default, or those of the device.
     ///
     /// # Errors
-    /// [`OpenError`] states what the machine lacks, and the remedy.
+    /// [`OpenError`] states what the machine lacks, and the remedy; [`OpenError::Open`] if this process has the port open
+    /// under another name or with other options.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
-        let opened = port::open(spec, &options.eal)?;
-        let clock = EngineClock::new();
-        let wire = match &options.pcap {
-            None => Wire::Bare(opened.port),
-            Some(path) => {
-                let failed = |error| OpenError::Capture { path: path.clone(), error };
-                let file = File::create(path).map_err(|error| failed(error.into()))?;
-                let unix_nanos =
-                    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-                let capture = Pcap::new(opened.port, BufWriter::new(file), unix_nanos).map_err(failed)?;
-                Wire::Captured(capture)
-            }
-        };
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| OpenError::System {
-            what: "no random numbers from the operating system",
-            error: std::io::Error::other(error.to_string()),
-        })?;
-        let mut config = EngineConfig::new(seed, opened.neighbour);
-        config.limits = options.limits;
-        config.congestion = options.congestion;
-        config.notification = options.notification;
-        config.source_checks = spec.source_checks;
-        let engine =
-            Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
-        let shared = Arc::new(Shared::new(engine, clock, opened.shared, spec.clone(), options.limits));
-        let stat = StatSocket::open();
-        if let Err(error) = &stat {
-            tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");
-        }
-        progress::start(&shared, stat.ok())
-            .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
-        Ok(Context { inner: Arc::new(Owner { shared }) })
+        let device = registry::open(spec, options)?;
+        let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
+        let events = Arc::new(Inbox::with_fd().map_err(failed)?);
+        device.shared.inspect().listeners.add_context(&events);
+        Ok(Context { inner: Arc::new(ContextInner { device, events }) })
     }
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
-        self.inner.shared.clone()
+        self.inner.device.shared.clone()
     }
 
     /// Waits until the port's link is up; on memif and vhost, until the peer's process has connected to the socket.
@@ -158,7 +111,7 @@ impl Context {
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
         let start = Instant::now();
-        let shared = &self.inner.shared;
+        let shared = &self.inner.device.shared;
         loop {
             let mut driven = shared.lock()?;
             driven.maintain(shared.now());
@@ -177,7 +130,7 @@ impl Context {
 
     /// Returns the device's attributes, also after a fatal error.
     pub fn attr(&self) -> DeviceAttr {
-        let shared = &self.inner.shared;
+        let shared = &self.inner.device.shared;
         let driven = shared.inspect();
         let dpdk = driven.wire().dpdk();
         let caps = dpdk.caps();
@@ -200,7 +153,7 @@ impl Context {
 
     /// Returns the GID of index `index`; `None` if the GID table has no entry of this index.
     pub fn gid(&self, index: usize) -> Option<Gid> {
-        self.inner.shared.gid(index)
+        self.inner.device.shared.gid(index)
     }
 
     /// Returns the index of the source GID for packets to `dgid`: a local GID of the address family of `dgid` and, if
@@ -209,7 +162,7 @@ impl Context {
     /// # Errors
     /// [`Error::NoGid`] if no local GID is suitable for `dgid`.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
-        let driven = self.inner.shared.inspect();
+        let driven = self.inner.device.shared.inspect();
         let table = driven.engine.neighbour().gids();
         let index = table.select_for(dgid.ip()).and_then(|index| u8::try_from(index).ok());
         index.ok_or_else(|| {
@@ -220,7 +173,7 @@ impl Context {
 
     /// Returns whether `gid` is in the subnet of an address of this device.
     pub fn is_on_link(&self, gid: Gid) -> bool {
-        self.inner.shared.inspect().engine.neighbour().is_on_link(gid.ip())
+        self.inner.device.shared.inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
     /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. `sgid_index` is used
@@ -231,7 +184,7 @@ impl Context {
     /// [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute), without waiting, if the port is shared and the
     /// kernel has no route to `dgid`; [`Error::DeviceFatal`].
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
-        self.inner.shared.resolve(dgid, sgid_index, timeout)
+        self.inner.device.shared.resolve(dgid, sgid_index, timeout)
     }
 
     /// Allocates a protection domain (`ibv_alloc_pd`).
@@ -256,47 +209,54 @@ impl Context {
     /// # Errors
     /// [`Error::DeviceFatal`]
     pub fn progress(&self) -> Result<(), Error> {
-        self.inner.shared.drive()
+        self.inner.device.shared.drive()
     }
 
-    /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`), without waiting; `None` if no event
-    /// is queued. At most 1024 events are queued; a further event replaces the oldest.
+    /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`) of an object that was created by this
+    /// context, or of the device, without waiting; `None` if no event is queued. At most 1024 events are queued; a further
+    /// event replaces the oldest.
     pub fn poll_async_event(&self) -> Option<Event> {
-        self.inner.shared.inspect().async_events.pop_front()
+        self.inner.events.take()
+    }
+
+    /// Returns a file descriptor for `poll` and `epoll`, readable while an asynchronous event is queued (`async_fd` of
+    /// `ibv_context`). Do not read from it.
+    pub fn async_event_fd(&self) -> BorrowedFd<'_> {
+        self.inner.events.count().as_fd()
     }
 
     /// Returns two sets of counters: the sums over all queue pairs, including destroyed queue pairs, and the numbers of
     /// frames that were dropped before they reached a queue pair.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
-        let driven = self.inner.shared.inspect();
+        let driven = self.inner.device.shared.inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
     }
 
     /// Returns all counters of the device and its port, by source and name.
     pub fn device_counters(&self) -> DeviceCounters {
-        self.inner.shared.inspect().counters()
+        self.inner.device.shared.inspect().counters()
     }
 
     /// Returns the numbers of frames and of impaired frames, for each direction that [`DeviceOptions::faults`] impairs.
     pub fn fault_counters(&self) -> FaultCounters {
-        self.inner.shared.inspect().engine.port().inner().counters()
+        self.inner.device.shared.inspect().engine.port().inner().counters()
     }
 
     /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. If all probabilities in
     /// `faults` were 0 when the device was opened, this function has no effect.
     pub fn set_drop_probability(&self, probability: Probability) {
-        self.inner.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
+        self.inner.device.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }
 
     /// Returns for each packet event of [`DeviceOptions::events`], in the order of the plan, whether the event has
     /// acted, and on which packet.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
-        self.inner.shared.inspect().engine.port().outcomes()
+        self.inner.device.shared.inspect().engine.port().outcomes()
     }
 
     /// Returns the error that ended the capture; `None` if the capture has had no error, or the device has no capture.
     pub fn capture_error(&self) -> Option<String> {
-        match self.inner.shared.inspect().wire() {
+        match self.inner.device.shared.inspect().wire() {
             Wire::Bare(_) => None,
             Wire::Captured(capture) => capture.error().map(ToString::to_string),
         }
@@ -306,6 +266,6 @@ impl Context {
 impl Cq {
     /// Returns the device of the completion queue.
     pub fn context(&self) -> Context {
-        Context { inner: self.0.owner.clone() }
+        Context { inner: self.0.context.clone() }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use roce::queue::{CqId, CqPoller, Cqe, Notify};
 
 use crate::channel::CompChannel;
-use crate::device::{Owner, Shared};
+use crate::device::{ContextInner, Shared};
 use crate::error::Error;
+use crate::listeners::Object;
 use crate::lock::{Lock, LockGuard};
 
 pub(crate) struct CqInner {
-    pub(crate) owner: Arc<Owner>,
+    pub(crate) context: Arc<ContextInner>,
     shared: Arc<Shared>,
     pub(crate) id: CqId,
     poller: Lock<CqPoller>,
@@ -20,6 +21,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
+        driven.listeners.remove(Object::Cq(self.id));
         // Cannot fail: each queue pair holds its completion queues, so no queue pair uses this completion queue now.
         let _ = driven.engine.destroy_cq(self.id);
     }
@@ -30,15 +32,20 @@ impl Drop for CqInner {
 pub struct Cq(pub(crate) Arc<CqInner>);
 
 impl Cq {
-    pub(crate) fn new(owner: &Arc<Owner>, depth: u32, channel: Option<&CompChannel>) -> Result<Self, Error> {
-        let shared = owner.shared.clone();
+    pub(crate) fn new(
+        context: &Arc<ContextInner>,
+        depth: u32,
+        channel: Option<&CompChannel>,
+    ) -> Result<Self, Error> {
+        let shared = context.device.shared.clone();
         let mut driven = shared.lock()?;
         let (id, poller) = driven.engine.create_cq(depth)?;
+        driven.listeners.add(Object::Cq(id), &context.events);
         if let Some(channel) = channel {
             driven.add_channel(id, channel.inbox.clone());
         }
         drop(driven);
-        Ok(Cq(Arc::new(CqInner { owner: owner.clone(), shared, id, poller: Lock::new(poller) })))
+        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
     /// Returns the number of this completion queue, which [`CompChannel::wait`] returns for its events.

@@ -1,6 +1,6 @@
 //! State shared by all objects of a device: the locked engine, its clock, the signals to the background thread.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,8 @@ use crate::error::Error;
 use crate::fatal::Fatal;
 use crate::inbox::Inbox;
 use crate::kernel::KernelError;
+use crate::listeners::Listeners;
+use crate::options::DeviceOptions;
 use crate::port::{PortKind, PortSpec, SharedInterface, Wire};
 use crate::stat::{self, Answer, DeviceCounters};
 use crate::watch::Watch;
@@ -54,8 +56,8 @@ pub(crate) struct DeviceCore {
     fatal: Arc<Fatal>,
     clock: EngineClock,
     shared_interface: Option<SharedInterface>,
-    channels: HashMap<CqId, Arc<Inbox>>,
-    pub(crate) async_events: VecDeque<Event>,
+    channels: HashMap<CqId, Arc<Inbox<CqId>>>,
+    pub(crate) listeners: Listeners,
     watch: Watch,
     /// For tests: the thread of this name panics at its next poll of the engine.
     #[cfg(test)]
@@ -73,21 +75,24 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device, shared by its contexts, protection domains and completion queues. The background thread ends when
-/// the last of these objects is dropped.
-pub(crate) struct Owner {
+/// An open device, shared by its contexts. The background thread ends when the last of them is dropped.
+pub(crate) struct Device {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) options: DeviceOptions,
 }
 
-impl Drop for Owner {
+/// A context, shared by its clones, protection domains and completion queues.
+pub(crate) struct ContextInner {
+    pub(crate) device: Arc<Device>,
+    pub(crate) events: Arc<Inbox<Event>>,
+}
+
+impl Drop for Device {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.background.join();
     }
 }
-
-/// Largest number of asynchronous events queued for the application; a further event replaces the oldest.
-const ASYNC_EVENTS_MAX: usize = 1024;
 
 /// Largest number of unresolved neighbours for which one call of `follow_kernel` asks the kernel.
 const WANTED_PER_TURN: usize = 32;
@@ -148,6 +153,13 @@ impl DeviceCore {
         set
     }
 
+    /// Prepares the port for packets to `dgid`: a port receives the frames to itself only if it is told to.
+    pub(crate) fn prepare_path(&mut self, dgid: Gid) {
+        if self.engine.neighbour().gids().find(dgid.ip()).is_some() {
+            self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().loop_back();
+        }
+    }
+
     fn on_event(&mut self, event: Event) {
         if let Event::Completion(cq) = event {
             if let Some(inbox) = self.channels.get(&cq) {
@@ -156,10 +168,7 @@ impl DeviceCore {
             return;
         }
         tracing::debug!(?event, "asynchronous event");
-        if self.async_events.len() == ASYNC_EVENTS_MAX {
-            self.async_events.pop_front();
-        }
-        self.async_events.push_back(event);
+        self.listeners.deliver(event);
     }
 
     pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
@@ -247,7 +256,7 @@ impl DeviceCore {
         }
     }
 
-    pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox>) {
+    pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox<CqId>>) {
         self.channels.insert(cq, inbox);
     }
 
@@ -271,7 +280,7 @@ impl Shared {
             clock: clock.clone(),
             shared_interface,
             channels: HashMap::new(),
-            async_events: VecDeque::new(),
+            listeners: Listeners::default(),
             watch: Watch::new(),
             #[cfg(test)]
             panics_in: None,

@@ -48,6 +48,14 @@ pub enum OpenError {
     /// An IP address, prefix length or VLAN in the port's name is not valid for the GID table.
     #[error(transparent)]
     Gid(#[from] GidError),
+    /// This process has the port open already, and the device cannot be shared.
+    #[error("this process has {port} open, but {reason}")]
+    Open {
+        /// The port's name.
+        port: String,
+        /// Reason why the device cannot be shared, and the remedy.
+        reason: String,
+    },
     /// A key in the port's name does not apply to this kind of port.
     #[error("{kind} takes no `{key}=`: {reason}")]
     KeyDoesNotApply {

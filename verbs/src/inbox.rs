@@ -1,11 +1,12 @@
-//! The queue of pending events of a completion channel.
+//! The queue of pending events of a completion channel or context.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
-use roce::queue::CqId;
 use roce::sync::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
 
 /// A counting semaphore.
 pub(crate) trait Semaphore {
@@ -26,16 +27,23 @@ impl Semaphore for OwnedFd {
     }
 }
 
-/// The pending events of a completion channel, appended by the thread that drives the engine, removed by waiters.
+/// Pending events, appended by the thread that drives the engine, removed by waiters.
 #[derive(Debug)]
-pub(crate) struct Inbox<S = OwnedFd> {
-    ready: Mutex<VecDeque<CqId>>,
+pub(crate) struct Inbox<T, S = OwnedFd> {
+    ready: Mutex<VecDeque<T>>,
     /// Number of events in `ready`, plus 1 after `close`. Waiters poll the file descriptor, which is readable while the
     /// number is above 0.
     count: S,
 }
 
-impl<S: Semaphore> Inbox<S> {
+impl<T> Inbox<T> {
+    /// Creates an inbox whose count is a new event file descriptor.
+    pub(crate) fn with_fd() -> io::Result<Self> {
+        Ok(Inbox::new(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
+    }
+}
+
+impl<T, S: Semaphore> Inbox<T, S> {
     pub(crate) fn new(count: S) -> Self {
         Inbox { ready: Mutex::new(VecDeque::new()), count }
     }
@@ -44,12 +52,23 @@ impl<S: Semaphore> Inbox<S> {
         &self.count
     }
 
-    /// Appends an event of `cq`. `ready` stays locked until `count` is raised. Otherwise another thread could take the
+    /// Appends `event`. `ready` stays locked until `count` is raised. Otherwise another thread could take the
     /// event while `count` is still 0 and cannot be lowered; `count` would then stay 1 too high.
-    pub(crate) fn put(&self, cq: CqId) {
+    pub(crate) fn put(&self, event: T) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        ready.push_back(cq);
+        ready.push_back(event);
         self.count.add();
+    }
+
+    /// Appends `event` as [`Inbox::put`] does. If `max` events are pending, `event` replaces the oldest.
+    pub(crate) fn put_within(&self, event: T, max: usize) {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.push_back(event);
+        if ready.len() > max {
+            ready.pop_front();
+        } else {
+            self.count.add();
+        }
     }
 
     /// Wakes all waiters, also later ones, because the count stays above 0 from now on.
@@ -57,10 +76,10 @@ impl<S: Semaphore> Inbox<S> {
         self.count.add();
     }
 
-    pub(crate) fn take(&self) -> Option<CqId> {
+    pub(crate) fn take(&self) -> Option<T> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        let cq = ready.pop_front()?;
+        let event = ready.pop_front()?;
         self.count.take();
-        Some(cq)
+        Some(event)
     }
 }

@@ -30,22 +30,26 @@ mod drive;
 mod error;
 mod fatal;
 mod inbox;
+mod listeners;
 mod lock;
 #[cfg(all(test, loom))]
 mod models;
 mod mr;
+mod options;
 mod progress;
 mod qp;
+mod registry;
 mod srq;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod watch;
 
 pub use channel::CompChannel;
-pub use context::{Context, DeviceAttr, DeviceOptions};
+pub use context::{Context, DeviceAttr};
 pub use cq::Cq;
 pub use error::{Error, OpenError};
 pub use mr::{Mr, Pd};
+pub use options::DeviceOptions;
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
 pub use srq::{Srq, SrqOptions};

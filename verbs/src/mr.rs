@@ -6,17 +6,17 @@ use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory, OutOfRange, PdId};
 use roce::queue::Sge;
 
-use crate::device::{Owner, Shared};
+use crate::device::{ContextInner, Shared};
 use crate::error::Error;
 
 pub(crate) struct PdInner {
-    owner: Arc<Owner>,
+    pub(crate) context: Arc<ContextInner>,
     pub(crate) id: PdId,
 }
 
 impl PdInner {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.owner.shared
+        &self.context.device.shared
     }
 }
 
@@ -33,9 +33,9 @@ impl Drop for PdInner {
 pub struct Pd(pub(crate) Arc<PdInner>);
 
 impl Pd {
-    pub(crate) fn new(owner: &Arc<Owner>) -> Result<Self, Error> {
-        let id = owner.shared.lock()?.engine.alloc_pd()?;
-        Ok(Pd(Arc::new(PdInner { owner: owner.clone(), id })))
+    pub(crate) fn new(context: &Arc<ContextInner>) -> Result<Self, Error> {
+        let id = context.device.shared.lock()?.engine.alloc_pd()?;
+        Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
     }
 
     /// Registers `memory` with the access rights `access` (`ibv_reg_mr`). Work requests address the region by the

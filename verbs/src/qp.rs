@@ -14,6 +14,7 @@ use roce::queue::{PostError, RecvPoster, RecvRequest, SendPoster, SendRequest};
 use crate::cq::{Cq, CqInner};
 use crate::device::Shared;
 use crate::error::Error;
+use crate::listeners::Object;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 use crate::srq::{Srq, SrqInner};
@@ -104,8 +105,10 @@ pub struct Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because queue pair `qpn` exists until this call.
-        let _ = self.shared.lock().map(|mut driven| driven.engine.destroy_qp(self.qpn));
+        let Ok(mut driven) = self.shared.lock() else { return };
+        driven.listeners.remove(Object::Qp(self.qpn));
+        // Cannot fail: queue pair `qpn` exists until this call.
+        let _ = driven.engine.destroy_qp(self.qpn);
     }
 }
 
@@ -134,6 +137,7 @@ impl Qp {
         };
         let mut driven = shared.lock()?;
         let handles = driven.engine.create_qp(&init)?;
+        driven.listeners.add(Object::Qp(handles.qpn), &pd.0.context.events);
         let first_psn = driven.engine.random_psn();
         drop(driven);
         Ok(Qp {
@@ -192,7 +196,8 @@ impl Qp {
             self.shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
         let mut driven = self.shared.lock()?;
-        if attr.path.is_some() {
+        if let Some(path) = &attr.path {
+            driven.prepare_path(path.dgid);
             driven.learn_link_speed(self.shared.port.kind);
         }
         Ok(driven.engine.modify_qp(self.qpn, attr)?)

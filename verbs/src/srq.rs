@@ -6,6 +6,7 @@ use roce::queue::{RecvPoster, RecvRequest, SrqAttr, SrqId};
 
 use crate::device::Shared;
 use crate::error::Error;
+use crate::listeners::Object;
 use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 
@@ -41,8 +42,10 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because each queue pair keeps its shared receive queue alive.
-        let _ = self.shared().lock().map(|mut driven| driven.engine.destroy_srq(self.id));
+        let Ok(mut driven) = self.shared().lock() else { return };
+        driven.listeners.remove(Object::Srq(self.id));
+        // Cannot fail: each queue pair holds its shared receive queue, so no queue pair uses this queue now.
+        let _ = driven.engine.destroy_srq(self.id);
     }
 }
 
@@ -91,7 +94,10 @@ impl Pd {
     pub fn create_srq(&self, options: &SrqOptions) -> Result<Srq, Error> {
         let SrqOptions { max_wr, max_sge, limit } = *options;
         let attr = SrqAttr { pd: self.0.id, max_wr, max_sge, limit };
-        let (id, recv) = self.0.shared().lock()?.engine.create_srq(&attr)?;
+        let mut driven = self.0.shared().lock()?;
+        let (id, recv) = driven.engine.create_srq(&attr)?;
+        driven.listeners.add(Object::Srq(id), &self.0.context.events);
+        drop(driven);
         Ok(Srq(Arc::new(SrqInner { pd: self.0.clone(), id, recv: Lock::new(recv) })))
     }
 }

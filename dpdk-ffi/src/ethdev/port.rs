@@ -1,5 +1,6 @@
 //! A running port: bursts received and sent.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -293,6 +294,22 @@ impl Port {
     #[inline]
     pub fn tx_queued(&self) -> usize {
         self.queued.len
+    }
+
+    /// Moves the queued frames whose destination is the MAC `mac` to `taken`, in order. The others stay queued, in order.
+    pub fn tx_take(&mut self, mac: [u8; 6], taken: &mut VecDeque<Mbuf>) {
+        let count = std::mem::take(&mut self.queued.len);
+        for index in 0..count {
+            let Some(raw) = self.queued.mbufs.get(index).copied().and_then(NonNull::new) else { continue };
+            // SAFETY: the first `count` entries were owned mbufs, and `queued.len` no longer counts this one.
+            let frame = unsafe { Mbuf::from_raw(raw) };
+            if frame.data().first_chunk() == Some(&mac) {
+                taken.push_back(frame);
+            } else {
+                // Written to this entry or an earlier one.
+                self.queued.push(frame.into_raw());
+            }
+        }
     }
 
     /// Sends the queued frames and returns how many the driver took. The others stay queued, in order, for

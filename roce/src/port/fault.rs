@@ -41,7 +41,7 @@ pub enum FaultDirection {
 }
 
 /// Impairments of a [`Fault`] port: probabilities per frame, seed and direction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultConfig {
     /// Probability that a frame is dropped.
     pub drop_probability: Probability,

@@ -352,3 +352,23 @@ fn a_peer_without_a_route_is_refused_at_once() {
         }
     });
 }
+
+/// The kernel routes packets to the interface's own addresses over `lo`; the port delivers them itself.
+#[test]
+fn two_queue_pairs_of_one_interface_connect() {
+    in_namespace("two_queue_pairs_of_one_interface_connect", || {
+        let (near, far) = (open_device(), open_device());
+        let (cq, peer_cq) = (near.create_cq(8, None).unwrap(), far.create_cq(8, None).unwrap());
+        let qp = near.alloc_pd().unwrap().create_qp(&crate::QpOptions::new(&cq)).unwrap();
+        let peer = far.alloc_pd().unwrap().create_qp(&crate::QpOptions::new(&peer_cq)).unwrap();
+        let options = crate::ConnectOptions { gid_index: 1, ..crate::ConnectOptions::default() };
+        peer.connect(&qp.endpoint(1), &options).unwrap();
+        qp.connect(&peer.endpoint(1), &options).unwrap();
+        peer.post_recv(&crate::RecvRequest { wr_id: 1, sges: &[] }).unwrap();
+        let (op, data) = (crate::SendOp::SendWithImm { imm: 7 }, crate::SendData::Sges(&[]));
+        let flags = crate::SendFlags::default();
+        qp.post_send(&crate::SendRequest { wr_id: 2, op, flags, data }).unwrap();
+        let done = wait_for("the immediate", || peer_cq.poll_one().unwrap());
+        assert_eq!((done.wr_id, done.imm, done.status), (1, Some(7), crate::WcStatus::Success));
+    });
+}

@@ -1,5 +1,6 @@
 //! The implementation of the engine's [`Port`] by a DPDK port.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
@@ -15,7 +16,18 @@ pub struct DpdkPort {
     knocked: Option<Instant>,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
+    /// Whether frames to the port's own MAC are received by this port, as an RDMA NIC does: set when a queue pair is
+    /// connected to another one of the same device.
+    loops_back: bool,
+    /// Frames to the port's own MAC that were sent and not yet received.
+    looped: VecDeque<Mbuf>,
 }
+
+/// Largest number of frames in `looped` at which a frame can be reserved. A burst adds up to [`TX_QUEUE_FRAMES`].
+const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
+
+/// Largest number of mbufs of frames to the port's own MAC.
+pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
 /// Shortest interval between two restarts of a port by `poll_link`: long enough for the two ends to connect, even on a
 /// busy machine.
@@ -27,12 +39,26 @@ const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
     pub(super) fn new(port: dpdk_ffi::Port, caps: PortCaps, knocks: bool) -> Self {
-        DpdkPort { port, caps, knocks, knocked: None, queued_bytes: 0 }
+        DpdkPort {
+            port,
+            caps,
+            knocks,
+            knocked: None,
+            queued_bytes: 0,
+            loops_back: false,
+            looped: VecDeque::new(),
+        }
     }
 
     /// Returns the DPDK port.
     pub fn inner(&self) -> &dpdk_ffi::Port {
         &self.port
+    }
+
+    /// From now on, receives the frames that are sent to the port's own MAC.
+    pub fn loop_back(&mut self) {
+        self.loops_back = true;
+        self.looped.reserve(LOOPED_MBUFS);
     }
 
     /// Returns whether the port is started and its link is up.
@@ -64,7 +90,12 @@ impl Port for DpdkPort {
 
     #[inline]
     fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
-        self.port.rx_burst(frames, max)
+        if self.looped.is_empty() {
+            return self.port.rx_burst(frames, max);
+        }
+        let looped = self.looped.len().min(max);
+        frames.extend(self.looped.drain(..looped));
+        looped + self.port.rx_burst(frames, max - looped)
     }
 
     #[inline]
@@ -77,6 +108,9 @@ impl Port for DpdkPort {
         if self.queued_bytes >= BURST_BYTES || self.port.tx_queued() == TX_QUEUE_FRAMES {
             self.tx_flush();
         }
+        if self.looped.len() >= LOOPED_FRAMES_MAX {
+            return None;
+        }
         self.queued_bytes += len_bytes;
         self.port.tx_reserve(len_bytes)
     }
@@ -84,6 +118,9 @@ impl Port for DpdkPort {
     #[inline]
     fn tx_flush(&mut self) {
         self.queued_bytes = 0;
+        if self.loops_back {
+            self.port.tx_take(self.caps.mac.0, &mut self.looped);
+        }
         self.port.tx_flush();
     }
 }

@@ -12,7 +12,7 @@ use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::PortCaps;
 use rustix::process::{Resource, getrlimit};
 
-use super::dpdk::DpdkPort;
+use super::dpdk::{DpdkPort, LOOPED_MBUFS};
 use super::memif;
 use super::spec::{PortKind, PortSpec};
 use super::vdev::vdev_name;
@@ -39,8 +39,9 @@ const CACHES: u32 = 2;
 /// Number of descriptors of each ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
 /// Largest number of mbufs outside a port's rings: those of a received burst, of linear copies of that burst, and of
-/// frames to be sent, and those in the caches of threads.
-const MBUFS_BESIDE_RINGS: u32 = (2 * RX_BURST_FRAMES + HELD_MBUFS) as u32 + CACHES * CACHED_MBUFS;
+/// frames to be sent, of frames to the port's own MAC, and those in the caches of threads.
+const MBUFS_BESIDE_RINGS: u32 =
+    (2 * RX_BURST_FRAMES + HELD_MBUFS + LOOPED_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
 /// Returns the number of mbufs of the pool of a port: enough for full rings of `queues` receive and `queues` transmit
 /// queues.

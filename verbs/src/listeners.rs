@@ -1,0 +1,65 @@
+//! Delivery of asynchronous events: an event of an object goes to the context that created the object, an event of the
+//! device to all contexts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use roce::engine::Event;
+use roce::id::Qpn;
+use roce::queue::{CqId, SrqId};
+
+use crate::inbox::Inbox;
+
+/// Largest number of asynchronous events queued for a context; a further event replaces the oldest.
+const ASYNC_EVENTS_MAX: usize = 1024;
+
+/// An object that has asynchronous events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Object {
+    Qp(Qpn),
+    Cq(CqId),
+    Srq(SrqId),
+}
+
+/// The contexts of a device, and the context of each object.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    contexts: Vec<Weak<Inbox<Event>>>,
+    objects: HashMap<Object, Arc<Inbox<Event>>>,
+}
+
+impl Listeners {
+    pub(crate) fn add_context(&mut self, events: &Arc<Inbox<Event>>) {
+        self.contexts.retain(|context| context.strong_count() > 0);
+        self.contexts.push(Arc::downgrade(events));
+    }
+
+    pub(crate) fn add(&mut self, object: Object, events: &Arc<Inbox<Event>>) {
+        self.objects.insert(object, events.clone());
+    }
+
+    pub(crate) fn remove(&mut self, object: Object) {
+        self.objects.remove(&object);
+    }
+
+    /// Queues an event, other than a completion notification, at the contexts that it concerns.
+    pub(crate) fn deliver(&self, event: Event) {
+        let object = match event {
+            Event::DeviceFatal => {
+                let contexts = self.contexts.iter().filter_map(Weak::upgrade);
+                return contexts.for_each(|events| events.put_within(event, ASYNC_EVENTS_MAX));
+            }
+            Event::Completion(cq) | Event::CqError(cq) => Object::Cq(cq),
+            Event::SrqLimitReached(srq) => Object::Srq(srq),
+            Event::QpFatal(qpn)
+            | Event::QpRequestError(qpn)
+            | Event::QpAccessError(qpn)
+            | Event::CommunicationEstablished(qpn)
+            | Event::SendQueueDrained(qpn)
+            | Event::LastWqeReached(qpn) => Object::Qp(qpn),
+        };
+        if let Some(events) = self.objects.get(&object) {
+            events.put_within(event, ASYNC_EVENTS_MAX);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Options of a device.
+
+use std::path::PathBuf;
+
+use dpdk_ffi::EalConfig;
+use roce::congestion::{CongestionScheme, NotificationConfig};
+use roce::engine::limits::DeviceLimits;
+use roce::port::events::EventPlan;
+use roce::port::fault::FaultConfig;
+
+/// Options with which [`Context::open`](crate::Context::open) opens a port as a device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Impairments that the port applies to frames, each with a probability.
+    pub faults: FaultConfig,
+    /// Packet events: impairments of single packets that the port sends, applied before `faults`.
+    pub events: EventPlan,
+    /// Path of the capture file (pcap) of all frames sent and received, as they are on the wire; `None`: no capture.
+    pub pcap: Option<PathBuf>,
+    /// Configuration of DPDK; ignored if this process has initialised DPDK already.
+    pub eal: EalConfig,
+    /// Congestion control of the queue pairs whose `QpAttr::congestion` is not set.
+    pub congestion: CongestionScheme,
+    /// Configuration of the notification point, which sends CNPs for CE marks.
+    pub notification: NotificationConfig,
+    /// Largest number of objects of the device, for each kind of object.
+    pub limits: DeviceLimits,
+}
+
+impl DeviceOptions {
+    /// Returns the name of an option whose value differs from that of `other`, apart from `eal`, which is ignored once
+    /// DPDK is initialised.
+    pub(crate) fn difference(&self, other: &DeviceOptions) -> Option<&'static str> {
+        let DeviceOptions { faults, events, pcap, eal: _, congestion, notification, limits } = self;
+        let differs = [
+            ("faults", *faults != other.faults),
+            ("events", *events != other.events),
+            ("pcap", *pcap != other.pcap),
+            ("congestion", *congestion != other.congestion),
+            ("notification", *notification != other.notification),
+            ("limits", *limits != other.limits),
+        ];
+        differs.into_iter().find(|(_, differs)| *differs).map(|(name, _)| name)
+    }
+}

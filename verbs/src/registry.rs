@@ -1,0 +1,200 @@
+//! The open devices of this process: one for each port.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use roce::engine::{Engine, EngineConfig};
+use roce::port::events::Events;
+use roce::port::fault::Fault;
+use roce::port::pcap::Pcap;
+
+use crate::device::{Device, EngineClock, Shared};
+use crate::error::OpenError;
+use crate::options::DeviceOptions;
+use crate::port::{self, PortSpec, Wire};
+use crate::progress;
+use crate::stat::StatSocket;
+
+static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+
+/// Returns the device at the port `spec`, and opens the port unless this process has it open.
+pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
+    // Held while a port is opened, because otherwise two threads could open the same port.
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.retain(|device| device.strong_count() > 0);
+    let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);
+    let found = devices.iter().filter_map(Weak::upgrade).find(|device| is_same(&device.shared.port));
+    if let Some(device) = found {
+        check(&device, spec, options)?;
+        return Ok(device);
+    }
+    let device = open_device(spec, options)?;
+    devices.push(Arc::downgrade(&device));
+    Ok(device)
+}
+
+/// Checks that `device` can be shared by a context that is opened with `spec` and `options`.
+fn check(device: &Device, spec: &PortSpec, options: &DeviceOptions) -> Result<(), OpenError> {
+    let is_default = options.difference(&DeviceOptions::default()).is_none();
+    let reason = if device.shared.check().is_err() {
+        "the device is in a fatal error: drop its contexts and objects first".to_owned()
+    } else if device.shared.port != *spec {
+        "it was opened with other keys (ip=, vlan= ..): give the same name".to_owned()
+    } else {
+        match options.difference(&device.options).filter(|_| !is_default) {
+            None => return Ok(()),
+            Some(option) => format!("it was opened with other `{option}`: give the same options, or none"),
+        }
+    };
+    Err(OpenError::Open { port: spec.to_string(), reason })
+}
+
+fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
+    let opened = port::open(spec, &options.eal)?;
+    let clock = EngineClock::new();
+    let wire = match &options.pcap {
+        None => Wire::Bare(opened.port),
+        Some(path) => {
+            let failed = |error| OpenError::Capture { path: path.clone(), error };
+            let file = File::create(path).map_err(|error| failed(error.into()))?;
+            let unix_nanos =
+                SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+            let capture = Pcap::new(opened.port, BufWriter::new(file), unix_nanos).map_err(failed)?;
+            Wire::Captured(capture)
+        }
+    };
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|error| OpenError::System {
+        what: "no random numbers from the operating system",
+        error: std::io::Error::other(error.to_string()),
+    })?;
+    let mut config = EngineConfig::new(seed, opened.neighbour);
+    config.limits = options.limits;
+    config.congestion = options.congestion;
+    config.notification = options.notification;
+    config.source_checks = spec.source_checks;
+    let engine = Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
+    let shared = Arc::new(Shared::new(engine, clock, opened.shared, spec.clone(), options.limits));
+    let stat = StatSocket::open();
+    if let Err(error) = &stat {
+        tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");
+    }
+    progress::start(&shared, stat.ok())
+        .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
+    Ok(Arc::new(Device { shared, options: options.clone() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::{
+        Access, ConnectOptions, Context, Event, QpAttr, QpOptions, QpState, RecvRequest, SendData, SendFlags,
+        SendOp, SendRequest, SrqOptions, WcStatus,
+    };
+
+    fn spec(text: &str) -> PortSpec {
+        text.parse().unwrap()
+    }
+
+    fn open_default(text: &str) -> Context {
+        Context::open(&spec(text), &DeviceOptions::default()).unwrap()
+    }
+
+    fn has_event(context: &Context) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let fd = context.async_event_fd();
+        poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&now)).unwrap() > 0
+    }
+
+    /// The driver of this port sends to nobody and receives nothing, so that the frames are looped by the port itself.
+    #[test]
+    fn two_contexts_of_one_port_are_one_device_and_connect() {
+        const PORT: &str = "eal:net_null81,dev.no-rx=1,ip=10.0.81.1/24";
+        let (near, far) = (open_default(PORT), open_default(PORT));
+        let (a, b) = (near.attr(), far.attr());
+        assert_eq!((a.mac, a.gids), (b.mac, b.gids));
+        let [(near_cq, near_pd), (far_cq, far_pd)] =
+            [&near, &far].map(|context| (context.create_cq(256, None).unwrap(), context.alloc_pd().unwrap()));
+        let qp = near_pd.create_qp(&QpOptions::new(&near_cq)).unwrap();
+        let peer = far_pd.create_qp(&QpOptions::new(&far_cq)).unwrap();
+        assert_ne!(qp.qpn(), peer.qpn());
+        let options = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+        peer.connect(&qp.endpoint(1), &options).unwrap();
+        qp.connect(&peer.endpoint(1), &options).unwrap();
+        let (from, to) = (
+            near_pd.alloc(1 << 20, Access::NONE).unwrap(),
+            far_pd.alloc(1 << 20, Access::LOCAL_WRITE).unwrap(),
+        );
+        from.write((1 << 20) - 5, b"whole").unwrap();
+        for round in 0..20 {
+            peer.post_recv(&RecvRequest { wr_id: round, sges: &[to.sge(0, 1 << 20)] }).unwrap();
+            let data = SendData::Sges(&[from.sge(0, 1 << 20)]);
+            let flags = SendFlags { signaled: true, ..SendFlags::default() };
+            qp.post_send(&SendRequest { wr_id: round, op: SendOp::Send, flags, data }).unwrap();
+            for cq in [&near_cq, &far_cq] {
+                let done = loop {
+                    if let Some(cqe) = cq.poll_one().unwrap() {
+                        break cqe;
+                    }
+                };
+                assert_eq!((done.wr_id, done.status), (round, WcStatus::Success));
+            }
+        }
+        let mut bytes = [0; 5];
+        to.read((1 << 20) - 5, &mut bytes).unwrap();
+        assert_eq!((&bytes, near.counters().0.rdma_sends), (b"whole", 20));
+        drop((from, qp, near_pd, near_cq, near));
+        assert!(far.progress().is_ok(), "the device is still open");
+    }
+
+    #[test]
+    fn an_event_is_queued_at_the_context_of_its_object() {
+        const PORT: &str = "eal:net_null82,dev.no-rx=1,ip=10.0.82.1/24";
+        let (near, far) = (open_default(PORT), open_default(PORT));
+        let (cq, pd) = (near.create_cq(8, None).unwrap(), near.alloc_pd().unwrap());
+        let srq = pd.create_srq(&SrqOptions::default()).unwrap();
+        let qp = pd.create_qp(&QpOptions { srq: Some(&srq), ..QpOptions::new(&cq) }).unwrap();
+        let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+        qp.modify(&err).unwrap();
+        near.progress().unwrap();
+        srq.set_limit(1).unwrap();
+        assert!(has_event(&near) && !has_event(&far));
+        let events = std::iter::from_fn(|| near.poll_async_event()).collect::<Vec<_>>();
+        assert_eq!(events.len(), 2, "{events:?}");
+        assert!(events.contains(&Event::LastWqeReached(qp.qpn())));
+        assert!(events.contains(&Event::SrqLimitReached(srq.id())));
+        assert!(!has_event(&near));
+        near.shared().inspect().raise_fatal("a test".to_owned());
+        assert_eq!([&near, &far].map(Context::poll_async_event), [Some(Event::DeviceFatal); 2]);
+    }
+
+    #[test]
+    fn a_device_is_shared_as_it_is_or_not_at_all() {
+        const PORT: &str = "eal:net_null83,dev.no-rx=1,ip=10.0.83.1/24";
+        let few = DeviceOptions {
+            limits: roce::engine::limits::DeviceLimits { max_qps: 7, ..Default::default() },
+            ..DeviceOptions::default()
+        };
+        let refused = |text: &str, options: &DeviceOptions| {
+            Context::open(&spec(text), options).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let first = Context::open(&spec(PORT), &few).unwrap();
+        let second = open_default(PORT);
+        assert_eq!(second.attr().limits.max_qps, 7);
+        assert_eq!(refused(PORT, &few), "");
+        let other = DeviceOptions { pcap: Some("/nowhere".into()), ..DeviceOptions::default() };
+        assert!(refused(PORT, &other).contains("other `pcap`"), "{}", refused(PORT, &other));
+        let keys = refused("eal:net_null83,dev.no-rx=1", &few);
+        assert!(keys.contains("eal:net_null83 open") && keys.contains("same name"), "{keys}");
+        drop(first);
+        second.progress().unwrap();
+        drop(second);
+        assert_eq!(open_default(PORT).attr().limits.max_qps, 16_384, "opened anew");
+    }
+}
