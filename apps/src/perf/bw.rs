@@ -30,11 +30,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     let mut receiver = Receiver::prepare(bench, size)?;
     let mut sender = bench.initiates().then(|| Sender::new(bench, size));
     prepare_reads(bench, size)?;
-    let goal = match bench.params.extent {
-        Extent::Iters(iters) => iters * u64::from(bench.params.qps),
-        Extent::Secs(secs) => u64::from(secs) * 1000,
-    };
-    let mut progress = Progress::of(goal, MEASURING);
+    let mut progress = progress_of(bench);
     bench.begin_run()?;
     let mut own: Option<BwRow> = None;
     let mut peer: Option<Done> = None;
@@ -95,6 +91,15 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
         _ => bail!("the peer measured something else"),
     };
     Ok(Some(Row::Bw(row)))
+}
+
+/// Returns the progress bar of a run: in messages, or in milliseconds.
+fn progress_of(bench: &Bench) -> Progress {
+    let goal = match bench.params.extent {
+        Extent::Iters(iters) => iters * u64::from(bench.params.qps),
+        Extent::Secs(secs) => u64::from(secs) * 1000,
+    };
+    Progress::of(goal, MEASURING)
 }
 
 /// Times of messages, for the peak rate.
