@@ -175,6 +175,8 @@ counters! {
         rx_icrc_errors,
         /// Packets to a QPN that no queue pair has.
         unknown_qp,
+        /// Packets to a QPN without the prefix of this device's QPNs: those of another device on the same interface.
+        foreign_qp,
         /// Packets to a queue pair in a state other than RTR, RTS, SQD and SQE.
         qp_state,
         /// Packets with an opcode of another transport service than that of the queue pair, except CNPs; and packets of
@@ -194,8 +196,8 @@ counters! {
 }
 
 impl DropCounters {
-    /// Returns the number of frames dropped: the sum of all counters except `not_roce`.
+    /// Returns the number of frames dropped: the sum of all counters except `not_roce` and `foreign_qp`.
     pub fn total(&self) -> u64 {
-        self.iter().map(|(_, count)| count).sum::<u64>() - self.not_roce
+        self.iter().map(|(_, count)| count).sum::<u64>() - self.not_roce - self.foreign_qp
     }
 }

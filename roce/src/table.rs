@@ -40,7 +40,10 @@ const EMPTY: Entry = Entry { number: 0, slot: GONE };
 /// Table of objects, each found by the random number that the table has allocated for it.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    number_mask: u32,
+    /// Bits of numbers that are random.
+    random_mask: u32,
+    /// Bits that all numbers have in common, outside `random_mask`.
+    prefix: u32,
     max_len: usize,
     len: usize,
     slots: Vec<Option<(u32, T)>>,
@@ -56,10 +59,17 @@ impl<T> Table<T> {
     /// Creates an empty table of at most `max_len` objects with numbers of `number_bits` bits, 1 to 32. A `max_len`
     /// above a quarter of all numbers is reduced to that quarter, so that numbers stay hard to guess.
     pub(crate) fn new(number_bits: u32, max_len: usize) -> Self {
-        let number_mask = u32::MAX >> (u32::BITS - number_bits);
-        let max_len = max_len.min(number_mask as usize / PLACES_PER_NUMBER);
+        Table::with_prefix(0, number_bits, max_len)
+    }
+
+    /// Creates an empty table as [`Table::new`] does, whose numbers have `random_bits` random bits, and above these the
+    /// bits of `prefix`.
+    pub(crate) fn with_prefix(prefix: u32, random_bits: u32, max_len: usize) -> Self {
+        let random_mask = u32::MAX >> (u32::BITS - random_bits);
+        let max_len = max_len.min(random_mask as usize / PLACES_PER_NUMBER);
         Table {
-            number_mask,
+            random_mask,
+            prefix,
             max_len,
             len: 0,
             slots: Vec::new(),
@@ -100,7 +110,7 @@ impl<T> Table<T> {
         });
         // Most numbers are free, so the loop ends after a few draws.
         let number = loop {
-            let drawn = random.bits() & self.number_mask;
+            let drawn = random.bits() & self.random_mask | self.prefix;
             if drawn != 0 && !refuse(drawn) && self.place_of(drawn).is_none() {
                 break drawn;
             }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{DEPTH, End, connect, pair, settle};
-use roce::engine::DestroyError;
+use common::{DEPTH, End, connect, connect_qp, pair, pair_of, settle};
+use roce::engine::{DestroyError, QpnPrefix};
 use roce::id::{Mac, Qpn};
 use roce::mem::{Access, Memory};
 use roce::port::Port;
-use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{RecvRequest, SendOp, WcStatus};
 use roce::start;
 
@@ -113,4 +113,27 @@ fn an_idle_queue_pair_takes_little_memory() {
     let taken = allocation_counter::measure(|| create(&mut a)).bytes_current;
     assert!(taken <= QP_BYTES, "{taken} B");
     assert!(taken > QP_BYTES - 500, "{taken} B: lower the bound");
+}
+
+#[test]
+fn packets_to_another_prefix_are_foreign() {
+    let prefix = QpnPrefix::new(5, 4).unwrap();
+    let (mut a, mut b) = pair_of(PathMtu::Mtu1024, 4096, |config| config.qpn_prefix = prefix);
+    assert!([a.qpn, b.qpn].iter().all(|qpn| prefix.contains(*qpn)));
+    for (flipped, counted) in [(1 << 23, (1, 0)), (1, (1, 1))] {
+        let init = QpInit { service: ServiceType::Uc, ..a.small_qp() };
+        let mut qp = a.engine.create_qp(&init).unwrap();
+        let peer = Qpn::new(b.qpn.value() ^ flipped);
+        connect_qp(
+            &mut a.engine,
+            qp.qpn,
+            peer,
+            AddressVector::new(b.gid, 1),
+            &common::conn(PathMtu::Mtu1024),
+        );
+        common::post_send(&mut qp.send, 1, SendOp::Send, a.sge(0, 8));
+        settle(&mut a, &mut b);
+        let drops = b.engine.drop_counters();
+        assert_eq!((drops.foreign_qp, drops.unknown_qp), counted);
+    }
 }

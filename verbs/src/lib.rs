@@ -55,7 +55,7 @@ pub use qp::{ConnectOptions, Qp, QpOptions};
 pub use srq::{Srq, SrqOptions};
 
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
-pub use roce::engine::Event;
+pub use roce::engine::{Event, QpnPrefix};
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory};
 pub use roce::psn::Psn;

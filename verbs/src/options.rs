@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use dpdk_ffi::EalConfig;
 use roce::congestion::{CongestionScheme, NotificationConfig};
+use roce::engine::QpnPrefix;
 use roce::engine::limits::DeviceLimits;
 use roce::port::events::EventPlan;
 use roce::port::fault::FaultConfig;
@@ -25,13 +26,16 @@ pub struct DeviceOptions {
     pub notification: NotificationConfig,
     /// Largest number of objects of the device, for each kind of object.
     pub limits: DeviceLimits,
+    /// High bits of all QPNs of the device. Devices of several processes on one interface need different prefixes.
+    pub qpn_prefix: QpnPrefix,
 }
 
 impl DeviceOptions {
     /// Returns the name of an option whose value differs from that of `other`, apart from `eal`, which is ignored once
     /// DPDK is initialised.
     pub(crate) fn difference(&self, other: &DeviceOptions) -> Option<&'static str> {
-        let DeviceOptions { faults, events, pcap, eal: _, congestion, notification, limits } = self;
+        let DeviceOptions { faults, events, pcap, eal: _, congestion, notification, limits, qpn_prefix } =
+            self;
         let differs = [
             ("faults", *faults != other.faults),
             ("events", *events != other.events),
@@ -39,6 +43,7 @@ impl DeviceOptions {
             ("congestion", *congestion != other.congestion),
             ("notification", *notification != other.notification),
             ("limits", *limits != other.limits),
+            ("qpn_prefix", *qpn_prefix != other.qpn_prefix),
         ];
         differs.into_iter().find(|(_, differs)| *differs).map(|(name, _)| name)
     }

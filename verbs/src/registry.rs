@@ -75,6 +75,7 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     config.congestion = options.congestion;
     config.notification = options.notification;
     config.source_checks = spec.source_checks;
+    config.qpn_prefix = options.qpn_prefix;
     let engine = Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
     let shared = Arc::new(Shared::new(engine, clock, opened.shared, spec.clone(), options.limits));
     let stat = StatSocket::open();

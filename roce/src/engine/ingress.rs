@@ -111,7 +111,8 @@ impl<P: Port> Engine<P> {
     fn on_packet(&mut self, packet: &Packet<'_>) {
         let slot = self.qps.slot_of(packet.bth.dest_qp.value());
         let Some((slot, qp)) = slot.and_then(|slot| Some((slot, self.qps.at_mut(slot)?))) else {
-            self.drops.unknown_qp += 1;
+            let is_own = self.qpn_prefix.contains(packet.bth.dest_qp);
+            *if is_own { &mut self.drops.unknown_qp } else { &mut self.drops.foreign_qp } += 1;
             return;
         };
         match admit(qp, packet) {

@@ -35,6 +35,7 @@ mod notifier;
 mod notify;
 mod objects;
 mod qp_object;
+mod qpn_prefix;
 mod source;
 #[expect(
     clippy::indexing_slicing,
@@ -62,6 +63,7 @@ use crate::time::Instant;
 pub use error::{CreateError, DestroyError};
 pub use event::Event;
 pub use qp_object::{Attributes, QpHandles};
+pub use qpn_prefix::QpnPrefix;
 pub use source::SourceChecks;
 
 use limits::{
@@ -71,8 +73,6 @@ use limits::{
 use notifier::Notifier;
 use qp_object::{Connection, Qp, Service};
 use timers::Timers;
-
-const QPN_BITS: u32 = 24;
 
 const PD_BITS: u32 = 32;
 
@@ -93,6 +93,8 @@ pub struct EngineConfig {
     pub link_bits_per_sec: u64,
     /// Whether the source MAC and the UDP source port of received packets are checked besides the IP address.
     pub source_checks: SourceChecks,
+    /// High bits of all QPNs of the device.
+    pub qpn_prefix: QpnPrefix,
 }
 
 impl EngineConfig {
@@ -106,6 +108,7 @@ impl EngineConfig {
             notification: NotificationConfig::default(),
             link_bits_per_sec: DEFAULT_LINK_BITS_PER_SEC,
             source_checks: SourceChecks::default(),
+            qpn_prefix: QpnPrefix::default(),
         }
     }
 }
@@ -280,6 +283,7 @@ pub struct Engine<P: Port> {
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
     source_checks: SourceChecks,
+    qpn_prefix: QpnPrefix,
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
@@ -315,7 +319,7 @@ impl<P: Port> Engine<P> {
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
-        let qps = Table::new(QPN_BITS, limits.max_qps);
+        let qps = config.qpn_prefix.table(limits.max_qps);
         let slots = qps.max_len();
         let payload = port.payload();
         Ok(Engine {
@@ -324,6 +328,7 @@ impl<P: Port> Engine<P> {
             congestion: config.congestion,
             link_bits_per_sec: config.link_bits_per_sec,
             source_checks: config.source_checks,
+            qpn_prefix: config.qpn_prefix,
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),
             neighbour,
