@@ -114,12 +114,13 @@ impl Context {
         let shared = &self.inner.device.shared;
         loop {
             let mut driven = shared.lock()?;
-            driven.maintain(shared.now());
+            driven.maintain();
             driven.poll(shared.now());
             if driven.wire().dpdk().is_up() {
                 return Ok(());
             }
             drop(driven);
+            shared.follow_kernel();
             if start.elapsed() >= timeout {
                 let waited_millis = timeout.as_millis() as u64;
                 return Err(Error::LinkDown { port: shared.port.to_string(), waited_millis });

@@ -1,9 +1,10 @@
 //! State shared by all objects of a device: the locked engine, its clock, the signals to the background thread.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roce::counters::QpCounters;
@@ -21,7 +22,7 @@ use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::Error;
 use crate::fatal::Fatal;
 use crate::inbox::Inbox;
-use crate::kernel::KernelError;
+use crate::kernel::{KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::options::DeviceOptions;
 use crate::port::{PortKind, PortSpec, SharedInterface, Wire};
@@ -55,7 +56,6 @@ pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
-    shared_interface: Option<SharedInterface>,
     channels: HashMap<CqId, Arc<Inbox<CqId>>>,
     pub(crate) listeners: Listeners,
     watch: Watch,
@@ -66,6 +66,9 @@ pub(crate) struct DeviceCore {
 
 pub(crate) struct Shared {
     driven: DriveLock<DeviceCore>,
+    /// The kernel's routes and neighbours; `None` if the port is dedicated. System calls are made with this lock held, and
+    /// never with the engine's, which is taken second.
+    kernel: Option<Mutex<SharedInterface>>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
     pub(crate) port: PortSpec,
@@ -171,51 +174,14 @@ impl DeviceCore {
         self.listeners.deliver(event);
     }
 
-    pub(crate) fn maintain(&mut self, now: roce::time::Instant) {
+    /// Restarts a link that is down, and logs address conflicts.
+    pub(crate) fn maintain(&mut self) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
             // The warning of `watch.rs` has the number of conflicts only, so the addresses are logged here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
-        }
-        if let Err(error) = self.follow_kernel(now) {
-            tracing::warn!(%error, "cannot follow the kernel's neighbours");
-        }
-    }
-
-    /// On a shared port, asks the kernel for the MACs of the neighbours that the engine waits for, and of the
-    /// neighbours whose MAC may have changed.
-    fn follow_kernel(&mut self, now: roce::time::Instant) -> Result<(), KernelError> {
-        let Some(SharedInterface { neighbours, .. }) = &mut self.shared_interface else { return Ok(()) };
-        let mut asked = neighbours.due()?;
-        let neighbour = self.engine.neighbour_mut();
-        asked.extend(neighbour.wanted().take(WANTED_PER_TURN));
-        let mut result = Ok(());
-        for ip in asked {
-            if !neighbour.is_followed(ip) {
-                neighbours.forget(ip);
-                continue;
-            }
-            match neighbours.resolve(ip) {
-                Ok(Resolution::Known(mac)) => {
-                    neighbour.set_neighbour(ip, mac);
-                }
-                // If the MAC of this neighbour was resolved before, the engine continues to use that MAC.
-                Ok(Resolution::Pending) => {}
-                Ok(Resolution::Unreachable) => neighbour.set_unreachable(ip, now),
-                // The error is returned after the loop, so that the remaining neighbours are resolved nevertheless.
-                Err(error) => result = Err(error),
-            }
-        }
-        result
-    }
-
-    /// Fails if the port is shared and the kernel has no route to `dgid` over the port's network interface.
-    fn require_route(&mut self, dgid: Gid) -> Result<(), KernelError> {
-        match &mut self.shared_interface {
-            Some(shared) => shared.neighbours.next_hop(dgid.ip()).map(drop),
-            None => Ok(()),
         }
     }
 
@@ -278,7 +244,6 @@ impl Shared {
             engine,
             fatal: fatal.clone(),
             clock: clock.clone(),
-            shared_interface,
             channels: HashMap::new(),
             listeners: Listeners::default(),
             watch: Watch::new(),
@@ -287,6 +252,7 @@ impl Shared {
         };
         Shared {
             driven: DriveLock::new(driven),
+            kernel: shared_interface.map(Mutex::new),
             fatal,
             clock,
             port,
@@ -361,6 +327,64 @@ impl Shared {
         }
     }
 
+    fn kernel(&self) -> Option<MutexGuard<'_, SharedInterface>> {
+        // No call with the lock held leaves the neighbours inconsistent, so a panic does not matter.
+        self.kernel.as_ref().map(|kernel| kernel.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Fails if the port is shared and the kernel has no route to `dgid` over the port's network interface.
+    fn require_route(&self, dgid: Gid) -> Result<(), KernelError> {
+        match self.kernel() {
+            Some(mut kernel) => kernel.neighbours.next_hop(dgid.ip()).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// On a shared port, asks the kernel for the MACs of the neighbours that the engine waits for, and of the
+    /// neighbours whose MAC may have changed. The caller must not hold the engine's lock.
+    pub(crate) fn follow_kernel(&self) {
+        let Some(mut kernel) = self.kernel() else { return };
+        if let Err(error) = self.ask_kernel(&mut kernel.neighbours) {
+            tracing::warn!(%error, "cannot follow the kernel's neighbours");
+        }
+    }
+
+    fn ask_kernel(&self, neighbours: &mut KernelNeighbours) -> Result<(), KernelError> {
+        let mut asked = neighbours.due()?;
+        let mut driven = self.inspect();
+        let neighbour = driven.engine.neighbour_mut();
+        asked.extend(neighbour.wanted().take(WANTED_PER_TURN));
+        let asked: Vec<(IpAddr, bool)> =
+            asked.into_iter().map(|ip| (ip, neighbour.is_followed(ip))).collect();
+        drop(driven);
+        let mut answers = Vec::new();
+        let mut result = Ok(());
+        for (ip, is_followed) in asked {
+            if !is_followed {
+                neighbours.forget(ip);
+                continue;
+            }
+            match neighbours.resolve(ip) {
+                Ok(resolution) => answers.push((ip, resolution)),
+                // The error is returned at the end, so that the remaining neighbours are resolved nevertheless.
+                Err(error) => result = Err(error),
+            }
+        }
+        if answers.is_empty() {
+            return result;
+        }
+        let mut driven = self.inspect();
+        for (ip, resolution) in answers {
+            match resolution {
+                Resolution::Known(mac) => drop(driven.engine.neighbour_mut().set_neighbour(ip, mac)),
+                // If the MAC of this neighbour was resolved before, the engine continues to use that MAC.
+                Resolution::Pending => {}
+                Resolution::Unreachable => driven.engine.neighbour_mut().set_unreachable(ip, self.now()),
+            }
+        }
+        result
+    }
+
     pub(crate) fn gid(&self, index: usize) -> Option<Gid> {
         self.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
     }
@@ -373,12 +397,13 @@ impl Shared {
             if let Resolution::Known(mac) = driven.engine.resolve(dgid) {
                 return Ok(mac);
             }
-            driven.require_route(dgid)?;
-            driven.maintain(self.now());
+            driven.maintain();
             driven.poll(self.now());
             let own = driven.engine.neighbour().gids().get(usize::from(sgid_index));
             let sgid = own.map_or(Gid::ZERO, |entry| entry.gid);
             drop(driven);
+            self.require_route(dgid)?;
+            self.follow_kernel();
             if start.elapsed() >= timeout {
                 return Err(Error::Unreachable { dgid, sgid, waited_millis: timeout.as_millis() as u64 });
             }

@@ -87,9 +87,10 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
 /// grow. Returns false, without an effect, if another thread drives the engine or the device is in a fatal error.
 fn maintain(shared: &Shared) -> bool {
     let Some(mut driven) = shared.try_lock() else { return false };
-    driven.maintain(shared.now());
+    driven.maintain();
     let lines = driven.look_at_counters(shared.now());
     drop(driven);
+    shared.follow_kernel();
     for line in lines {
         tracing::warn!(port = %shared.port, "{line}");
     }
