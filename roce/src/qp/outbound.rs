@@ -1,4 +1,5 @@
-//! Builds the frame of a request packet from its work request and segment. Knows no PSN order and no response.
+//! Transmission of a request packet: the frame of a segment of a work request. The PSN is chosen by the transport
+//! service.
 
 use super::context::TxContext;
 use super::emit::PortFull;

@@ -9,8 +9,8 @@ pub(crate) enum Receives {
     Shared(SharedReceive),
 }
 
-/// The receive that a queue pair has taken from its SRQ. A queue pair takes a receive at the first packet that needs one
-/// and holds it until the receive completes, since other queue pairs take the receives after it (IBA 10.2.9.1).
+/// The receive that a queue pair has taken from its SRQ. The receive is taken at the first packet that needs a receive,
+/// and held until it completes, because other queue pairs take the later receives (IBA 10.2.9).
 pub(crate) struct SharedReceive {
     srq: SrqId,
     /// Protection domain of the SRQ, to which the memory of its receives belongs.

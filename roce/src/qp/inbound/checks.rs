@@ -12,7 +12,7 @@ use crate::wire::{NakCode, Operation, Position};
 /// Reason for not executing a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Refusal {
-    /// The request is invalid, or accesses memory without the right to.
+    /// The request is invalid, or may not access the memory that it names. A reliable connection sends a NAK of this code.
     Invalid(NakCode),
     /// The message is longer than its receive.
     TooLong,
@@ -20,7 +20,7 @@ pub(crate) enum Refusal {
     BadReceive,
     /// No receive is posted.
     NotReady,
-    /// A READ that the responder has no room to queue.
+    /// The request is a READ, and the queue of READs to serve is full.
     Deferred,
 }
 

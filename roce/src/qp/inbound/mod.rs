@@ -1,5 +1,5 @@
 //! The message part of a responder: order of the packets of a message, access rights, execution and completion of SENDs
-//! and WRITEs (IBA 9.7.4.1, 9.8.2.2). It knows no PSN and no response: those belong to the transport service.
+//! and WRITEs (IBA 9.7.4.1, 9.8.2.2). PSNs and responses belong to the transport service, and are not known here.
 //!
 //! ```text
 //!   request --sequence--> Sequenced --authorize--> Authorized --execute--> payload placed, receive completed
