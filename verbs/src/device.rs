@@ -97,6 +97,9 @@ impl Drop for Device {
     }
 }
 
+/// Number of times that a poll tries to lock the engine before it yields the processor.
+const LOCK_TRIES: u32 = 64;
+
 /// Largest number of unresolved neighbours for which one call of `follow_kernel` asks the kernel.
 const WANTED_PER_TURN: usize = 32;
 
@@ -306,13 +309,36 @@ impl Shared {
     #[inline]
     pub(crate) fn drive(&self) -> Result<(), Error> {
         match self.try_lock() {
-            Some(mut driven) => {
-                self.activity.count_poll();
-                driven.poll(self.now());
-                Ok(())
-            }
-            None => self.check(),
+            Some(driven) => self.poll_once(driven),
+            None => self.drive_later(),
         }
+    }
+
+    #[inline]
+    fn poll_once(&self, mut driven: DriveGuard<'_, DeviceCore>) -> Result<(), Error> {
+        self.activity.count_poll();
+        driven.poll(self.now());
+        Ok(())
+    }
+
+    /// Waits for as long as a poll of another thread of the application takes. If the engine is still locked, yields the
+    /// processor, because the thread that has the lock may be waiting for a processor. Does not wait for the background
+    /// thread, which stops polling when the application polls.
+    #[cold]
+    #[inline(never)]
+    fn drive_later(&self) -> Result<(), Error> {
+        if self.activity.is_background_driving() {
+            return self.check();
+        }
+        for _ in 0..LOCK_TRIES {
+            self.check()?;
+            std::hint::spin_loop();
+            if let Some(driven) = self.try_lock() {
+                return self.poll_once(driven);
+            }
+        }
+        std::thread::yield_now();
+        Ok(())
     }
 
     /// Sends the posted work requests. If another thread drives the engine, that thread sends them.

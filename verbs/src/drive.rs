@@ -150,6 +150,7 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
 pub(crate) struct Activity {
     polls: AtomicU64,
     handed_over: AtomicBool,
+    background_drives: AtomicBool,
 }
 
 impl Activity {
@@ -165,11 +166,30 @@ impl Activity {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// Announces, until the drop of the result, that the background thread has the engine's lock or will take it.
+    pub(crate) fn drive_in_background(&self) -> BackgroundDrive<'_> {
+        self.background_drives.store(true, Ordering::Relaxed);
+        BackgroundDrive(self)
+    }
+
+    pub(crate) fn is_background_driving(&self) -> bool {
+        self.background_drives.load(Ordering::Relaxed)
+    }
+
     /// Announces that the application stops polling. The caller must then wake the background thread.
     pub(crate) fn hand_over(&self) {
         // A swap, not a store: under loom, a swap by `look` may follow a plain store without reading the stored value,
         // and the hand-over would be lost.
         self.handed_over.swap(true, Ordering::AcqRel);
+    }
+}
+
+/// The time in which the background thread drives the engine.
+pub(crate) struct BackgroundDrive<'a>(&'a Activity);
+
+impl Drop for BackgroundDrive<'_> {
+    fn drop(&mut self) {
+        self.0.background_drives.store(false, Ordering::Relaxed);
     }
 }
 

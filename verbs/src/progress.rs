@@ -86,10 +86,11 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
 /// Restarts a link that is down, updates neighbours from the kernel, and logs the growth of counters that should not
 /// grow. Returns false, without an effect, if another thread drives the engine or the device is in a fatal error.
 fn maintain(shared: &Shared) -> bool {
+    let driving = shared.activity.drive_in_background();
     let Some(mut driven) = shared.try_lock() else { return false };
     driven.maintain();
     let lines = driven.look_at_counters(shared.now());
-    drop(driven);
+    drop((driven, driving));
     shared.follow_kernel();
     for line in lines {
         tracing::warn!(port = %shared.port, "{line}");
@@ -100,6 +101,7 @@ fn maintain(shared: &Shared) -> bool {
 /// Polls the engine once, and then as long as a poll found work in the last `LINGER` and no application thread polls.
 /// Returns whether a poll found work.
 fn drive_while_busy(shared: &Shared) -> bool {
+    let _driving = shared.activity.drive_in_background();
     let polls = shared.activity.polls();
     let mut last_work: Option<Instant> = None;
     loop {
