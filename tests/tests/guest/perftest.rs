@@ -19,6 +19,10 @@ const CALIBRATIONS: usize = 5;
 /// its responses to a READ of 8 MiB, which is then retransmitted until the retry count is exceeded.
 const SLOW_READS: &str = "-a -u 18";
 
+/// Two seconds of messages both ways, with a local ACK timeout of 1 s: with two emulated processors on the two of the
+/// host, rxe may send its own messages for more than half a second before it acknowledges any of ours.
+const SLOW_BOTH_WAYS: &str = "-D 2 -b -u 18";
+
 /// Counters that are 0 unless a request failed or a packet could not be taken.
 const ERRORS: [&str; 10] = [
     "retry_exceeded_err",
@@ -313,7 +317,7 @@ fn tests_end_by_time() {
     run_all(&[
         Run { more: "-D 2", ..over_tap("write-bw", 65_536, 0) },
         Run { more: "-D 2", ..over_tap("send-bw", 65_536, 0) },
-        Run { more: "-D 2 -b", ..over_tap("send-bw", 65_536, 0) },
+        Run { more: SLOW_BOTH_WAYS, ..over_tap("send-bw", 65_536, 0) },
         Run { more: "-D 2", ..over_tap("write-lat", 2, 0) },
         Run { more: "-D 2", ..over_tap("send-lat", 2, 0) },
     ]);
