@@ -6,8 +6,8 @@
 //!   slots, dense:  | (number, object) | free | (number, object) | ..
 //! ```
 //!
-//! All bits of a number are random, so that a guess finds one of n objects with probability n / 2^(bits of a number),
-//! and the number reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of
+//! All bits of a number are random, apart from those of a prefix that QPNs may have, so that a guess finds one of n
+//! objects with probability n / 2^(random bits), and the number reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of
 //! the number. At most a quarter of the index entries is used, so most lookups end at the first entry.
 //!
 //! A freed number is in quarantine: the number stays in the index without an object until [`QUARANTINE_NUMBERS`] more
