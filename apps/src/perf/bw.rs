@@ -70,9 +70,12 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
             break;
         }
         looks = looks.wrapping_add(1);
-        // After its end the peer sends messages of the next run.
-        if peer.is_none() && looks.is_multiple_of(CONTROL_INTERVAL) {
-            peer = bench.poll_done()?;
+        if looks.is_multiple_of(CONTROL_INTERVAL) {
+            match &peer {
+                None => peer = bench.poll_done()?,
+                // A message of the peer belongs to the next run now.
+                Some(_) => bench.check_stall()?,
+            }
         }
         if !worked {
             bench.idle()?;

@@ -298,12 +298,7 @@ impl Bench {
     pub(super) fn poll_done(&mut self) -> anyhow::Result<Option<Done>> {
         let done = self.session.try_done()?;
         match &done {
-            None => {
-                let rcvd_pkts = || self.context.counters().0.rcvd_pkts;
-                if self.stall.is_over(Instant::now(), rcvd_pkts) {
-                    return Err(self.stall.error());
-                }
-            }
+            None => self.check_stall()?,
             Some(Done { sent: Some(sent), .. }) if sent.len() != self.lanes.len() => {
                 bail!("the peer counts {} queue pairs, and there are {}", sent.len(), self.lanes.len())
             }
@@ -321,6 +316,15 @@ impl Bench {
             return own;
         }
         (0..self.lanes.len()).find(|index| is_own(*index)).unwrap_or(own)
+    }
+
+    /// Fails if no packet of the peer has arrived for too long.
+    pub(super) fn check_stall(&mut self) -> anyhow::Result<()> {
+        let rcvd_pkts = || self.context.counters().0.rcvd_pkts;
+        if self.stall.is_over(Instant::now(), rcvd_pkts) {
+            return Err(self.stall.error());
+        }
+        Ok(())
     }
 
     pub(super) fn initiates(&self) -> bool {

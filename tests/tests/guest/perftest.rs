@@ -19,9 +19,12 @@ const CALIBRATIONS: usize = 5;
 /// its responses to a READ of 8 MiB, which is then retransmitted until the retry count is exceeded.
 const SLOW_READS: &str = "-a -u 18";
 
-/// Two seconds of messages both ways, with a local ACK timeout of 1 s: with two emulated processors on the two of the
-/// host, rxe may send its own messages for more than half a second before it acknowledges any of ours.
-const SLOW_BOTH_WAYS: &str = "-D 2 -b -u 18";
+/// Messages both ways, with a local ACK timeout of 1 s: with two emulated processors on the two of the host, rxe may send
+/// its own messages for more than half a second before it acknowledges any of ours.
+const BOTH_WAYS: &str = "-b -u 18";
+/// The same for two seconds, and with all sizes.
+const BOTH_WAYS_TIMED: &str = "-D 2 -b -u 18";
+const BOTH_WAYS_ALL: &str = "-a -b -u 18";
 
 /// Counters that are 0 unless a request failed or a packet could not be taken.
 const ERRORS: [&str; 10] = [
@@ -266,9 +269,9 @@ fn send_bw_counts_each_message() {
 #[test]
 fn both_ends_send_at_once() {
     run_all(&[
-        Run { more: "-b", ..over_tap("write-bw", 65_536, 100) },
-        Run { more: "-b", qps: 2, ..over_tap("read-bw", 4096, 100) },
-        Run { more: "-b", ..over_tap("send-bw", 65_536, 100) },
+        Run { more: BOTH_WAYS, ..over_tap("write-bw", 65_536, 100) },
+        Run { more: BOTH_WAYS, qps: 2, ..over_tap("read-bw", 4096, 100) },
+        Run { more: BOTH_WAYS, ..over_tap("send-bw", 65_536, 100) },
     ]);
 }
 
@@ -276,7 +279,7 @@ fn both_ends_send_at_once() {
 fn all_sizes_run() {
     run_all(&[
         Run { more: SLOW_READS, ..over_tap("read-bw", 0, 5) },
-        Run { more: "-a -b", ..over_tap("send-bw", 0, 5) },
+        Run { more: BOTH_WAYS_ALL, ..over_tap("send-bw", 0, 5) },
         Run { more: "-a", ..over_tap("write-lat", 0, 5) },
     ]);
 }
@@ -317,7 +320,7 @@ fn tests_end_by_time() {
     run_all(&[
         Run { more: "-D 2", ..over_tap("write-bw", 65_536, 0) },
         Run { more: "-D 2", ..over_tap("send-bw", 65_536, 0) },
-        Run { more: SLOW_BOTH_WAYS, ..over_tap("send-bw", 65_536, 0) },
+        Run { more: BOTH_WAYS_TIMED, ..over_tap("send-bw", 65_536, 0) },
         Run { more: "-D 2", ..over_tap("write-lat", 2, 0) },
         Run { more: "-D 2", ..over_tap("send-lat", 2, 0) },
     ]);
