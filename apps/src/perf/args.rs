@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
 
@@ -100,13 +101,24 @@ pub(crate) struct TestArgs {
     rdma_cm: bool,
 
     /// Connection type: RC, or UC, which acknowledges and retransmits nothing, and has no READ [default: RC]
-    #[arg(short = 'c', long, value_name = "TYPE", value_enum)]
+    #[arg(short = 'c', long, value_name = "TYPE", value_parser = connection_parser())]
     connection: Option<Connection>,
 
     /// Take the receives of all queue pairs from one shared receive queue, of -r receives. An option of the end that
     /// receives
     #[arg(long = "use-srq", visible_alias = "use_srq")]
     use_srq: bool,
+}
+
+/// Parses the name of a connection type. Not clap's derive on the type, because its file is fuzzed without clap.
+fn connection_parser() -> impl TypedValueParser<Value = Connection> {
+    let names = Connection::ALL.map(|connection| connection.service().name());
+    PossibleValuesParser::new(names).try_map(|name| {
+        Connection::ALL
+            .into_iter()
+            .find(|connection| connection.service().name() == name)
+            .ok_or("no connection type")
+    })
 }
 
 /// Options of bandwidth tests alone.

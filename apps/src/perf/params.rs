@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use clap::ValueEnum;
 use roce::qp::{PathMtu, ServiceType};
 use roce::recovery::{NoRecoveryScheme, RecoveryScheme};
 use serde::{Deserialize, Serialize};
@@ -27,15 +26,16 @@ pub(super) enum Verb {
 }
 
 /// Transport service of the queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-#[value(rename_all = "UPPER")]
 pub(super) enum Connection {
     Rc,
     Uc,
 }
 
 impl Connection {
+    pub(super) const ALL: [Connection; 2] = [Connection::Rc, Connection::Uc];
+
     pub(super) fn service(self) -> ServiceType {
         match self {
             Connection::Rc => ServiceType::Rc,

@@ -306,11 +306,13 @@ fn unreliable_connections_carry_each_message() {
     ]);
 }
 
+/// UC with one queue pair: perftest posts -n receives to the shared queue, whatever -q is, because a message of UC
+/// without a receive is dropped, otherwise the run never ends.
 #[test]
 fn queue_pairs_share_receives() {
     run_all(&[
         Run { more: "--use-srq -r 64", qps: 4, ..over_tap("send-bw", 5000, 100) },
-        Run { more: "--use-srq -c UC", qps: 2, ..over_tap("send-bw", 1000, 50) },
+        Run { more: "--use-srq -c UC", ..over_tap("send-bw", 1000, 50) },
         Run { more: "--use-srq", ..over_tap("send-lat", 2, 300) },
     ]);
 }
