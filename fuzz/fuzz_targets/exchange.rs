@@ -1,6 +1,6 @@
-//! Any bytes into what `roce perf` and `roce ping` take over TCP.
+//! Fuzzes the parsers of the messages that `roce perf` and `roce ping` receive over TCP.
 #![no_main]
-// What only sockets and the command line use of these modules.
+// Items that only the socket code and the command line use are dead code here.
 #![allow(dead_code)]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,15 +10,15 @@ mod exchange;
 #[path = "../modules/perf.rs"]
 mod perf;
 
-/// The figures of a run, as far as they matter here.
+/// Measured values of a run, reduced to one field.
 #[derive(serde::Deserialize)]
 struct Row {
     #[serde(rename = "iterations")]
     _iterations: u64,
 }
 
-/// What may be allocated for a message of so many bytes: JSON takes two for a number that takes eight, and a vector
-/// doubles as it grows; errors and the values made to compare take some more.
+/// Returns the bound on allocations, in bytes: a JSON number of two bytes takes eight bytes of memory, and a growing
+/// vector doubles. Errors and compared values need further memory.
 fn bytes_max(message_bytes: usize) -> u64 {
     64 * message_bytes as u64 + (64 << 10)
 }

@@ -1,4 +1,4 @@
-//! A hostile peer, a bad network and a busy application against one engine.
+//! Fuzzes one engine with a hostile peer, a lossy network and a busy application.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any text into `Experiment::parse`, and its points.
+//! Fuzzes `Experiment::parse` with any text, and computes the points of the experiment.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

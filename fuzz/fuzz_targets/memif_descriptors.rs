@@ -1,4 +1,4 @@
-//! A peer of a memif port that writes what it likes into the shared memory.
+//! Fuzzes the rings of a memif port: the peer writes any bytes into the shared memory.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

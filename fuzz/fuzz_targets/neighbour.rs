@@ -1,4 +1,4 @@
-//! Honest stations and a stranger on one link with an engine that has live connections.
+//! Fuzzes one engine with live connections, on a link with honest stations and a stranger.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

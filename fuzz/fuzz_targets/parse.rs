@@ -1,4 +1,4 @@
-//! Any bytes into `Packet::parse`.
+//! Fuzzes `Packet::parse` with any bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Several queue pairs that fill one engine's reorder memory, and end in any order.
+//! Fuzzes the reorder buffer of one engine: several queue pairs fill the buffer, and are destroyed in any order.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

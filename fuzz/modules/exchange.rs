@@ -1,4 +1,4 @@
-//! The pure half of the module of this name in `apps`.
+//! Files of module `exchange` of `apps` that do no input or output.
 
 #[path = "../../apps/src/exchange/framing.rs"]
 pub(crate) mod framing;

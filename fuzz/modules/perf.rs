@@ -1,4 +1,4 @@
-//! The pure half of the module of this name in `apps`, and what must hold of it.
+//! Files of module `perf` of `apps` that do no input or output, and checks of their invariants.
 
 #[path = "../../apps/src/perf/message.rs"]
 pub(crate) mod message;

@@ -1,5 +1,5 @@
-//! What must hold of any bytes that a peer sends over TCP before the traffic. Shared by the fuzz target and the test
-//! that replays the corpus; in both it is a module of `perf`, beside which there is `exchange`.
+//! Invariants of the parsers of bytes that a peer sends over TCP before the RDMA traffic. Shared by the fuzz target and
+//! the replay of its corpus. Both include this file as a module of `perf`, next to module `exchange`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,10 +15,10 @@ use crate::exchange::limits::{
 };
 use crate::exchange::{perftest, pingpong};
 
-/// What the bytes were taken for.
+/// Result of parsing the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Taken {
-    /// Neither exchange takes them.
+    /// No parser accepts the bytes.
     Junk,
     /// A line of ibv_rc_pingpong.
     PingPong,
@@ -26,11 +26,12 @@ pub(crate) enum Taken {
     Perftest,
     /// A message of `roce perf`.
     Message,
-    /// A hello that leads to a test.
+    /// A hello whose offer leads to a test.
     Agreed,
 }
 
-/// A port that has 10.0.0.1, with the whole of 10/8 and fe80::/16 on its link, where TCP says nothing of who is who.
+/// A port with addresses of its own, unknown to the kernel: 10.0.0.1, and the subnets 10.0.0.0/8 and fe80::/16 on the
+/// link.
 struct Port;
 
 impl Reach for Port {
@@ -54,7 +55,7 @@ impl Reach for Port {
     }
 }
 
-/// Panics where bytes are accepted that lead beyond the limits. `R` are the figures of a run.
+/// Parses `bytes`. Panics if the parser accepts values beyond the limits. `R` is the type of the results of a run.
 pub(crate) fn check<R: serde::de::DeserializeOwned>(bytes: &[u8]) -> Taken {
     let framings = [
         Framing::Line(HELLO_BYTES_MAX),
@@ -99,7 +100,7 @@ pub(crate) fn check<R: serde::de::DeserializeOwned>(bytes: &[u8]) -> Taken {
             Taken::Message
         }
         Ok(Message::Done { sent, .. }) => {
-            // The sum over all queue pairs, in which an overflow would be a panic.
+            // Sums the counts of all queue pairs; an overflow would panic.
             assert!(sent.iter().sum::<u64>() <= ITERS.end() * u64::from(*QPS.end()));
             Taken::Message
         }
@@ -117,7 +118,7 @@ pub(crate) fn check<R: serde::de::DeserializeOwned>(bytes: &[u8]) -> Taken {
     }
 }
 
-/// Whether the bytes are a line of perftest; its values, and those of the other records, are within the limits.
+/// Returns whether `bytes` are a line of perftest. Panics if an accepted value is beyond the limits.
 fn check_perftest(bytes: &[u8]) -> bool {
     if let Ok((cycle_bytes, _)) = perftest::parse_greeting(bytes) {
         assert!(
@@ -138,7 +139,7 @@ fn check_perftest(bytes: &[u8]) -> bool {
     true
 }
 
-/// A GID that is accepted is that of one interface, and not this end's.
+/// Asserts that an accepted GID is unicast, not of this port, and on the link unless `any_gid`.
 fn check_gid(gid: Gid) {
     for any_gid in [false, true] {
         if gid::check(gid, IpAddr::from(Ipv4Addr::LOCALHOST), any_gid, &Port).is_ok() {
@@ -147,7 +148,8 @@ fn check_gid(gid: Gid) {
     }
 }
 
-/// Whether an offer leads to a test with an end that has no wishes; the test is then within the limits.
+/// Returns whether `offer` leads to a test with an end that chooses no options. Panics if a parameter of the test is
+/// beyond the limits.
 fn check_offer(offer: &Offer) -> bool {
     let own = Offer { test: offer.test, choices: Choices::default(), active_mtu_bytes: 4096 };
     let Ok(params) = Params::agree(&own, offer) else { return false };
@@ -164,7 +166,7 @@ fn check_offer(offer: &Offer) -> bool {
         Extent::Iters(iters) => assert!(ITERS.contains(&iters)),
         Extent::Secs(secs) => assert!(SECS.contains(&secs)),
     }
-    // An overflow would be a panic.
+    // `total` panics on an overflow.
     params.total();
     true
 }

@@ -1,14 +1,15 @@
-//! What must hold of any text taken for an experiment. Shared by the fuzz target and the test that replays the corpus.
+//! Invariants of the parser of experiments for any text. Shared by the fuzz target and the test that replays the
+//! corpus.
 
 use lab::experiment::Experiment;
 
-/// Bytes that a document may take at once: the points of the largest, with their setups, and what TOML makes of it.
+/// Largest memory of one document in bytes: all points of the largest experiment with setups, and the TOML.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Reads `text` and expands it into its points, as `roce lab run` does with and without `--quick`. Returns how many
-/// there are; `None` where the text is refused.
+/// Parses `text` and computes the experiment's points, as `roce lab run` does with and without `--quick`. Returns the
+/// larger number of points; `None` if `text` is refused.
 ///
-/// Panics where that takes more than [`BYTES_MAX`].
+/// Panics if more than [`BYTES_MAX`] bytes are in use at a time.
 pub(crate) fn check(text: &str) -> Option<usize> {
     let mut points = None;
     let info = allocation_counter::measure(|| {

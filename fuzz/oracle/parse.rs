@@ -1,11 +1,10 @@
-//! What must hold of any bytes taken for a frame. Shared by the fuzz target and the test that replays
-//! the corpus.
+//! Invariants of `Packet::parse` for any bytes. Shared by the fuzz target and the test that replays the corpus.
 
 use roce::wire::{
     ExtHeader, FrameParts, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Packet, PacketSpec, icrc,
 };
 
-/// Panics where parse takes in something inconsistent; returns the opcode of what it took in.
+/// Parses `frame`; panics if the result is inconsistent. Returns the opcode; `None` if `frame` is refused.
 pub(crate) fn check(frame: &[u8]) -> Option<Opcode> {
     let packet = Packet::parse(frame).ok()?;
     let info = packet.info;
@@ -18,7 +17,7 @@ pub(crate) fn check(frame: &[u8]) -> Option<Opcode> {
     assert_eq!(packet.icrc_ok(), icrc::compute(packet.l3()) == Some(packet.icrc()));
 
     let (src, dst) = (packet.src_gid(), packet.dst_gid());
-    // An IPv6 packet between mapped IPv4 addresses is one that no template writes.
+    // No template writes IPv6 packets with mapped IPv4 addresses, so this packet cannot be rebuilt.
     if packet.ip.is_ipv6 && (src.is_ipv4() || dst.is_ipv4()) {
         return Some(info.opcode);
     }
@@ -42,7 +41,7 @@ pub(crate) fn check(frame: &[u8]) -> Option<Opcode> {
     Some(info.opcode)
 }
 
-/// The packet written anew from the values that were read.
+/// Builds a frame from the parsed values of `packet`.
 fn write_again(packet: &Packet<'_>) -> Vec<u8> {
     let mut template = HeaderTemplate::new(&HeaderSpec {
         src_mac: packet.src_mac,

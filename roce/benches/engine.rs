@@ -1,5 +1,5 @@
-//! Cost of the engine in ns, hot in cache: each phase by criterion, then a table of ns per packet of requester and
-//! responder, with the share of the copy and the ICRC.
+//! CPU time of the engine, hot in cache: each phase by criterion, then a table of ns per packet of requester and
+//! responder, with the part of payload copy and ICRC.
 
 mod flow;
 
@@ -11,7 +11,7 @@ use roce::queue::SendOp;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Batches of which the table shows the median.
+/// Batches measured; the table shows the median.
 const TABLE_BATCHES: usize = 4001;
 
 type Phase = fn(&mut Flow);
@@ -28,7 +28,7 @@ fn phase(b: &mut Bencher<'_>, case: Case, index: usize) {
     });
 }
 
-/// Times of the three phases of one batch.
+/// Runs one batch, and returns the times of its three phases.
 fn times(flow: &mut Flow) -> [Duration; 3] {
     let phases: [Phase; 3] = [Flow::post_to_wire, Flow::wire_to_completion, Flow::completion];
     phases.map(|phase| {

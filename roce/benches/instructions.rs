@@ -1,7 +1,7 @@
-//! Instructions of each step of a packet, by callgrind: these repeat exactly where times do not.
-//! `cargo xtask instructions` runs this and compares with `instructions.txt`.
+//! Instruction counts of each processing step of a packet, by callgrind. Unlike times, counts are equal in every run.
+//! `cargo xtask instructions` runs this bench and compares the counts with `instructions.txt`.
 //!
-//! Flows are boxed, because the move of an engine into and out of a benchmark would be counted.
+//! Flows are boxed, otherwise the moves of an engine into and out of a benchmark would be counted.
 
 #![allow(missing_docs)] // of items that the macros generate
 
@@ -192,7 +192,7 @@ fn junk(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-// Frames that the device drops, and requests beyond the rate at which it responds.
+// Frames that the device drops, and requests beyond the rate limit of replies.
 #[library_benchmark]
 #[bench::other_station(Flood::new(LinkJunk::OtherStation))]
 #[bench::broadcast(Flood::new(LinkJunk::Broadcast))]
@@ -226,11 +226,11 @@ library_benchmark_group!(
     ]
 );
 
-/// Queue pairs whose state is larger than the simulated last-level cache.
+/// Queue pairs whose state exceeds the simulated last-level cache.
 const COLD_QPS: usize = 2048;
 
-// Memory accesses that miss all caches, per 64 B SEND from post to completion, both ends, on queue pairs that no cache
-// contains: lines of 64 bytes.
+// Lines of 64 bytes that miss all caches, for `BATCH_PKTS` SENDs of 64 B from post to completion at both ends. The
+// state of the queue pairs is in no cache.
 #[library_benchmark(config = LibraryBenchmarkConfig::default().tool(Callgrind::with_args(["--cache-sim=yes", "--D1=32768,8,64", "--LL=1048576,16,64"])))]
 #[bench::send_64(Many::new(COLD_QPS, &flow::conn(PathMtu::Mtu4096)))]
 fn cold_lines(mut many: Box<Many>) -> Box<Many> {

@@ -1,5 +1,5 @@
 //! Many connected queue pairs of one device: CPU time of a 64 B SEND from post to completion, both ends on one core,
-//! with 128 queue pairs active in turn over all of them; times of control operations beside them.
+//! with 128 SENDs in flight on all queue pairs in turn; then times of control operations.
 //!
 //! `cargo bench -p roce --bench many_qps` prints the table.
 
@@ -15,11 +15,11 @@ use roce::qp::{ConnAttr, PathMtu, QpAttr, QpState};
 use roce::recovery::RecoveryScheme;
 use roce::start;
 
-/// Numbers of connected queue pairs of the rows.
+/// Connected queue pairs in each row of the table.
 const ROWS: [usize; 4] = [128, 1_024, 4_096, 20_000];
-/// Rounds of the turns, of which the table shows the median.
+/// Samples per row; the table shows the median.
 const TURNS: usize = 9;
-/// SENDs of one turn.
+/// SENDs per sample.
 const MESSAGES: usize = 1 << 16;
 /// Calls per sample of a control operation.
 const CALLS: u32 = 200;

@@ -1,4 +1,4 @@
-//! Cost of the wire formats: parse, ICRC and build, for small and large payloads, hot in cache.
+//! CPU time of parse, ICRC and build of packets with small and large payloads, hot in cache.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};
@@ -43,7 +43,7 @@ fn spec(opcode: Opcode, payload_len: usize) -> PacketSpec {
     }
 }
 
-/// Builds a sealed frame with a copy of `payload`.
+/// Builds a frame with a copy of `payload` and a correct ICRC.
 fn build(template: &HeaderTemplate, frame: &mut [u8], opcode: Opcode, payload: &Memory) {
     let mut parts =
         template.write(frame, &spec(opcode, payload.len_bytes())).expect("a frame of the right length");

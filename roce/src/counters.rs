@@ -1,4 +1,5 @@
-//! Counters, named as in the `hw_counters` of rxe and mlx5 where the meaning is the same.
+//! Counters of queue pairs and of dropped frames. If rxe or mlx5 counts the same events in `hw_counters`, the counter
+//! has the name used there.
 
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
@@ -24,12 +25,13 @@ macro_rules! counters {
 pub(crate) use counters;
 
 counters! {
-    /// Counters of one queue pair. The counters of a device are the sums over all its queue pairs, also destroyed ones.
+    /// Counters of one queue pair. The counters of a device are the sums over all its queue pairs, including destroyed
+    /// queue pairs.
     QpCounters {
         /// Packets sent: requests, READ responses, ACKs, NAKs, SACKs and CNPs, retransmissions included.
         sent_pkts,
-        /// Packets received that passed the header checks of the queue pair and the ICRC check, and stale responses,
-        /// whose ICRC is not always checked.
+        /// Packets received: packets that passed the header checks of the queue pair and the ICRC check, and stale
+        /// responses. The ICRC of most stale responses is not checked.
         rcvd_pkts,
         /// Payload bytes of requests and READ responses sent, retransmissions included.
         sent_bytes,
@@ -43,28 +45,32 @@ counters! {
         rx_write_requests,
         /// RDMA READs executed as responder; duplicates are not counted.
         rx_read_requests,
-        /// Duplicate request packets received: PSN below the expected PSN.
+        /// Duplicate request packets received: PSN below the expected PSN. The second packet of a doubled READ request
+        /// is not counted.
         duplicate_request,
-        /// Out-of-order request packets received: PSN above the expected PSN, on an unreliable connection any other PSN
-        /// than the expected one.
+        /// Out-of-order request packets received: PSN above the expected PSN. On an unreliable connection: any PSN
+        /// except the expected PSN.
         out_of_seq_request,
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
         /// Out-of-order packets dropped because the memory of the reorder buffers, or the queue pair's share of this
-        /// memory, was full: packets received, and buffered packets dropped in favour of a packet with a lower PSN.
+        /// memory, was full: packets received, and buffered packets dropped to free memory for a packet with a lower
+        /// PSN.
         reorder_no_room,
-        /// Buffered packets dropped because the gap below them was not closed within one second.
+        /// Buffered packets dropped one second after they were received, because the gap below them was not closed.
         reorder_expired,
         /// Conflicts: out-of-order packets received whose content differs from the buffered or placed packet of the
-        /// same PSN. The packet received replaces the earlier packet. Either of the two was forged, or the peer changed
-        /// its memory between two transmissions.
+        /// same PSN. The earlier packet is dropped; under relaxed placement, all out-of-order packets of the queue pair
+        /// are dropped. Either one of the two packets was forged, or the peer changed its memory between two
+        /// transmissions.
         reorder_conflicts,
-        /// Request packets dropped because no receive was posted; on a reliable connection, an RNR NAK becomes due for
-        /// each (IBA 9.7.5.2.8).
+        /// Request packets dropped because no receive was posted. On a reliable connection, an RNR NAK becomes due for
+        /// each packet (IBA 9.7.5.2.8).
         out_of_buffer,
-        /// Request packets that an unreliable connection dropped: of a message of which a packet was lost, that found no
-        /// receive, is longer than its receive, or is invalid (IBA 9.8.2.2). No response is sent.
+        /// Request packets that an unreliable connection dropped without a response (IBA 9.8.2.2): an earlier packet of
+        /// the message was lost, no receive was posted, the receive is too short or not writable, or the request is
+        /// invalid.
         uc_requests_dropped,
         /// RNR NAKs received for a PSN in flight, except those that imply the loss of an earlier READ response.
         rcvd_rnr_err,
@@ -83,10 +89,11 @@ counters! {
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
         /// READ response. A duplicate caused by a tail loss probe is not counted.
         spurious_retransmits,
-        /// Probe timeouts that `roce_adp_retrans_to` does not count. At each, a tail loss probe is sent (RFC 8985).
+        /// Probe timeouts that `roce_adp_retrans_to` does not count. After each probe timeout, a tail loss probe is
+        /// sent (RFC 8985).
         tail_probes,
-        /// Probe timeouts that are not the first since progress and whose wait was at least the RTO (RFC 6298). Each is
-        /// reported to congestion control as a loss.
+        /// Probe timeouts whose wait was at least the RTO (RFC 6298), except the first probe timeout since progress.
+        /// Each probe timeout counted here is reported to congestion control as a loss.
         roce_adp_retrans_to,
         /// Request packets retransmitted, tail loss probes included; retransmitted READ responses are not counted.
         retransmitted_pkts,
@@ -94,11 +101,11 @@ counters! {
         retry_exceeded_err,
         /// Work requests that failed because the RNR retry count was exceeded.
         retry_rnr_exceeded_err,
-        /// Stale responses: their PSN is not in flight or was acknowledged already, or a READ response has the PSN of a
-        /// request other than a READ. Most are dropped before their ICRC is computed.
+        /// Stale responses: responses whose PSN is not in flight or was acknowledged already, and READ responses with
+        /// the PSN of a request other than a READ. Most stale responses are dropped before their ICRC is computed.
         stale_responses,
-        /// READ responses whose length or position (FIRST, MIDDLE, LAST, ONLY) contradicts the index of their PSN in
-        /// the READ.
+        /// READ responses whose length, position (FIRST, MIDDLE, LAST, ONLY) or AETH is invalid at the index of their
+        /// PSN in the READ.
         bad_resp_err,
         /// Requests answered by a NAK with the code invalid request.
         resp_invalid_request,
@@ -147,13 +154,13 @@ counters! {
         /// Frames to a unicast MAC that is not the port's, and RoCE or malformed packets to a multicast or broadcast
         /// MAC.
         wrong_mac,
-        /// Packets whose VLAN is not that of the queue pair's source GID.
+        /// Packets whose VLAN is not the VLAN of the queue pair's source GID.
         wrong_vlan,
         /// Frames shorter than their headers, or than a length stated in their headers.
         truncated,
         /// Frames with more than one VLAN tag.
         stacked_vlan,
-        /// Packets whose IP version is not that of their EtherType.
+        /// Packets whose IP version does not match their EtherType.
         bad_ip_version,
         /// IPv4 packets with options.
         ipv4_options,
@@ -175,12 +182,12 @@ counters! {
         rx_icrc_errors,
         /// Packets to a QPN that no queue pair has.
         unknown_qp,
-        /// Packets to a QPN without the prefix of this device's QPNs: those of another device on the same interface.
+        /// Packets to a QPN without the QPN prefix of this device: packets to another device on the same interface.
         foreign_qp,
         /// Packets to a queue pair in a state other than RTR, RTS, SQD and SQE.
         qp_state,
-        /// Packets with an opcode of another transport service than that of the queue pair, except CNPs; and packets of
-        /// selective repeat to a queue pair that did not agree to selective repeat.
+        /// Packets whose opcode is not of the queue pair's transport service, except CNPs; and packets with an opcode
+        /// of selective repeat to a queue pair with another recovery scheme.
         wrong_transport,
         /// Packets whose P_Key is not of the default partition.
         wrong_pkey,
@@ -188,7 +195,7 @@ counters! {
         wrong_source,
         /// Packets whose source MAC is not the peer's; checked if the peer is on the link.
         wrong_source_mac,
-        /// Packets whose UDP source port is not that of the first in-order packet of their PSN space.
+        /// Packets whose UDP source port differs from that of the first in-order packet of the same PSN space.
         wrong_source_port,
         /// Packets whose destination IP address is not the queue pair's source GID.
         wrong_destination,

@@ -1,5 +1,5 @@
-//! Numbers and addresses on the wire and in the verbs interface. Each kind has a type of its own, so that, for example,
-//! an L_Key cannot be passed for an R_Key.
+//! Numbers and addresses on the wire and in the verbs interface. Each kind has a type of its own, so that the compiler
+//! rejects, for example, an L_Key passed as an R_Key.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -50,11 +50,11 @@ impl Msn {
     }
 }
 
-/// L_Key of a memory region: names the region in the scatter/gather entries of local work requests.
+/// L_Key of a memory region: identifies the region in the scatter/gather entries of local work requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LKey(pub u32);
 
-/// R_Key of a memory region: names the region in a peer's RDMA requests.
+/// R_Key of a memory region: identifies the region in a peer's RDMA requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RKey(pub u32);
 

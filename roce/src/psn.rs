@@ -8,7 +8,7 @@
 //! ```
 //!
 //! PSNs have no total order, so [`Psn`] does not implement `Ord`: a comparison is the sign of the offset from a base
-//! PSN that the caller gives (IBA 9.7.2).
+//! PSN that the caller passes (IBA 9.7.2).
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -17,10 +17,10 @@ use std::ops::{Index, IndexMut};
 /// packets of the other space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PsnSpace {
-    /// Requests, which ACKs and SACKs acknowledge.
+    /// Requests, acknowledged by ACKs and SACKs.
     #[default]
     Request,
-    /// Responses: READ responses, each of which acknowledges its own PSN, and ACKs, NAKs and SACKs.
+    /// Responses: READ responses, ACKs, NAKs and SACKs. A READ response acknowledges its own PSN.
     Response,
 }
 
@@ -90,8 +90,8 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(n))
     }
 
-    /// Returns the distance of this PSN above `base`, -2^23 + 1 to 2^23 - 1; negative if this PSN is below `base`.
-    /// `None` at distance 2^23, which is neither above nor below.
+    /// Returns the distance of this PSN above `base`, -2^23 + 1 to 2^23 - 1; negative if this PSN is below `base`. At
+    /// distance 2^23 a PSN is neither above nor below `base`, and the result is `None`.
     pub const fn offset_from(self, base: Psn) -> Option<i32> {
         let ahead = self.distance_from(base);
         if ahead == Self::COUNT / 2 {

@@ -3,12 +3,13 @@
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Cryptographic generator; on a port the seed is from the operating system, in a simulation it is a constant.
+/// Cryptographic random number generator. The seed of a real port is from the operating system; the seed of a
+/// simulation is a constant.
 #[derive(Debug)]
 pub struct Random(ChaCha12Rng);
 
 impl Random {
-    /// Creates a generator, which returns the same numbers for the same `seed`.
+    /// Creates a generator. Generators with equal seeds return equal sequences of numbers.
     pub fn new(seed: [u8; 32]) -> Self {
         Random(ChaCha12Rng::from_seed(seed))
     }

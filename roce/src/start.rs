@@ -13,12 +13,13 @@
 //! | IPv4 identification | 16 | 1 to 100 | a random number |
 //! | clock of simulations and of tests, in ns | 64 | 50 (before 2^32 s) | 0 |
 //!
-//! The numbers of steps differ, because otherwise two counters would wrap at once, and a test could not notice that
-//! code confuses the two.
+//! The numbers of steps differ. Otherwise two counters would wrap at once, and a test could not detect code that uses
+//! one counter in place of the other.
 //!
-//! [`Instant`] does not wrap: it saturates after 584 years. Its truncations to fewer bits wrap: 2^32 s is the first
-//! instant at which the nanoseconds, microseconds, milliseconds and seconds in 32 bits, and the slot of the simulator's
-//! timing wheel (2^12 slots of 1 ns), all wrap at once.
+//! [`Instant`] saturates after 584 years and does not wrap. Instants truncated to fewer bits wrap. With the feature,
+//! the clock starts just before 2^32 s, the first instant at which all truncations wrap at once: nanoseconds,
+//! microseconds, milliseconds and seconds to 32 bits, and the slot of the simulator's timing wheel (2^12 slots, 1 ns
+//! each).
 
 use crate::id::Msn;
 use crate::psn::Psn;
@@ -26,7 +27,8 @@ use crate::time::Instant;
 
 const NEAR_WRAP: bool = cfg!(feature = "near-wrap");
 
-/// Largest number of steps from the first PSN, and from the first IPv4 identification, to the wrap under `near-wrap`.
+/// Under `near-wrap`, the largest number of steps from the first PSN, and from the first IPv4 identification, to the
+/// wrap.
 const DRAWN_MAX: u32 = 100;
 
 /// With the feature `near-wrap`, returns 2^32 - `before_wrap`; otherwise 0.
@@ -41,7 +43,7 @@ pub const RECEIVE: u32 = first(2);
 
 pub(crate) const TRANSMISSION: u32 = first(4);
 
-/// MSN before any request was executed (IBA 9.7.7.1: 0).
+/// Initial MSN, before the first request is executed (IBA 9.7.7.1: 0).
 pub(crate) const MSN: Msn = Msn::new(first(5));
 
 /// First instant of simulations and of tests.

@@ -1,5 +1,6 @@
-//! Types for state shared between threads, from the standard library. With `--cfg loom` they are types of the model
-//! checker loom, which tries the orders in which threads may see each other's accesses (docs/TESTING.md).
+//! Types for state shared between threads: types of the standard library, or with `--cfg loom` types of the model
+//! checker loom. loom executes a test in each order in which threads may observe each other's memory accesses
+//! (docs/TESTING.md).
 
 #[cfg(loom)]
 pub use loom::{
@@ -20,13 +21,13 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Passes the pointer to the value to `read`, which must not write through this pointer.
+    /// Calls `read` with the pointer to the value. `read` must not write through this pointer.
     #[inline(always)]
     pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Passes the pointer to the value to `write`. The caller must have exclusive access to the cell.
+    /// Calls `write` with the pointer to the value. The caller must have exclusive access to the cell.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())

@@ -1,4 +1,5 @@
-//! Tables of objects with unpredictable numbers: queue pairs, memory regions, protection domains, completion queues.
+//! Tables of objects with unpredictable numbers: queue pairs, memory regions, protection domains, completion queues,
+//! shared receive queues.
 //!
 //! ```text
 //!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
@@ -6,18 +7,20 @@
 //!   slots, dense:  | (number, object) | free | (number, object) | ..
 //! ```
 //!
-//! All bits of a number are random, apart from those of a prefix that QPNs may have, so that a guess finds one of n
-//! objects with probability n / 2^(random bits), and the number reveals nothing of the slot. The index is an open-addressing hash table whose hash is the low bits of
-//! the number. At most a quarter of the index entries is used, so most lookups end at the first entry.
+//! All bits of a number are random, except the prefix of QPNs. Therefore, in a table of n objects, a guessed number is
+//! that of an object with probability n / 2^(random bits), and a number does not reveal its slot. The index is an
+//! open-addressing hash table; the hash is the low bits of the number. At most a quarter of the index entries is used,
+//! so most lookups end at the first entry.
 //!
 //! A freed number is in quarantine: the number stays in the index without an object until [`QUARANTINE_NUMBERS`] more
-//! were freed. Otherwise a delayed packet, or a key that a peer still uses, could reach a later object of this number.
+//! numbers were freed. Otherwise a delayed packet, or a request with a deregistered R_Key, could access a later object
+//! of the same number.
 
 use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// A freed QPN or key may be allocated again after this many other numbers of its table were freed.
+/// Number of later frees in the same table after which a freed QPN or key may be allocated a second time.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
 /// Least ratio of index entries to numbers in the index, so that a search soon reaches an empty entry.
@@ -25,24 +28,24 @@ const PLACES_PER_NUMBER: usize = 4;
 
 const PLACES_MIN: usize = 64;
 
-/// Value of `Entry::slot` for a number in quarantine: the slot of no object.
+/// Value of `Entry::slot` for a number in quarantine. No object has this slot.
 const GONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Number that has an object or is in quarantine; 0 if the entry is empty, because no object has the number 0.
+    /// Number of an object, or number in quarantine. In an empty entry the number is 0, which no object has.
     number: u32,
     slot: u32,
 }
 
 const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
-/// Table of objects, each found by the random number that the table has allocated for it.
+/// Table of objects. The key of each object is a random number that the table allocates.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// Bits of numbers that are random.
+    /// Mask of the random bits of a number.
     random_mask: u32,
-    /// Bits that all numbers have in common, outside `random_mask`.
+    /// Prefix: the bits outside `random_mask`, equal in all numbers.
     prefix: u32,
     max_len: usize,
     len: usize,
@@ -62,8 +65,8 @@ impl<T> Table<T> {
         Table::with_prefix(0, number_bits, max_len)
     }
 
-    /// Creates an empty table as [`Table::new`] does, whose numbers have `random_bits` random bits, and above these the
-    /// bits of `prefix`.
+    /// Creates an empty table of at most `max_len` objects. The low `random_bits` bits of each number are random, and
+    /// the bits above are the bits of `prefix`. `max_len` is reduced as by [`Table::new`].
     pub(crate) fn with_prefix(prefix: u32, random_bits: u32, max_len: usize) -> Self {
         let random_mask = u32::MAX >> (u32::BITS - random_bits);
         let max_len = max_len.min(random_mask as usize / PLACES_PER_NUMBER);
@@ -94,7 +97,7 @@ impl<T> Table<T> {
     }
 
     /// Inserts the object that `make` builds from its new number and slot. Returns the number; `None` if the table is
-    /// full. 0 and numbers for which `refuse` returns true are not allocated.
+    /// full. Number 0, and numbers for which `refuse` returns true, are not allocated.
     pub(crate) fn insert_with(
         &mut self,
         random: &mut Random,
@@ -216,8 +219,8 @@ impl<T> Table<T> {
         self.index[place] = entry;
     }
 
-    /// Removes `number` from the index. Moves later entries back towards the place that the low bits of their number
-    /// select, because a search for them would otherwise end at the emptied place.
+    /// Removes `number` from the index, and moves following entries back towards the position that the low bits of
+    /// their number select. Otherwise a search for the number of such an entry would end at the emptied position.
     fn forget(&mut self, number: u32) {
         let Some(mut hole) = self.place_of(number) else { return };
         let mut place = self.next(hole);

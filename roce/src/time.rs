@@ -23,7 +23,7 @@ impl Instant {
         Instant(self.0.saturating_add(nanos))
     }
 
-    /// Returns the nanoseconds from `earlier` to this instant; 0 if `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this instant; 0 if this instant is before `earlier`.
     pub const fn nanos_since(self, earlier: Instant) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,5 +1,5 @@
-//! A connection that is warm allocates nothing per packet: at neither end, by no operation, at no size, and not
-//! while lost packets are retransmitted.
+//! After a warm-up, a connection allocates no memory per packet: at both ends, for each operation and several sizes,
+//! also during retransmissions.
 
 mod common;
 
@@ -14,10 +14,10 @@ use roce::queue::{SendOp, WcStatus};
 use roce::start;
 use roce::time::Instant;
 
-/// Messages before allocations are counted, so that queues have grown to the size they need.
+/// Messages of the warm-up, in which queues grow to their final size.
 const WARM_MESSAGES: u64 = 600;
 const MESSAGES: u64 = 300;
-/// Messages posted and not completed at most.
+/// Largest number of messages posted and not completed.
 const WINDOW: u64 = 16;
 const MEMORY_BYTES: usize = 64 << 10;
 
@@ -28,7 +28,7 @@ enum Kind {
     Read,
 }
 
-/// Messages between two ends, all of one operation and length.
+/// Two connected ends; all messages have one operation and length.
 struct Flow<P: Port> {
     a: End<P>,
     b: End<P>,
@@ -37,7 +37,7 @@ struct Flow<P: Port> {
     now: Instant,
 }
 
-/// Allocations by posting and polling, per end.
+/// Number of allocations by posting and polling, per end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Allocations {
     requester: u64,
@@ -63,7 +63,7 @@ impl<P: Port> Flow<P> {
         Flow { a, b, op, len_bytes, now: start::INSTANT }
     }
 
-    /// Reconnects both ends with another congestion control; every packet is sent with a CE mark.
+    /// Reconnects both ends with the congestion control `congestion`. Every packet is sent with a CE mark.
     fn reconnect(&mut self, congestion: &str) {
         let congestion = congestion.parse().unwrap();
         let [(qpn_a, gid_a), (qpn_b, gid_b)] = [&self.a, &self.b].map(|end| (end.qpn, end.gid));
@@ -107,7 +107,8 @@ impl<P: Port> Flow<P> {
     }
 }
 
-/// Checks every operation and size over the ports that `ports` makes. Returns the packets retransmitted.
+/// Asserts that messages of each operation and size allocate no memory over the ports that `ports` returns. Returns the
+/// number of packets that the requester retransmitted.
 fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
     let mut retransmitted_pkts = 0;
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
@@ -138,7 +139,7 @@ fn nothing_is_allocated_while_losses_are_made_good() {
     let retransmitted_pkts = assert_no_allocations(|| {
         let probability = "0.02".parse().unwrap();
         let direction = FaultDirection::Rx;
-        // On receive, because frames dropped or delayed there need no buffers of their own.
+        // Impairments apply on receive, where a dropped or delayed frame needs no new buffer.
         let config = FaultConfig {
             drop_probability: probability,
             reorder_probability: probability,

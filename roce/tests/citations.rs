@@ -1,4 +1,4 @@
-//! What documents and comments cite must exist: files, tests by their names, the arguments of cited commands.
+//! Citations in documents and comments: each cited file, test and argument of a command must exist.
 
 mod tree;
 
@@ -6,26 +6,24 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Suffixes of files that a citation is recognised by.
+/// Suffixes by which a file citation is recognised.
 const CITED_SUFFIXES: &[&str] = &[".rs", ".sh", ".py", ".lua", ".supp"];
 
 /// Prefixes of names that other projects define.
 const FOREIGN: &[&str] = &["ib_", "ibv_", "mlx5dv_", "rdma_", "rte_", "dpdk-"];
-/// The directory that builds make.
+/// Directory of build results.
 const BUILT: &str = "target/";
 
-/// A name of as many words is a sentence, and so a test's; shorter ones may be fields and counters.
+/// A name of at least this number of words is checked as a function, because only tests have names of this length.
 const TEST_WORDS_MIN: usize = 5;
-/// A name of as many words is one of ours, of whatever kind; shorter ones are anything.
+/// In a document, a name of at least this number of words must be an identifier.
 const NAME_WORDS_MIN: usize = 3;
 
-/// What citations may refer to.
 #[derive(Default)]
 struct Sources {
     files: Vec<String>,
     /// File and name of each function.
     functions: BTreeSet<(String, String)>,
-    /// Every identifier in code.
     identifiers: BTreeSet<String>,
     /// Steps of scripts/check.sh.
     steps: BTreeSet<String>,
@@ -50,7 +48,7 @@ impl Sources {
         }
     }
 
-    /// Whether a file or directory has this path, or a path that ends so.
+    /// Returns whether the path of a file or directory is `cited` or ends with `cited`.
     fn has_path(&self, cited: &str) -> bool {
         let cited = cited.trim_start_matches("../").trim_start_matches("./");
         let end = format!("/{cited}");
@@ -78,18 +76,18 @@ fn is_foreign(name: &str) -> bool {
     FOREIGN.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The spans in backticks.
+/// Returns the spans in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// How many words a snake_case name has; 0 where it is none.
+/// Returns the number of words of a snake_case name, else 0.
 fn word_count(name: &str) -> usize {
     let is_snake = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if is_snake { name.split('_').filter(|word| !word.is_empty()).count() } else { 0 }
 }
 
-/// Paths of files of ours that `text` names.
+/// Returns the paths in `text` of this repository's files.
 fn cited_paths(text: &str) -> impl Iterator<Item = &str> {
     let paths = text.split(|c: char| !(c.is_alphanumeric() || "_-./*<>$~{}".contains(c)));
     let paths = paths.map(|path| path.trim_end_matches('.')).filter(|path| !path.starts_with("//"));
@@ -100,7 +98,7 @@ fn cited_paths(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Checks one line of a document or comment, and returns how many citations it has and what is wrong with them.
+/// Checks one line of a document or comment. Returns the number of citations, and a message for each wrong citation.
 fn check(line: &str, is_document: bool, sources: &Sources) -> (usize, Vec<String>) {
     let mut count = 0;
     let mut wrong = Vec::new();
@@ -138,7 +136,7 @@ fn check(line: &str, is_document: bool, sources: &Sources) -> (usize, Vec<String
     (count, wrong)
 }
 
-/// The arguments of a cited `cargo` or `scripts/check.sh` that name something of ours.
+/// Checks the arguments of a cited `cargo` or `scripts/check.sh` command.
 fn check_command(command: &str, sources: &Sources, cite: &mut impl FnMut(bool, String)) {
     let words: Vec<&str> = command.split_whitespace().collect();
     if let Some(("scripts/check.sh", steps)) = words.split_first().map(|(program, rest)| (*program, rest)) {
@@ -177,7 +175,6 @@ fn check_command(command: &str, sources: &Sources, cite: &mut impl FnMut(bool, S
     }
 }
 
-/// The comment of a line of code, if it has one.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     if line.starts_with("//") {

@@ -1,4 +1,4 @@
-//! CNPs from end to end: which packets cause them, and which queue pairs reduce their rate.
+//! CNPs from end to end: packets that elicit CNPs, and queue pairs that reduce their rate.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 
 const MTU: PathMtu = PathMtu::Mtu1024;
 
-/// Two connected ends; the first has `scheme` and sends with `traffic_class`.
+/// Returns two connected ends. The first end has `scheme` and `traffic_class`.
 fn connected(scheme: &str, traffic_class: u8) -> (End, End) {
     let (mut a, b) = pair(MTU, 1 << 16, true);
     let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
@@ -39,7 +39,7 @@ impl Cnp {
         Cnp { src: b.gid, qpn: a.qpn, becn: true, sound: true }
     }
 
-    /// Sends the CNP from `b`'s port to `a`, which receives it at `nanos`.
+    /// Sends the CNP from the port of `b`, and polls `a`, which receives the CNP.
     fn send(self, a: &mut End, b: &mut End, nanos: u64) {
         let template = HeaderTemplate::new(&HeaderSpec {
             src_mac: Mac([2, 0, 0, 0, 0, 2]),
@@ -130,7 +130,7 @@ fn a_flood_of_notifications_stops_at_the_least_rate_and_stops_nothing() {
     assert_eq!(a.engine.counters().rp_cnp_handled, 20_000);
     let (sge, remote_addr, rkey) = (a.sge(0, 8192), b.memory.addr(), b.rkey);
     a.post(1, SendOp::Write { remote_addr, rkey }, sge);
-    // Eight packets of 82 us each at the minimum rate, which increases meanwhile.
+    // Eight packets of 82 us each at the minimum rate; the rate increases during the transfer.
     for nanos in (200_000..1_000_000).step_by(500) {
         a.poll(nanos);
         b.poll(nanos);
@@ -150,7 +150,7 @@ fn marked_data_is_answered_and_marked_acknowledgements_are_not() {
     assert_eq!(counters_b.np_ecn_marked_roce_packets, 8);
     assert_eq!(counters_b.np_cnp_sent, 1, "for all came within 4 us");
     assert_eq!((counters_a.rp_cnp_ignored, counters_a.np_ecn_marked_roce_packets), (1, 0));
-    // Its ACKs and READ requests have one, too.
+    // ACKs and READ requests of the first end have a CE mark, too.
     let (sge, remote_addr, rkey) = (b.sge(0, 1024), a.memory.addr(), a.rkey);
     b.post(2, SendOp::Write { remote_addr, rkey }, sge);
     settle(&mut a, &mut b);

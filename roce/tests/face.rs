@@ -1,6 +1,6 @@
-//! The face of crate `roce`: each public item has a user outside `roce/src`, or stands in the signature of one that
-//! has. The test reads the sources line by line, as rustfmt formats them. It does not see fields, variants and items that
-//! macros define, nor an unused method that shares its name with anything outside (`new`, `len`).
+//! Public items of crate `roce`: each is used outside `roce/src`, or is in the signature of an item used outside. The
+//! test reads the sources line by line, as rustfmt formats them. Fields, variants and items of macros are not checked.
+//! An unused method is not found if an item outside has the same name (`new`, `len`).
 
 mod tree;
 
@@ -11,7 +11,8 @@ use tree::{code, sources, without_tests, words};
 /// Directories of the crates, tests and benches that use `roce`.
 const USERS: &[&str] = &["netsim", "verbs", "lab", "apps", "tests", "fuzz", "roce/tests", "roce/benches"];
 
-/// Public items that no user names, and their reason to be public. An item that is gone, or has a user, must leave.
+/// Public items without a user, and their reason to be public. If an item is deleted or gets a user, its row must be
+/// deleted.
 const ALLOWED: &[(&str, &str)] = &[
     ("congestion::Congestion", "result of `Engine::qp_congestion`"),
     ("congestion::dcqcn::Dcqcn", "variant of `Congestion`"),
@@ -41,10 +42,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("wire::xrceth::XrcEth", "result of `Packet::xrceth`"),
 ];
 
-/// A module's path from the crate's root.
+/// Path of a module from the crate root.
 type Path = Vec<String>;
 
-/// Returns kind and name of the item that a line declares with `pub` alone: not `pub(crate)`, no `use`.
+/// Returns kind and name of the item that `line` declares with `pub`; `None` for `pub(crate)` and `pub use`.
 fn public_item(line: &str) -> Option<(&str, &str)> {
     const KINDS: [&str; 8] = ["fn", "struct", "enum", "trait", "const", "static", "type", "union"];
     let mut rest = words(line.trim_start().strip_prefix("pub ")?).peekable();
@@ -61,7 +62,7 @@ fn public_item(line: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns the type that an unindented `impl` line is for.
+/// Returns the type of the `impl` block that starts on `line`.
 fn implemented(line: &str) -> Option<String> {
     let rest = line.strip_prefix("impl")?.replace("->", "");
     let mut depth = 0;
@@ -83,7 +84,7 @@ fn module_of(path: &str) -> Path {
     inside.split('/').filter(|name| *name != "lib").map(str::to_owned).collect()
 }
 
-/// Returns the words that paths through one of `modules` lead to, as `module::name` or `module::{name, ..}`.
+/// Returns the names after `roce` or one of `modules` in paths `module::name` or `module::{name, ..}`.
 fn named_in_paths<'a>(code: &'a str, modules: &BTreeSet<&str>) -> BTreeSet<&'a str> {
     let mut named = BTreeSet::new();
     for (at, _) in code.match_indices("::") {
@@ -106,15 +107,15 @@ fn named_in_paths<'a>(code: &'a str, modules: &BTreeSet<&str>) -> BTreeSet<&'a s
     named
 }
 
-/// The crate's modules without tests.
+/// The modules of the crate, without test modules.
 #[derive(Default)]
 struct Modules<'a> {
     lines: BTreeMap<Path, Vec<&'a str>>,
     /// Modules declared `pub mod`.
     public: BTreeSet<Path>,
-    /// Names of any `pub use`.
+    /// Names in all `pub use` declarations.
     reexported: BTreeSet<&'a str>,
-    /// Types that are public and in a public module, or re-exported.
+    /// Public types of public modules, and re-exported types.
     reachable_types: BTreeSet<&'a str>,
 }
 
@@ -148,18 +149,16 @@ impl<'a> Modules<'a> {
         modules
     }
 
-    /// Returns whether a public item, in no `impl`, can be named outside.
+    /// Returns whether other crates can name a public item outside `impl` blocks.
     fn is_reachable(&self, module: &[String], name: &str) -> bool {
         (1..=module.len()).all(|len| self.public.contains(&module[..len])) || self.reexported.contains(name)
     }
 
-    /// Returns the names of all modules.
     fn names(&self) -> BTreeSet<&str> {
         self.lines.keys().filter_map(|path| path.last().map(String::as_str)).collect()
     }
 
-    /// Returns the paths of all public items that can be named outside, each with its name and whether it is a method
-    /// or constant of a type.
+    /// Returns path and name of all public items that other crates can name, and whether an item belongs to a type.
     fn public_items(&self) -> Vec<(String, &'a str, bool)> {
         let mut items = Vec::new();
         for (module, lines) in &self.lines {
@@ -173,7 +172,7 @@ impl<'a> Modules<'a> {
                 let owner = of.clone().filter(|_| is_indented);
                 let is_reachable = match &owner {
                     Some(owner) => self.reachable_types.contains(owner.as_str()),
-                    // Otherwise of a macro.
+                    // An indented item without owner is part of a macro.
                     None => !is_indented && self.is_reachable(module, name),
                 };
                 if is_reachable {
@@ -190,7 +189,7 @@ impl<'a> Modules<'a> {
 fn each_public_item_has_a_user() {
     let own = sources("roce/src");
     let modules = Modules::read(&own);
-    // This file names the allowed items.
+    // This file is no user, because it names the items of `ALLOWED`.
     let users = USERS.iter().flat_map(|dir| sources(dir)).filter(|(path, _)| path != file!());
     let users: Vec<String> =
         users.map(|(_, text)| text.lines().map(code).collect::<Vec<_>>().join("\n")).collect();

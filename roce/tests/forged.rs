@@ -1,7 +1,7 @@
-//! Forged packets: a packet not sent by the peer is dropped for a counted reason and changes nothing.
+//! Forged packets: a packet that the peer did not send is dropped, counted by the reason, and changes no state.
 //!
 //! ```text
-//!   a <---- connected ----> b      a stranger sends to b from a's port, and to a from b's
+//!   a <---- connected ----> b      a stranger sends to b from the port of a, and to a from the port of b
 //! ```
 
 mod common;
@@ -23,19 +23,17 @@ const MTU: PathMtu = PathMtu::Mtu1024;
 /// The first PSN of both directions.
 const FIRST: Psn = start::psn(0xFF_FF00);
 
-/// Frames that `end` has dropped for the reason `name`.
 fn dropped(end: &End, name: &str) -> u64 {
     end.engine.drop_counters().iter().filter(|(counter, _)| *counter == name).map(|(_, count)| count).sum()
 }
 
-/// First byte of `end`'s region.
 fn first_byte(end: &End) -> u8 {
     let mut byte = [0];
     end.memory.read(0, &mut byte).unwrap();
     byte[0]
 }
 
-/// One SEND from `a` to `b` and its ACK: each end has now received a packet in order.
+/// Runs one SEND from `a` to `b`, with its ACK, so that each end has received one packet in order.
 fn exchange(a: &mut End, b: &mut End) {
     b.post_recv(1, b.sge(1024, 64));
     a.post(1, SendOp::Send, a.sge(0, 64));
@@ -79,7 +77,7 @@ fn a_response_from_another_udp_source_port_changes_nothing() {
 fn the_first_packet_in_order_names_the_port_of_its_direction() {
     let (mut a, mut b) = pair(MTU, 1 << 16, true);
     let write = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST);
-    // A packet that is out of order, or damaged, does not set the port.
+    // A packet that is out of order, or damaged, does not bind the UDP source port.
     Forged { psn: FIRST.plus(9), udp_source_port: 7, ..write }.send_from(&mut a);
     Forged { sound: false, udp_source_port: 8, ..write }.send_from(&mut a);
     b.poll(1);
@@ -88,7 +86,8 @@ fn the_first_packet_in_order_names_the_port_of_its_direction() {
     Forged { psn: FIRST.plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
     b.poll(100_000);
     assert_eq!(dropped(&b, "wrong_source_port"), 1);
-    // Responses have a port of their own, which b has not received yet; CNPs may have any.
+    // Requests and responses are bound to separate UDP source ports; the first response to `b` binds its port. CNPs may
+    // have any port.
     b.post(2, SendOp::Send, b.sge(0, 64));
     b.poll(100_001);
     let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST);
@@ -111,7 +110,7 @@ fn a_frame_with_the_peers_address_and_anothers_mac_changes_nothing() {
     Forged { src_mac: stranger, ..right }.send_from(&mut a);
     b.poll(1000);
     assert_eq!((first_byte(&b), dropped(&b, "wrong_source_mac")), (0, 1), "memory, and drops");
-    // The peer moves: the MAC of the neighbour table is the one compared.
+    // After the move of the peer, source MACs are compared with the new MAC in the neighbour cache.
     b.engine.neighbour_mut().set_neighbour(a.gid.ip(), stranger);
     b.poll(1001);
     right.send_from(&mut a);
@@ -128,7 +127,7 @@ fn what_is_not_to_be_compared_is_not() {
         let (mut a, mut b) = pair_of(MTU, 1 << 16, |config| {
             config.source_checks = checks;
             if !on_link {
-                // Each end is the other's gateway.
+                // With a 32-bit prefix, the peer is not on the link. The gateway of each end is its peer.
                 config.neighbour.gids[0].1 = 32;
                 let last = 3 - config.neighbour.mac.0[5];
                 config.neighbour.gateway_v4 = Some(Ipv4Addr::new(10, 0, 0, last));
@@ -229,14 +228,15 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     request.reth.len_bytes = READ_BYTES;
     for n in 0..2000 {
         request.send_from(&mut a);
-        // All responses are sent before the next duplicate, although a link would take far longer.
+        // All responses are sent before the next duplicate, although a real link would take far longer.
         while b.poll(100_000 + n).more {}
         while a.poll(100_000 + n).rx_frames > 0 {}
     }
     let sent = b.engine.counters().sent_pkts - before;
     let read_pkts = u64::from(READ_BYTES / 1024);
     assert!(sent >= read_pkts, "the first duplicate is served: {sent}");
-    // The burst is full if the clock does not begin at 0; the 2 us of this test add nothing to it.
+    // If the clock does not begin at 0, a full burst of responses may be retransmitted, too. The 2 us of this test
+    // permit no further retransmission.
     let most =
         u64::from(RETRANSMITS_PER_READ) * read_pkts + u64::from(RETRANSMIT_PKTS_MIN) + RETRANSMIT_BURST_PKTS;
     assert!(sent <= most, "2,000 duplicates of a READ of {read_pkts} packets had {sent} sent");

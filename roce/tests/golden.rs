@@ -1,5 +1,5 @@
-//! Captures of Linux's soft-RoCE (rdma_rxe 6.1) in pcap/, against pcap/SUMMARY.txt, which an independent
-//! decoder wrote.
+//! Captures of Linux soft-RoCE (rdma_rxe 6.1) in pcap/: parsed, rebuilt, and compared with pcap/SUMMARY.txt, the output
+//! of an independent decoder.
 
 use pcap_file::pcap::PcapReader;
 use roce::wire::{FrameParts, HeaderSpec, HeaderTemplate, NakCode, Packet, PacketSpec, Syndrome};
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 const PACKETS: usize = 396;
 const CAPTURES: usize = 45;
-/// Packets of a capture that the summary lists at most, from the first on.
+/// Largest number of listed packets per capture, from the first packet on.
 const LISTED: usize = 40;
 
-/// Words of the IBA and of the summary, in the order of their replacement.
+/// Words of IBA opcode names and their abbreviations in the summary, in the order of replacement.
 const WORDS: [(&str, &str); 8] = [
     ("RDMA WRITE", "WR"),
     ("RDMA READ REQUEST", "RD_REQ"),
@@ -23,7 +23,7 @@ const WORDS: [(&str, &str); 8] = [
     (" ", "_"),
 ];
 
-/// A capture as the summary describes it.
+/// A capture in the summary.
 struct Expected {
     file: String,
     packets: usize,
@@ -60,7 +60,7 @@ fn frames(file: &str) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Describes a packet in the words of the summary.
+/// Formats `packet` as a line of the summary.
 fn tell(packet: &Packet<'_>) -> String {
     let info = packet.info;
     let (transport, name) = info.name.split_once(' ').unwrap();
@@ -112,7 +112,7 @@ fn every_packet_encodes_to_the_same_bytes() {
     assert_eq!(packets, PACKETS);
 }
 
-/// Writes a frame from the values parsed from `frame`.
+/// Rebuilds a frame from the values parsed from `frame`.
 fn encode_again(frame: &[u8]) -> Vec<u8> {
     let packet = Packet::parse(frame).unwrap();
     let mut template = HeaderTemplate::new(&HeaderSpec {

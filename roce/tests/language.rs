@@ -1,5 +1,5 @@
-//! One concept, one term: what docs/GLOSSARY.md lists as not the name of a concept stands nowhere, whether in prose
-//! (`two words`) or in names (`two_words`, `TwoWords`, `TWO_WORDS`), and also where a line ends between the words.
+//! One concept, one term: phrases in the column "not" of docs/GLOSSARY.md must not occur in the repository. A phrase is
+//! found in prose (`two words`), in names (`two_words`, `TwoWords`, `TWO_WORDS`), and across the end of a line.
 
 mod tree;
 
@@ -9,15 +9,15 @@ use std::ops::Range;
 use std::path::Path;
 
 const GLOSSARY: &str = "docs/GLOSSARY.md";
-/// Suffixes of the files that are read. Files without one are read if they are scripts.
+/// Suffixes of the files that are read. A script is also read without a suffix.
 const TEXTS: &[&str] = &["rs", "md", "sh", "toml", "c", "h", "py", "txt", "lua", "html", "supp"];
-/// Captures and the summary of what they hold.
+/// Directory of the captures, which is not read.
 const CAPTURES: &str = "roce/tests/pcap/";
 
-/// Phrases that are not to be used, by their words in lower case, and the term that stands for each.
+/// Forbidden phrases, as lower-case words, and the term to use instead of each.
 type Forbidden = BTreeMap<Vec<String>, String>;
 
-/// The last column of each table with the header `term | meaning | source | not`.
+/// Returns the phrases in the last column of each table with the header `term | meaning | source | not`.
 fn forbidden(glossary: &str) -> Forbidden {
     let mut phrases = Forbidden::new();
     let mut is_terms = false;
@@ -44,11 +44,10 @@ fn forbidden(glossary: &str) -> Forbidden {
     phrases
 }
 
-/// A word of prose, or of a name.
 struct Word {
     lower: String,
     line: usize,
-    /// Whether nothing but a space, an underscore, a hyphen or a line's end is between it and the word before it.
+    /// True if at most spaces, underscores, hyphens or a line end separate this word from the previous word.
     follows: bool,
 }
 
@@ -64,7 +63,8 @@ fn words(text: &str) -> Vec<Word> {
     words
 }
 
-/// Runs of letters, or of digits, which also end within `camelCase` and before the last capital of `RTOTimer`.
+/// Returns the runs of letters or of digits. A run also ends within `camelCase`, and before the last capital of
+/// `RTOTimer`.
 fn word_ranges(text: &str) -> Vec<Range<usize>> {
     let chars: Vec<(usize, char)> = text.char_indices().collect();
     let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -92,12 +92,12 @@ fn is_join(gap: &str) -> bool {
     ["", "\\"].contains(&before.trim()) && leaders.contains(&after.trim_matches([' ', '\t']))
 }
 
-/// The line and the phrase of each occurrence in `text`.
+/// Returns line number and phrase of each occurrence in `text`.
 fn occurrences<'a>(text: &str, forbidden: &'a Forbidden) -> Vec<(usize, &'a [String])> {
     let words = words(text);
     let mut found = Vec::new();
     for at in 0..words.len() {
-        // Phrases with this first word are neighbours in the map.
+        // Phrases with the same first word are adjacent in the map.
         let first = vec![words[at].lower.clone()];
         let same_first = forbidden.range(first.clone()..).take_while(|(phrase, _)| phrase[0] == first[0]);
         for (phrase, _) in same_first {
@@ -111,7 +111,7 @@ fn occurrences<'a>(text: &str, forbidden: &'a Forbidden) -> Vec<(usize, &'a [Str
     found
 }
 
-/// The repository's texts with their paths; the glossary itself is none of them.
+/// Returns path and content of each text, except the glossary.
 fn texts() -> Vec<(String, String)> {
     let is_text = |path: &Path| match path.extension() {
         Some(suffix) => TEXTS.iter().any(|text| suffix == *text),
@@ -149,7 +149,7 @@ fn a_concept_has_one_term() {
     );
 }
 
-/// A glossary of words that this repository has no use for.
+/// Returns the phrases of an example glossary, which are not in docs/GLOSSARY.md.
 fn example() -> Forbidden {
     forbidden(
         "| a | b |\n|---|---|\n| not | terms |\n\n\

@@ -1,5 +1,5 @@
-//! The shape of the sources: which module may name which, where `unsafe` may stand, how long files and
-//! functions may be. The tests read the sources line by line, as rustfmt formats them.
+//! Structure of the sources: uses between modules and crates, files with `unsafe`, length of files and functions. The
+//! tests read the sources line by line, as rustfmt formats them.
 
 mod circles;
 mod tree;
@@ -9,7 +9,7 @@ use std::fs;
 
 use tree::{code, sources, words, workspace};
 
-/// Crates of the workspace, and the others that each may depend on.
+/// Crates of the workspace, and the permitted dependencies of each.
 const ARROWS: &[(&str, &[&str])] = &[
     ("dpdk-ffi/sys", &[]),
     ("dpdk-ffi", &["dpdk-sys"]),
@@ -22,11 +22,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Files that use each other, still to be untied; within a circle in the order of their paths. A circle that is gone
-/// must leave this list.
+/// Permitted circles of files that use each other, in the order of their paths. If a circle no longer exists, its row
+/// must be deleted.
 const ALLOWED_CIRCLES: &[&[&str]] = &[&["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/mempool.rs"]];
 
-/// Where `unsafe` may stand, as the start of a path.
+/// Path prefixes of the files that may contain `unsafe`.
 const UNSAFE: &[&str] =
     &["dpdk-ffi/", "roce/src/mem/copy.rs", "roce/src/queue/ring.rs", "roce/tests/hostile/memory.rs"];
 
@@ -111,7 +111,7 @@ fn crates_depend_downwards() {
         for line in manifest.lines() {
             section = line.strip_prefix('[').map_or(section, |name| name.trim_end_matches(']'));
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            // Dependencies of tests do not count, except that netsim has no others there either.
+            // For netsim, dependencies of tests are checked, too.
             let counts =
                 section == "dependencies" || (*member == "netsim" && section.ends_with("dependencies"));
             if counts && names.contains(name) {
@@ -173,7 +173,6 @@ fn files_are_short() {
     }
 }
 
-/// Returns whether a line of code begins a function.
 fn begins_function(line: &str) -> bool {
     let mut words = words(line).skip_while(|word| {
         matches!(*word, "pub" | "crate" | "super" | "const" | "async" | "extern" | "C" | "in")
@@ -182,7 +181,7 @@ fn begins_function(line: &str) -> bool {
     words.next() == Some("fn")
 }
 
-/// Returns the functions of a file, each with its lines from its name to its closing brace.
+/// Returns the first line of each function, and its number of lines up to the closing brace.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Layer 2: which frames a device accepts, by Ethernet destination and by VLAN.
+//! Layer 2: frames that a device accepts or drops by Ethernet destination and VLAN.
 
 mod common;
 
@@ -12,12 +12,11 @@ use std::net::{IpAddr, Ipv4Addr};
 const LEN_BYTES: u32 = 64;
 const OTHER_HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A drop counter; 0 if no counter has this name.
 fn dropped(end: &End, name: &str) -> u64 {
     end.engine.drop_counters().iter().find(|(n, _)| *n == name).map_or(0, |(_, count)| count)
 }
 
-/// Removes the frame of a WRITE that `a` sends from the wire, before `b` receives it.
+/// Posts a WRITE at `a`, and removes its frame from the wire to `b`.
 fn stolen_write(a: &mut End, b: &mut End) -> Vec<u8> {
     a.memory.write(0, &[0x5A; LEN_BYTES as usize]).unwrap();
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
@@ -26,7 +25,7 @@ fn stolen_write(a: &mut End, b: &mut End) -> Vec<u8> {
     take(b.engine.port_mut())
 }
 
-/// Removes the only frame on the wire to `port`.
+/// Removes and returns the only frame in flight to `port`.
 fn take(port: &mut LoopbackPort) -> Vec<u8> {
     let mut frames = Vec::new();
     port.rx_burst(&mut frames, 2);
@@ -34,7 +33,7 @@ fn take(port: &mut LoopbackPort) -> Vec<u8> {
     frames[0].as_ref().to_vec()
 }
 
-/// Sends `frame` from `a`'s port, and polls `b`. Returns how many frames `b` sends.
+/// Sends `frame` from the port of `a`, and polls `b`. Returns the number of frames from `b`.
 fn inject(a: &mut End, b: &mut End, frame: &[u8]) -> usize {
     let port = a.engine.port_mut();
     port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);
@@ -108,12 +107,12 @@ fn an_address_on_a_vlan_sends_and_receives_frames_with_its_tag() {
     let untagged = [&frame[..12], &frame[16..]].concat();
     assert_eq!(inject(&mut a, &mut b, &untagged), 0);
     assert!(!is_written(&b) && dropped(&b, "wrong_vlan") == 1);
-    // A tag with another priority is of the same VLAN.
+    // The priority bits are not part of the VLAN identifier.
     let mut prior = frame;
     prior[14] = 0xA0;
     assert_eq!(inject(&mut a, &mut b, &prior), 1);
     assert!(is_written(&b));
-    // End to end, in both directions.
+    // A READ has tagged frames in both directions.
     a.post(2, SendOp::Read { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(1024, LEN_BYTES));
     settle(&mut a, &mut b);
     assert!(a.completions().iter().any(|c| c.wr_id == 2 && c.status == WcStatus::Success));

@@ -1,4 +1,4 @@
-//! Work requests that fail at the requester without a request sent, and completion of those before them.
+//! Work requests that fail before their first packet is sent; earlier work requests complete.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
     end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
 }
 
-/// Drops all frames on the wire to `end`, and returns their number.
+/// Drops all frames in flight to `end`, and returns their number.
 fn lose(end: &mut End) -> usize {
     end.engine.port_mut().rx_burst(&mut Vec::new(), usize::MAX)
 }

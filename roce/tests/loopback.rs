@@ -1,4 +1,4 @@
-//! Two engines in one thread over the loopback port: the operations, and their completions.
+//! Two engines in one thread over loopback ports: all operations, and their completions.
 
 mod common;
 

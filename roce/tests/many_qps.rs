@@ -1,4 +1,4 @@
-//! Many queue pairs of one device: use counts of shared objects, queue pairs in error, a neighbour that moves.
+//! Many queue pairs of one device: use counts, queue pairs in error, a neighbour that moves, memory, QPN prefixes.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn queue_pairs_in_error_flush_all_posts_and_leave_the_device_idle() {
     let flushed = a.completions();
     assert!(flushed.iter().all(|cqe| cqe.status == WcStatus::WrFlushErr));
     assert_eq!(flushed.len(), DEPTH as usize);
-    // A receive that is posted now makes a poll due, which flushes it.
+    // A receive posted to a queue pair in error makes a poll due. This poll flushes the receive.
     let sge = a.sge(0, 64);
     a.recv.post(&RecvRequest { wr_id: 7, sges: &[sge] }).unwrap();
     assert!(a.engine.next_deadline().is_some());
@@ -87,7 +87,7 @@ fn all_queue_pairs_follow_a_neighbour_that_moves() {
     a.engine.neighbour_mut().set_neighbour(b.gid.ip(), moved);
     let polls = (1..QPS as u64).find(|nanos| !a.poll(200_000 + nanos).more).expect("all are compared");
     assert!(polls > 1, "one poll compares a bounded number");
-    // The queue pair that was created last.
+    // `a.post` uses the queue pair created last.
     a.post(1, SendOp::Write { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(0, 64));
     a.poll(300_000);
     let mut frames = Vec::new();
@@ -96,7 +96,8 @@ fn all_queue_pairs_follow_a_neighbour_that_moves() {
     b.engine.port_mut().free_frames(&mut frames);
 }
 
-/// Heap of a connected queue pair with queues of 128 work requests of one entry, without inline data, in bytes.
+/// Upper bound on the heap memory of a connected queue pair with queues of 128 work requests of one scatter/gather
+/// entry, in bytes.
 const QP_BYTES: i64 = 23_200;
 
 #[test]
@@ -108,7 +109,7 @@ fn an_idle_queue_pair_takes_little_memory() {
         (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
         connect(a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &ConnAttr::default());
     };
-    // The first ones grow tables of the device.
+    // The first queue pairs are not measured, because they enlarge tables of the device.
     (0..4).for_each(|_| create(&mut a));
     let taken = allocation_counter::measure(|| create(&mut a)).bytes_current;
     assert!(taken <= QP_BYTES, "{taken} B");

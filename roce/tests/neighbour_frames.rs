@@ -1,4 +1,4 @@
-//! Frames of neighbours, honest and hostile, against one engine: the corpus of the fuzz target, and random scripts.
+//! One engine with honest and hostile neighbours: replay of the fuzz corpus, and random scripts.
 
 mod stations;
 
@@ -18,7 +18,7 @@ fn the_corpus_holds() {
         sum.answers += tally.answers;
         sum.packets += tally.packets;
     }
-    // Otherwise most frames are dropped before the neighbour table sees them.
+    // Lower counts mean that most frames never reach the neighbour cache.
     assert!(sum.moves_claimed > 100 && sum.moves_refuted > 20 && sum.moves_followed > 5, "{sum:?}");
     assert!(sum.conflicts > 20 && sum.answers > 100 && sum.packets > 100, "{sum:?}");
 }

@@ -1,4 +1,4 @@
-//! The reorder buffer of an engine: share of each queue pair, age, and forged versions of packets.
+//! The reorder buffer of an engine: share per queue pair, expiry, and conflicts with forged packets.
 
 mod hostile;
 
@@ -22,7 +22,7 @@ fn the_corpus_holds() {
         sum.conflicts += tally.conflicts;
         sum.writes += tally.writes;
     }
-    // Otherwise the buffer is never full, or packets do not leave it in every way.
+    // Lower counts mean that the reorder buffer is never full, or packets never expire, conflict or execute.
     assert!(sum.buffered_bytes_max > REORDER_BYTES * 3 / 4, "{sum:?}");
     assert!(sum.no_room > 100 && sum.expired > 100 && sum.conflicts > 10 && sum.writes > 1000, "{sum:?}");
 }
@@ -39,17 +39,17 @@ proptest! {
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 4096 };
 const KEEPING: [RecoveryScheme; 2] = [RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-/// Longer than a packet is buffered.
+/// Longer than the time after which buffered packets expire: 1 s.
 const LONG_NANOS: u64 = 3_000_000_000;
 
-/// Payload bytes of a packet of the path MTU of [`setup`].
+/// Payload bytes of a full packet: the path MTU of [`setup`].
 const FULL: usize = 256;
 
-/// Payload byte of the peer, and of a forged packet.
+/// Payload byte of genuine packets, and (`FORGED`) of forged packets.
 const GENUINE: u8 = 0x44;
 const FORGED: u8 = 0x66;
 
-/// Sends `count` WRITEs of one packet behind a gap of one packet. Returns the frame that closes the gap.
+/// Sends `count` WRITEs of one packet each, behind a gap of one packet. Returns the frame that closes the gap.
 fn behind_a_gap(several: &mut Several, index: usize, count: usize, len_bytes: usize) -> Vec<u8> {
     let mut frames = several.writes(index, count + 1, len_bytes);
     let missing = frames.remove(0);
@@ -61,7 +61,7 @@ fn behind_a_gap(several: &mut Several, index: usize, count: usize, len_bytes: us
 #[test]
 fn one_queue_pair_leaves_the_others_their_share() {
     let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 3);
-    // Two queue pairs leave their gaps open, one closes its gap.
+    // Queue pairs 0 and 1 leave their gaps open; queue pair 2 closes its gap.
     for greedy in [0, 1] {
         behind_a_gap(&mut several, greedy, 4095, FULL);
     }
@@ -136,7 +136,7 @@ fn the_packet_farthest_ahead_makes_room() {
     let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 1);
     let mut frames = several.writes(0, 4096, FULL);
     let missing = frames.remove(0);
-    // In descending PSN order: packets that find no room are those that would be executed first.
+    // Packets arrive in descending PSN order. If the reorder buffer is full, a lower PSN replaces a higher PSN.
     several.put_all(frames.into_iter().rev());
     several.run();
     let (kept, lost) = (several.buffered() as u64, several.counter(0, "reorder_no_room"));
@@ -164,7 +164,7 @@ fn the_genuine_packet_takes_the_place_of_a_forged_one() {
                 several.run();
                 several.put(genuine[0].clone());
                 several.run();
-                // The packets dropped with the forged one are retransmitted.
+                // A conflict drops genuine packets, too. These packets are retransmitted.
                 several.put_all(genuine);
                 several.run();
                 assert_eq!(several.counter(0, "rx_write_requests"), 4);
@@ -214,7 +214,7 @@ fn a_forged_first_packet_leads_no_payload_astray() {
         several.put_all(frames[1..4].iter().cloned());
         several.put(frames[0].clone());
         several.run();
-        // The packets dropped are retransmitted.
+        // The packets that the conflict dropped are retransmitted.
         several.put_all(frames);
         several.run();
         several.ends[0].peer.expected = first;

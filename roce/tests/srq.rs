@@ -1,4 +1,4 @@
-//! Shared receive queues (IBA 10.2.9): order, limit, and the receive that a queue pair holds.
+//! Shared receive queues (IBA 10.2.9): order of receives, limit, and the receive that a queue pair has taken.
 
 mod common;
 
@@ -12,7 +12,7 @@ use roce::queue::{PostError, RecvPoster, RecvRequest, SendOp, SendPoster, Sge, S
 
 const SGES: u32 = 3;
 
-/// `count` connections from `a` to `b` whose receives are those of one SRQ of `b`.
+/// Connections from `a` to `b` with receives from one SRQ of `b`.
 struct Shared {
     a: End,
     b: End,
@@ -121,7 +121,7 @@ fn a_queue_pair_in_error_flushes_the_receive_it_holds_and_no_other() {
     for service in [ServiceType::Rc, ServiceType::Uc] {
         let mut s = shared(service, 2, |attr| attr);
         (0..3).for_each(|wr_id| s.post(wr_id, 40_000));
-        // A long message: the transition finds it half received.
+        // At the transition, this long message is partly received.
         s.send(0, 1, 40_000);
         s.a.poll(0);
         s.b.poll(0);
@@ -146,7 +146,7 @@ fn a_gap_leaves_the_receive_to_the_next_message() {
     let mut frames = Vec::new();
     use roce::port::Port as _;
     s.b.engine.port_mut().rx_burst(&mut frames, 3);
-    // FIRST arrives again from the port of `a`, the rest is lost.
+    // Only the FIRST packet is delivered, from the port of `a`; the other two packets are lost.
     let first = frames[0].as_ref().to_vec();
     s.a.engine.port_mut().tx_reserve(first.len()).unwrap().copy_from_slice(&first);
     s.a.engine.port_mut().tx_flush();
@@ -220,7 +220,7 @@ fn an_srq_in_use_is_not_destroyed_and_bounds_are_stated() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Messages of several queue pairs arrive interleaved, in receives of several entries.
+    /// Interleaved messages of three queue pairs take receives of three scatter/gather entries.
     #[test]
     fn each_message_has_a_receive_of_its_own(
         messages in proptest::collection::vec((0usize..3, 0u32..1000), 1..40),

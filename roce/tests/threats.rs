@@ -1,4 +1,4 @@
-//! Bits that an attacker must guess, measured on the engine, against docs/THREATS.md.
+//! Bits that an attacker must guess: compares the engine with docs/THREATS.md.
 
 mod common;
 
@@ -16,14 +16,14 @@ use roce::recovery::RecoveryScheme;
 use roce::wire::{flow_label_from_qpns, udp_source_port};
 use std::collections::HashSet;
 
-/// Counts the bits that are 1 in a third to two thirds of `numbers`: a predictable bit is not.
+/// Counts the random bits: those that are 1 in a third to two thirds of `numbers`.
 fn random_bits(numbers: &[u32]) -> u32 {
     let ones = |bit: u32| numbers.iter().filter(|number| *number >> bit & 1 == 1).count();
     let is_random = |bit: &u32| (numbers.len() / 3..=numbers.len() * 2 / 3).contains(&ones(*bit));
     (0..32).filter(is_random).count() as u32
 }
 
-/// Returns the random bits of queue pair numbers, and of keys.
+/// Returns the number of random bits of a QPN, and of an R_Key.
 fn number_bits() -> (u32, u32) {
     let (mut end, _) = pair(PathMtu::Mtu1024, 4096, true);
     let (mut qpns, mut keys) = (Vec::new(), Vec::new());
@@ -40,8 +40,8 @@ fn every_bit_of_a_queue_pair_number_and_of_a_key_is_random() {
     assert_eq!(number_bits(), (24, 32), "random bits of QPN and rkey");
 }
 
-/// Returns the bits of the UDP source port between random queue pair numbers, from the frequency of equal ports;
-/// rounded, because the sample is random.
+/// Returns the random bits of the UDP source port between random QPNs, from the frequency of equal ports; rounded,
+/// because the sample is random.
 fn port_bits() -> u32 {
     const DRAWN: u64 = 1 << 18;
     let mut random = Random::new([9; 32]);
@@ -54,15 +54,15 @@ fn port_bits() -> u32 {
     ((DRAWN * (DRAWN - 1)) as f64 / equal_pairs as f64).log2().round() as u32
 }
 
-/// Returns the bits of the PSN to guess, if `accepted` PSNs are accepted.
+/// Returns the bits of a PSN to guess, if `accepted` PSNs are accepted.
 fn psn_bits(accepted: u32) -> u32 {
     (Psn::COUNT / accepted).ilog2()
 }
 
-/// Bits that an attack must guess: QPN, port, PSN, key.
+/// Bits to guess of QPN, UDP source port, PSN and key.
 type Guess = [Option<u32>; 4];
 
-/// Formats a row of the page's table.
+/// Formats a row of the table in docs/THREATS.md.
 fn row(attack: &str, guess: Guess) -> String {
     let cells = guess.map(|bits| bits.map_or("-".to_owned(), |bits| bits.to_string())).join(" | ");
     let sum: u32 = guess.into_iter().flatten().sum();
@@ -137,7 +137,7 @@ fn a_freed_number_is_not_given_again_soon() {
 fn a_device_takes_as_many_queue_pairs_as_it_was_opened_for() {
     const QPS: usize = 20_000;
     let (mut end, _) = pair_of(PathMtu::Mtu1024, 4096, |config| config.limits.max_qps = QPS);
-    // One more is connected already.
+    // `pair_of` has created one queue pair already.
     let qpns: HashSet<_> = (1..QPS).map(|_| end.create_idle_qp()).collect();
     assert_eq!(qpns.len(), QPS - 1);
 }

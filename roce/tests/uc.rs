@@ -1,4 +1,4 @@
-//! Unreliable connections (IBA 9.8): messages that arrive whole are executed, all others are dropped.
+//! Unreliable connections (IBA 9.8): completely received messages are executed, all other messages are dropped.
 
 mod common;
 
@@ -13,7 +13,7 @@ use roce::queue::{Cqe, SendOp, Sge, WcOpcode, WcStatus};
 use roce::start;
 use roce::wire::{Packet, Position};
 
-/// Path MTU of the connections.
+/// Path MTU of the connections, in bytes.
 const MTU_BYTES: u32 = 256;
 
 fn uc_pair() -> (End, End) {
@@ -29,7 +29,7 @@ fn state_of(end: &End) -> QpState {
     end.engine.query_qp(end.qpn).unwrap().0
 }
 
-/// Takes the frames on the wire between two ports.
+/// Removes and returns all frames in flight to `port`.
 fn take(port: &mut LoopbackPort) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     port.rx_burst(&mut frames, usize::MAX);
@@ -65,13 +65,12 @@ fn sends_and_writes_arrive_and_complete_when_sent() {
     assert_eq!((a.engine.counters().sent_pkts, b.engine.counters().sent_pkts), (17, 0), "no response");
 }
 
-/// Fate of a frame on the wire.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Delivered,
     Lost,
     Doubled,
-    /// Delivered after the frame that follows it.
+    /// Delivered after the next frame.
     Swapped,
 }
 
@@ -100,8 +99,8 @@ fn fated(frames: &[Vec<u8>], fates: &[Fate]) -> Vec<Vec<u8>> {
     out
 }
 
-/// The messages that IBA 9.8.2.2 executes: each run of frames from FIRST or ONLY to LAST or ONLY with consecutive PSNs.
-/// Returns the fill bytes and lengths of their payloads.
+/// Returns payload byte and length of each message that a receiver executes (IBA 9.8.2.2): a run of frames from FIRST
+/// or ONLY to LAST or ONLY with consecutive PSNs.
 fn executed(frames: &[Vec<u8>]) -> Vec<(u8, usize)> {
     let mut messages = Vec::new();
     let mut partial: Option<(u8, usize)> = None;
@@ -169,7 +168,7 @@ fn a_work_request_that_cannot_be_sent_stops_the_send_queue_only() {
     let (mut a, mut b) = uc_pair();
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
     let bad = Sge { lkey: LKey(1), ..a.sge(0, 8) };
-    // Under UC a READ is no operation (IBA 9.8).
+    // UC has no READ (IBA 9.8).
     let faults = [
         (SendOp::Write { remote_addr, rkey }, bad, WcStatus::LocProtErr),
         (SendOp::Read { remote_addr, rkey }, a.sge(0, 8), WcStatus::LocQpOpErr),
@@ -253,7 +252,7 @@ fn a_drained_send_queue_is_reported_once_and_starts_again() {
     let (mut a, mut b) = uc_pair();
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
     let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
-    // More packets than one quantum: the transition finds the message half sent.
+    // More packets than one quantum: at the transition, the message is partly sent.
     a.post(1, SendOp::Write { remote_addr, rkey }, a.sge(0, 100 * MTU_BYTES));
     a.post(2, SendOp::Write { remote_addr, rkey }, a.sge(0, 8));
     a.engine.push(start::INSTANT);
@@ -274,7 +273,7 @@ fn packets_of_another_transport_service_are_dropped() {
     let init = QpInit { service: ServiceType::Uc, ..a.small_qp() };
     let uc = a.engine.create_qp(&init).unwrap();
     let (mut send, qpn) = (uc.send, uc.qpn);
-    // The peer of the unreliable connection is a reliable one.
+    // The peer of the UC queue pair is an RC queue pair.
     connect_qp(&mut a.engine, qpn, b.qpn, AddressVector::new(b.gid, 1), &conn(PathMtu::Mtu256));
     b.post_recv(1, b.sge(0, 8));
     common::post_send(&mut send, 2, SendOp::Send, a.sge(0, 8));

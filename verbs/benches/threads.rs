@@ -1,5 +1,5 @@
-//! Message rates of one device used by several threads, beside those of one thread. Both ends of each connection are on
-//! the device, over a port that returns what it sends.
+//! Message rates of one device that several threads use, compared with the rates of one thread. Both queue pairs of
+//! each connection are on the device, whose port loops all frames back.
 //!
 //! `cargo bench -p verbs --bench threads` prints the table.
 
@@ -14,15 +14,15 @@ use verbs::{
 };
 
 const THREADS: usize = 8;
-/// SENDs in flight of each thread.
+/// Number of SENDs in flight, per thread.
 const DEPTH: usize = 32;
 const MESSAGE_BYTES: u32 = 64;
 /// Duration of one sample.
 const SAMPLE: Duration = Duration::from_millis(400);
-/// Samples of each row, of which the table shows the median; the rows take turns.
+/// Number of samples of each row; the rows are sampled in turn. The table shows the median of each row.
 const SAMPLES: usize = 7;
 
-/// Two connected queue pairs, `a` to `b`.
+/// Two connected queue pairs; `a` sends to `b`.
 struct Pair {
     a: Qp,
     b: Qp,
@@ -74,7 +74,7 @@ impl Worker {
     }
 }
 
-/// Runs all workers at the same time, each on a thread, and returns their messages per second.
+/// Runs all workers at the same time, each on a thread, and returns the sum of their message rates, per second.
 fn rate(workers: &[Worker]) -> f64 {
     let (barrier, messages) = (Barrier::new(workers.len()), AtomicU64::new(0));
     thread::scope(|scope| {

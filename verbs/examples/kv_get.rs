@@ -18,8 +18,8 @@ const LINE_BYTES_MAX: u64 = 256;
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const CLIENTS_MAX: usize = 16;
 
-/// Returns the byte offsets of slots that may have `key`: first the slot of its hash, then the following slots. A slot
-/// contains `key NUL value NUL`; a free slot begins with NUL.
+/// Returns the byte offsets of slots that may contain `key`: first the slot of the hash of `key`, then the following
+/// slots. A slot contains `key NUL value NUL`; a free slot begins with NUL.
 fn offsets(key: &str) -> impl Iterator<Item = u64> {
     let hash = key.bytes().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(byte));
     (0..SLOTS).map(move |probe| hash.wrapping_add(probe) % SLOTS * SLOT_BYTES as u64)
@@ -53,7 +53,8 @@ fn serve(context: &Context, pd: &Pd, cq: &Cq) -> Result<()> {
         let mut stream = limit(listener.accept()?.0)?;
         let qp = pd.create_qp(&QpOptions::new(cq))?;
         connect(context, &qp, &mut stream, &format!("{} {}", table.addr(), table.rkey().0))?;
-        // From here on the responder executes the client's READs; this thread waits until the client disconnects.
+        // The responder now executes the client's READs. This thread waits until the client disconnects, for at most
+        // `PEER_TIMEOUT`.
         read_line(&mut stream).map(drop)
     };
     let worker = || loop {
@@ -77,15 +78,16 @@ fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
     Ok(line)
 }
 
-/// Connects `qp` with the peer at the other end of `stream`, and returns the text `more` that the peer sent.
+/// Exchanges endpoints with the peer over `stream`, and connects `qp`. Sends the text `more`, and returns the text that
+/// the peer sent.
 fn connect(context: &Context, qp: &Qp, stream: &mut BufReader<TcpStream>, more: &str) -> Result<String> {
-    // GID 1, if present, is the first IP address of the port; GID 0 is its link-local address.
+    // GID 0 is the port's link-local address. GID 1, if present, is the port's first IP address.
     let gid_index = u8::from(context.gid(1).is_some());
     writeln!(stream.get_mut(), "{} {more}", qp.endpoint(gid_index))?;
     let line = read_line(stream)?;
     let (peer, more) = line.split_once(' ').ok_or("the peer did not say who it is")?;
     qp.connect(&peer.parse::<Endpoint>()?, &ConnectOptions { gid_index, ..ConnectOptions::default() })?;
-    // Both queue pairs are connected before a client sends a READ.
+    // Each peer waits for the line `ready`, so both queue pairs are connected before the client sends a READ.
     writeln!(stream.get_mut(), "ready")?;
     read_line(stream)?;
     Ok(more.to_owned())

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// The handle of a device's background thread: stored by `keep`, removed by `join`.
+/// The handle of a device's background thread: set by `keep`, removed by `join`.
 #[derive(Default)]
 pub(crate) struct Background {
     thread: Mutex<Option<(JoinHandle<()>, Thread)>>,
@@ -21,14 +21,14 @@ impl Background {
         }
     }
 
-    /// Wakes the background thread, which ends because the caller has set `Shared::stopping`, and waits for its end. If
-    /// the background thread itself is the caller, does not wait.
+    /// Wakes the background thread and waits until the thread has ended. The thread ends because the caller has set
+    /// `Shared::stopping`. If the background thread itself is the caller, does not wait.
     pub(crate) fn join(&self) {
         let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((handle, thread)) = taken {
             thread.unpark();
             if handle.thread().id() != thread::current().id() {
-                // An error means that the thread panicked, which `progress::run_to_the_end` has logged.
+                // An error of `join` is ignored: `progress::run_to_the_end` has logged the panic of the thread.
                 let _ = handle.join();
             }
         }

@@ -12,7 +12,7 @@ use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
 
-/// Time for which `CompChannel::wait` polls before it sleeps: most completions take less time than a wake-up.
+/// Time for which `CompChannel::wait` polls before the thread sleeps: most completions take less time than a wake-up.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A completion channel (`ibv_comp_channel`): a queue of events of completion queues. Clones are the same channel.
@@ -30,9 +30,9 @@ impl CompChannel {
 
     /// Waits for an event and returns the number of its completion queue; `None` after `timeout` without an event.
     ///
-    /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) gives one event at most. After an event, first
-    /// call `request_notify`, then poll the completion queue until it is empty; otherwise a completion between the last
-    /// poll and `request_notify` gives no event.
+    /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) causes at most one event. After an event, the
+    /// caller first calls `request_notify`, then polls the completion queue until it is empty. Otherwise a completion
+    /// between the last poll and `request_notify` causes no event.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system
@@ -80,8 +80,9 @@ impl CompChannel {
 }
 
 impl AsFd for CompChannel {
-    /// Returns a file descriptor for `poll` and `epoll`, readable while an event is pending, and for ever after a fatal
-    /// error. Do not read from the file descriptor, because `try_wait` reads from it, once for each event.
+    /// Returns a file descriptor for `poll` and `epoll`, readable while an event is pending, and permanently after a
+    /// fatal error. The caller must not read from the file descriptor, because `try_wait` reads from it, once for each
+    /// event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inbox.count().as_fd()
     }

@@ -36,14 +36,14 @@ pub struct DeviceAttr {
     pub mac: Mac,
     /// Largest IP packet, in bytes.
     pub mtu_bytes: usize,
-    /// Largest path MTU whose packets, with all headers, fit `mtu_bytes`; `None` if not even the smallest path MTU
-    /// fits.
+    /// Largest path MTU whose packets, with 80 bytes for headers, fit into `mtu_bytes`; `None` if `mtu_bytes` is below
+    /// 336.
     pub active_mtu: Option<PathMtu>,
     /// Whether the link is up.
     pub is_up: bool,
     /// Index and GID of each entry of the GID table.
     pub gids: Vec<(usize, Gid)>,
-    /// Largest number of objects of the device, for each kind of object.
+    /// Limits of the device: number of objects of each kind, and bytes of all reorder buffers together.
     pub limits: DeviceLimits,
     /// Largest number of outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
@@ -53,16 +53,16 @@ pub struct DeviceAttr {
     pub max_inline_bytes: u32,
     /// Largest number of entries of a completion queue.
     pub max_cqe: u32,
-    /// Largest number of outstanding READs of a queue pair (`max_rd_atomic`), and of its responder resources
-    /// (`max_dest_rd_atomic`).
+    /// Largest `max_rd_atomic` (outstanding READs) and largest `max_dest_rd_atomic` (responder resources) of a queue
+    /// pair.
     pub max_rd_atomic: u8,
 }
 
-/// An open device, with its own objects and asynchronous events (`ibv_context`). A device may have several contexts, and
-/// is closed when all of them, their clones and their objects are dropped.
+/// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
+/// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
 ///
 /// # Example
-/// A connection between two queue pairs of one device, whose port receives each frame that it sends:
+/// A connection between two queue pairs of one device. The port `net_ring0` receives every frame that it sends:
 ///
 /// ```
 /// use verbs::{ConnectOptions, Context, DeviceOptions, QpOptions, QpState};
@@ -85,13 +85,13 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens the port `spec` as an RDMA device. If this process has the port open already, the context is another one of
-    /// the same device: both have the same MAC, GIDs and queue pair numbers, and their queue pairs may be connected to
-    /// each other. `options` must then be the default, or those of the device.
+    /// Opens the port `spec` as an RDMA device. If this process has the port open already, returns a further context of
+    /// the open device; `options` must then be the default options or those of the device. All contexts of a device
+    /// have the same MAC and GIDs. Queue pairs of different contexts can be connected to each other.
     ///
     /// # Errors
-    /// [`OpenError`] states what the machine lacks, and the remedy; [`OpenError::Open`] if this process has the port open
-    /// under another name or with other options.
+    /// [`OpenError`] states the failure and the remedy. [`OpenError::Open`]: this process has the port open with other
+    /// keys or options, or the device is in a fatal error.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let device = registry::open(spec, options)?;
         let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
@@ -104,10 +104,11 @@ impl Context {
         self.inner.device.shared.clone()
     }
 
-    /// Waits until the port's link is up; on memif and vhost, until the peer's process has connected to the socket.
+    /// Waits until the port's link is up. A memif or vhost link is up when the peer's process has connected to the
+    /// socket.
     ///
     /// # Errors
-    /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`].
+    /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`] after a fatal error.
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
         let start = Instant::now();
@@ -157,11 +158,11 @@ impl Context {
         self.inner.device.shared.gid(index)
     }
 
-    /// Returns the index of the source GID for packets to `dgid`: a local GID of the address family of `dgid` and, if
-    /// possible, of the subnet of `dgid`.
+    /// Returns the index of the local GID that is the source of packets to `dgid`. The local GID has the address family
+    /// and, if possible, the subnet of `dgid`.
     ///
     /// # Errors
-    /// [`Error::NoGid`] if no local GID is suitable for `dgid`.
+    /// [`Error::NoGid`] if no local GID is a valid source of packets to `dgid`.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
         let driven = self.inner.device.shared.inspect();
         let table = driven.engine.neighbour().gids();
@@ -178,12 +179,12 @@ impl Context {
     }
 
     /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. `sgid_index` is used
-    /// only for the text of the error.
+    /// only for the text of [`Error::Unreachable`].
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if the MAC is not resolved within `timeout`;
-    /// [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute), without waiting, if the port is shared and the
-    /// kernel has no route to `dgid`; [`Error::DeviceFatal`].
+    /// [`Error::Unreachable`] if the MAC is not resolved within `timeout`. If the port is shared and the kernel has no
+    /// route to `dgid`, fails with [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute) without waiting.
+    /// [`Error::DeviceFatal`] after a fatal error.
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         self.inner.device.shared.resolve(dgid, sgid_index, timeout)
     }
@@ -193,8 +194,8 @@ impl Context {
         Pd::new(&self.inner)
     }
 
-    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`), whose events are queued in `channel`;
-    /// `None`: the completion queue has no events.
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). The events of the completion queue are
+    /// queued in `channel`; if `channel` is `None`, the completion queue has no events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.inner, depth, channel)
     }
@@ -208,20 +209,20 @@ impl Context {
     /// queue call this function.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`]
+    /// [`Error::DeviceFatal`] after a fatal error.
     pub fn progress(&self) -> Result<(), Error> {
         self.inner.device.shared.drive()
     }
 
-    /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`) of an object that was created by this
-    /// context, or of the device, without waiting; `None` if no event is queued. At most 1024 events are queued; a further
-    /// event replaces the oldest.
+    /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`) of the device or of an object that
+    /// this context created. Returns `None` if no event is queued; does not wait. At most 1024 events are queued; a
+    /// further event replaces the oldest.
     pub fn poll_async_event(&self) -> Option<Event> {
         self.inner.events.take()
     }
 
     /// Returns a file descriptor for `poll` and `epoll`, readable while an asynchronous event is queued (`async_fd` of
-    /// `ibv_context`). Do not read from it.
+    /// `ibv_context`). The caller must not read from the file descriptor.
     pub fn async_event_fd(&self) -> BorrowedFd<'_> {
         self.inner.events.count().as_fd()
     }
@@ -249,8 +250,8 @@ impl Context {
         self.inner.device.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }
 
-    /// Returns for each packet event of [`DeviceOptions::events`], in the order of the plan, whether the event has
-    /// acted, and on which packet.
+    /// Returns the outcome of each packet event of [`DeviceOptions::events`], in the order of the plan: the packet that
+    /// the event has impaired, if any.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
         self.inner.device.shared.inspect().engine.port().outcomes()
     }
@@ -265,7 +266,7 @@ impl Context {
 }
 
 impl Cq {
-    /// Returns the device of the completion queue.
+    /// Returns the context that created the completion queue.
     pub fn context(&self) -> Context {
         Context { inner: self.0.context.clone() }
     }

@@ -22,7 +22,8 @@ impl Drop for CqInner {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
         driven.listeners.remove(Object::Cq(self.id));
-        // Cannot fail: each queue pair holds its completion queues, so no queue pair uses this completion queue now.
+        // `destroy_cq` cannot fail: each queue pair references its completion queues, so no queue pair uses this
+        // completion queue.
         let _ = driven.engine.destroy_cq(self.id);
     }
 }
@@ -48,7 +49,8 @@ impl Cq {
         Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Lock::new(poller) })))
     }
 
-    /// Returns the number of this completion queue, which [`CompChannel::wait`] returns for its events.
+    /// Returns the number of this completion queue. [`CompChannel::wait`] returns this number for an event of the
+    /// queue.
     pub fn id(&self) -> CqId {
         self.0.id
     }
@@ -58,7 +60,7 @@ impl Cq {
     /// another thread polls this completion queue.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] if the device is in a fatal error and the completion queue is empty.
+    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.
     ///
     /// # Example
     /// A SEND and its receive, over a connection as in the example of [`crate::Context`]:
@@ -99,9 +101,8 @@ impl Cq {
         Ok(poller.pop_into(out, max))
     }
 
-    /// Locks the poller of the completion queue. `None` if another thread holds the lock; that thread may be polling the
-    /// engine, so the processor is yielded. A thread may lock the engine while it holds this lock; a thread that has
-    /// locked the engine never locks a poller.
+    /// Locks the poller of the completion queue. If another thread has the lock, yields the processor, because that
+    /// thread may be polling the engine, and returns `None`. Lock order: the poller before the engine.
     #[inline]
     fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
         let poller = self.0.poller.try_lock();
@@ -112,11 +113,12 @@ impl Cq {
         Ok(poller)
     }
 
-    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first; `None`
-    /// if the completion queue is empty after this poll, or while another thread polls it.
+    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first.
+    /// Returns `None` if the completion queue is empty after this poll, or while another thread polls the completion
+    /// queue.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] if the device is in a fatal error and the completion queue is empty.
+    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
         let Some(mut poller) = self.try_lock()? else { return Ok(None) };
@@ -127,8 +129,8 @@ impl Cq {
         Ok(poller.pop())
     }
 
-    /// Requests one event on the completion channel of this completion queue (`ibv_req_notify_cq`): at the next
-    /// completion, or at the next solicited event or completion in error, as `notify` selects.
+    /// Requests one event on the completion channel of this completion queue (`ibv_req_notify_cq`). `notify` selects
+    /// the cause: the next completion, or the next solicited event or completion in error.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
     }

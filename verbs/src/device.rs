@@ -1,4 +1,5 @@
-//! State shared by all objects of a device: the locked engine, its clock, the signals to the background thread.
+//! State shared by all objects of a device: the engine with its lock and clock, and the signals to the background
+//! thread.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -51,7 +52,7 @@ impl EngineClock {
     }
 }
 
-/// State of a device that a thread may use only while it holds the [`DriveLock`].
+/// State of a device, protected by the [`DriveLock`].
 pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
@@ -59,15 +60,15 @@ pub(crate) struct DeviceCore {
     channels: HashMap<CqId, Arc<Inbox<CqId>>>,
     pub(crate) listeners: Listeners,
     watch: Watch,
-    /// For tests: the thread of this name panics at its next poll of the engine.
+    /// Name of a thread that panics at its next poll of the engine, for tests.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
 }
 
 pub(crate) struct Shared {
     driven: DriveLock<DeviceCore>,
-    /// The kernel's routes and neighbours; `None` if the port is dedicated. System calls are made with this lock held, and
-    /// never with the engine's, which is taken second.
+    /// The kernel's routes and neighbours; `None` if the port is dedicated. Locked before the engine. No system call is
+    /// made with the engine locked, otherwise the call would delay the threads that drive the engine.
     kernel: Option<Mutex<SharedInterface>>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
@@ -78,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
 }
 
-/// An open device, shared by its contexts. The background thread ends when the last of them is dropped.
+/// An open device, shared by its contexts. The drop of the device ends the background thread.
 pub(crate) struct Device {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: DeviceOptions,
@@ -97,10 +98,10 @@ impl Drop for Device {
     }
 }
 
-/// Number of times that a poll tries to lock the engine before it yields the processor.
+/// Number of attempts of `drive_later` to lock the engine before the thread yields the processor.
 const LOCK_TRIES: u32 = 64;
 
-/// Largest number of unresolved neighbours for which one call of `follow_kernel` asks the kernel.
+/// Largest number of unresolved neighbours that one call of `follow_kernel` resolves through the kernel.
 const WANTED_PER_TURN: usize = 32;
 
 impl Drive for DeviceCore {
@@ -142,8 +143,8 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// On a PCI port, sets the link speed of congestion control to the speed that the driver reports. Does nothing on
-    /// other ports, whose drivers report an invented speed.
+    /// On a PCI port, sets the link speed of congestion control to the speed that the driver reports. On other ports,
+    /// does nothing, because their drivers report an invented speed.
     pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
         let mbps = self.wire().dpdk().inner().link().speed_mbps;
         if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
@@ -159,7 +160,7 @@ impl DeviceCore {
         set
     }
 
-    /// Prepares the port for packets to `dgid`: a port receives the frames to itself only if it is told to.
+    /// If `dgid` is a GID of this device, makes the port receive the frames that it sends to its own MAC.
     pub(crate) fn prepare_path(&mut self, dgid: Gid) {
         if self.engine.neighbour().gids().find(dgid.ip()).is_some() {
             self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().loop_back();
@@ -177,13 +178,13 @@ impl DeviceCore {
         self.listeners.deliver(event);
     }
 
-    /// Restarts a link that is down, and logs address conflicts.
+    /// Restarts a memif client whose link is down, and logs address conflicts.
     pub(crate) fn maintain(&mut self) {
         if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
             tracing::trace!(%error, "the link is not up yet");
         }
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
-            // The warning of `watch.rs` has the number of conflicts only, so the addresses are logged here.
+            // The warning of `watch.rs` contains only the number of conflicts, so the addresses are logged here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
         }
     }
@@ -305,7 +306,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Polls the engine once, unless another thread drives it. Fails after a fatal error.
+    /// Polls the engine once, unless another thread drives the engine. Fails after a fatal error.
     #[inline]
     pub(crate) fn drive(&self) -> Result<(), Error> {
         match self.try_lock() {
@@ -321,9 +322,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for as long as a poll of another thread of the application takes. If the engine is still locked, yields the
-    /// processor, because the thread that has the lock may be waiting for a processor. Does not wait for the background
-    /// thread, which stops polling when the application polls.
+    /// Tries at most `LOCK_TRIES` times to lock and then poll the engine. If all tries fail, yields the processor,
+    /// because the thread that has the lock may be waiting for a processor. Does not wait for the background thread,
+    /// which stops polling when the application polls.
     #[cold]
     #[inline(never)]
     fn drive_later(&self) -> Result<(), Error> {
@@ -341,7 +342,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends the posted work requests. If another thread drives the engine, that thread sends them.
+    /// Sends the posted work requests. If another thread drives the engine, that thread sends the work requests.
     #[inline]
     pub(crate) fn push(&self) {
         // The drop of `driven` executes an atomic swap, which drains the processor's store buffer. Without the swap,
@@ -354,7 +355,7 @@ impl Shared {
     }
 
     fn kernel(&self) -> Option<MutexGuard<'_, SharedInterface>> {
-        // No call with the lock held leaves the neighbours inconsistent, so a panic does not matter.
+        // A poisoned lock is used nevertheless, because a panic leaves no inconsistent state in `KernelNeighbours`.
         self.kernel.as_ref().map(|kernel| kernel.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -366,8 +367,8 @@ impl Shared {
         }
     }
 
-    /// On a shared port, asks the kernel for the MACs of the neighbours that the engine waits for, and of the
-    /// neighbours whose MAC may have changed. The caller must not hold the engine's lock.
+    /// On a shared port, reads the MACs of neighbours from the kernel: of the neighbours that the engine resolves, and
+    /// of the neighbours whose MAC may have changed. The caller must not hold the engine's lock.
     pub(crate) fn follow_kernel(&self) {
         let Some(mut kernel) = self.kernel() else { return };
         if let Err(error) = self.ask_kernel(&mut kernel.neighbours) {
@@ -392,7 +393,7 @@ impl Shared {
             }
             match neighbours.resolve(ip) {
                 Ok(resolution) => answers.push((ip, resolution)),
-                // The error is returned at the end, so that the remaining neighbours are resolved nevertheless.
+                // The error is returned only after the remaining neighbours are resolved.
                 Err(error) => result = Err(error),
             }
         }

@@ -1,5 +1,5 @@
-//! The lock of an engine. The thread that holds the lock drives the engine. Another thread that posts work requests
-//! sets the flag `asked`, and the holder of the lock then sends these work requests.
+//! The lock of an engine. The thread that holds the lock drives the engine. A poster (a thread that posts work
+//! requests) that fails to lock sets the flag `asked`, and the holder of the lock then sends the work requests.
 //!
 //! ```text
 //!   poster                               holder of the lock
@@ -12,9 +12,10 @@
 //!                                        asked.swap(false) returns true: takes the lock, sends, releases, swaps ...
 //! ```
 //!
-//! The two swaps of `asked` are ordered. If the poster's swap is first, the holder's swap returns true. Otherwise the
-//! holder released the lock before the poster's swap, so the poster's second try_lock succeeds, unless a third thread
-//! has taken the lock since; the swap of the third thread then follows the poster's swap.
+//! Because the two swaps of `asked` are ordered, one thread always sends the work requests. If the poster's swap is
+//! first, the holder's swap returns true, and the holder sends. Otherwise the holder released the lock before the
+//! poster's swap, so the poster's second try_lock succeeds, and the poster sends. If a third thread has taken the lock
+//! in between, the swap of the third thread follows the poster's swap, and the third thread sends.
 
 use std::ops::{Deref, DerefMut};
 use std::thread;
@@ -23,7 +24,7 @@ use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::lock::{Lock, LockGuard};
 
-/// State that is used only with the [`DriveLock`] held: the engine of a device, or its substitute in a test.
+/// State that the [`DriveLock`] protects: the engine of a device, or a substitute for the engine in a test.
 pub(crate) trait Drive {
     /// Sends the packets of the work requests that were posted and not yet sent.
     fn send_posted(&mut self);
@@ -34,14 +35,15 @@ pub(crate) trait Drive {
 /// The engine, and the lock that a thread holds while it drives the engine.
 pub(crate) struct DriveLock<T: Drive> {
     driven: Lock<T>,
-    /// Set by a thread that posted work requests but did not get the lock; the holder then sends these work requests.
+    /// Set by a thread that posted work requests and failed to lock; the holder of the lock then sends these work
+    /// requests.
     asked: AtomicBool,
 }
 
 /// A guard whose drop calls [`Drive::on_panic`] if the thread panicked while it held the lock.
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
-    /// If true, `on_panic` is not called: the thread was unwinding already when it took the lock (in a `Drop`).
+    /// If true, `on_panic` is not called, because the thread was already unwinding when it took the lock (in a `Drop`).
     was_panicking: bool,
 }
 
@@ -63,7 +65,7 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
 
 /// A guard whose drop releases the lock, then sends the work requests of threads that set `asked`.
 pub(crate) struct DriveGuard<'a, T: Drive> {
-    // `poison_guard`, which holds the lock, is dropped first, because the drop of `_answer` takes the lock again.
+    // `poison_guard` is dropped first and releases the lock, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
 }
@@ -87,7 +89,8 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
     }
 
-    /// Takes the lock to send posted work requests; `None` if another thread holds the lock and will send them.
+    /// Takes the lock to send posted work requests; `None` if another thread holds the lock and will send the work
+    /// requests.
     #[inline]
     pub(crate) fn try_lock_to_send(&self) -> Option<DriveGuard<'_, T>> {
         self.driven.try_lock().or_else(|| self.ask()).map(|poison_guard| self.guard(poison_guard))
@@ -99,8 +102,9 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that set `asked`. The loop ends at the latest when all send queues are full:
-    /// only received ACKs make room in a send queue, and the loop receives none.
+    /// Sends the work requests of threads that set `asked`. On reliable connections, the loop ends at the latest when
+    /// all send queues are full, because only ACKs free entries and the loop receives none. On unreliable connections,
+    /// transmission frees entries, so the loop continues while other threads post.
     #[cold]
     fn answer(&self) {
         // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.
@@ -121,8 +125,8 @@ struct Answer<'a, T: Drive>(&'a DriveLock<T>);
 impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // A swap, not a load: a load may be executed before the release of the lock is visible. The load would then
-        // miss a thread that fails to take the lock and sets `asked` in between.
+        // A swap, because the processor may execute a load before the release of the lock is visible to other threads.
+        // The load would then miss a thread that fails to take the lock and sets `asked` in between.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -145,7 +149,7 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Signals from the threads of the application to the background thread.
+/// Signals between application threads and the background thread.
 #[derive(Default)]
 pub(crate) struct Activity {
     polls: AtomicU64,
@@ -160,13 +164,14 @@ impl Activity {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Counts a poll or push. A load and a store suffice: only the holder of the [`DriveLock`] calls this function.
+    /// Counts a poll or push. A load and a store suffice, because only the holder of the [`DriveLock`] calls this
+    /// function.
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Announces, until the drop of the result, that the background thread has the engine's lock or will take it.
+    /// Marks, until the returned guard is dropped, that the background thread drives the engine or is about to lock it.
     pub(crate) fn drive_in_background(&self) -> BackgroundDrive<'_> {
         self.background_drives.store(true, Ordering::Relaxed);
         BackgroundDrive(self)
@@ -176,15 +181,15 @@ impl Activity {
         self.background_drives.load(Ordering::Relaxed)
     }
 
-    /// Announces that the application stops polling. The caller must then wake the background thread.
+    /// Marks that an application thread stops polling. The caller must then wake the background thread.
     pub(crate) fn hand_over(&self) {
-        // A swap, not a store: under loom, a swap by `look` may follow a plain store without reading the stored value,
-        // and the hand-over would be lost.
+        // A swap, because under loom a swap in `look` may follow a plain store without reading the stored value. The
+        // hand-over would then be lost.
         self.handed_over.swap(true, Ordering::AcqRel);
     }
 }
 
-/// The time in which the background thread drives the engine.
+/// A guard that marks the background thread as driving the engine until the guard is dropped.
 pub(crate) struct BackgroundDrive<'a>(&'a Activity);
 
 impl Drop for BackgroundDrive<'_> {
@@ -193,16 +198,16 @@ impl Drop for BackgroundDrive<'_> {
     }
 }
 
-/// The background thread's record of [`Activity::polls`] at its last call of `look`.
+/// Value of [`Activity::polls`] at the last call of [`Watch::look`] by the background thread.
 #[derive(Default)]
 pub(crate) struct Watch {
     polls_seen: u64,
 }
 
-/// Result of [`Watch::look`].
+/// The thread that drives the engine until the next call of [`Watch::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// Application threads drive the engine: one of them polled since the last call of `look`.
+    /// Application threads drive the engine: an application thread polled since the last call of `look`.
     Application,
     /// The background thread drives the engine: no application thread polled since the last call of `look`.
     Background,

@@ -1,5 +1,5 @@
-//! Errors of [`crate::Context::open`] and of verbs. Errors of the transport are not errors of verbs, but completion
-//! statuses ([`crate::WcStatus`]).
+//! Errors of [`crate::Context::open`] and of verbs. Errors of the transport are reported as completion statuses
+//! ([`crate::WcStatus`]).
 
 use std::io;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ pub enum OpenError {
     /// DPDK could not open the port of the network device.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// An XDP port could not be opened, most often because the process may not lock enough memory, or may not load an
-    /// XDP program.
+    /// An XDP port could not be opened, most often because the process lacks the permission to lock enough memory or to
+    /// load an XDP program.
     #[error(
         "{error}\n  An af_xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF outside of user namespaces, and may lock {memlock} here (`ulimit -l`): run as root, or ask `roce doctor --port {port}`"
     )]
@@ -129,7 +129,7 @@ pub enum Error {
         /// GID of the destination.
         dgid: Gid,
     },
-    /// No GID of this device is suitable for packets to the peer's GID.
+    /// No GID of this device is a valid source of packets to the peer's GID.
     #[error("no GID of this device is of the family of {dgid} and in reach of it; its GIDs: {gids}")]
     NoGid {
         /// GID of the peer.
@@ -152,13 +152,13 @@ pub enum Error {
     DeviceFatal {
         /// The port's name.
         port: String,
-        /// Text for the message, which names the thread that panicked.
+        /// Description of the panic, with the name of the thread.
         reason: String,
     },
     /// A range of bytes is not within a memory region.
     #[error(transparent)]
     OutOfRange(#[from] roce::mem::OutOfRange),
-    /// The kernel has no route to the destination, or its routes or neighbours could not be read.
+    /// The kernel has no route to the destination, or the kernel's routes or neighbours could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// A system call failed.

@@ -2,7 +2,7 @@
 //!
 //! The panic may have left the engine in an inconsistent state, in which the engine might complete work requests that
 //! were never executed. The device therefore queues [`Event::DeviceFatal`](roce::engine::Event), and every later verb
-//! fails, except verbs that only read attributes, counters or events.
+//! fails, except verbs that only read attributes, counters, pending events or pending completions.
 
 use std::sync::OnceLock;
 
@@ -119,7 +119,8 @@ mod tests {
         let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
         context.shared().inspect().panics_in = thread::current().name().map(str::to_owned);
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // The loop is needed because `poll_one` does not poll the engine while the background thread drives it.
+            // The loop is needed because `poll_one` does not poll the engine while the background thread drives the
+            // engine.
             while context.shared().inspect().panics_in.is_some() {
                 cq.poll_one().unwrap();
             }

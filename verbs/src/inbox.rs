@@ -18,7 +18,7 @@ pub(crate) trait Semaphore {
 
 impl Semaphore for OwnedFd {
     fn add(&self) {
-        // Fails only if 2^64 - 2 events are pending (`eventfd`).
+        // `write` fails only if 2^64 - 2 events are pending (`eventfd`).
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
@@ -52,8 +52,8 @@ impl<T, S: Semaphore> Inbox<T, S> {
         &self.count
     }
 
-    /// Appends `event`. `ready` stays locked until `count` is raised. Otherwise another thread could take the
-    /// event while `count` is still 0 and cannot be lowered; `count` would then stay 1 too high.
+    /// Appends `event`, and raises `count` before `ready` is unlocked. Otherwise another thread could take the event
+    /// while `count` is still 0 and cannot be lowered; `count` would then stay 1 too high.
     pub(crate) fn put(&self, event: T) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.push_back(event);
@@ -71,7 +71,7 @@ impl<T, S: Semaphore> Inbox<T, S> {
         }
     }
 
-    /// Wakes all waiters, also later ones, because the count stays above 0 from now on.
+    /// Wakes all present and future waiters, because the count stays above 0 from now on.
     pub(crate) fn close(&self) {
         self.count.add();
     }

@@ -1,12 +1,12 @@
 //! RDMA verbs over any Ethernet port.
 //!
 //! [`Context::open`] opens the port that a [`PortSpec`] names as an RDMA device. The objects of a device are those of
-//! libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. Any number of threads may use an object at the same
+//! libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. Several threads may use an object at the same
 //! time.
 //!
 //! # Progress
-//! Each device has an engine, which implements the RoCEv2 transport and runs on the threads of the application. Unless
-//! another thread drives the engine, `post_send` also sends packets, and a poll of an empty completion queue also
+//! Each device has an engine, which implements the RoCEv2 transport and runs on the threads of the application. If no
+//! other thread drives the engine, `post_send` may also send packets, and a poll of an empty completion queue also
 //! receives and sends packets. While no application thread polls, the background thread of the device drives the
 //! engine, because the responder must still execute the peer's READs and WRITEs. The background thread sleeps while the
 //! application polls and while the port is idle.

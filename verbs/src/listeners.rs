@@ -1,5 +1,5 @@
-//! Delivery of asynchronous events: an event of an object goes to the context that created the object, an event of the
-//! device to all contexts.
+//! Delivery of asynchronous events. An event of an object is queued at the context that created the object. An event of
+//! the device is queued at all contexts of the device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -42,7 +42,7 @@ impl Listeners {
         self.objects.remove(&object);
     }
 
-    /// Queues an event, other than a completion notification, at the contexts that it concerns.
+    /// Queues an event of an object at the context of the object, and a fatal error at all contexts.
     pub(crate) fn deliver(&self, event: Event) {
         let object = match event {
             Event::DeviceFatal => {

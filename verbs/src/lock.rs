@@ -1,9 +1,9 @@
-//! A spin lock for the queues and the engine, which threads lock for a short time only.
+//! The spin lock of the queues and of the engine, which are locked for short times only.
 
-/// A spin lock. An atomic read-modify-write instruction takes the lock, a plain store releases it. A system mutex needs
-/// two such instructions, and each waits until the processor's store buffer is empty. If another thread holds the lock,
-/// the thread yields the processor and retries. A holder sleeps only in control operations, such as the creation of a
-/// queue pair.
+/// A spin lock. One atomic read-modify-write instruction locks, a plain store unlocks. A system mutex executes a
+/// read-modify-write instruction in both cases, and each of these instructions waits until the processor's store buffer
+/// is empty. A thread that fails to lock yields the processor and retries. A thread that has the lock sleeps only in
+/// control operations, such as the creation of a queue pair.
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 
@@ -13,7 +13,8 @@ pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 #[cfg(loom)]
 pub(crate) use double::{Lock, LockGuard};
 
-/// The lock under loom, with the same memory ordering: taken with Acquire, released by a store with Release.
+/// The lock under loom, with the memory ordering of the spin lock: locked with Acquire, unlocked by a store with
+/// Release.
 #[cfg(loom)]
 mod double {
     use std::ops::{Deref, DerefMut};
@@ -23,7 +24,8 @@ mod double {
 
     pub(crate) struct Lock<T> {
         held: AtomicBool,
-        /// The locked state. The mutex is never contended, because a thread locks it only after it has set `held`.
+        /// The protected value. The mutex is never contended, because a thread locks the mutex only after the thread
+        /// has set `held`.
         value: Mutex<T>,
     }
 

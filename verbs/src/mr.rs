@@ -22,13 +22,13 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because each memory region and queue pair keeps its protection domain alive.
+        // Fails only after a fatal error, because each memory region and queue pair references its protection domain.
         let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
     }
 }
 
-/// A protection domain (`ibv_pd`). Clones are the same domain, which is deallocated when its last clone, memory region
-/// and queue pair are dropped.
+/// A protection domain (`ibv_pd`). Clones are the same domain. The domain is deallocated when all its clones and all
+/// its objects are dropped.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
@@ -45,8 +45,8 @@ impl Pd {
         self.register_at(memory, addr, access)
     }
 
-    /// Registers `memory` with the access rights `access`, so that work requests address its first byte by `addr`
-    /// (`ibv_reg_mr_iova`).
+    /// Registers `memory` with the access rights `access`, so that work requests address the first byte of `memory` by
+    /// `addr` (`ibv_reg_mr_iova`).
     pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
         let (lkey, rkey) =
             self.0.shared().lock()?.engine.register(self.0.id, memory.clone(), addr, access)?;
@@ -89,8 +89,8 @@ impl Mr {
         self.memory.len_bytes()
     }
 
-    /// Returns a scatter/gather entry of `len_bytes` bytes from byte `offset` of the region on. The bounds are not
-    /// checked here, but when a work request uses the entry.
+    /// Returns a scatter/gather entry of `len_bytes` bytes from byte `offset` of the region on. The bounds are checked
+    /// only when a work request uses the entry.
     pub fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.addr.wrapping_add(offset as u64), len_bytes, lkey: self.lkey }
     }

@@ -24,15 +24,15 @@ pub struct DeviceOptions {
     pub congestion: CongestionScheme,
     /// Configuration of the notification point, which sends CNPs for CE marks.
     pub notification: NotificationConfig,
-    /// Largest number of objects of the device, for each kind of object.
+    /// Limits of the device: number of objects of each kind, and bytes of all reorder buffers together.
     pub limits: DeviceLimits,
     /// High bits of all QPNs of the device. Devices of several processes on one interface need different prefixes.
     pub qpn_prefix: QpnPrefix,
 }
 
 impl DeviceOptions {
-    /// Returns the name of an option whose value differs from that of `other`, apart from `eal`, which is ignored once
-    /// DPDK is initialised.
+    /// Returns the name of the first option whose value differs from the value in `other`; `None` if no value differs.
+    /// Ignores `eal`, because DPDK is initialised only once.
     pub(crate) fn difference(&self, other: &DeviceOptions) -> Option<&'static str> {
         let DeviceOptions { faults, events, pcap, eal: _, congestion, notification, limits, qpn_prefix } =
             self;

@@ -1,5 +1,5 @@
-//! The background thread, which drives the engine while the application does not. An application thread that stops
-//! polling hands the engine over, which ends the nap (sleep) of the background thread.
+//! The background thread, which drives the engine while no application thread polls. An application thread that stops
+//! polling calls `Shared::hand_over`, which ends the nap (sleep) of the background thread.
 //!
 //! ```text
 //!             the application polls, or no poll found work in the last 50 us (LINGER)
@@ -21,7 +21,8 @@ use crate::device::Shared;
 use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
 
-/// Length of the background thread's first nap after work or after a hand-over; each further nap is twice as long.
+/// Length of the background thread's first nap after work or a hand-over. Each further nap is twice as long, up to
+/// `NAP_MAX`.
 const NAP_MIN: Duration = Duration::from_micros(50);
 /// Length of the background thread's longest nap. A packet received on an idle port waits for this time at most.
 const NAP_MAX: Duration = Duration::from_millis(1);
@@ -84,7 +85,7 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
 }
 
 /// Restarts a link that is down, updates neighbours from the kernel, and logs the growth of counters that should not
-/// grow. Returns false, without an effect, if another thread drives the engine or the device is in a fatal error.
+/// grow. If another thread drives the engine, or the device is in a fatal error, returns false without an effect.
 fn maintain(shared: &Shared) -> bool {
     let driving = shared.activity.drive_in_background();
     let Some(mut driven) = shared.try_lock() else { return false };
@@ -98,8 +99,8 @@ fn maintain(shared: &Shared) -> bool {
     true
 }
 
-/// Polls the engine once, and then as long as a poll found work in the last `LINGER` and no application thread polls.
-/// Returns whether a poll found work.
+/// Polls the engine until no poll found work in the last `LINGER`, another thread drives the engine, or the device is
+/// being closed. Returns whether a poll found work.
 fn drive_while_busy(shared: &Shared) -> bool {
     let _driving = shared.activity.drive_in_background();
     let polls = shared.activity.polls();

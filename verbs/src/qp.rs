@@ -19,7 +19,7 @@ use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
 use crate::srq::{Srq, SrqInner};
 
-/// When this many send work requests were posted since the last push, `Qp::after_posts` makes the engine send them.
+/// Number of send work requests, posted since the last push, at which `Qp::after_posts` makes the engine send them.
 const POSTS_PER_PUSH: u32 = 16;
 
 /// Longest time for which [`Qp::modify`] waits for the MAC of the destination of an address vector.
@@ -47,13 +47,14 @@ pub struct QpOptions<'a> {
     pub max_recv_sge: u32,
     /// Largest inline payload of a send work request, in bytes.
     pub max_inline_bytes: u32,
-    /// If true, every send work request writes a CQE (`sq_sig_all`); if false, only signaled and failed ones do.
+    /// If true, every send work request has a CQE (`sq_sig_all`). If false, only signaled and failed work requests have
+    /// a CQE.
     pub signal_all: bool,
 }
 
 impl<'a> QpOptions<'a> {
-    /// Returns the defaults: a reliable connection with 128 send and 128 receive work requests of one scatter/gather entry each, 64 inline bytes,
-    /// CQEs for signaled and failed sends only, and `cq` for all CQEs.
+    /// Returns the defaults: a reliable connection, 128 send and 128 receive work requests of one scatter/gather entry
+    /// each, 64 inline bytes, CQEs for signaled and failed sends only, and `cq` for all CQEs.
     pub fn new(cq: &'a Cq) -> Self {
         QpOptions {
             send_cq: cq,
@@ -82,22 +83,22 @@ pub struct ConnectOptions {
     pub conn: ConnAttr,
 }
 
-/// A queue pair (`ibv_qp`). The send queue and the receive queue have a lock each, so threads
-/// may post sends, post receives and poll at the same time. The drop of a `Qp` destroys the queue pair.
+/// A queue pair (`ibv_qp`). The send queue and the receive queue have a lock each, so threads may post sends, post
+/// receives and poll at the same time. The drop of a `Qp` destroys the queue pair.
 pub struct Qp {
     shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
     send: Lock<SendPoster>,
-    /// `None` with a shared receive queue.
+    /// `None` if the queue pair uses a shared receive queue.
     recv: Option<Lock<RecvPoster>>,
     service: ServiceType,
     /// Number of send work requests posted since the last call of `Shared::push` for this queue pair.
     posts_waiting: AtomicU32,
     /// Value of [`crate::drive::Activity::polls`] after the last call of `Shared::push` for this queue pair.
     polls_seen: AtomicU64,
-    // Held, because the completion queues, the shared receive queue and the protection domain must outlive the queue
-    // pair.
+    // Referenced because the completion queues, the shared receive queue and the protection domain must outlive the
+    // queue pair.
     _cqs: [Arc<CqInner>; 2],
     _srq: Option<Arc<SrqInner>>,
     _pd: Arc<PdInner>,
@@ -107,7 +108,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.listeners.remove(Object::Qp(self.qpn));
-        // Cannot fail: queue pair `qpn` exists until this call.
+        // `destroy_qp` cannot fail, because queue pair `qpn` exists until this call.
         let _ = driven.engine.destroy_qp(self.qpn);
     }
 }
@@ -186,8 +187,8 @@ impl Qp {
     /// blocks until the destination's MAC is resolved, for 3 s at most.
     ///
     /// # Errors
-    /// [`Error::Modify`] names the missing or refused attribute. If `attr` has an address vector, also the errors of
-    /// [`Context::resolve`](crate::Context::resolve), and [`Error::NotUnicast`].
+    /// [`Error::Modify`] names the missing or refused attribute. If `attr` has an address vector: also the errors of
+    /// [`Context::resolve`](crate::Context::resolve), and [`Error::NotUnicast`] if the destination GID is not unicast.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         if let Some(path) = &attr.path {
             if !path.dgid.is_unicast() {
@@ -228,7 +229,8 @@ impl Qp {
     /// Posts a send work request (`ibv_post_send`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the send queue is unchanged.
+    /// [`Error::Post`] if the work request is refused; [`Error::DeviceFatal`] after a fatal error. A failed call does
+    /// not change the send queue.
     ///
     /// # Example
     /// A WRITE to the second half of a region, over a connection as in the example of [`crate::Context`]:
@@ -270,8 +272,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts the send work requests `requests` in order, up to the first refused one; locks the engine once at most.
-    /// Returns the number of work requests posted, and the error of the refused work request.
+    /// Posts the send work requests `requests` in order, and stops at the first refused work request. Returns the
+    /// number of work requests posted, and the error of the refused work request. Locks the engine at most once.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
         if let Err(error) = self.shared.check() {
             return (0, Err(error));
@@ -291,9 +293,10 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Pushes the posted send work requests (makes the engine send them) if, since the last push, `POSTS_PER_PUSH` were
-    /// posted or an application thread polled the engine. Otherwise the next poll sends the work requests. Threads that
-    /// post at the same time may miscount, which delays a work request at most until the next poll.
+    /// Pushes the posted send work requests (makes the engine send them) if, since the last push, `POSTS_PER_PUSH` work
+    /// requests were posted or an application thread polled the engine. Otherwise the next poll sends the work
+    /// requests. If several threads post at the same time, the count may be too low, which delays a work request at
+    /// most until the next poll.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;
@@ -311,8 +314,8 @@ impl Qp {
     /// Posts a receive work request (`ibv_post_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the receive queue is unchanged. A queue pair with a shared
-    /// receive queue takes no receives of its own.
+    /// [`Error::Post`] if the work request is refused, or if the queue pair uses a shared receive queue;
+    /// [`Error::DeviceFatal`] after a fatal error. A failed call does not change the receive queue.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;

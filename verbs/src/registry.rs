@@ -1,4 +1,4 @@
-//! The open devices of this process: one for each port.
+//! The open devices of this process, at most one for each port.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -19,9 +19,9 @@ use crate::stat::StatSocket;
 
 static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
-/// Returns the device at the port `spec`, and opens the port unless this process has it open.
+/// Returns the device of the port `spec`. If this process does not have the port open, opens the port first.
 pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
-    // Held while a port is opened, because otherwise two threads could open the same port.
+    // Locked while a port is opened, otherwise two threads could open the same port.
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     devices.retain(|device| device.strong_count() > 0);
     let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);
@@ -113,7 +113,8 @@ mod tests {
         poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&now)).unwrap() > 0
     }
 
-    /// The driver of this port sends to nobody and receives nothing, so that the frames are looped by the port itself.
+    /// The driver of this port drops all sent frames and receives none, so only the loopback of the port delivers
+    /// frames.
     #[test]
     fn two_contexts_of_one_port_are_one_device_and_connect() {
         const PORT: &str = "eal:net_null81,dev.no-rx=1,ip=10.0.81.1/24";

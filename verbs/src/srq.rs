@@ -17,12 +17,13 @@ pub struct SrqOptions {
     pub max_wr: u32,
     /// Largest number of scatter entries (local memory ranges) of a receive.
     pub max_sge: u32,
-    /// Limit, see [`Srq::set_limit`]; compared with the number of receives left when one is taken.
+    /// Initial limit ([`Srq::set_limit`]), compared with the number of remaining receives when a queue pair takes a
+    /// receive.
     pub limit: u32,
 }
 
 impl Default for SrqOptions {
-    /// 128 receives of one scatter entry, without a limit.
+    /// Returns the defaults: 128 receives of one scatter entry each, without a limit.
     fn default() -> Self {
         SrqOptions { max_wr: 128, max_sge: 1, limit: 0 }
     }
@@ -44,13 +45,14 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared().lock() else { return };
         driven.listeners.remove(Object::Srq(self.id));
-        // Cannot fail: each queue pair holds its shared receive queue, so no queue pair uses this queue now.
+        // `destroy_srq` cannot fail: each queue pair references its shared receive queue, so no queue pair uses this
+        // queue.
         let _ = driven.engine.destroy_srq(self.id);
     }
 }
 
-/// A shared receive queue (`ibv_srq`): receives that the queue pairs created with it take in the order of posting.
-/// Clones are the same queue, which is destroyed when its last clone and queue pair are dropped.
+/// A shared receive queue (`ibv_srq`). Several queue pairs take its receives, in the order of posting. Clones are the
+/// same queue. The queue is destroyed when all its clones and queue pairs are dropped.
 ///
 /// # Example
 /// A SEND over an unreliable connection, into a receive of a shared receive queue:
@@ -106,27 +108,28 @@ impl Srq {
     /// Posts a receive (`ibv_post_srq_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::DeviceFatal`]; after an error the queue is unchanged.
+    /// [`Error::Post`] if the receive is refused; [`Error::DeviceFatal`] after a fatal error. A failed call does not
+    /// change the queue.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.0.shared().check()?;
         Ok(self.0.recv.lock().post(request)?)
     }
 
-    /// Sets the limit (`ibv_modify_srq` with `IBV_SRQ_LIMIT`): [`Event::SrqLimitReached`](crate::Event) is queued once,
-    /// when fewer than `limit` receives are left, at once if fewer are left now. 0: no limit.
+    /// Sets the limit (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). When fewer than `limit` receives remain, or at once if
+    /// fewer remain already, [`Event::SrqLimitReached`](crate::Event) is queued once. 0: no limit.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
         let mut driven = self.0.shared().lock()?;
         Ok(driven.set_srq_limit(self.0.id, limit)?)
     }
 
-    /// Returns the attributes (`ibv_query_srq`); `None` after a fatal error only.
+    /// Returns the attributes (`ibv_query_srq`); `None` only after a fatal error.
     pub fn query(&self) -> Option<SrqOptions> {
         let attr = self.0.shared().inspect().engine.query_srq(self.0.id)?;
         Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })
     }
 
-    /// Returns the number by which events name this queue.
+    /// Returns the number of this queue, which [`Event::SrqLimitReached`](crate::Event) contains.
     pub fn id(&self) -> SrqId {
         self.0.id
     }

@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads, for ThreadSanitizer and for races that only many rounds show.
-//! `models.rs` covers every interleaving with loom.
+//! Tests of the hand-over of the engine between threads in many rounds, also under ThreadSanitizer. `models.rs` tests
+//! every interleaving of fewer steps, under loom.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -65,7 +65,8 @@ fn is_readable(fd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
-/// Not run under ThreadSanitizer, which does not see that the mutex of the standard library synchronises the threads.
+/// Not run under ThreadSanitizer, which would report a race: ThreadSanitizer does not recognise the mutex of the
+/// standard library.
 #[test]
 fn events_that_were_taken_leave_nothing_to_read() {
     let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

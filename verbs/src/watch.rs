@@ -2,7 +2,7 @@
 //!
 //! The background thread compares the counters at intervals, because the data path does not log. The first growth of a
 //! counter is logged at once. While the counter continues to grow, the interval between log lines doubles, and each log
-//! line has the growth since the previous log line:
+//! line states the growth since the previous log line:
 //!
 //! ```text
 //!   time in s   0      0.6   1                 3                 later
@@ -12,14 +12,15 @@
 
 use roce::time::Instant;
 
-/// Interval at which counters are compared, in nanoseconds; not shorter, because reading a driver's statistics may
-/// query the NIC.
+/// Interval at which counters are compared, in nanoseconds. A shorter interval would load the NIC, because reading a
+/// driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// Shortest interval from the first log line about a counter to the second; doubled with each further log line.
+/// Shortest interval from the first log line about a counter to the second, in nanoseconds; doubled with each further
+/// line.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
-/// Upper bound of the doubled interval between two log lines about a counter that grows.
+/// Upper bound of the doubled interval between two log lines about a counter, in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// Largest number of queue pairs whose counters are summed at every comparison. If there are more queue pairs, their
+/// Largest number of queue pairs whose counters are summed at every comparison. If the device has more queue pairs, the
 /// counters are summed only after a queue pair went into error, because the engine is locked during the sum.
 const SUMMED_QPS_MAX: usize = 256;
 
@@ -67,7 +68,7 @@ impl Watch {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Returns whether a comparison is due at `now`. If so, `now` becomes the time of the last comparison.
+    /// Returns whether a comparison is due at `now`. If a comparison is due, stores `now` as its time.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -76,8 +77,8 @@ impl Watch {
         due
     }
 
-    /// Returns whether this comparison includes the counters of the queue pairs: if at most `SUMMED_QPS_MAX` exist, or
-    /// if `qp_errors` (transitions of queue pairs to the error state) has changed.
+    /// Returns whether this comparison includes the counters of the queue pairs: if at most `SUMMED_QPS_MAX` queue
+    /// pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state) has changed.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX

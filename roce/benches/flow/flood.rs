@@ -1,4 +1,4 @@
-//! Batches of frames that the device drops, or that neighbours send.
+//! Batches of frames that a device drops, and of ARP and ICMP frames that neighbours send to a dedicated port.
 #![allow(dead_code)] // each bench uses a part
 
 use super::BATCH_PKTS;
@@ -24,15 +24,15 @@ pub(crate) enum LinkJunk {
     Broadcast,
     /// A broadcast ARP request for another address.
     ArpForOthers,
-    /// An ARP request for the port's address, from a source that has used up its rate of responses.
+    /// An ARP request for the port's address, beyond the rate limit of its source.
     ArpForUs,
-    /// An echo request of 1,000 bytes from such a source.
+    /// An echo request of 1,000 bytes, beyond the rate limit of its source.
     Echo,
-    /// A claim of the address of a neighbour in use: an unsolicited ARP reply.
+    /// An unsolicited ARP reply that claims the IP address of a known neighbour.
     Claim,
 }
 
-/// A device on a dedicated port, and a batch of junk in flight to it.
+/// A device on a dedicated port, and a batch of junk in flight to the device.
 pub(crate) struct Flood {
     engine: Engine<LoopbackPort>,
     /// The other end of the link.
@@ -57,7 +57,7 @@ impl Flood {
         for _ in 0..3 {
             flood.put(junk);
             flood.receive();
-            // Sends the responses to the first batch.
+            // Further polls send the replies to the batch.
             (0..BATCH_PKTS).for_each(|_| flood.receive());
             let mut answers = Vec::new();
             while flood.wire.rx_burst(&mut answers, 32) > 0 {}
@@ -74,7 +74,7 @@ impl Flood {
         self.wire.tx_flush();
     }
 
-    /// Polls once, which receives the batch.
+    /// Polls once, so that the engine receives the batch.
     pub(crate) fn receive(&mut self) {
         self.engine.poll(Instant::from_nanos(1));
     }

@@ -1,4 +1,5 @@
-//! Many connected queue pairs between two engines, with some of them active in turn over all of them.
+//! Many connected queue pairs between two engines. At most `ACTIVE_QPS` SENDs are in flight, on all queue pairs in
+//! turn.
 #![allow(dead_code)] // each bench uses a part
 
 use super::common::{End, pair_of_over, ports_of, post_recv, post_send};
@@ -10,9 +11,9 @@ use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit};
 use roce::queue::{CqPoller, RecvPoster, SendOp, SendPoster, Sge};
 use roce::start;
 
-/// Queue pairs with a SEND in flight.
+/// Largest number of SENDs in flight.
 pub(crate) const ACTIVE_QPS: usize = 128;
-/// Frames of each port, so few that their headers stay in the cache.
+/// Frames of each port: so few that their headers stay in the cache.
 const PORT_FRAMES: usize = 2 * ACTIVE_QPS;
 const MESSAGE_BYTES: u32 = 64;
 /// Depth of both queues of each queue pair: the default of the verbs API.
@@ -74,7 +75,7 @@ impl Host {
 pub(crate) struct Many {
     pub(crate) a: Host,
     pub(crate) b: Host,
-    /// Queue pair of the next SEND.
+    /// Index of the queue pair of the next SEND.
     next: usize,
     pub(crate) nanos: u64,
 }
@@ -87,14 +88,14 @@ impl Many {
         a.connect(&b, conn);
         b.connect(&a, conn);
         let mut many = Box::new(Many { a, b, next: 0, nanos: 0 });
-        // Each queue pair has carried a message, so all memory that a message needs is allocated.
+        // Each queue pair sends a message first, otherwise the measured messages would allocate memory.
         (0..count.div_ceil(ACTIVE_QPS)).for_each(|_| many.round(ACTIVE_QPS));
-        // The neighbour was set after the queue pairs were created, so that all are compared with it.
+        // `set_neighbour` has changed the neighbour cache, so the next polls compare all queue pairs with the cache.
         while many.poll() {}
         many
     }
 
-    /// A SEND on each of the next `active` queue pairs, from post to completion.
+    /// Runs one SEND on each of the next `active` queue pairs, from post to completion.
     pub(crate) fn round(&mut self, active: usize) {
         for _ in 0..active {
             let index = self.next;

@@ -1,5 +1,5 @@
-//! Two engines on one core over a loopback, in phases of a batch of messages, so that requester and responder can be
-//! timed or counted separately.
+//! Two engines on one core over a loopback. Each batch of messages runs in phases, so that requester and responder are
+//! measured separately.
 //!
 //! ```text
 //!   a: post_to_wire ---- requests ---> b: wire_to_completion
@@ -27,15 +27,15 @@ use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, i
 
 /// Data packets of a batch: one receive burst.
 pub(crate) const BATCH_PKTS: u32 = 32;
-/// Frames of each port: two batches, so that their buffers stay in the cache.
+/// Frames of each port: so few that their buffers stay in the cache.
 const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
 const MTU: PathMtu = PathMtu::Mtu4096;
-/// Advance of the engine's clock per poll.
+/// Advance of the engine's clock per poll, in nanoseconds.
 const POLL_NANOS: u64 = 100;
-/// Queue pairs in error beside the one that is measured.
+/// Queue pairs in error beside the measured queue pair.
 const QPS_IN_ERROR: usize = 1000;
 const MEMORY_BYTES: usize = 64 << 10;
-/// Length of the Ethernet header in bytes.
+/// Offset of the IP header in a frame, in bytes.
 const L3: usize = 14;
 
 /// Operation and message size.
@@ -83,17 +83,17 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// A connection after 20 batches.
+    /// Returns a connection after a warm-up of 20 batches.
     pub(crate) fn new(case: Case) -> Box<Self> {
         Flow::with(case, &conn(MTU))
     }
 
-    /// As [`Flow::new`], under selective repeat with relaxed placement.
+    /// Like [`Flow::new`], under selective repeat with relaxed placement.
     pub(crate) fn selective(case: Case) -> Box<Self> {
         Flow::selective_with(case, Placement::Relaxed)
     }
 
-    /// As [`Flow::new`], under selective repeat, with out-of-order packets in the reorder buffer.
+    /// Like [`Flow::new`], under selective repeat with in-order placement: out-of-order packets are buffered.
     pub(crate) fn buffering(case: Case) -> Box<Self> {
         Flow::selective_with(case, Placement::InOrder)
     }
@@ -101,7 +101,7 @@ impl Flow {
     fn selective_with(case: Case, placement: Placement) -> Box<Self> {
         let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: 256 };
         let mut flow = Flow::with(case, &ConnAttr { recovery, placement, ..conn(MTU) });
-        // The first loss allocates the memory of the reorder buffer.
+        // The first loss precedes the measurement, because the first loss allocates the memory of the reorder buffer.
         if case != Case::Read64K {
             flow.post_behind_a_loss();
             (0..3).for_each(|_| {
@@ -123,7 +123,7 @@ impl Flow {
         flow
     }
 
-    /// As [`Flow::new`], beside many queue pairs in error, which have no work request left.
+    /// Like [`Flow::new`], beside `QPS_IN_ERROR` idle queue pairs in error.
     pub(crate) fn beside_errors() -> Box<Self> {
         let mut flow = Flow::new(Case::Send64);
         for _ in 0..QPS_IN_ERROR {
@@ -145,12 +145,12 @@ impl Flow {
         self.completion();
     }
 
-    /// A poll without work.
+    /// Polls the requester, which has no work.
     pub(crate) fn idle_poll(&mut self) {
         self.a.poll(self.nanos);
     }
 
-    /// The requester posts a batch and sends it.
+    /// Posts a batch and sends all its packets.
     pub(crate) fn post_to_wire(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         let op = match self.case {
@@ -163,7 +163,7 @@ impl Flow {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
-    /// The requester posts a message of one packet, then a batch. The message is lost.
+    /// Posts a WRITE of one packet, then a batch. The packet of the WRITE is lost.
     pub(crate) fn post_behind_a_loss(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Write { remote_addr, rkey }, self.a.sge(0, 64));
@@ -171,7 +171,7 @@ impl Flow {
         lose_one(&mut self.b);
     }
 
-    /// The requester posts a READ of one response, then a batch of READs. The response is lost.
+    /// Posts a READ of one response, then a batch of READs. The first response is lost.
     pub(crate) fn ask_behind_a_loss(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Read { remote_addr, rkey }, self.a.sge(0, 64));
@@ -180,12 +180,12 @@ impl Flow {
         lose_one(&mut self.a);
     }
 
-    /// The requester receives the SACK or the READ responses behind the gap, and retransmits.
+    /// The requester receives the SACK, or the READ responses above the gap, and retransmits.
     pub(crate) fn retransmit(&mut self) {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
-    /// The responder executes the batch, completes its receives, posts new ones, and responds.
+    /// The responder executes the batch, completes its receives, posts new receives, and responds.
     pub(crate) fn wire_to_completion(&mut self) {
         poll_while_busy(&mut self.b, &mut self.nanos);
         while let Some(cqe) = self.b.poller.pop() {
@@ -204,7 +204,7 @@ impl Flow {
     }
 }
 
-/// Packets that a stranger sends, with 4 KiB of payload where the kind has any.
+/// Packets of a stranger. If the kind has a payload, the payload has 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Junk {
     NotRoce,
@@ -218,18 +218,18 @@ pub(crate) enum Junk {
     BadIcrc,
     OutOfOrder,
     Duplicate,
-    /// Of a READ of 64 KiB, sent in one burst.
+    /// Duplicates of a READ of 64 KiB in one burst.
     DuplicateRead,
-    /// As `DuplicateRead`, after its responses were retransmitted as often as the responder permits.
+    /// Like `DuplicateRead`, after the responder has reached its limit of retransmissions.
     DuplicateReadLimited,
     Cnp,
 }
 
-/// Packets of the batches that [`Flow::new`] moves.
+/// Number of packets of the warm-up in [`Flow::new`].
 const WARM_UP_PKTS: u32 = 20 * BATCH_PKTS;
 
 impl Flow {
-    /// A connection with a burst of junk in flight to the responder.
+    /// Returns a connection with a burst of junk in flight to the responder.
     pub(crate) fn under(junk: Junk) -> Box<Self> {
         let mut flow = Flow::new(Case::Read64K);
         if junk == Junk::DuplicateReadLimited {
@@ -295,31 +295,29 @@ fn poll_while_busy(end: &mut End, nanos: &mut u64) {
     *nanos += POLL_NANOS;
 }
 
-/// The least work of a packet: copy of the payload, and ICRC. Cycles through as many frames as a port has.
+/// Minimum work per packet: copy of the payload, and ICRC. Cycles through as many frames as a port has.
 pub(crate) struct Least {
     frames: Vec<Vec<u8>>,
-    /// Memory of a message, one payload after another.
+    /// Memory of one message.
     memory: Vec<u8>,
     payload_bytes: usize,
     next: usize,
 }
 
 impl Least {
-    /// Packets of `case`, between IPv4 addresses.
     pub(crate) fn new(case: Case) -> Self {
         let payload_bytes = case.payload_bytes();
         let memory = vec![0x5A; case.len_bytes() as usize];
         Least { frames: vec![frame(payload_bytes); PORT_FRAMES], memory, payload_bytes, next: 0 }
     }
 
-    /// The next frame, and the memory of its payload.
     fn turn(&mut self) -> (&mut Vec<u8>, &mut [u8]) {
         self.next += 1;
         let at = self.next * self.payload_bytes % self.memory.len();
         (&mut self.frames[self.next % PORT_FRAMES], &mut self.memory[at..][..self.payload_bytes])
     }
 
-    /// Work of sending a batch: copy, then ICRC.
+    /// For each packet of a batch, copies the payload, then computes the ICRC.
     pub(crate) fn send(&mut self) {
         for _ in 0..BATCH_PKTS {
             let (frame, memory) = self.turn();
@@ -330,7 +328,7 @@ impl Least {
         }
     }
 
-    /// Work of receiving a batch: ICRC, then copy.
+    /// For each packet of a batch, checks the ICRC, then copies the payload.
     pub(crate) fn receive(&mut self) {
         for _ in 0..BATCH_PKTS {
             let (frame, memory) = self.turn();
@@ -342,13 +340,13 @@ impl Least {
     }
 }
 
-/// A frame of a SEND ONLY between IPv4 addresses.
+/// Returns a frame of a SEND ONLY packet between IPv4 addresses.
 pub(crate) fn frame(payload_bytes: usize) -> Vec<u8> {
     use std::net::Ipv4Addr;
     frame_between([Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into()], payload_bytes)
 }
 
-/// As [`frame`], between IPv6 addresses.
+/// Like [`frame`], between IPv6 addresses.
 pub(crate) fn ipv6_frame(payload_bytes: usize) -> Vec<u8> {
     frame_between(
         [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])].map(|mac| mac.link_local().into()),

@@ -1,11 +1,11 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3). The parameters have the names of NVIDIA's adapters
-//! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper.
-//! The preset `nvidia` has the defaults of the adapters, which permit a decrease every 4 us. Because CNPs show the
-//! effect of a decrease a round trip later, flows that share a bottleneck then do not converge to equal rates.
+//! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper. The
+//! preset `nvidia` has the defaults of the adapters. Under this preset, flows that share a bottleneck do not converge
+//! to equal rates: a decrease is permitted every 4 us, but CNPs show the effect of a decrease only a round trip later.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
-//!   unlimited ---------------------------------------> CNP: target := current, if the rate rose since the last CNP
+//!   unlimited ---------------------------------------> CNP: target := current, if the rate rose since a decrease
 //!       ^                                                   current := current * (1 - alpha / 2)
 //!       |                                                 |
 //!       |  current = maximum                              v   every rpg_time_reset, and every rpg_byte_reset
@@ -25,7 +25,7 @@ parameters! {
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every decrease first sets the target rate to the current rate; 0: the next parameter states which.
+        /// 1: each decrease first sets the target rate to the current rate; 0: see `clamp_tgt_rate_after_time_inc`.
         clamp_tgt_rate = 0, in 0 to 1;
         /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only if the rate was
         /// increased since the last decrease. 0: only increases by bytes count; 1: increases by the timer count, too.
@@ -88,7 +88,7 @@ const ONE_SHIFT: u32 = 20;
 const FRACTION_SHIFT: u32 = 10;
 const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 
-/// Largest number of rate changes that the loop of `advance` applies. If more are due, after an idle time, the
+/// Maximum number of rate changes that the loop of `advance` applies. If more are due, as after an idle time, the
 /// remaining increases by the timer are skipped; a remaining decrease is applied.
 const RATE_CHANGES_PER_CALL: u32 = 32;
 
@@ -146,7 +146,7 @@ impl Dcqcn {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
 
-    /// Applies rate changes due until `now`, and returns whether a packet may be sent now.
+    /// Applies the rate changes due until `now`, and returns whether a packet may be sent now.
     #[inline]
     pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         self.advance(now);
@@ -159,7 +159,7 @@ impl Dcqcn {
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
-    /// Records that a packet of `bytes` was sent. Each time that `rpg_byte_reset` bytes were sent, increases the rate.
+    /// Records that a packet of `bytes` bytes was sent. Whenever `rpg_byte_reset` bytes were sent, increases the rate.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let Some(limiter) = &mut self.limiter else { return };
@@ -172,8 +172,8 @@ impl Dcqcn {
         }
     }
 
-    /// Records a CNP. The decrease for the CNP is due `rate_reduce_monitor_period` after the last decrease, or now if
-    /// that time has passed.
+    /// Records a CNP. If `rate_reduce_monitor_period` has passed since the last decrease, decreases the rate now,
+    /// otherwise at the end of this period.
     pub(crate) fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
         let limiter = self.limiter.get_or_insert_with(|| Limiter::new(&self.parameters, self.max_rate, now));
@@ -183,7 +183,7 @@ impl Dcqcn {
         self.advance(now);
     }
 
-    /// Applies the decreases and timed increases due until `now`, at most [`RATE_CHANGES_PER_CALL`].
+    /// Applies the decreases and the increases by the timer due until `now`, bounded by [`RATE_CHANGES_PER_CALL`].
     fn advance(&mut self, now: Instant) {
         for _ in 0..RATE_CHANGES_PER_CALL {
             let Some(limiter) = &mut self.limiter else { return };
@@ -365,7 +365,7 @@ mod tests {
             ..NVIDIA
         });
         let (mut target, mut rate) = (1_000_000_000u64, dcqcn.rate_bits_per_sec().unwrap());
-        // For each increase: whether the timer caused the increase (otherwise bytes sent did), and the step of the
+        // For each increase: true if the timer caused the increase, false if bytes sent caused it; and the step of the
         // target in Mbit/s: 0 in fast recovery, 5 in additive increase, 50 in hyper increase.
         let steps = [0, 0, 5, 5].map(|step| (true, step)).into_iter();
         for (n, (by_timer, step)) in (1..).zip(steps.chain([(false, 5), (false, 5), (false, 50), (true, 50)]))
@@ -438,7 +438,7 @@ mod tests {
         assert!(rate_at(&mut dcqcn, 1_000_001) > first);
     }
 
-    /// Model of a [`Limiter`] in floating point, with one update of alpha for each period.
+    /// Model of a [`Limiter`] in floating point, which updates alpha once per period.
     struct Model {
         p: DcqcnParameters,
         rate: f64,

@@ -6,7 +6,7 @@
 //!   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of the packets sent from una on
 //!   later loss:    window * 3/4
 //!   a window acknowledged without a loss:    window * 9/8
-//!   constant on average if 29 % of the windows have a loss: 34 packets, if 1 % of the packets are lost
+//!   constant on average if 29 % of the windows have a loss; with 1 % of the packets lost: a window of 34 packets
 //! ```
 
 #[derive(Clone, Copy, Debug)]

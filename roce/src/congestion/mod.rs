@@ -1,7 +1,7 @@
 //! Congestion control: decides whether a packet may be sent now.
 //!
 //! Before each packet, the requester calls `Congestion::permit` with the number of packets in flight. The requester
-//! notifies the scheme of packets sent, ACKs, losses and CNPs. A scheme sees no PSNs.
+//! notifies the scheme of packets sent, ACKs, losses and CNPs. A scheme processes no PSNs.
 //!
 //! ```text
 //!   permit(now, in flight) --no, the window is full---> wait for an ACK
@@ -75,8 +75,8 @@ impl Congestion {
         matches!(self, Congestion::Window { .. })
     }
 
-    /// Returns whether one more packet may be sent while `in_flight_pkts` are in flight. For a retransmission of
-    /// selective repeat and for a READ response, which the window does not limit, callers pass 0.
+    /// Returns whether one more packet may be sent while `in_flight_pkts` are in flight. The window limits neither
+    /// retransmissions of selective repeat nor READ responses: for these, callers pass 0.
     #[inline]
     pub(crate) fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
         match self {
@@ -128,7 +128,7 @@ impl Congestion {
         }
     }
 
-    /// Records that a packet was sent. `frame_bytes`: its bytes from the Ethernet header to the ICRC.
+    /// Records that a packet was sent. `frame_bytes`: frame length from the Ethernet header to the ICRC, in bytes.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, now: Instant, frame_bytes: u32) {
         match self {
@@ -186,14 +186,14 @@ impl Congestion {
         }
     }
 
-    /// Records that selective repeat detected `lost_pkts` packets as lost, by a SACK or a READ response.
+    /// Records that selective repeat marked `lost_pkts` packets lost after a response.
     pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
         if let Congestion::Swift(swift) = self {
             swift.on_detected_loss(now, lost_pkts);
         }
     }
 
-    /// Records a loss: a timeout, or under go-back-N a NAK or a READ response after a gap.
+    /// Records a loss: an expired RTO, or under go-back-N a local ACK timeout, a NAK or an implied NAK.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),

@@ -9,7 +9,7 @@
 use crate::id::Gid;
 use crate::time::Instant;
 
-/// Scope of the least time between two CNPs. The scopes of adapters differ (Lumina, SIGCOMM'23).
+/// Scope of the least time between two CNPs; adapters differ in this scope (Lumina, SIGCOMM'23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CnpPacing {
     /// Per queue pair, as in DCQCN's paper.
@@ -57,7 +57,7 @@ impl NotificationConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct NotificationPoint {
     config: NotificationConfig,
-    /// Earliest time of the next CNP of each queue pair, destination or port, as `pacing` says.
+    /// Earliest time of the next CNP, by queue pair, destination or port (`pacing`).
     not_before: Box<[Instant]>,
 }
 
@@ -75,8 +75,8 @@ impl NotificationPoint {
         &self.config
     }
 
-    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair with index
-    /// `slot`. If true, records the CNP as sent at `now`. Returns false if `slot` is out of range.
+    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair of index
+    /// `slot`. If true, records the CNP as sent at `now`. Under [`CnpPacing::PerQp`], false if `slot` is out of range.
     pub(crate) fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,

@@ -5,9 +5,9 @@
 //!   polls      |     |           |   |                           |
 //!   sent       *     *           *** *                           ***
 //! ```
-//! A poll sends at once the packets that became due since the last poll, at most those of the last [`BURST_NANOS`].
-//! The pacer has no timer and makes no system call: each poll of the engine checks the pacer, and an idle engine
-//! is polled when the next packet is due.
+//! A poll sends the packets that became due since the previous poll, at most those of the last [`BURST_NANOS`]
+//! nanoseconds. The pacer has no timer and makes no system call: each poll of the engine checks the pacer, and an idle
+//! engine is polled when the next packet is due.
 
 use crate::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::time::Instant;
 /// If polls are further apart than this time, fewer bytes are sent than the rate permits.
 pub(crate) const BURST_NANOS: u64 = 10_000;
 
-/// The highest rate, in bits per second: above that of any link, and far below an overflow of 64 bits.
+/// The highest rate, in bits per second: above the rate of any link, and small enough for 64-bit arithmetic.
 pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
 /// Upper bound of the bytes of one call of [`Pacer::on_sent`]. A READ request counts the bytes of its responses.
@@ -65,8 +65,8 @@ impl Pacer {
         self.remainder = owed % self.bits_per_sec;
     }
 
-    /// Changes the rate, clamped as by [`Pacer::new`]. A remaining wait for the next packet is multiplied by the old
-    /// rate and divided by the new rate.
+    /// Changes the rate, clamped as by [`Pacer::new`]. If the next packet has to wait, multiplies the remaining wait by
+    /// the old rate and divides the product by the new rate.
     pub(crate) fn set_rate(&mut self, now: Instant, bits_per_sec: u64) {
         let bits_per_sec = bits_per_sec.clamp(1, RATE_MAX_BITS_PER_SEC);
         let wait_nanos = u128::from(self.next_at.nanos_since(now));
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// For every rate, a pacer polled at each `next_at` is exact in the long run.
+    /// If each packet is sent at `next_at`, the pacer has no rounding error after 100,000 packets.
     #[test]
     fn no_error_adds_up() {
         for rate in [1_000_000, 999_999_937, 40_000_000_000, 399_999_999_999] {

@@ -40,8 +40,8 @@ pub(crate) trait Parameters: Copy + Default + 'static {
             .all(|(index, limits)| self.value(index).is_some_and(|v| (limits.min..=limits.max).contains(v)))
     }
 
-    /// Parses `name=value,..`. Parameters that are not named get their defaults, or the values of a preset if `text`
-    /// begins with its name, as in `nvidia,rpg_ai_rate=10`.
+    /// Parses `name=value,..`. If `text` begins with the name of a preset, as in `nvidia,rpg_ai_rate=10`, parameters
+    /// not named in `text` have the values of this preset, otherwise their defaults.
     ///
     /// # Errors
     /// `UnknownParameter`, or `BadValue` for a value that is not a number or out of range.
@@ -67,8 +67,8 @@ pub(crate) trait Parameters: Copy + Default + 'static {
         Ok(parameters)
     }
 
-    /// Writes the scheme's name, the name of a preset, and the parameters that differ from this preset, as `parse`
-    /// reads them. Of the presets and the nameless defaults, selects the set with the fewest such parameters.
+    /// Writes the scheme's name, the name of a preset, and the parameters that differ from this preset, in the format
+    /// of `parse`. Selects the preset (or the nameless defaults) from which the fewest parameters differ.
     fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nearest = ("", self.differences(Self::default()));
         for (name, values) in Self::PRESETS {

@@ -7,7 +7,7 @@ use super::timely::TimelyParameters;
 use std::fmt;
 use std::str::FromStr;
 
-/// Congestion control scheme of a sender; its peer may use another scheme.
+/// Congestion control scheme of a queue pair; the peer may use another scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionScheme {
     /// No congestion control: no limit of the rate, and a window of `WINDOW_PKTS_MAX` packets.
@@ -19,7 +19,7 @@ pub enum CongestionScheme {
     },
     /// DCQCN (SIGCOMM'15): a rate that CNPs reduce.
     Dcqcn(DcqcnParameters),
-    /// Swift (SIGCOMM'20): a window that keeps the round trip near a target.
+    /// Swift (SIGCOMM'20): a window adapted to a target of the round trip.
     Swift(SwiftParameters),
     /// Timely (SIGCOMM'15): a rate that falls while the round trip rises.
     Timely(TimelyParameters),
@@ -46,9 +46,9 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns the window, in packets, to which the responses to one READ request are limited
-    /// (`RecoveryScheme::read_pkts_max`). Under schemes that follow round trips, the result is at most
-    /// `2 * window_pkts / max_rd_atomic`, because more responses would not fit a window that the scheme has reduced.
+    /// Returns the window, in packets, that limits the responses to one READ request (`RecoveryScheme::read_pkts_max`).
+    /// Under schemes that follow round trips, the result is at most `2 * window_pkts / max_rd_atomic`, so that the
+    /// responses fit a window that the scheme has reduced.
     pub fn read_window_pkts(&self, max_rd_atomic: u8) -> u32 {
         let window_pkts = self.window_pkts();
         if !self.follows_round_trip() {

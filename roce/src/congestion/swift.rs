@@ -1,6 +1,6 @@
 //! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while the round
 //! trip is below a target, and shrinks in proportion to the excess over the target, at most once per round trip. Of
-//! Swift's two windows only that of the fabric is implemented, because a polling engine cannot measure the delay of its
+//! Swift's two windows only the fabric window is implemented, because a polling engine cannot measure the delay of its
 //! own host.
 //!
 //! ```text
@@ -9,14 +9,14 @@
 //!   rtt >= target: window *= max(1 - beta * (rtt - target) / rtt, 1 - max_mdf)
 //!   loss:          window *= 1 - max_mdf
 //! ```
-//! A loss that selective repeat detected reduces the window only if it shows congestion: the round trip is at or above
-//! the target, or more than `loss_tolerance_milli` of the packets are lost. The paper reduces the window at each loss.
-//! By that rule, on links of 40 Gbit/s that lose 1 % of the packets, each of one or two flows would keep a window of 7
-//! packets, where 57 fill the link. A packet dropped by a full queue while the round trip is below the target is taken
-//! as lost on a link, so `base_target_nanos` must be below the round trip with full buffers.
+//! A loss detected by selective repeat reduces the window only in two cases: the round trip is at or above the target,
+//! or more than `loss_tolerance_milli` thousandths of the packets are lost. The paper reduces the window at each loss.
+//! By that rule, one or two flows on a link of 40 Gbit/s that loses 1 % of the packets would each have a window of 7
+//! packets; 57 packets fill the link. If a full queue drops a packet while the round trip is below the target, the
+//! window is not reduced, so `base_target_nanos` must be below the round trip with full buffers.
 //!
-//! The target has no term for hops: switches do not change the hop limit of frames that they do not route, so the
-//! number of hops is unknown.
+//! The target has no term for the number of hops, which is unknown: switches do not change the hop limit of frames that
+//! they forward without routing.
 //!
 //! While the window is below one packet, one packet is sent per rtt / window.
 
@@ -52,8 +52,8 @@ parameters! {
 
 /// One packet as a fixed-point number with 16 fraction bits.
 const ONE: u64 = 1 << 16;
-/// Number of packets over which the share of packets lost is averaged. With 256, random losses of 2 % do not exceed the
-/// default tolerance of 5 %, and 14 consecutive losses do.
+/// Number of packets over which the share of packets lost is averaged. With 256 packets, random losses of 2 % do not
+/// exceed the default tolerance of 5 %; 14 consecutive losses do.
 const LOSS_PKTS: u64 = 256;
 /// Thousandths in 1.
 const MILLI: u64 = 1000;
@@ -64,7 +64,7 @@ pub struct Swift {
     parameters: SwiftParameters,
     /// The window in packets, times [`ONE`].
     window: u64,
-    /// The last round trip measured, in nanoseconds; 0 before the first.
+    /// The last round trip measured, in nanoseconds; 0 before the first sample.
     rtt_nanos: u64,
     /// Moving average of the share of packets lost, with the weight 1 / [`LOSS_PKTS`], times [`ONE`].
     loss_share: u64,
@@ -98,7 +98,7 @@ impl Swift {
         self.window * MILLI / ONE
     }
 
-    /// Returns whether a packet may be sent now. While the window is below one packet, a packet may have to wait.
+    /// Returns whether a packet may be sent now: the window is at least one packet, or `next_at` has passed.
     #[inline]
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now
@@ -110,7 +110,7 @@ impl Swift {
         (self.window < ONE).then_some(self.next_at)
     }
 
-    /// Records that a packet was sent. If the window is below one packet, the next packet has to wait.
+    /// Records that a packet was sent. If the window is below one packet, delays the next packet.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant) {
         if self.window < ONE {
@@ -119,8 +119,8 @@ impl Swift {
         }
     }
 
-    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if one was
-    /// measured. If the last sample is below the target, the window grows. A new sample at or above the target shrinks
+    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if measured. If
+    /// the last sample is below the target, increases the window. If a new sample is at or above the target, reduces
     /// the window.
     pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);

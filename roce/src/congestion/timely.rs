@@ -4,7 +4,7 @@
 //! ```text
 //!   rtt < t_low:    rate += add_step
 //!   rtt > t_high:   rate *= 1 - beta * (1 - t_high / rtt)
-//!   between them:   gradient = smoothed difference of round trips / min_rtt
+//!   otherwise:      gradient = smoothed difference of round trips / min_rtt
 //!       <= 0:       rate += add_step; 5 * add_step from the hai_threshold-th such sample in a row on
 //!       > 0:        rate *= 1 - beta * gradient, with a gradient of at most 1
 //! ```
@@ -22,7 +22,7 @@ parameters! {
         t_low_nanos = 50_000, in 1 to 100_000_000;
         /// Round trip above which the rate falls, in nanoseconds.
         t_high_nanos = 500_000, in 1 to 100_000_000;
-        /// Round trip by which the smoothed difference of round trips is divided to get the gradient, in nanoseconds.
+        /// Divisor, in nanoseconds, that converts the smoothed difference of round trips to the gradient.
         min_rtt_nanos = 20_000, in 1 to 100_000_000;
         /// Additive increase per round-trip sample, in Mbit/s.
         add_step_mbps = 10, in 1 to 10_000_000;
@@ -30,7 +30,7 @@ parameters! {
         hai_threshold = 5, in 1 to 1000;
         /// Multiplicative decrease: weight of the gradient, or of the excess over `t_high_nanos`, in thousandths.
         beta_milli = 800, in 1 to 1000;
-        /// Weight of a new difference in the smoothed difference, in thousandths.
+        /// Weight of a new difference of round trips in the smoothed difference, in thousandths.
         alpha_milli = 875, in 1 to 1000;
         /// The lowest rate, in Mbit/s.
         min_rate_mbps = 10, in 1 to 10_000_000;
@@ -89,14 +89,13 @@ impl Timely {
         !self.is_paced() || self.pacer.next_at() <= now
     }
 
-    /// Returns the time at which the pacer permits the next packet; `None` at the rate of the link, which needs no
-    /// pacer.
+    /// Returns the time at which the pacer permits the next packet; `None` at the maximum rate, which is not paced.
     #[inline]
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         self.is_paced().then(|| self.pacer.next_at())
     }
 
-    /// Records that a packet of `bytes` was sent, which delays the next packet; no effect at the rate of the link.
+    /// Records that a packet of `bytes` bytes was sent, and delays the next packet; no effect at the maximum rate.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.is_paced() {

@@ -1,5 +1,5 @@
 //! Checks of a packet's headers against its destination queue pair. The ICRC is computed after these checks, so that
-//! the payload of a packet that is not from the peer is not read.
+//! the payload of packets from other sources than the peer is not read.
 //!
 //! ```text
 //!   state, transport, VLAN, P_Key, addresses
@@ -53,8 +53,8 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if source.mac.is_some_and(|mac| mac != packet.src_mac) {
         return Admission::Drop(|drops| &mut drops.wrong_source_mac);
     }
-    // CNPs skip the checks below, of UDP source port and PSN: an RNIC may send CNPs from another UDP source port
-    // (ConnectX-4 Lx: 0), and the PSN of a CNP means nothing.
+    // CNPs are exempt from the checks of UDP source port and PSN below: an RNIC may send CNPs from a different UDP
+    // source port than requests (ConnectX-4 Lx: from port 0), and the PSN of a CNP has no meaning.
     if transport == Transport::Cnp {
         return Admission::Pass;
     }
@@ -67,8 +67,9 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if let Service::Rc(rc) = &connection.service
         && !is_request
     {
-        // The PSN one above the highest PSN sent is accepted: a SACK has the responder's expected PSN, which may be
-        // this PSN. A response with a PSN below una is accepted if it has a CE mark, so that the mark is counted.
+        // The PSNs in flight and the next PSN above are accepted: a SACK has the responder's expected PSN, which is one
+        // above the highest PSN sent if all requests arrived. If a response has a CE mark, PSNs down to `MARKED_PSNS`
+        // below una are accepted, too, so that the mark is counted.
         let (una, sent) = rc.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
@@ -94,7 +95,7 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// If `packet` is in order, stores its UDP source port: later packets of the same kind (requests or responses) must
+/// If `packet` is in order, stores its UDP source port. All later packets of the PSN space (requests or responses) must
 /// have this UDP source port.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
@@ -105,12 +106,12 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     connection.source.bind(packet.info.is_request, packet.udp_source_port);
 }
 
-/// Returns whether the CE mark of an admitted packet is counted. A request with a PSN far from the expected PSN is
-/// probably forged, so its CE mark is ignored.
+/// Returns whether the CE mark of an admitted packet is counted. If the PSN of a request is more than `MARKED_PSNS`
+/// from the expected PSN, the request is probably forged, and its CE mark is ignored.
 #[cold]
 pub(super) fn is_mark_plausible(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
     let near = |psn: Psn| packet.bth.psn.index_in(psn.minus(MARKED_PSNS), 2 * MARKED_PSNS).is_some();
-    // Responses need no check, because `admit` has dropped responses with a PSN far below una.
+    // Responses need no check, because `admit` drops responses with a PSN more than `MARKED_PSNS` below una.
     !packet.info.is_request || near(connection.service.expected_psn())
 }

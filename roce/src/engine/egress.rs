@@ -1,5 +1,6 @@
-//! In round-robin order, each scheduled queue pair sends a quantum of at most `TX_QUANTUM_PKTS` packets, responses
-//! first. If a quantum ends before all responses are sent, the queue pair starts its next quantum with requests.
+//! Transmission: in round-robin order, each scheduled queue pair sends a quantum of at most `TX_QUANTUM_PKTS` packets,
+//! responses first. If a quantum ends before all responses are sent, the next quantum of the queue pair starts with
+//! requests.
 
 use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use super::qp_object::{Connection, Service};
@@ -9,7 +10,7 @@ use crate::qp::QpState;
 use crate::qp::context::{TxContext, TxOutcome};
 
 impl<P: Port> Engine<P> {
-    /// Sends the packets of scheduled queue pairs, and returns their number.
+    /// Sends packets of scheduled queue pairs, and returns the number of packets sent.
     #[inline]
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         if self.tx_ready.is_empty() { 0 } else { self.transmit_scheduled(outgoing) }
@@ -58,7 +59,8 @@ impl<P: Port> Engine<P> {
             builder,
             counters: &mut qp.counters,
         };
-        // Without work requests the requester is not accessed, because its state takes several cache lines.
+        // If no work request is outstanding, the requester is not accessed. Its state occupies several cache lines,
+        // which would then be loaded for each ACK sent.
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
         let requests_first = std::mem::take(&mut rc.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
@@ -128,7 +130,8 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // If the port has no transmit buffer, the frame is dropped. Senders of ARP and ND requests retransmit them.
+            // If the port has no transmit buffer, the frame is dropped. A host retransmits an ARP or ND request without
+            // a reply.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

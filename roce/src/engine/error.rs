@@ -16,14 +16,14 @@ pub enum CreateError {
     OutOfRange {
         /// Name of the attribute.
         what: &'static str,
-        /// Value given.
+        /// Value passed by the caller.
         value: u64,
-        /// Smallest value possible.
+        /// Smallest valid value.
         min: u64,
-        /// Largest value possible.
+        /// Largest valid value.
         max: u64,
     },
-    /// The protection domain or completion queue to be used does not exist.
+    /// The protection domain, completion queue or shared receive queue to be used does not exist.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
     /// The memory region cannot be registered.

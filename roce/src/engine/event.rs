@@ -1,4 +1,4 @@
-//! Events that the engine reports besides completions.
+//! Events of the engine, which `Engine::poll_event` returns.
 
 use crate::id::Qpn;
 use crate::queue::{CqId, SrqId};
@@ -6,12 +6,12 @@ use crate::queue::{CqId, SrqId};
 /// An asynchronous event (IBA 11.6.3), or a completion notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A completion for which notification was requested was written to this completion queue.
+    /// This completion queue has a new completion of the kind for which the application requested notification.
     Completion(CqId),
-    /// A completion queue overflowed; the queue pairs of this completion queue went into error.
+    /// A completion queue overflowed; all queue pairs that use this completion queue went into error.
     CqError(CqId),
-    /// A queue pair went into error, because its completion queue overflowed, or because it sent a NAK with the code
-    /// remote operational error.
+    /// A queue pair went into error, because its completion queue overflowed, or because the memory of a receive was
+    /// not writable. In the second case, a reliable connection sends a NAK with the code remote operational error.
     QpFatal(Qpn),
     /// A queue pair sent a NAK with the code invalid request and went into error.
     QpRequestError(Qpn),
@@ -21,10 +21,11 @@ pub enum Event {
     CommunicationEstablished(Qpn),
     /// All work requests that a queue pair started before the transition to SQD have completed.
     SendQueueDrained(Qpn),
-    /// A queue pair with a shared receive queue went into error: it takes no further receive, and the receive that it
-    /// had taken is flushed (IBA 11.6.3).
+    /// A queue pair with a shared receive queue went into error. The queue pair takes no further receive, and the
+    /// receive already taken is flushed (IBA 11.6.3).
     LastWqeReached(Qpn),
-    /// Fewer receives than its limit are left in a shared receive queue, whose limit is 0 now (IBA 11.6.3).
+    /// A shared receive queue has fewer receives than its limit. The limit is set to 0, so that this event is reported
+    /// once (IBA 11.6.3).
     SrqLimitReached(SrqId),
     /// Local catastrophic error (IBA 11.6.3): every later call fails. Reported by the owner of the engine after a panic
     /// of a thread that drove the engine.

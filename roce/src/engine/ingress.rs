@@ -18,8 +18,8 @@ use crate::qp::uc::receiver::ReceiverAction;
 use crate::queue::WcStatus;
 use crate::wire::{NakCode, Packet, ParseError, Transport};
 
-/// Builds the state that a transport service needs to process a request of queue pair `$qp`. A macro, because a function
-/// would borrow all of the engine.
+/// Builds the `RxContext` of a request to queue pair `$qp`. A function in place of this macro would borrow the whole
+/// engine while `$qp`, a part of the engine, is borrowed.
 macro_rules! rx_context {
     ($engine:ident, $qp:ident, $slot:expr) => {
         RxContext {
@@ -48,7 +48,8 @@ impl<P: Port> Engine<P> {
         count
     }
 
-    /// Not inlined, because otherwise each idle poll would push registers that only this function needs.
+    /// Processes the frames received. Not inlined, because otherwise each idle poll would save registers that only this
+    /// function uses.
     #[inline(never)]
     fn on_burst(&mut self) {
         let mut frames = std::mem::take(&mut self.frames);
@@ -74,8 +75,8 @@ impl<P: Port> Engine<P> {
         if frame.first_chunk() != Some(&self.mac.0) {
             return self.on_foreign_frame(frame);
         }
-        // The packet is passed by reference. A move would load several fields in one access just after the fields were
-        // stored one by one, and such a load stalls until the stores have completed.
+        // The packet is passed by reference. A move would load several fields in one access just after separate stores
+        // to these fields, and such a load stalls until the stores have completed.
         match &Packet::parse(frame) {
             Ok(packet) => self.on_packet(packet),
             Err(reason) => {
@@ -89,7 +90,7 @@ impl<P: Port> Engine<P> {
 
     /// Processes a frame whose destination is not the port's own MAC. If the destination is a multicast or broadcast
     /// MAC that the port receives, an ARP, neighbour discovery or ICMP frame is passed to the module `neighbour`. All
-    /// other frames are dropped; a RoCE packet to a group MAC is no exception, because a connection has one peer.
+    /// other frames are dropped, including RoCE packets to a group MAC, because a connection has one peer.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {
@@ -235,7 +236,7 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// Completes the work requests that are done, after packets were sent or a timer expired.
+    /// Completes the send work requests that are done, at the transition to SQD.
     pub(super) fn after_sends(&mut self, slot: usize) {
         match self
             .qps
@@ -249,8 +250,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Completes the work requests of an unreliable connection whose packets are sent. A work request that cannot be
-    /// sent puts the queue pair in SQE (IBA 10.3.1).
+    /// Completes the work requests of an unreliable connection up to the last packet sent. If a work request cannot be
+    /// sent, the queue pair enters SQE (IBA 10.3.1).
     pub(super) fn after_sender(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };
@@ -265,7 +266,7 @@ impl<P: Port> Engine<P> {
         self.report_drained(slot);
     }
 
-    /// In state SQD, reports once that no started work request is left.
+    /// In state SQD, reports `SendQueueDrained` once, when all started work requests have completed.
     #[inline]
     fn report_drained(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -294,7 +295,8 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    /// Puts a queue pair into error and reports `event`, unless the queue pair is in error already.
+    /// If a queue pair is not in ERR, changes its state to ERR and reports `event`. In any case, schedules the flush of
+    /// its queues.
     pub(super) fn enter_error(&mut self, slot: usize, event: Option<Event>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         if qp.state != QpState::Err {

@@ -21,13 +21,13 @@ pub(crate) const TIMERS_PER_POLL: usize = 16;
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
 /// Time in nanoseconds from the transition to ERR to a second flush of the queues. A thread that posts a receive during
-/// the transition may see the previous state and set no doorbell. By the second flush, this receive is in its queue.
+/// the transition may read the previous state and set no doorbell. At the second flush, this receive is in its queue.
 pub(crate) const FLUSH_NANOS: u64 = 1_000_000;
 
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
 pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Largest number of queue pairs whose next hop one poll compares with a changed neighbour cache.
+/// Largest number of queue pairs for which one poll compares the MAC of the next hop with a changed neighbour cache.
 pub(crate) const FOLLOWED_QPS_PER_POLL: usize = 16;
 
 /// Largest number of ARP, neighbour discovery and ICMP frames sent in one poll.
@@ -42,7 +42,7 @@ pub use crate::qp::rc::read_queue::{
 pub use crate::table::QUARANTINE_NUMBERS;
 
 /// Largest distance, in PSNs, of a request from the expected PSN, or of a response below una, at which a CE mark is
-/// counted. This is the largest window of selective repeat, so that CE marks on duplicates are counted.
+/// counted. The value is the largest window of selective repeat, so that CE marks on duplicates are counted.
 pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
@@ -104,16 +104,18 @@ impl Default for DeviceLimits {
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
-// 32 queue pairs that lose packets at the same time can each buffer a default window of the largest packets.
+// If 32 queue pairs lose packets at the same time, each can buffer a default window of packets of the largest path MTU.
 const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORDER_REQUEST_BYTES);
-// A packet before the last one of a window must request an ACK, because otherwise the requester stops for a round trip
-// after each window.
+// A packet before the last packet of a window must request an ACK. Otherwise, after each window, the requester would
+// send nothing for one round-trip time.
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < DEFAULT_WINDOW_PKTS);
-// One SACK covers the largest window of selective repeat. The memory of the reorder buffers holds three such windows.
+// One SACK covers the largest window of selective repeat. The memory of the reorder buffers is enough for three such
+// windows.
 const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX);
 const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_REQUEST_BYTES <= REORDER_BYTES);
 // At the smallest path MTU, 256 bytes, the longest message has no more PSNs than may be outstanding.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
-// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and as many duplicates: at most 256 entries.
+// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and `MAX_RD_ATOMIC` duplicate READs: at most
+// 256 entries.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);
 const _: () = assert!(MAX_RD_ATOMIC as usize <= DUPLICATE_READS_MAX);

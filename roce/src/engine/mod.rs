@@ -79,11 +79,11 @@ const PD_BITS: u32 = 32;
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Seed of the generator of random keys, QPNs and first PSNs; random, except in simulations and tests.
+    /// Seed of the generator of keys, QPNs and first PSNs. The seed must be random, except in simulations and tests.
     pub seed: [u8; 32],
     /// Largest numbers of objects (for example, queue pairs), and of bytes of the reorder buffers.
     pub limits: DeviceLimits,
-    /// The port's addresses, and whether the engine answers ARP, neighbour discovery and ICMP echo for them.
+    /// The port's addresses, and whether the engine answers ARP, neighbour discovery and ICMP echo for these addresses.
     pub neighbour: NeighbourConfig,
     /// Congestion control of queue pairs whose `QpAttr` sets no congestion control.
     pub congestion: CongestionScheme,
@@ -98,7 +98,7 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Returns a configuration with this seed and these addresses, and with defaults otherwise.
+    /// Returns a configuration with this seed and these addresses, and with defaults for all other fields.
     pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
         EngineConfig {
             seed,
@@ -120,7 +120,7 @@ pub struct Progress {
     pub rx_frames: usize,
     /// RoCE packets sent, CNPs included; ARP, neighbour discovery and ICMP frames are not counted.
     pub tx_pkts: u32,
-    /// Whether work is left because of the bounds of one poll; if so, the next poll is due at once.
+    /// Whether the bounds of one poll left work undone; if so, the next poll is due at once.
     pub more: bool,
 }
 
@@ -134,7 +134,7 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outgoing {
     All,
-    /// Requests only: responses (ACKs, NAKs and READ responses) wait for the next poll.
+    /// Requests only: responses (ACKs, NAKs and READ responses) are delayed to the next poll.
     Requests,
 }
 
@@ -146,36 +146,36 @@ enum Outgoing {
 /// # Kinds of call
 /// * Configuration: [`EngineConfig`] at the start; [`Engine::neighbour_mut`], [`Engine::port_mut`] and
 ///   [`Engine::set_link_bits_per_sec`] at any time.
-/// * Objects: protection domain, memory region, completion queue, shared receive queue, queue pair. An object must be created after the
-///   objects that it uses, and destroyed before them; otherwise the call returns `Unknown` or `Busy`. Exception: a
-///   memory region may be deregistered at any time; work requests that use it fail. [`Engine::modify_qp`] connects a
-///   queue pair. The transition to RTR needs the MAC of the next hop: while [`Engine::resolve`] returns `Pending`, call
-///   `poll` and `resolve` again.
+/// * Objects: protection domain, memory region, completion queue, shared receive queue, queue pair. An object must be
+///   created after the objects that it uses, and destroyed before these objects; otherwise the call returns `Unknown`
+///   or `Busy`. Exception: a memory region may be deregistered at any time; work requests that use the region fail.
+///   [`Engine::modify_qp`] connects a queue pair. The transition to RTR needs the MAC of the next hop: while
+///   [`Engine::resolve`] returns `Pending`, call `poll` and `resolve` in turn.
 /// * Polling: [`Engine::poll`] receives, executes, retransmits and sends. [`Engine::push`] sends posted work requests
 ///   and does nothing else.
-/// * Events: after each call of the kinds above, call [`Engine::poll_event`] until it returns `None`.
+/// * Events: after each call of the kinds above, call [`Engine::poll_event`] until the result is `None`.
 /// * Time: after these calls, [`Engine::next_deadline`] returns the time of the next poll.
 ///
-/// The application's ends of the queues are no part of the engine: other threads may use
+/// The application's ends of the queues are not part of the engine: other threads may use
 /// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster) and
 /// [`CqPoller`](crate::queue::CqPoller) during any call. Memory regions are accessed during `poll` and `push` only.
 ///
 /// # Time
 /// `now` comes from one clock of any origin, and must not decrease from call to call. A call without `now` uses the
-/// `now` of the last `poll` or `push`, or [`Instant::ZERO`] before the first of them.
+/// `now` of the last `poll` or `push`, or [`Instant::ZERO`] before the first of these calls.
 ///
 /// # When to poll
 /// * If [`Progress::more`] is set: at once.
 /// * Otherwise: when the port has received a frame, when a send was posted (`push` is enough), when a receive was
 ///   posted to a queue pair in error, and at the latest at [`Engine::next_deadline`] (`None`: no limit). Any call may
-///   change this deadline. A late poll is no error, but makes timers late.
+///   change this deadline. A late poll delays timers, and causes no error.
 ///
 /// # Frames
-/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns.
-/// Copies of out-of-order frames ([`Engine::buffered_bytes`]) stay until a later poll executes them, or drops them
-/// after [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is
-/// counted in [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent
-/// before `poll` or `push` returns. If the port has no buffer, packets wait for a later poll, and `more` is set.
+/// A poll receives at most [`RX_BURST_FRAMES`] frames from the port and frees their buffers before it returns. Copies
+/// of out-of-order frames ([`Engine::buffered_bytes`]) are stored until a later poll executes or drops them, at most
+/// for [`REORDER_NANOS_MAX`](limits::REORDER_NANOS_MAX). A frame that is malformed, or to another station, is counted
+/// in [`Engine::drop_counters`]; no frame makes a call fail. Frames are built in buffers of the port, and sent before
+/// `poll` or `push` returns. If the port has no free buffer, a later poll sends the packets, and `more` is set.
 ///
 /// # Example
 /// One SEND between two engines, both driven by this thread:
@@ -287,10 +287,11 @@ pub struct Engine<P: Port> {
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
-    /// First index in `qps` not compared with the neighbour cache since this cache changed; `None` if all were.
+    /// First index in `qps` not yet compared with the neighbour cache after a change of the cache; `None` if no
+    /// comparison is pending.
     following: Option<usize>,
     memory: MemoryTable,
-    /// Number of memory regions and queue pairs of each protection domain.
+    /// Number of memory regions, shared receive queues and queue pairs of each protection domain.
     pds: Table<u32>,
     cqs: CqTable,
     srqs: SrqTable,
@@ -298,9 +299,9 @@ pub struct Engine<P: Port> {
     doorbells: Arc<Doorbells>,
     /// Indices in `qps` of the queue pairs scheduled to transmit, in round-robin order.
     tx_ready: VecDeque<usize>,
-    /// Indices in `qps` of queue pairs whose ACK is delayed to the next poll; empty outside `transmit`.
+    /// Indices in `qps` of queue pairs whose responses are delayed to the next poll; empty outside `transmit`.
     tx_deferred: Vec<usize>,
-    /// Indices in `qps` of the queue pairs in error that may have work requests to flush, in round-robin order.
+    /// Indices in `qps` of queue pairs in ERR or SQE that may have work requests to flush, in round-robin order.
     errors: VecDeque<usize>,
     timers: Timers,
     notifier: Notifier,
@@ -315,7 +316,7 @@ pub struct Engine<P: Port> {
 }
 
 impl<P: Port> Engine<P> {
-    /// Creates a device over `port`. Fails if an address of the configuration cannot be an address of the port.
+    /// Creates a device over `port`. Returns an error if an address of the configuration is not valid for a port.
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
@@ -373,7 +374,7 @@ impl<P: Port> Engine<P> {
         Progress { rx_frames, tx_pkts, more }
     }
 
-    /// Sends posted work requests, and does nothing else, so that a post need not wait for the next poll.
+    /// Sends posted work requests and does nothing else, so that these work requests need not wait for the next poll.
     pub fn push(&mut self, now: Instant) {
         self.now = now;
         self.port.set_now(now);
@@ -394,8 +395,8 @@ impl<P: Port> Engine<P> {
         });
     }
 
-    /// Returns whether a bound of the last poll left packets to send, queue pairs to flush, or queue pairs to be
-    /// compared with the neighbour cache.
+    /// Returns whether a bound of the last poll left packets to be sent, queue pairs to be flushed, or queue pairs to
+    /// be compared with the neighbour cache.
     #[inline]
     fn has_more(&self) -> bool {
         !self.tx_ready.is_empty()
@@ -404,7 +405,7 @@ impl<P: Port> Engine<P> {
             || self.following.is_some()
     }
 
-    /// Returns the time by which the next poll is due if no frame is received and no work request is posted before;
+    /// Returns the time at which the next poll is due, unless a frame is received or a work request is posted earlier;
     /// `None` if no work is pending.
     pub fn next_deadline(&self) -> Option<Instant> {
         let immediate = (self.has_more() || self.doorbells.any()).then_some(self.now);
@@ -440,7 +441,7 @@ impl<P: Port> Engine<P> {
         self.events.pop_front()
     }
 
-    /// Returns the numbers of frames dropped before they reached a queue pair, by reason.
+    /// Returns the counters of frames dropped before they reached a queue pair, by reason.
     pub fn drop_counters(&self) -> DropCounters {
         self.drops
     }
@@ -457,8 +458,8 @@ impl<P: Port> Engine<P> {
         self.qps.len()
     }
 
-    /// Returns how often queue pairs went into error. While this number is unchanged, the counters of errors that put a
-    /// queue pair into error are unchanged, too.
+    /// Returns the number of transitions of queue pairs to ERR. While this number does not change, no counter of an
+    /// error that causes such a transition changes.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }
@@ -475,7 +476,7 @@ impl<P: Port> Engine<P> {
         self.reorder.next_expiry().is_some_and(|expiry| expiry <= self.now) && self.drop_expired()
     }
 
-    /// `cold` keeps this code out of line, because inlined code would occupy registers in each idle poll.
+    /// Drops expired requests. Out of line (`cold`), because inlined code would occupy registers in each idle poll.
     #[cold]
     fn drop_expired(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
@@ -502,7 +503,8 @@ impl<P: Port> Engine<P> {
                     let failed = rc.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
                     self.after_requester(slot, failed);
                 }
-                // The pacer permits the next packet.
+                // An unreliable connection has deadlines of its pacer only: at the deadline, the next packet may be
+                // sent.
                 Some(Connection { service: Service::Uc(_), .. }) => {
                     schedule(&mut self.qps, &mut self.tx_ready, slot);
                 }
@@ -528,7 +530,8 @@ impl<P: Port> Engine<P> {
                 continue;
             }
             qp.flushing = false;
-            // Flushes again at `flush_until`: a receive posted during the transition to ERR may have set no doorbell.
+            // At `flush_until` the queues are flushed a second time, because a receive posted during the transition to
+            // ERR may have set no doorbell.
             if self.now < qp.flush_until {
                 self.timers.no_later_than(slot, qp.flush_until);
             }
@@ -554,7 +557,7 @@ fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usiz
     }
 }
 
-/// Adds a queue pair in error to `errors`, the queue pairs to flush.
+/// Adds a queue pair in ERR or SQE to `errors`, the queue pairs to flush.
 #[cold]
 fn flush_later(qps: &mut Table<Box<Qp>>, errors: &mut VecDeque<usize>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)

@@ -39,10 +39,11 @@ impl<P: Port> Engine<P> {
         self.neighbour.resolve(dgid.ip(), self.now)
     }
 
-    /// Changes a queue pair's state and attributes as the state table allows (IBA 11.2.5.2); after an error the queue
-    /// pair is unchanged.
+    /// Changes the state and attributes of a queue pair as the state table permits (IBA 11.2.5.2). After an error the
+    /// queue pair is unchanged.
     ///
-    /// The next hop of an address vector must be resolved before: [`Engine::resolve`] must have returned `Known`.
+    /// If `attr` has an address vector, the next hop to its GID must be resolved before this call: [`Engine::resolve`]
+    /// must have returned `Known`.
     pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
         let qp = self.qps.get(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let from = qp.state;
@@ -110,7 +111,7 @@ impl<P: Port> Engine<P> {
                         &qp.attributes,
                         link_bits_per_sec,
                     );
-                    // The transition to RTS may set congestion control, which decides whether packets are ECT(0).
+                    // The transition to RTS may change the congestion control, and thereby whether packets are ECT(0).
                     connection.builder.template.set_tclass(traffic_class(&qp.attributes));
                 }
             }
@@ -122,7 +123,7 @@ impl<P: Port> Engine<P> {
                 }
             }
             (QpState::Sqe, QpState::Rts) => {
-                // Work requests posted in SQE are flushed, and the next message has the PSN after the last one sent.
+                // Work requests posted in SQE are flushed. The next message starts at the PSN after the last PSN sent.
                 while qp.flush_sends(&mut self.cqs, FLUSHED_WRS_PER_QP) {}
                 if let Some(Connection { service: Service::Uc(uc), .. }) = &qp.connection {
                     qp.outstanding.start(uc.sender.next(), u32::MAX);
@@ -224,7 +225,7 @@ fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, n
     }
 }
 
-/// Returns the protocol state of a queue pair that enters RTR.
+/// Returns the initial protocol state of a queue pair that enters RTR.
 fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: u64) -> Service {
     let Attributes { conn, rq_psn, sq_psn, .. } = attributes;
     match service {
@@ -240,7 +241,7 @@ fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: 
     }
 }
 
-/// Sets the first PSN of the requests of a queue pair that enters RTS.
+/// Starts the requester or sender of a queue pair that enters RTS, at the first PSN `sq_psn`.
 fn start_sends(
     service: &mut Service,
     outstanding: &mut Outstanding,
@@ -261,7 +262,7 @@ fn start_sends(
     }
 }
 
-/// Attributes of a connection that are derived from its address vector once the next hop is resolved.
+/// Attributes of a connection that are derived from its address vector and from the MAC of the next hop.
 struct Route {
     path: PacketBuilder,
     peer_mac: Mac,
@@ -278,8 +279,8 @@ struct Ends {
     vlan: Option<u16>,
 }
 
-/// Returns the traffic class of all packets of a queue pair: that of the address vector, with ECT(0) added if the
-/// congestion control needs CE marks and the address vector's ECN field is 0.
+/// Returns the traffic class of all packets of a queue pair: the traffic class of the address vector. If the ECN field
+/// of the address vector is 0 and the congestion control needs CE marks, ECT(0) is added.
 fn traffic_class(attributes: &Attributes) -> u8 {
     let given = attributes.path.map_or(0, |path| path.traffic_class);
     let wants_marks =

@@ -1,5 +1,5 @@
-//! CNPs: a received CNP is passed to the reaction point of its queue pair. After a CE mark, the notification point
-//! decides whether a CNP to the peer becomes due.
+//! CNPs: a received CNP is passed to the reaction point of its queue pair. When a packet with a CE mark is received,
+//! the notification point decides whether a CNP to the peer becomes due.
 
 use super::Engine;
 use super::limits::CNPS_PER_POLL;
@@ -7,8 +7,8 @@ use crate::port::Port;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
-    /// Counts a CE mark. If the packet has a payload and the notification point permits, a CNP becomes due. A packet
-    /// without payload (ACK, READ request) elicits no CNP, because a CNP reduces the rate of payload packets.
+    /// Counts a CE mark. If the packet has a payload and the notification point permits a CNP, a CNP becomes due. A
+    /// packet without payload (ACK, READ request) elicits no CNP, because a CNP reduces the rate of payload packets.
     #[cold]
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
@@ -42,7 +42,7 @@ impl<P: Port> Engine<P> {
         let traffic_class = self.notifier.point.config().traffic_class();
         for sent in 0..CNPS_PER_POLL {
             let Some(&slot) = self.notifier.due.front() else { return sent };
-            // A queue pair that was destroyed, or is no longer in RTR, RTS or SQD, sends no CNP.
+            // A queue pair that was destroyed, or is no longer in RTR, RTS, SQD or SQE, sends no CNP.
             if let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
             {

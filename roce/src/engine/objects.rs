@@ -42,7 +42,8 @@ impl<P: Port> Engine<P> {
         number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
     }
 
-    /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region or queue pair uses it.
+    /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region, shared receive queue or queue
+    /// pair uses the protection domain.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
         const WHAT: &str = "protection domain";
         if *self.pds.get(pd.0).ok_or(DestroyError::Unknown(WHAT))? > 0 {
@@ -82,7 +83,7 @@ impl<P: Port> Engine<P> {
         created.ok_or(CreateError::TooMany { what: "completion queues", max })
     }
 
-    /// Destroys a completion queue; [`DestroyError::Busy`] while a queue pair uses it.
+    /// Destroys a completion queue; [`DestroyError::Busy`] while a queue pair uses the completion queue.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
         const WHAT: &str = "completion queue";
         match self.cqs.users(cq) {
@@ -95,7 +96,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Requests one [`super::Event::Completion`], at the next completion that `notify` selects.
+    /// Requests one [`super::Event::Completion`], reported at the next completion that `notify` selects.
     pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> Result<(), DestroyError> {
         let known = self.cqs.request_notify(cq, notify);
         if known { Ok(()) } else { Err(DestroyError::Unknown("completion queue")) }
@@ -113,21 +114,22 @@ impl<P: Port> Engine<P> {
         Ok(created)
     }
 
-    /// Sets the limit of a shared receive queue. [`super::Event::SrqLimitReached`] is reported once, when fewer than
-    /// `limit` receives are left; at once if fewer are left already. 0: no limit.
+    /// Sets the limit of a shared receive queue. When fewer than `limit` receives are left,
+    /// [`super::Event::SrqLimitReached`] is reported once; at once if fewer are left already. 0: no limit.
     pub fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), DestroyError> {
         let known = self.srqs.set_limit(srq, limit);
         self.report_srq_limits();
         if known { Ok(()) } else { Err(DestroyError::Unknown(SRQ)) }
     }
 
-    /// Returns the attributes of a shared receive queue; `None` if `srq` does not exist. The limit is 0 after it was
-    /// reached.
+    /// Returns the attributes of a shared receive queue; `None` if `srq` does not exist. After the limit was reached,
+    /// the limit returned is 0.
     pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttr> {
         self.srqs.get(srq).map(|(attr, _)| attr)
     }
 
-    /// Destroys a shared receive queue, and discards its receives; [`DestroyError::Busy`] while a queue pair uses it.
+    /// Destroys a shared receive queue, and discards its receives; [`DestroyError::Busy`] while a queue pair uses the
+    /// SRQ.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), DestroyError> {
         match self.srqs.get(srq) {
             None => Err(DestroyError::Unknown(SRQ)),
@@ -181,8 +183,8 @@ impl<P: Port> Engine<P> {
         check_range("max_inline_data", init.max_inline_bytes, 0, MAX_INLINE_BYTES)
     }
 
-    /// Destroys a queue pair. Its outstanding work requests are discarded without completions, and so is a receive taken
-    /// from a shared receive queue, unless the queue pair is in ERR ([`super::Event::LastWqeReached`]).
+    /// Destroys a queue pair. Outstanding work requests are discarded without completions, including a receive taken
+    /// from a shared receive queue. In ERR that receive is flushed already ([`super::Event::LastWqeReached`]).
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let unknown = DestroyError::Unknown("queue pair");
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
@@ -220,7 +222,7 @@ impl<P: Port> Engine<P> {
         Some(connection.service.congestion())
     }
 
-    /// Sets the speed of the link in bits per second, for queue pairs that are connected later.
+    /// Sets the speed of the link in bits per second, for later connections of queue pairs.
     pub fn set_link_bits_per_sec(&mut self, link_bits_per_sec: u64) {
         self.link_bits_per_sec = link_bits_per_sec;
     }

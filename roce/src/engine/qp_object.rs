@@ -42,7 +42,7 @@ impl Default for Attributes {
     }
 }
 
-/// A new queue pair: its number and the application's ends of its queues.
+/// A new queue pair: its QPN, and the application's ends of its send and receive queues.
 pub struct QpHandles {
     /// Queue pair number, random, 24 bits.
     pub qpn: Qpn,
@@ -86,7 +86,7 @@ impl Service {
         }
     }
 
-    /// Sets whether no further work request starts (state SQD).
+    /// If `draining` is true, no further work request starts (state SQD).
     pub(super) fn set_draining(&mut self, draining: bool) {
         match self {
             Service::Rc(rc) => rc.requester.set_draining(draining),
@@ -99,13 +99,13 @@ impl Service {
 pub(super) struct Connection {
     pub service: Service,
     pub builder: PacketBuilder,
-    /// Destination MAC: that of the peer or of a gateway.
+    /// Destination MAC of packets to the peer: the MAC of the peer or of a gateway.
     pub peer_mac: Mac,
     pub source: Source,
     pub peer: Gid,
     /// Source GID of packets to the peer.
     pub own: Gid,
-    /// VLAN of the GID `own`, for packets of both directions; `None`: untagged.
+    /// VLAN of the GID `own`, for packets sent and received; `None` if untagged.
     pub vlan: Option<u16>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Qp {
     pub scheduled: bool,
     /// Whether `Engine::errors` contains the queue pair.
     pub flushing: bool,
-    /// End of the time in which a receive that was posted during the transition to ERR may reach its queue.
+    /// Time until which a receive posted during the transition to ERR may be pushed to its queue.
     pub flush_until: Instant,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
@@ -142,8 +142,8 @@ impl Qp {
         SendCompletions { cqs, cq: init.send_cq, qpn, counters }
     }
 
-    /// Sets the state, which decides whether work requests may be posted: to the send queue in RTS, SQD, SQE and ERR,
-    /// to the receive queue in all states but RESET.
+    /// Sets the state, and whether work requests may be posted: to the send queue in RTS, SQD, SQE and ERR, to the
+    /// receive queue in all states except RESET.
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
         let posting = |takes: bool| match state {
@@ -157,8 +157,8 @@ impl Qp {
         }
     }
 
-    /// Flushes at most `count` work requests of each queue; in SQE of the send queue only. Returns whether work requests
-    /// are left.
+    /// Flushes at most `count` work requests of each queue; in SQE, of the send queue only. Returns whether work
+    /// requests may be left.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let is_left = self.flush_sends(cqs, count);
         is_left | (self.state == QpState::Err && self.flush_receives(cqs, count))
@@ -174,7 +174,8 @@ impl Qp {
         !self.outstanding.queue().is_empty()
     }
 
-    /// Flushes the receives of the receive queue, or the receive taken from a shared receive queue.
+    /// Flushes at most `count` receives of the receive queue, or the receive taken from a shared receive queue. Returns
+    /// whether receives may be left.
     pub(super) fn flush_receives(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         for _ in 0..count {
             let Some(wqe) = self.receives.release() else { return false };

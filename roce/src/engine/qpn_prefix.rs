@@ -1,12 +1,12 @@
-//! The prefix of queue pair numbers: devices that share an interface have different prefixes, so that each packet is for
-//! one of them.
+//! Prefix of QPNs. Devices that share an interface have different prefixes, so that the destination QPN of a packet
+//! identifies the device.
 
 use crate::id::Qpn;
 use crate::table::Table;
 
 const QPN_BITS: u32 = 24;
 
-/// Largest number of bits of a prefix: 2^18 numbers are left, which are hard to guess.
+/// Largest number of bits of a prefix. The other 18 bits of a QPN are random and hard to guess.
 const PREFIX_BITS_MAX: u8 = 6;
 
 /// High bits of all QPNs of a device.

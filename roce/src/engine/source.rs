@@ -7,9 +7,9 @@ pub struct SourceChecks {
     /// If set, the source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent.
     /// Disable for a peer that sends over several interfaces (bonding by `balance-tlb`).
     pub mac: bool,
-    /// If set, the UDP source port of all requests must be that of the first in-order request, and the UDP source port
-    /// of all responses that of the first in-order response. Disable for a peer that changes its port while connected
-    /// (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
+    /// If set, all requests must have the UDP source port of the first in-order request, and all responses must have
+    /// the UDP source port of the first in-order response. Disable for a peer that changes its UDP source port while
+    /// connected (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
     pub udp_port: bool,
 }
 
@@ -19,26 +19,27 @@ impl Default for SourceChecks {
     }
 }
 
-/// UDP source port that the peer's requests must have, or that its responses must have.
+/// UDP source port required of the peer's requests, or of the peer's responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourcePort {
     /// Any port, because the check is off.
     Any,
-    /// Any port until the first in-order packet, whose port then becomes `Bound`.
+    /// Any port until the first in-order packet. The state then changes to `Bound` with the port of this packet.
     Unbound,
     /// The port of the first in-order packet.
     Bound(u16),
 }
 
-/// The source that packets to a queue pair must have.
+/// MAC, IP address and UDP source ports required of packets to a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    /// Source MAC. `None` if the source MAC is not checked, or if the peer is not on the link: packets from such a peer
-    /// have the MAC of a gateway, but packets to the peer may use another gateway (VRRP, asymmetric routes).
+    /// Required source MAC. `None` if the source MAC is not checked, or if the peer is not on the link: packets from
+    /// such a peer have the MAC of a gateway, which may differ from the gateway of packets to the peer (VRRP,
+    /// asymmetric routes).
     pub mac: Option<Mac>,
-    /// Source and destination IP address: those of the peer and of the queue pair.
+    /// Required source and destination IP address: the addresses of the peer and of the queue pair.
     pub addresses: AddressPair,
-    /// UDP source ports of requests and of responses; an RNIC may use a different port for each.
+    /// Required UDP source ports of requests and of responses. An RNIC may use different ports for the two PSN spaces.
     request_port: SourcePort,
     response_port: SourcePort,
 }

@@ -1,8 +1,8 @@
 //! Deadlines of queue pairs: a heap with at most one entry per queue pair.
 //!
-//! If the deadline of a queue pair moves later, its entry stays: when the entry expires, the requester checks its own
-//! deadline, and the queue pair gets a new entry. Therefore an ACK, which rearms the timer of its queue pair, does not
-//! change the heap.
+//! If the deadline of a queue pair is postponed, its entry does not change. When the entry expires, the requester
+//! checks its own deadline, and a new entry is inserted. Therefore an ACK, which rearms the timer of its queue pair,
+//! does not change the heap.
 
 use crate::time::Instant;
 
@@ -10,9 +10,10 @@ const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// Binary heap of deadlines and indices (`slot`) of queue pairs: entry i is no later than entries 2i+1 and 2i+2.
+    /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
+    /// 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
-    /// Per queue pair, the index of its entry in `heap`, or ABSENT.
+    /// Index in `heap` of the entry of each queue pair, by slot; `ABSENT` without an entry.
     places: Vec<u32>,
 }
 
@@ -26,7 +27,8 @@ impl Timers {
         self.heap.first().map(|(at, _)| *at)
     }
 
-    /// Sets the entry of the queue pair with index `slot` to `deadline`, unless its entry expires earlier.
+    /// Sets the deadline in the entry of the queue pair with index `slot` to `deadline`, unless the entry has an
+    /// earlier deadline.
     #[inline]
     pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant) {
         let Some(&place) = self.places.get(slot) else { return };

@@ -26,13 +26,13 @@ unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `base` is from alloc_zeroed with this layout, and only this drop frees it, once.
+        // SAFETY: `base` is from alloc_zeroed with this layout, and only this drop frees the allocation, once.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
-/// A run of bytes that can be registered: owned (freed with the last clone), lent by the application, or phantom (with
-/// a length, but without bytes). Clones refer to the same bytes.
+/// A contiguous range of bytes that can be registered: allocated by this module (freed with the last clone), owned by
+/// the application ([`Memory::from_raw`]), or phantom (a length without bytes). Clones refer to the same bytes.
 #[derive(Clone)]
 pub struct Memory {
     /// Address of the first byte; `None` for phantom memory, which has no bytes.
@@ -84,10 +84,10 @@ impl Memory {
     /// Creates a [`Memory`] of bytes that the application owns. `None` if `base` is null and `len_bytes` is not 0.
     ///
     /// # Safety
-    /// `base..base+len_bytes` must stay mapped, readable and (if registered with a write right) writable until the last
-    /// clone of this value is dropped and the last region registered from it is deregistered. The application accepts
-    /// that its accesses race with copies of the engine. No slice passed to [`Memory::read`] or [`Memory::write`]
-    /// overlaps these bytes.
+    /// `base..base+len_bytes` must stay mapped, readable and (if registered with a write right) writable until all
+    /// clones of this value are dropped and all regions registered with a clone are deregistered. The application
+    /// accepts that its accesses race with copies of the engine. No slice passed to [`Memory::read`] or
+    /// [`Memory::write`] overlaps these bytes.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {
             Some(base) => Some(Memory { base: Some(base), len_bytes, _owner: None }),
@@ -112,7 +112,8 @@ impl Memory {
         if offset > self.len_bytes || len_bytes > self.len_bytes - offset {
             return None;
         }
-        // SAFETY: offset <= len_bytes of one allocation, so the address is inside the allocation or one past its end.
+        // SAFETY: `offset` is at most `self.len_bytes`, the length of one allocation, so the address is inside this
+        // allocation or one past its end.
         let base = self.base.map(|base| unsafe { base.add(offset) });
         Some(Span { base, len_bytes, _memory: PhantomData })
     }
@@ -134,8 +135,8 @@ impl Memory {
     }
 }
 
-/// A part of a [`Memory`], to copy from or to. The span borrows the memory, so that a region cannot be deregistered
-/// while a span of the region exists.
+/// A contiguous part of a [`Memory`], as source or destination of copies. The span borrows the memory, so that a region
+/// cannot be deregistered while a span of the region exists.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     /// Address of the first byte; `None` for phantom memory and for [`Span::EMPTY`].
@@ -157,8 +158,8 @@ impl Span<'_> {
     pub fn copy_to(&self, out: &mut [u8]) {
         let Some(base) = self.base else { return };
         let count = self.len_bytes.min(out.len());
-        // SAFETY: `count` bytes are inside the memory of this span and inside `out`; a frame buffer is never registered
-        // memory, so the two do not overlap.
+        // SAFETY: `count` bytes are inside the memory of this span and inside `out`. The memory and `out` do not
+        // overlap, because a frame buffer is never registered memory, and `Memory::from_raw` excludes all other slices.
         unsafe { copy(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
@@ -171,16 +172,18 @@ impl Span<'_> {
         let count = self.len_bytes.min(bytes.len());
         let Some(last) = count.checked_sub(1) else { return };
         let Some(byte) = bytes.get(last) else { return };
-        // SAFETY: `count` bytes are inside `bytes` and inside the memory of this span; a frame buffer is never
-        // registered memory, so the two do not overlap.
+        // SAFETY: `count` bytes are inside `bytes` and inside the memory of this span. The memory and `bytes` do not
+        // overlap, because a frame buffer is never registered memory, and `Memory::from_raw` excludes all other slices.
         unsafe { copy(bytes.as_ptr(), base.as_ptr(), last) };
-        // SAFETY: `last` is below `count`. The memory is not accessed by the engine otherwise during this call.
+        // SAFETY: `last` is below `count`, so the byte is inside the memory of this span. During this call the engine
+        // makes no other access to the byte.
         unsafe { AtomicU8::from_ptr(base.as_ptr().add(last)) }.store(*byte, Ordering::Release);
     }
 }
 
 /// Largest number of bytes of one copy. For longer copies the C library uses the processor's string instruction, which
-/// starts slowly: to copy 4 KiB in the cache takes 41 to 51 ns in one call and 25 ns in two (AMD EPYC, family 26).
+/// has a long start-up time: a copy of 4 KiB in the cache takes 41 to 51 ns in one call and 25 ns in two calls (AMD
+/// EPYC, family 26).
 const PIECE_BYTES: usize = 2048;
 
 /// # Safety

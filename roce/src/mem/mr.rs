@@ -1,4 +1,4 @@
-//! Memory regions: the bytes that a key names, their protection domain and access rights (IBA 10.6).
+//! Memory regions: the bytes that a key identifies, their protection domain and access rights (IBA 10.6).
 
 use super::copy::{Memory, Span};
 use crate::id::{LKey, RKey};
@@ -52,10 +52,10 @@ pub(crate) enum MemoryError {
 /// Reason why a region was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The access rights have remote write or remote atomic, but not local write (IBA 10.6.3.1).
+    /// The access rights include remote write or remote atomic, but not local write (IBA 10.6.3.1).
     #[error("remote write and remote atomic rights need local write too: add Access::LOCAL_WRITE")]
     NeedsLocalWrite,
-    /// The access rights have bits that this engine does not support.
+    /// The access rights include bits that this engine does not support.
     #[error(
         "access bits {0:#x} are not supported (known: local write, remote write, remote read, remote atomic)"
     )]
@@ -134,14 +134,15 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Returns the protection domain of the region; `None` if no region has the key `lkey`.
+    /// Removes the region with the key `lkey`. Returns the protection domain of the region; `None` if no region has
+    /// this key.
     pub(crate) fn deregister(&mut self, lkey: LKey) -> Option<PdId> {
         self.regions.remove(lkey.0).map(|region| region.pd)
     }
 
     /// Returns `len_bytes` bytes at `addr` of the region with key `lkey`, for a local work request. The region must be
-    /// of `pd` and grant `access`: [`Access::LOCAL_WRITE`] to write, [`Access::NONE`] to read. If `len_bytes` is 0,
-    /// nothing is checked.
+    /// of `pd` and grant `access`: [`Access::LOCAL_WRITE`] to write, [`Access::NONE`] to read. If `len_bytes` is 0, the
+    /// span is empty, and neither key nor address is checked.
     #[inline]
     pub(crate) fn open_local(
         &self,
@@ -158,7 +159,8 @@ impl MemoryTable {
     }
 
     /// Returns `len_bytes` bytes at `addr` of the region with key `rkey`, for a peer's request. The region must be of
-    /// `pd` and grant `access`. If `len_bytes` is 0, nothing is checked (IBA C9-88).
+    /// `pd` and grant `access`. If `len_bytes` is 0, neither key nor address is checked (IBA C9-88), and the span is
+    /// empty.
     #[inline]
     pub(crate) fn open_remote(
         &self,

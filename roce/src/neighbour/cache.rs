@@ -10,10 +10,10 @@
 //!                          +-------> Incomplete
 //! ```
 //!
-//! A received frame never creates an entry, so received frames cannot fill the cache. Of the received frames, only
-//! replies to outstanding queries change the Ethernet address of an entry. An Ethernet address in use is replaced only
-//! if the unicast queries of a verification to this address got no reply ([`PROBE_WAIT_NANOS`]). A claim starts a
-//! verification, at most once per [`VERIFY_INTERVAL_NANOS`].
+//! A received frame never creates an entry, so received frames cannot fill the cache. A received frame changes the
+//! Ethernet address of an entry only if the frame is a reply to an outstanding query. An Ethernet address in use is
+//! replaced only if the unicast queries of a verification to this address got no reply ([`PROBE_WAIT_NANOS`]). A claim
+//! starts a verification, at most once per [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,8 +26,8 @@ pub(crate) const NEIGHBOURS_MAX: usize = 1024;
 
 const MILLISECOND_NANOS: u64 = 1_000_000;
 
-/// Wait times for the replies to successive broadcast or multicast queries. The first two are short, so that a lost
-/// query does not delay a connection for long.
+/// Wait times for the replies to successive broadcast or multicast queries. The first two wait times are short, so that
+/// a lost query does not delay a connection for long.
 const ASK_WAIT_NANOS: [u64; 4] =
     [50 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS, 1000 * MILLISECOND_NANOS];
 /// Wait times for the replies to successive unicast queries to the Ethernet address in use. Broadcast or multicast
@@ -36,9 +36,9 @@ pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
 /// Minimum time from a reply to the next verification that a claim starts: 1 s.
 pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
-/// Time after a reply from which on a lookup starts a verification (RFC 4861, REACHABLE_TIME): 30 s.
+/// Minimum age of the last reply at which a lookup starts a verification: 30 s (RFC 4861, REACHABLE_TIME).
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
-/// Time for which lookups of a neighbour that did not reply return `Unreachable` without a query: 1 s.
+/// Time after the failure of an entry in which lookups return `Unreachable` without a query: 1 s.
 const FAILED_HOLD_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
@@ -46,9 +46,9 @@ const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 /// Result of looking up the Ethernet address for an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// The Ethernet address for frames to the IP address: that of the neighbour, or of the gateway.
+    /// Destination MAC of frames to the IP address: the MAC of the neighbour or of the gateway.
     Known(Mac),
-    /// The Ethernet address is not known yet: a query is due or outstanding. The caller resolves the address again when
+    /// The MAC is not known yet: a query is due or outstanding. The caller resolves the IP address again when
     /// [`super::Neighbour::generation`] has changed.
     Pending,
     /// No neighbour replied, the cache is full, or the address is neither on the link nor behind a gateway.
@@ -65,8 +65,8 @@ pub(super) enum Origin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// `asks` broadcast or multicast queries have been sent. At `due` the next query is sent; after the last query, the
-    /// entry fails.
+    /// `asks` broadcast or multicast queries have been sent. At `due` the next query is sent; if all queries have been
+    /// sent, the entry fails.
     Incomplete {
         asks: usize,
         due: Instant,
@@ -79,8 +79,8 @@ enum State {
         settled_until: Instant,
     },
     /// `mac` is in use and is being verified; `claimed` is true if a claim started this verification. `asks` queries
-    /// have been sent, unicast first, then broadcast or multicast. At `due` the next query is sent; after the last
-    /// query, the entry fails.
+    /// have been sent, unicast first, then broadcast or multicast. At `due` the next query is sent; if all queries have
+    /// been sent, the entry fails.
     Probing {
         mac: Mac,
         asks: usize,
@@ -151,7 +151,7 @@ pub(super) struct CacheCounters {
     pub(super) moves_followed: u64,
 }
 
-/// The maps are ordered by key, so that the order of queries is the same in each run of a simulation.
+/// The maps are ordered by key, so that queries are sent in the same order in each run of a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: BTreeMap<IpAddr, Entry>,

@@ -1,4 +1,4 @@
-//! Tests: other stations claim the addresses of neighbours in use; neighbours move to another MAC.
+//! Tests of claims: another station claims the IP address of a neighbour in use, or a neighbour moves to another MAC.
 
 use etherparse::icmpv6::NeighborAdvertisementHeader;
 use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacket, Icmpv6Type, PacketBuilder, VlanId};
@@ -28,7 +28,7 @@ fn advertisement(from: Mac, to: &str, solicited: bool, mac: Mac) -> Vec<u8> {
     icmpv6(from, "2001:db8::2", to, 255, Icmpv6Type::NeighborAdvertisement(flags), &payload)
 }
 
-/// Returns frames of all kinds in which the station `STRANGER` gives `mac` as the MAC of an address of B.
+/// Returns frames of all kinds in which the station `STRANGER` claims the MAC `mac` for an IP address of B.
 fn claims(mac: Mac) -> Vec<Vec<u8>> {
     let own = (A_MAC, "10.0.0.1");
     let claimed = (mac, "10.0.0.2");
@@ -69,7 +69,8 @@ fn no_claim_redirects_while_the_old_address_answers() {
     let counters = a.counters();
     assert_eq!((counters.moves_refuted, counters.moves_followed), (8, 0), "once a second for each address");
     assert!(counters.moves_claimed > 3000 && counters.address_conflicts > 3000, "{counters:?}");
-    // ARP requests: announcement, resolution, 4 verifications. Neighbour solicitations: resolution, 4 verifications.
+    // ARP requests of A: announcement, resolution, 4 verifications. Neighbour solicitations of A: resolution, 4
+    // verifications.
     assert_eq!((counters.arp_requests_tx, counters.nd_solicitations_tx), (1 + 1 + 4, 1 + 4));
 }
 

@@ -26,17 +26,18 @@ counters! {
         /// Frames dropped because they are of another protocol, for another station, or without effect. On a shared
         /// port: all frames that are not RoCE.
         ignored,
-        /// Frames dropped because they violate their protocol, or because of a wrong checksum.
+        /// Frames dropped because of a wrong checksum or another violation of their protocol.
         malformed,
         /// Frames dropped because their VLAN is not the VLAN of the address to which they refer.
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,
-        /// Claims that give, for a neighbour, an Ethernet address other than the one in use.
+        /// Claims whose Ethernet address differs from the address in use for the neighbour.
         moves_claimed,
         /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the address in use.
         moves_refuted,
-        /// Replacements of a neighbour's Ethernet address, because another address replied and the old address did not.
+        /// Replacements of a neighbour's Ethernet address, because another address replied and the old address did not
+        /// reply.
         moves_followed,
         /// Queries and echo requests dropped by the rate limit of their source, or because the reply queue was full.
         rate_limited,

@@ -69,7 +69,7 @@ pub enum GidError {
         /// The longest prefix of the address's IP family, in bits: 32 or 128.
         max_bits: u8,
     },
-    /// The VLAN identifier given is not from 1 to 4094.
+    /// The VLAN identifier given is out of the range 1 to 4094.
     #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
     Vlan(u16),
     /// The table has the address already, with another prefix or VLAN.
@@ -113,8 +113,8 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Adds the address `ip` with a prefix of `prefix_bits` bits, and returns its index. If the table has an equal
-    /// entry already, returns the index of that entry.
+    /// Adds the address `ip` with a prefix of `prefix_bits` bits, and returns the GID index of `ip`. If the table has
+    /// an equal entry already, returns the index of that entry.
     pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
         let gid = Gid::from(ip);
         let ip = gid.ip();
@@ -184,9 +184,9 @@ impl GidTable {
         self.entries.is_empty()
     }
 
-    /// Returns the index of the source address for `destination`, of the same IP family. In order of preference:
-    /// `destination` itself, the address with the longest prefix whose subnet contains `destination`, the first address
-    /// that is not link-local. `None` if no address qualifies.
+    /// Returns the index of the source address for packets to `destination`, of the same IP family. Order of
+    /// preference: `destination` itself, the address with the longest prefix whose subnet contains `destination`, the
+    /// first address that is not link-local. `None` if no address qualifies.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
         let destination = Gid::from(destination).ip();
         let rank = |entry: &GidEntry| {
@@ -197,8 +197,8 @@ impl GidTable {
             if own == destination {
                 return Some(u16::MAX);
             }
-            // For IPv6 multicast of at most link-local scope, the source is the link-local address; for a wider scope,
-            // an address that is not link-local. For IPv4 multicast, any IPv4 address is a source.
+            // For IPv6 multicast of at most link-local scope, the source is the link-local address. For a wider scope,
+            // the source is an address that is not link-local. For IPv4 multicast, any IPv4 address is a source.
             let local = is_link_scope(destination);
             if destination.is_multicast() {
                 return (entry.gid.is_link_local() == local || own.is_ipv4()).then_some(1);

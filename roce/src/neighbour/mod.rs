@@ -1,4 +1,4 @@
-//! Neighbours on the link: the IP addresses of the port, and the MACs of neighbours.
+//! GID table of a port, and MACs of the neighbours on its link.
 //!
 //! On a dedicated port ([`Mode::Dedicated`]) the engine answers ARP, IPv6 neighbour discovery and ICMP echo, because no
 //! kernel uses the port. On a shared port ([`Mode::Shared`]) the kernel answers: the caller of the engine looks up the
@@ -50,7 +50,7 @@ pub use cache::Resolution;
 pub use counters::NeighbourCounters;
 pub use gid::{GIDS_MAX, GidEntry, GidError, GidTable};
 
-/// Largest number of queued queries and announcements: the announcements of a full GID table, and as many queries.
+/// Largest number of queued queries and announcements: the announcements of a full GID table, and `GIDS_MAX` queries.
 /// Further frames are dropped and counted (`tx_dropped`).
 const TX_QUEUE_FRAMES_MAX: usize = 2 * GIDS_MAX;
 /// Largest number of queued replies. While the queue is full, received queries and echo requests are dropped
@@ -90,10 +90,9 @@ pub struct NeighbourConfig {
 /// An address conflict: another station claimed an IP or Ethernet address of this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The IP address that the frame of the other station claims.
+    /// The claimed IP address.
     pub ip: IpAddr,
-    /// The Ethernet address that the frame gives for `ip`. If this is the port's own address, the frame claims the
-    /// Ethernet address, not `ip`.
+    /// The MAC claimed for `ip`. If this MAC is the port's own, the Ethernet address is in conflict, else `ip` is.
     pub mac: Mac,
 }
 
@@ -200,7 +199,8 @@ impl Neighbour {
     /// Sets the Ethernet address of the neighbour `ip`; received frames do not change this address. Returns false if
     /// the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
-        // An entry from the kernel may be evicted, because the kernel can be queried again; a configured entry may not.
+        // On a shared port an entry may be evicted, because the kernel can be queried again. A configured entry is not
+        // evicted, otherwise its MAC would be lost.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
@@ -221,8 +221,8 @@ impl Neighbour {
         self.cache.len()
     }
 
-    /// Returns an address conflict that no earlier call has returned, if there was one. At most one conflict per second
-    /// is stored; further conflicts are only counted.
+    /// Returns and removes the stored address conflict, if any. At most one conflict per second is stored; further
+    /// conflicts are only counted.
     pub fn take_conflict(&mut self) -> Option<Conflict> {
         self.conflict.take()
     }
@@ -240,7 +240,7 @@ impl Neighbour {
     }
 
     /// Iterates over the neighbours that are being resolved or verified. On a shared port the caller looks up their
-    /// MACs in the kernel. An address stays in the list until it is resolved or unreachable.
+    /// MACs in the kernel. An address stays in the list until its neighbour is resolved or unreachable.
     pub fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.cache.wanted()
     }
@@ -343,7 +343,8 @@ impl Neighbour {
         Link { source: self.mac, destination, vlan }
     }
 
-    /// Queues a query or announcement, or counts a drop. Returns the number of frames queued: 0 or 1.
+    /// Queues a query or announcement. If the queue is full, or `frame` is `None`, counts a drop. Returns the number of
+    /// frames queued: 0 or 1.
     fn enqueue(&mut self, frame: Option<Vec<u8>>) -> u64 {
         match frame {
             Some(frame) if self.questions.len() < TX_QUEUE_FRAMES_MAX => {

@@ -14,10 +14,10 @@ use crate::id::Mac;
 use crate::time::Instant;
 
 /// Longest neighbour discovery message accepted, in bytes. Longer messages are dropped before their checksum is
-/// computed, because the checksum of a long message takes too much time.
+/// computed, because the time of a checksum grows with the length.
 const ND_BYTES_MAX: usize = 512;
 
-/// Reason to drop a frame, counted in the field of `NeighbourCounters` with the same name.
+/// Reason to drop a frame. Each reason has a counter of the same name in `NeighbourCounters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     Ignored,
@@ -226,7 +226,7 @@ impl Neighbour {
     }
 
     /// Processes a neighbour advertisement (RFC 4861, 7.2.5). Unlike in RFC 4861, the Ethernet address in use is
-    /// verified before an advertised address replaces it.
+    /// verified before another address replaces it.
     fn receive_advertisement(
         &mut self,
         arrival: Arrival,
@@ -314,7 +314,7 @@ impl Neighbour {
 }
 
 /// Returns the link-layer address option of a neighbour discovery message: the source option if `source` is true, else
-/// the target option. `Malformed` if the option does not hold the MAC of a station.
+/// the target option. `Malformed` if the option is not the MAC of a station.
 fn link_address(options: NdpOptionsIterator<'_>, source: bool) -> Result<Option<Mac>, Refusal> {
     let mut found = None;
     for option in options {

@@ -7,7 +7,7 @@
 //!                                                     or 64 polls have passed
 //! ```
 //!
-//! Each direction has a random stream of its own. Losses, corruptions and duplicates depend only on the seed and the
+//! Each direction has its own random stream. Losses, corruptions and duplicates depend only on the seed and the
 //! sequence of frames; reordering also depends on the number of polls.
 
 use std::collections::VecDeque;
@@ -21,9 +21,9 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// Largest number of frames, not held themselves, that overtake a held frame.
+/// Largest number of frames that overtake a held frame without being held themselves.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// Number of polls (calls of `rx_burst` or `tx_flush`) after which a held frame is passed on in any case.
+/// Largest number of polls (calls of `rx_burst` or `tx_flush`) for which a frame is held.
 const REORDER_POLLS_MAX: u32 = 64;
 /// Largest number of frames held at once, per direction.
 const HELD_FRAMES_MAX: usize = 64;
@@ -36,7 +36,7 @@ pub enum FaultDirection {
     /// Impairs sent frames.
     #[default]
     Tx,
-    /// Impairs received and sent frames, each with a random stream of its own.
+    /// Impairs received and sent frames; each direction has its own random stream.
     Both,
 }
 
@@ -45,13 +45,13 @@ pub enum FaultDirection {
 pub struct FaultConfig {
     /// Probability that a frame is dropped.
     pub drop_probability: Probability,
-    /// Probability that a frame is held until 1 to 8 later frames, or 64 polls, have passed.
+    /// Probability that a frame is reordered: passed on after 1 to 8 later frames, or after 64 polls.
     pub reorder_probability: Probability,
     /// Probability that one random bit of a frame is flipped.
     pub corrupt_probability: Probability,
     /// Probability that a frame is duplicated.
     pub duplicate_probability: Probability,
-    /// Seed of the random draws; the same seed and frames give the same draws.
+    /// Seed of the random numbers; runs with equal seeds and equal frames draw equal numbers.
     pub seed: u64,
     /// Direction of the frames that are impaired.
     pub direction: FaultDirection,
@@ -146,7 +146,7 @@ impl<F: AsRef<[u8]>> Direction<F> {
         }
     }
 
-    /// Applies the impairments to `frame`. Returns `frame` if it is dropped, so that the caller can reuse its buffer.
+    /// Applies the impairments to `frame`. If `frame` is dropped, returns it, so that the caller can reuse its buffer.
     fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.drop.hits(|| self.rng.next_u32()) {
@@ -165,8 +165,8 @@ impl<F: AsRef<[u8]>> Direction<F> {
             self.tally.duplicated += 1;
             self.pass(FaultFrame::Copied(frame.as_ref().to_vec()));
         }
-        // Random numbers are drawn even if no further frame can be held. The number of held frames depends on the
-        // number of polls, but the random numbers for later frames must not.
+        // Random numbers are drawn even if `held` is full. Otherwise the random numbers of later frames would depend on
+        // the number of polls, because polls release held frames.
         let is_reordered = self.reorder.hits(|| self.rng.next_u32());
         let frames_left = is_reordered.then(|| 1 + self.rng.next_u32() % REORDER_FRAMES_MAX);
         match frames_left {
@@ -202,8 +202,8 @@ impl<F: AsRef<[u8]>> Direction<F> {
     }
 }
 
-/// A port with the impairments of a [`FaultConfig`]. If all probabilities are 0, the cost is a branch per call when
-/// sending, and a branch per frame when receiving.
+/// A port with the impairments of a [`FaultConfig`]. If all probabilities are 0, the cost is a branch per call of
+/// `tx_reserve` and `tx_flush`, and a branch per received frame.
 pub struct Fault<P: Port> {
     port: P,
     rx: Direction<P::Frame>,
@@ -233,8 +233,8 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// Sets the probability of loss in the impaired directions. No effect if all probabilities in [`Fault::new`] were
-    /// 0.
+    /// Sets the loss probability of the impaired directions. If all probabilities in [`Fault::new`] were 0, the call
+    /// has no effect.
     pub fn set_drop_probability(&mut self, probability: Probability) {
         self.rx.drop = probability.into();
         self.tx.drop = probability.into();
@@ -255,7 +255,7 @@ impl<P: Port> Fault<P> {
             });
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
-        // Buffers of sent frames go back to `reserved`, because otherwise each `tx_reserve` would allocate a buffer.
+        // Buffers of sent frames are returned to `reserved`. Otherwise each `tx_reserve` would allocate a buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 
@@ -311,9 +311,9 @@ impl<P: Port> Port for Fault<P> {
         if !self.tx.active {
             return self.port.tx_reserve(len_bytes);
         }
-        // Passes on the frame reserved before, which the caller has filled by now.
+        // Processes the frame of the previous `tx_reserve`, which the caller has filled.
         self.pass_on();
-        // Frames stay in `outgoing` only while the inner port is full.
+        // If `outgoing` is not empty, the inner port is full.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -450,8 +450,8 @@ mod tests {
             let (mut got, tally) = run(FaultConfig { reorder_probability: SOME, ..FaultConfig::default() });
             assert!((150..350).contains(&tally.reordered), "{tally:?}");
             assert!(!got.is_sorted());
-            // A held frame is overtaken by at most REORDER_FRAMES_MAX frames that were not held, and by frames that
-            // were held later but passed on earlier.
+            // A held frame is overtaken by at most `REORDER_FRAMES_MAX` frames that were not held, and also by frames
+            // that were held later but passed on earlier.
             let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
             assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
             got.sort_unstable();
@@ -489,8 +489,8 @@ mod tests {
     fn the_draws_of_a_frame_do_not_depend_on_the_number_of_polls() {
         let config = FaultConfig {
             drop_probability: SOME,
-            // The probability is not 1, because at 1 no number is drawn. No frame is duplicated, because each duplicate
-            // passed on would count as a frame that overtakes the held frames.
+            // The probability is below 1, because at 1 no random number is drawn. No frame is duplicated, because a
+            // duplicate would count as a frame that overtakes the held frames.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

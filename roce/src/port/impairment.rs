@@ -11,17 +11,17 @@ pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
 /// An impairment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Impairment {
-    /// The frame is dropped; on a simulated link, after it has occupied the wire.
+    /// The frame is dropped; a simulated link drops the frame after its serialization time.
     Drop,
-    /// The frame is sent twice.
+    /// A duplicate of the frame is sent before the frame.
     Duplicate,
-    /// The frame is held; later frames may overtake it.
+    /// The frame is delayed; later frames may overtake this frame.
     Delay {
         /// The delay in nanoseconds.
         nanos: u64,
     },
-    /// The frame is held until `behind_pkts` later frames were sent or a time limit has passed. A port counts packets
-    /// of the same PSN space, with a limit of 1 ms; a simulated link counts all its frames, with a limit of 50 us.
+    /// The frame is sent after `behind_pkts` later frames, or after a time limit. A port counts only packets of the
+    /// same PSN space, and its time limit is 1 ms. A simulated link counts all its frames, and its time limit is 50 us.
     Reorder {
         /// Number of later frames.
         behind_pkts: u32,
@@ -43,7 +43,7 @@ impl Impairment {
     /// Checks that the delay of `Delay` is 1 ns to 10 s, and that `behind_pkts` of `Reorder` is 1 to 1024.
     ///
     /// # Errors
-    /// The limit that is violated.
+    /// The violated limit, as a message.
     pub fn check(self) -> Result<(), &'static str> {
         match self {
             Impairment::Delay { nanos: 0 } => Err("a delay needs some time"),
@@ -59,8 +59,8 @@ impl Impairment {
 // The messages of `Impairment::check` contain these numbers.
 const _: () = assert!(BEHIND_PKTS_MAX == 1024 && DELAY_NANOS_MAX == 10_000_000_000);
 
-/// Effect of all impairments of one frame. `Drop` overrides all others, and `Reorder` overrides `Delay`; duplicates are
-/// neither reordered nor delayed.
+/// Effect of all impairments of one frame. `Drop` overrides all other impairments, and `Reorder` overrides `Delay`.
+/// Duplicates are neither reordered nor delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disposition {
     /// Whether the frame is dropped.
@@ -71,13 +71,13 @@ pub struct Disposition {
     pub copies: u32,
     /// Sum of the delays, in nanoseconds.
     pub delay_nanos: u64,
-    /// Number of later frames that must be sent before the frame; 0 if the frame is not reordered.
+    /// Number of later frames that are sent before this frame; 0 if this frame is not reordered.
     pub behind_pkts: u32,
 }
 
 impl Disposition {
-    /// Adds `impairment`; `Corrupt` and `MarkCe` change bytes of `frame`. `len_bytes` is the length of the frame
-    /// including its phantom payload, which has no bytes in `frame`.
+    /// Adds `impairment` to the disposition; `Corrupt` and `MarkCe` also change bytes of `frame`. `len_bytes` is the
+    /// length of the frame including its phantom payload, which has no bytes in `frame`.
     pub fn add(&mut self, impairment: Impairment, frame: &mut [u8], len_bytes: usize) {
         match impairment {
             Impairment::Drop => self.is_dropped = true,
@@ -104,7 +104,7 @@ pub(crate) fn flip_bit(frame: &mut [u8], len_bytes: usize, bit: i64) {
 }
 
 /// Sets the CE mark (RFC 3168 section 5) of an IPv4 or IPv6 packet, as a router does, and recomputes the IPv4 header
-/// checksum; the ICRC covers neither. Other frames are unchanged.
+/// checksum. The ICRC covers neither the ECN field nor this checksum. Other frames are unchanged.
 pub fn mark_ce(frame: &mut [u8]) {
     let Some((bytes, mut l3)) = frame.split_first_chunk_mut() else { return };
     let mut ethertype = EthHeader::parse(bytes).ethertype;
@@ -135,7 +135,7 @@ pub fn mark_ce(frame: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// An IPv4 header with a known checksum (0xB861), in an Ethernet frame.
+    /// Returns an Ethernet frame with an IPv4 header of known checksum (0xB861).
     fn ipv4_frame() -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00]);

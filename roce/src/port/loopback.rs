@@ -7,16 +7,16 @@
 //!      +-------- the buffer is free when the frame is dropped ----+
 //! ```
 //!
-//! A sender keeps one reference to each of its buffers and passes a second reference to the receiver. A buffer is free
-//! when its reference count is one, so no locked free list is needed. The ports may run on one thread or on two.
+//! Each port has one reference to each of its buffers; a sent frame contains a second reference. A buffer is free if
+//! its reference count is one, so no locked free list is needed. The two ports may run on one thread or on two threads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` checks in search of a free buffer. Receivers drop frames nearly in the
-/// order sent, so a free buffer is near the front.
+/// Largest number of buffers that `tx_reserve` checks to find a free buffer. Receivers drop frames nearly in the order
+/// of sending, so a free buffer is near the front.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -42,7 +42,7 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // Ignores that a lock is poisoned: no operation on the queue panics midway, so the queue is always consistent.
+        // Poisoning is ignored: no operation on the queue panics midway, so the queue is always consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -51,7 +51,7 @@ impl Wire {
 pub struct Loopback;
 
 impl Loopback {
-    /// Creates two ports, each of which receives the frames that the other port sends. `depth_frames` bounds, per
+    /// Creates two connected ports; each port receives the frames of the other port. `depth_frames` bounds, per
     /// direction, the frames that are reserved, on the wire, or received and not yet dropped.
     pub fn pair(caps_a: PortCaps, caps_b: PortCaps, depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
         let (a_to_b, b_to_a) = (Wire::new(depth_frames), Wire::new(depth_frames));
@@ -65,7 +65,7 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this port that are not reserved: free, on the wire, or held by the receiver.
+    /// The buffers of this port that are not reserved: free, on the wire, or owned by the receiver.
     buffers: VecDeque<Arc<Buffer>>,
     reserved: Vec<Arc<Buffer>>,
     outgoing: Arc<Wire>,
@@ -180,7 +180,7 @@ mod tests {
         let mut held = Vec::new();
         b.rx_burst(&mut held, 8);
         assert!(!send(&mut a, b"3"), "received, but not yet dropped");
-        // The second frame is dropped before the first, so the search skips the buffer of the first frame.
+        // The second frame is dropped before the first frame, so the search skips the buffer of the first frame.
         let at = held.pop().unwrap().as_ref().as_ptr();
         assert_eq!(a.tx_reserve(1).unwrap().as_ptr(), at);
         a.tx_flush();

@@ -12,15 +12,15 @@ pub mod pcap;
 pub mod probability;
 mod staging;
 
-/// Bytes of a frame besides its IP packet: Ethernet header with one VLAN tag; no FCS.
+/// Bytes of a frame in addition to its IP packet: Ethernet header and one VLAN tag, without FCS.
 const ETHERNET_OVERHEAD_BYTES: usize = 14 + 4;
 
-/// Properties of a port that are constant while it is open.
+/// Properties of a port that are constant while the port is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortCaps {
     /// The port's own MAC.
     pub mac: Mac,
-    /// The largest IP packet of the port in bytes (the interface's MTU).
+    /// MTU: length of the largest IP packet in bytes.
     pub mtu_bytes: usize,
 }
 
@@ -34,11 +34,11 @@ impl PortCaps {
 /// States whether a port transmits the payload of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Payload is transmitted. The sender computes the ICRC, and the receiver checks it.
+    /// Payload is transmitted. The sender computes the ICRC, and the receiver checks the ICRC.
     Carried,
-    /// A simulation transmits headers and lengths only. Payload bytes are unspecified at the receiver, whose memory
-    /// should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is [`PHANTOM_ICRC`], or another value if the
-    /// frame was corrupted. The bitmaps of SACKs, which the protocol itself reads, are transmitted.
+    /// In a simulation, only headers, lengths and the bitmaps of SACKs are transmitted. Payload bytes are unspecified
+    /// at the receiver, so its memory should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is
+    /// [`PHANTOM_ICRC`], or another value if the frame was corrupted.
     Phantom,
 }
 
@@ -51,11 +51,11 @@ pub const PHANTOM_ICRC: u32 = 0;
 /// * One thread at a time calls methods of the port. No method blocks.
 /// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
 /// * The next `tx_flush` sends every buffer that `tx_reserve` has returned, in order. A reservation cannot be
-///   cancelled, so a caller reserves only a buffer that it then fills completely. The initial contents of a buffer are
+///   cancelled, so the caller must fill every reserved buffer completely. The initial contents of a buffer are
 ///   unspecified.
 /// * A port may lose frames. Only a decorator with impairments changes or duplicates frames.
 pub trait Port {
-    /// A received frame, from the destination address to the last byte before the FCS.
+    /// A received frame, from the Ethernet destination address to the last byte before the FCS.
     type Frame: AsRef<[u8]>;
 
     /// Returns the MAC and the MTU of the port.
@@ -69,7 +69,7 @@ pub trait Port {
         frames.clear();
     }
 
-    /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if the port has no room; the caller retries in a
+    /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if no buffer is free; the caller retries in a
     /// later poll, after a flush.
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
 
@@ -83,7 +83,7 @@ pub trait Port {
         Payload::Carried
     }
 
-    /// Sets the port's time. The engine calls `set_now` at the start of `Engine::poll` and of `Engine::push`. Ports
-    /// that timestamp or delay frames use `now`; a decorator also passes `now` to its inner port.
+    /// Sets the time of the port. The engine calls `set_now` at the start of `Engine::poll` and of `Engine::push`.
+    /// Ports that timestamp or delay frames use this time. A decorator also calls `set_now` of its inner port.
     fn set_now(&mut self, _now: Instant) {}
 }

@@ -66,10 +66,10 @@ impl<W: io::Write> Recorder<W> {
     }
 }
 
-/// A port that records the frames of both directions, in order: a received frame when `rx_burst` returns the frame, a
-/// sent frame when the inner port accepts the frame.
+/// A port that records the frames of both directions: received frames when `rx_burst` returns them, sent frames when
+/// the inner port accepts them.
 ///
-/// After the first error, frames are still passed on, but not recorded ([`Pcap::error`]).
+/// After the first error, frames are still sent and received, but no longer recorded ([`Pcap::error`]).
 pub struct Pcap<P: Port, W: io::Write> {
     port: P,
     recorder: Recorder<W>,
@@ -77,9 +77,8 @@ pub struct Pcap<P: Port, W: io::Write> {
 }
 
 impl<P: Port, W: io::Write> Pcap<P, W> {
-    /// Writes the pcap header to `writer`; the new port writes its frames after the header. `writer` should be
-    /// buffered, because each frame takes two writes. `origin_nanos` is the Unix time of the engine's [`Instant::ZERO`]
-    /// in nanoseconds.
+    /// Writes the pcap header to `writer`, and creates a port that records the frames of `port`. `writer` should be
+    /// buffered, because each frame needs two writes. `origin_nanos`: Unix time of [`Instant::ZERO`] in nanoseconds.
     pub fn new(port: P, writer: W, origin_nanos: u64) -> Result<Self, CaptureError> {
         let header = PcapHeader {
             snaplen: SNAPLEN_BYTES,
@@ -123,10 +122,10 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
         &mut self.port
     }
 
-    /// Ends the recording and returns the inner port and the writer, flushed.
+    /// Ends the recording, flushes the writer, and returns the inner port and the writer.
     ///
     /// # Errors
-    /// The error that had ended the recording, or the error of the flush.
+    /// The error that ended the recording, or the error of the flush.
     pub fn finish(self) -> Result<(P, W), CaptureError> {
         if let Some(error) = self.recorder.error {
             return Err(error);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Probability(pub(super) f64);
 
-/// Error of a probability: the text is not a number from 0 to 1.
+/// Error of parsing a [`Probability`]: the text is not a number from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no probability: needed a number from 0 (never) to 1 (always), as 0.05, or text as \"5 %\" or \"1/20\""
@@ -40,14 +40,14 @@ impl FromStr for Probability {
     }
 }
 
-/// A probability in units of 2^-32, which is compared with a random 32-bit number, because the hot path has no floats.
+/// A probability in units of 2^-32, for comparison with random 32-bit numbers, because the hot path has no floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Threshold(u64);
 
 impl Threshold {
     const DRAWS: u64 = 1 << 32;
 
-    /// Returns whether the impairment of a frame occurs. Draws a number unless the probability is 0 or 1.
+    /// Returns whether a frame is impaired. If the rounded probability is 0 or 1, `draw` is not called.
     pub(super) fn hits(self, draw: impl FnOnce() -> u32) -> bool {
         self.0 != 0 && (self.0 == Self::DRAWS || u64::from(draw()) < self.0)
     }

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use super::Port;
 
-/// Largest number of queued frames. At this number, `reserve` returns `None`, as a full port does.
+/// Largest number of queued frames. At this number, `reserve` returns `None`, as `tx_reserve` of a full port does.
 const STAGED_FRAMES_MAX: usize = 1024;
 
 /// Queue of frames of a port decorator: frames to be filled by the caller, or frames to be sent. Buffers are reused.
@@ -49,8 +49,8 @@ impl Staging {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Passes the frames to `port` and calls `sent` for each frame passed. The caller must then flush `port`. Frames
-    /// that do not fit into `port` even after a flush stay queued.
+    /// Copies the queued frames to `port` and calls `sent` for each copied frame. The caller must then flush `port`. If
+    /// `port` is full even after a flush, the remaining frames stay queued.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

@@ -10,7 +10,7 @@ use crate::recovery::RecoveryScheme;
 use super::service::ServiceType;
 use super::state::{AttrMask, QpState};
 
-/// Path MTU: the payload bytes of a full packet.
+/// Path MTU: the largest payload of a packet, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathMtu {
     /// 256 bytes.
@@ -25,7 +25,8 @@ pub enum PathMtu {
     Mtu4096,
 }
 
-/// Minimum excess of an interface's MTU over the path MTU, in bytes, for headers and ICRC; the value of Linux's rxe.
+/// Bytes for headers and ICRC by which the MTU of an interface must exceed the path MTU; Linux's rxe has an equal
+/// minimum.
 pub const HEADER_ROOM_BYTES: usize = 80;
 
 impl PathMtu {
@@ -95,24 +96,25 @@ pub struct QpInit {
     pub max_recv_sge: u32,
     /// Maximum number of inline bytes of a send work request.
     pub max_inline_bytes: u32,
-    /// True: every send work request writes a CQE (`sq_sig_all`). False: only signaled and failed work requests do.
+    /// True: every send work request writes a CQE (`sq_sig_all`). False: only signaled and failed send work requests
+    /// write a CQE.
     pub signal_all: bool,
 }
 
 /// Order in which payloads of the peer's SENDs and WRITEs are placed (compare `ibv_query_qp_data_in_order`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In PSN order, and the last byte of each payload after its other bytes: a program that polls the last byte of a
-    /// message sees the whole message.
+    /// Payloads are placed in PSN order, each with its last byte last: if a program sees that the last byte of a
+    /// message was written, the whole message is placed.
     #[default]
     InOrder,
-    /// Payloads of WRITEs, and under selective repeat of SENDs, are placed on arrival, even out of order (RFC 5041
-    /// section 5). Until a message completes, the content of its destination memory is undefined. If two outstanding
-    /// WRITEs write to the same address, the bytes of either may remain.
+    /// Payloads of WRITEs, and under selective repeat also of SENDs, are placed on arrival, even if out of order (RFC
+    /// 5041 section 5). Until a message completes, the content of its destination memory is undefined. If two
+    /// outstanding WRITEs write to the same address, the bytes of either WRITE may remain.
     Relaxed,
 }
 
-/// Attributes to modify, with the fields and units of `struct ibv_qp_attr`. A field that is `None` changes nothing.
+/// Attributes to modify, with the fields and units of `struct ibv_qp_attr`. `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
     /// New state; `None`: unchanged.
@@ -127,40 +129,41 @@ pub struct QpAttr {
     pub access: Option<Access>,
     /// Address vector of the peer.
     pub path: Option<AddressVector>,
-    /// Path MTU; the peer's must be the same.
+    /// Path MTU; must equal the path MTU of the peer.
     pub path_mtu: Option<PathMtu>,
     /// Queue pair number of the peer.
     pub dest_qpn: Option<Qpn>,
-    /// Expected PSN of the peer's first request.
+    /// PSN of the peer's first request.
     pub rq_psn: Option<Psn>,
     /// PSN of the first request that this queue pair sends.
     pub sq_psn: Option<Psn>,
-    /// Responder resources: READs served concurrently, and remembered to recognise duplicates (IBA 9.7.5.1.2).
+    /// Responder resources, 0 to 128: READs served concurrently, and remembered to recognise duplicates (IBA
+    /// 9.7.5.1.2).
     pub max_dest_rd_atomic: Option<u8>,
-    /// Maximum number of READs that this queue pair has outstanding; no more than the peer's responder resources.
+    /// Maximum number of outstanding READs, 0 to 128; must not exceed the peer's responder resources.
     pub max_rd_atomic: Option<u8>,
-    /// Timer code of the RNR NAKs sent, 5 bits: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
+    /// Timer code in RNR NAKs to the peer, 5 bits: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
     pub min_rnr_timer: Option<u8>,
     /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite (IBA 9.7.6.1.3).
     pub timeout: Option<u8>,
     /// Retry count, 3 bits: local ACK timeouts and PSN sequence errors that a work request survives without progress.
     pub retry_count: Option<u8>,
-    /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: any number.
+    /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: no limit.
     pub rnr_retry: Option<u8>,
-    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Takes effect if
-    /// set no later than the transition to RTR.
+    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Must be set no
+    /// later than the transition to RTR.
     pub recovery: Option<RecoveryScheme>,
-    /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Takes effect if
-    /// set no later than the transition to RTR.
+    /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Has no effect
+    /// after the transition to RTR.
     pub placement: Option<Placement>,
-    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: that of the device. Takes effect if set
-    /// no later than the transition to RTS.
+    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the scheme of the device. After
+    /// the transition to RTS, takes effect at a transition from SQD to SQD only (reliable connection).
     pub congestion: Option<CongestionScheme>,
 }
 
 impl QpAttr {
-    /// Returns the attributes without those that `service` does not have: an unreliable connection has no responder
-    /// resources, timers or retry counts.
+    /// Returns the attributes that `service` supports: for an unreliable connection, without responder resources,
+    /// `max_rd_atomic`, timers and retry counts.
     pub fn of_service(self, service: ServiceType) -> QpAttr {
         match service {
             ServiceType::Rc => self,
@@ -199,17 +202,18 @@ impl QpAttr {
     }
 }
 
-/// Attributes of one end of a connection; an unreliable connection has path MTU, access and congestion only. The defaults are perftest's. For the transitions to RTS see the
-/// example of [`Engine`](crate::engine::Engine).
+/// Attributes of one end of a connection, by default those of perftest. An unreliable connection uses path MTU, access
+/// and congestion only. For the transitions to RTS see the example of [`Engine`](crate::engine::Engine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnAttr {
     /// Path MTU, equal at both peers.
     pub path_mtu: PathMtu,
-    /// Access rights of the peer's requests (`qp_access_flags`); the memory region must grant them too.
+    /// Access rights of the peer's requests (`qp_access_flags`), limited by the rights of the memory region.
     pub access: Access,
-    /// Largest number of outstanding READs, 0 to 128; no more than the peer's responder resources.
+    /// Maximum number of outstanding READs, 0 to 128; must not exceed the peer's responder resources.
     pub max_rd_atomic: u8,
-    /// Responder resources, 0 to 128: READs served at once, and remembered to recognise duplicates (IBA 9.7.5.1.2).
+    /// Responder resources, 0 to 128: READs served concurrently, and remembered to recognise duplicates (IBA
+    /// 9.7.5.1.2).
     pub max_dest_rd_atomic: u8,
     /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout (IBA 9.7.6.1.3).
     pub timeout: u8,
@@ -217,13 +221,13 @@ pub struct ConnAttr {
     pub retry_count: u8,
     /// RNR retry count, 0 to 6; 7: no limit.
     pub rnr_retry: u8,
-    /// Timer code of RNR NAKs sent, 0 to 31: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
+    /// Timer code in RNR NAKs to the peer, 0 to 31: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
     pub min_rnr_timer: u8,
-    /// Loss recovery. Selective repeat requires a peer with selective repeat and the same window.
+    /// Recovery scheme. Selective repeat requires a peer with selective repeat and the same window.
     pub recovery: RecoveryScheme,
     /// Order in which the peer's payloads are placed.
     pub placement: Placement,
-    /// Congestion control of this sender; `None`: that of the device.
+    /// Congestion control of this sender; `None`: the scheme of the device.
     pub congestion: Option<CongestionScheme>,
 }
 
@@ -271,8 +275,8 @@ impl ConnAttr {
         }
     }
 
-    /// Returns the attributes for the transition from INIT to RTR, connected to queue pair `dest_qpn` at `path`; the
-    /// peer's first request has PSN `rq_psn`.
+    /// Returns the attributes for the transition from INIT to RTR: connects to queue pair `dest_qpn` at `path`, whose
+    /// first request has PSN `rq_psn`.
     pub fn to_rtr(&self, path: AddressVector, dest_qpn: Qpn, rq_psn: Psn) -> QpAttr {
         QpAttr {
             state: Some(QpState::Rtr),
@@ -289,7 +293,7 @@ impl ConnAttr {
         }
     }
 
-    /// Returns the attributes for the transition from RTR to RTS; the first request sent has PSN `sq_psn`.
+    /// Returns the attributes for the transition from RTR to RTS; this queue pair's first request has PSN `sq_psn`.
     pub fn to_rts(&self, sq_psn: Psn) -> QpAttr {
         QpAttr {
             state: Some(QpState::Rts),

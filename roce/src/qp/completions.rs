@@ -14,7 +14,7 @@ pub(crate) struct SendCompletions<'a> {
 }
 
 impl SendCompletions<'_> {
-    /// Completes the work requests whose PSNs are all below `una`; the signaled ones write a CQE.
+    /// Completes the work requests whose PSNs are all below `una`. Each signaled work request writes a CQE.
     #[inline]
     pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {

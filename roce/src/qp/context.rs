@@ -1,4 +1,4 @@
-//! State of queue pair and device that the transport services need to receive and to send.
+//! State of a queue pair and its device that a transport service needs to receive or send packets.
 
 use super::emit::PacketBuilder;
 use super::receives::Receives;
@@ -27,13 +27,13 @@ pub(crate) struct RxContext<'a> {
 }
 
 impl RxContext<'_> {
-    /// Returns the current receive: the oldest one, or the one taken from the shared receive queue.
+    /// Returns the current receive: the oldest receive of the receive queue, or the receive taken from the SRQ.
     #[inline]
     pub(crate) fn receive(&mut self) -> Option<&RecvWqe> {
         self.receives.current(self.srqs)
     }
 
-    /// Completes the current receive in error, because its memory cannot be written.
+    /// Completes the current receive, whose memory cannot be written, in error.
     pub(crate) fn fail_receive(&mut self) {
         self.counters.local_protection_err += 1;
         self.complete_receive(WcStatus::LocProtErr, WcOpcode::Recv, 0, None, false);
@@ -54,7 +54,7 @@ impl RxContext<'_> {
     }
 }
 
-/// State needed to send.
+/// State needed to send packets.
 pub(crate) struct TxContext<'a, P: Port> {
     pub now: Instant,
     pub port: &'a mut P,
@@ -69,25 +69,26 @@ pub(crate) struct TxContext<'a, P: Port> {
 /// Reason why requester or responder stopped sending in a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxOutcome {
-    /// No packet is left to send, or none may be sent now.
+    /// No packet is left to send, or no packet may be sent now.
     Done,
     /// The budget of packets is used up; more packets may be ready.
     MoreToSend,
     /// An ACK or other responses are due, and are sent in the next poll.
     AckDelayed,
-    /// Packets are ready, and wait for the pacer.
+    /// Packets are ready, but the pacer delays them.
     Paced,
-    /// Packets are ready, and the port has no free transmit buffer.
+    /// Packets are ready, but the port has no free transmit buffer.
     TxRingFull,
     /// The memory region of a READ of the peer was deregistered; a NAK was sent, and the queue pair changes to ERR.
     MrInvalidated,
 }
 
 impl TxOutcome {
-    /// Combines the outcomes of requester and responder in one poll; `next` is the later outcome of the two.
+    /// Combines the outcomes of requester and responder in one poll. `next`: the outcome of the role that transmitted
+    /// second.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // `AckDelayed` takes precedence: it schedules the queue pair in the next poll, which also asks the pacer.
+            // `AckDelayed` takes precedence: the queue pair is scheduled in the next poll, which also checks the pacer.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,

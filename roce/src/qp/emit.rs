@@ -4,14 +4,14 @@ use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
 
-/// Address vector of a connection, as packet headers, and the IPv4 identification to be sent next.
+/// Header template of a connection, and the IPv4 identification of the next packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketBuilder {
     pub template: HeaderTemplate,
     pub ip_id: u16,
 }
 
-/// Error: the port has no free transmit buffer; a later poll may find one.
+/// Error: the port has no free transmit buffer. The packet is sent in a later poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortFull;
 
@@ -37,8 +37,8 @@ impl PacketBuilder {
         u32::try_from(self.template.frame_len(ext_len, payload_len as usize)).unwrap_or(u32::MAX)
     }
 
-    /// Sends a CNP to the peer's queue pair, with BECN 1, PSN 0 and 16 bytes of value 0 (IBA A17.9). The UDP source
-    /// port is that of the connection, so that the CNP takes the route of the ACKs through the network.
+    /// Sends a CNP to the peer's queue pair, with BECN 1, PSN 0 and 16 bytes of value 0 (IBA A17.9). The CNP has the
+    /// UDP source port of the connection, so that ECMP selects the route of the ACKs.
     pub(crate) fn emit_notification<P: Port>(
         &mut self,
         port: &mut P,

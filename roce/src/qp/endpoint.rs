@@ -10,7 +10,7 @@ use crate::psn::Psn;
 /// Parameters of a queue pair that its peer must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Local identifier (LID), 16 bits. RoCE has no LIDs: 0, or data of the application.
+    /// Local identifier (LID), 16 bits. RoCE has no LIDs: the field is 0 or data of the application.
     pub lid: u16,
     /// Number of the queue pair.
     pub qpn: Qpn,
@@ -20,7 +20,7 @@ pub struct Endpoint {
     pub gid: Gid,
 }
 
-/// Longest excerpt of a malformed line in an error message, in characters.
+/// Maximum length of the excerpt of a malformed line in an error message, in characters.
 const QUOTED_CHARS_MAX: usize = 64;
 
 /// Reason for refusing a line of text as an [`Endpoint`].
@@ -65,7 +65,7 @@ impl FromStr for Endpoint {
 
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xFF_FFFF];
 
-/// Parses a number whose count of hexadecimal digits is in `digits`; `from_str_radix` alone would accept a sign.
+/// Parses a hexadecimal number whose count of digits is in `digits`; `from_str_radix` alone would accept a sign.
 fn hex(field: &str, digits: RangeInclusive<usize>) -> Option<u128> {
     let is_hex = digits.contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(field, 16).ok().filter(|_| is_hex)

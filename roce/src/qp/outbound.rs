@@ -1,5 +1,5 @@
-//! Transmission of a request packet: the frame of a segment of a work request. The PSN is chosen by the transport
-//! service.
+//! Transmission of request packets: builds the frame for one segment of a work request. The transport service (`rc` or
+//! `uc`) chooses the PSN.
 
 use super::context::TxContext;
 use super::emit::PortFull;
@@ -43,7 +43,7 @@ pub(crate) fn send_segment<P: Port>(
         if parts.ext.is_empty() {
             return;
         }
-        // A header that the opcode does not have is not written, and its setter returns `None`.
+        // If the opcode lacks a header, the setter of this header writes nothing and returns `None`.
         let _ = part.reth.map(|reth| parts.set_reth(reth));
         let _ = recveth.map(|recveth| parts.set_recveth(recveth));
         let _ = part.imm.map(|imm| parts.set_immdt(imm));
@@ -54,7 +54,7 @@ pub(crate) fn send_segment<P: Port>(
     } else {
         queue.lists(tx.memory, tx.pd).open_one(&wqe.list, offset, len, Access::NONE)
     };
-    // The memory is checked before a transmit buffer is reserved, because a reserved buffer cannot be given back.
+    // The memory is checked before a transmit buffer is reserved, because the port sends every reserved buffer.
     if let Some(span) = in_one {
         let span = span.map_err(|_| NotSent::BadMemory)?;
         tx.builder.emit(tx.port, spec, |parts| {

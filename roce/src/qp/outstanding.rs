@@ -16,8 +16,8 @@ use crate::recovery::circular_array::CircularArray;
 use crate::recovery::{PsnSpan, Requests};
 use crate::start;
 
-/// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2). The longest message takes as
-/// many PSNs at the smallest path MTU.
+/// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2), as many as a message of 2^31
+/// bytes takes at path MTU 256.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +27,12 @@ pub(crate) struct Kind {
     pub takes_receive: bool,
 }
 
-/// Position of a packet: its work request, and its index in the message.
+/// Position of a PSN in the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Index of the work request among the outstanding ones; 0: the oldest.
+    /// Index of the work request among the outstanding work requests; 0: the oldest.
     pub index: u32,
-    /// Index of the packet's PSN among the PSNs of the work request.
+    /// Index of the PSN among the PSNs of the work request.
     pub packet: u32,
     pub span: PsnSpan,
 }
@@ -44,7 +44,7 @@ struct Assignment {
     receives_before: u32,
 }
 
-/// Send work requests not yet completed: first those with PSNs, then those that are posted and have no PSNs yet.
+/// Send work requests not yet completed: first the work requests with PSNs, then the posted work requests without PSNs.
 pub(crate) struct Outstanding {
     queue: SendQueue,
     /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
@@ -54,9 +54,10 @@ pub(crate) struct Outstanding {
     assigned: u32,
     assigned_reads: u32,
     end: Psn,
-    /// Number of the peer's receives that the messages assigned PSNs so far consume, modulo 2^32.
+    /// Number of receives of the peer consumed by all messages that were ever assigned PSNs, modulo 2^32.
     receives: u32,
-    /// Position of the work request found last: `find` starts there, because PSNs are mostly looked up in order.
+    /// Position of the work request found last. `find` starts at this position, because PSNs are mostly looked up in
+    /// order.
     cursor: u32,
     /// Maximum number of responses of one READ request; a longer READ is requested by several READ requests.
     read_pkts_max: u32,
@@ -89,7 +90,7 @@ impl Outstanding {
         self.read_requests = 0;
     }
 
-    /// Returns the PSNs of the message at `place`; for a READ, only those of the READ request that covers `place`.
+    /// Returns the PSNs of the message at `place`; for a READ, only the PSNs of the READ request that covers `place`.
     #[inline]
     pub(crate) fn request_of(&self, place: &Place) -> PsnSpan {
         let span = place.span;
@@ -107,7 +108,7 @@ impl Outstanding {
         self.read_requests += 1;
     }
 
-    /// Returns the number of READ requests sent that have responses at or above `una`.
+    /// Returns the number of READ requests in flight: sent, and with a response at or above `una`.
     #[inline]
     pub(crate) fn read_requests_in_flight(&self, una: Psn) -> u32 {
         if self.read_pkts_max == u32::MAX {
@@ -156,7 +157,7 @@ impl Outstanding {
     }
 
     /// Assigns PSNs to the next work request, of `len_bytes`, and returns the position of its first packet. Returns
-    /// `None` if its PSNs and the `unacked` PSNs before them would be more than [`MAX_OUTSTANDING_PSNS`].
+    /// `None` if these PSNs and the `unacked` PSNs before them exceed [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
         &mut self,
@@ -200,7 +201,7 @@ impl Outstanding {
     fn search(&self, psn: Psn) -> Option<Place> {
         let PsnSpan { first: base, packets, .. } = self.oldest()?;
         let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
-        // A division finds the work request of `psn` if all work requests have the same length, as is common.
+        // If all work requests have equal lengths, as is common, a division finds the work request of `psn`.
         if let Some(place) = self.place_in(wanted / packets, psn) {
             return Some(place);
         }
@@ -257,7 +258,8 @@ impl Outstanding {
             self.assigned -= 1;
             self.assigned_reads -= u32::from(span.is_read);
             if span.is_read {
-                // The subtraction saturates: a READ flushed in state ERR may have sent fewer READ requests.
+                // The subtraction saturates: a READ flushed in state ERR may have sent fewer than `requests` READ
+                // requests.
                 let requests = span.packets.div_ceil(self.read_pkts_max);
                 self.read_requests = self.read_requests.saturating_sub(requests);
             }
@@ -287,7 +289,7 @@ impl Requests for Outstanding {
         let read = spans
             .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
             .find(|span| span.is_read)?;
-        // The oldest work request may begin below `una`, because some of its PSNs may be acknowledged.
+        // If some PSNs of the oldest work request are acknowledged, the work request begins below `una`.
         let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
         first.index_in(una, distance).map(|_| first)
     }

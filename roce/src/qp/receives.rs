@@ -1,4 +1,4 @@
-//! The receives of a queue pair: those of its own receive queue, or those of a shared receive queue (SRQ).
+//! The receives of a queue pair, from its own receive queue or from a shared receive queue (SRQ).
 
 use crate::mem::{MemoryTable, PdId};
 use crate::queue::{Lists, RecvQueue, RecvWqe, RestSges, Sge, SrqId, SrqTable};
@@ -9,14 +9,14 @@ pub(crate) enum Receives {
     Shared(SharedReceive),
 }
 
-/// The receive that a queue pair has taken from its SRQ. The receive is taken at the first packet that needs a receive,
-/// and held until it completes, because other queue pairs take the later receives (IBA 10.2.9).
+/// The receive that a queue pair took from its SRQ, at the first packet that needed a receive. Until this receive
+/// completes, other queue pairs take later receives of the SRQ (IBA 10.2.9).
 pub(crate) struct SharedReceive {
     srq: SrqId,
-    /// Protection domain of the SRQ, to which the memory of its receives belongs.
+    /// Protection domain of the SRQ, and of the memory regions of its receives.
     pd: PdId,
     held: Option<RecvWqe>,
-    /// Scatter/gather entries of `held` after the first.
+    /// All scatter/gather entries of `held` except the first.
     rest: Box<[Sge]>,
 }
 
@@ -45,7 +45,7 @@ impl Receives {
         }
     }
 
-    /// Returns the current receive. If no receive of the SRQ is held, takes one.
+    /// Returns the current receive. If no receive of the SRQ is held, takes a receive from the SRQ.
     #[inline]
     pub(crate) fn current(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
         match self {
@@ -54,8 +54,8 @@ impl Receives {
         }
     }
 
-    /// Returns the receive `index` positions after the current one; `None` with an SRQ, because the receives of later
-    /// messages are not known before their first packets.
+    /// Returns the receive `index` positions after the current receive; `None` with an SRQ, because the receive of a
+    /// later message is taken only at the first packet of this message.
     pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         match self {
             Receives::Own(queue) => queue.nth(index),
@@ -63,7 +63,7 @@ impl Receives {
         }
     }
 
-    /// Removes the current receive; with an SRQ only one that is held.
+    /// Removes and returns the current receive; with an SRQ, `held`.
     #[inline]
     pub(crate) fn release(&mut self) -> Option<RecvWqe> {
         match self {
@@ -72,7 +72,7 @@ impl Receives {
         }
     }
 
-    /// Returns access to the memory of receives. `pd`: protection domain of the queue pair.
+    /// Returns access to the memory of the receives. `pd`: protection domain of the queue pair.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
         match self {

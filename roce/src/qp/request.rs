@@ -1,9 +1,9 @@
-//! Requests in the forms in which the responder executes them.
+//! The common interface of received, buffered and placed requests.
 
 use crate::psn::Psn;
 use crate::wire::{ExtHeader, ImmDt, OpcodeInfo, Packet, Reth};
 
-/// A request to be executed: a packet just received, a copy from the reorder buffer, or the record of a placed packet.
+/// A request to execute: a received packet, a copy from the reorder buffer, or the record of a placed packet.
 pub(crate) trait Request {
     fn psn(&self) -> Psn;
     fn info(&self) -> &'static OpcodeInfo;
@@ -18,7 +18,7 @@ pub(crate) trait Request {
     fn len_bytes(&self) -> u32;
     /// Returns the payload; `None` if it was placed on arrival.
     fn payload(&self) -> Option<&[u8]>;
-    /// Returns where the payload of a SEND was placed on arrival; `None` if the payload was not placed.
+    /// Returns the destination of a SEND payload that was placed on arrival; `None` for any other payload.
     fn rq_offset(&self) -> Option<RqOffset>;
 
     #[inline(always)]
@@ -89,7 +89,7 @@ impl Request for Packet<'_> {
 /// Destination of the payload of a SEND packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RqOffset {
-    /// Recv WQE sequence number of the receive: number of receives that the connection completed before, modulo 2^32.
+    /// Recv WQE sequence number: number of receives that the connection completed before this receive, modulo 2^32.
     pub recv_seq: u32,
     pub offset_bytes: u32,
 }
@@ -103,8 +103,8 @@ pub(crate) struct RequestHeader {
     pub(crate) solicited: bool,
 }
 
-/// A request from the reorder buffer. The request is not parsed a second time for its execution, because its packet
-/// passed all checks of [`Packet::parse`] on arrival.
+/// A request from the reorder buffer. Its execution parses no packet, because the packet passed all checks of
+/// [`Packet::parse`] on arrival.
 pub(crate) struct Buffered<'a> {
     header: RequestHeader,
     ext: &'a [u8],
@@ -112,7 +112,7 @@ pub(crate) struct Buffered<'a> {
 }
 
 impl<'a> Buffered<'a> {
-    /// Returns the request; `body`: its extension headers and payload, as [`Packet::body`] returns them.
+    /// Returns the request. `body`: extension headers and payload, as [`Packet::body`] returns them.
     pub(crate) fn new(header: RequestHeader, body: &'a [u8]) -> Self {
         let (ext, payload) = body.split_at_checked(header.info.ext_len_bytes).unwrap_or((body, &[]));
         Buffered { header, ext, payload }

@@ -41,7 +41,7 @@ impl Segment {
     #[inline]
     pub(crate) fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
-            // Only the last response of a READ may be shorter than the path MTU; `psn_span` excludes that response.
+            // All remaining responses have the path MTU: only the last response of a READ may be shorter.
             reth.len_bytes = psn_span * mtu_bytes;
             self.psn_span = psn_span;
         }
@@ -103,7 +103,7 @@ const READ_RESPONSE: Opcodes = Opcodes {
     only: Opcode::RC_RDMA_READ_RESPONSE_ONLY,
 };
 
-/// Returns packet `index` of a message of `len_bytes`; for a READ, the request for its responses from `index` on.
+/// Returns packet `index` of a message of `len_bytes`; for a READ, the READ request for the responses from `index` on.
 /// `index` must be below the number of packets of the message. If `is_numbered`, SENDs have a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
@@ -144,7 +144,8 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     }
 }
 
-/// Returns opcode and payload length of response `index` of a READ of `len_bytes`; response `start` is FIRST or ONLY.
+/// Returns opcode and payload length, in bytes, of response `index` of a READ of `len_bytes`. Response `start`, the
+/// first to the READ request, is FIRST or ONLY.
 #[inline]
 pub(crate) fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);

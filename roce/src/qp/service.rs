@@ -7,8 +7,8 @@ pub enum ServiceType {
     /// Reliable connection: requests are acknowledged and retransmitted (IBA 9.7).
     #[default]
     Rc = 2,
-    /// Unreliable connection: SENDs and WRITEs without acknowledgement. A message of which a packet is lost is dropped
-    /// (IBA 9.8).
+    /// Unreliable connection: SENDs and WRITEs without acknowledgement. If a packet of a message is lost, the message
+    /// is dropped (IBA 9.8).
     Uc = 3,
 }
 

@@ -18,14 +18,14 @@ pub enum QpState {
     Reset = 0,
     /// Receives may be posted; received packets are dropped.
     Init = 1,
-    /// Ready to receive: the peer's requests are executed; receives may be posted, sends may not.
+    /// Ready to receive: the peer's requests are executed; receives may be posted, sends may not be posted.
     Rtr = 2,
     /// Ready to send: sends and receives may be posted; requests are sent and executed.
     Rts = 3,
     /// Send queue drain: send work requests that have started are completed; no other send work request starts.
     Sqd = 4,
-    /// Send queue error, of unreliable services only: a send work request failed, and later ones are flushed; the peer's
-    /// requests are still executed.
+    /// Send queue error, of unreliable services only: a send work request failed, and later send work requests are
+    /// flushed; the peer's requests are still executed.
     Sqe = 5,
     /// Error: all work requests are flushed, and received packets are dropped.
     Err = 6,
@@ -45,7 +45,7 @@ impl QpState {
         }
     }
 
-    /// Returns whether packets are received in this state: true in RTR, RTS, SQD and SQE.
+    /// Returns whether received packets are processed in this state: true in RTR, RTS, SQD and SQE.
     pub const fn receives(self) -> bool {
         matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
@@ -55,7 +55,7 @@ impl QpState {
         matches!(self, QpState::Sqe | QpState::Err)
     }
 
-    /// Returns whether sends may be posted in this state; in SQE and ERR they are flushed.
+    /// Returns whether sends may be posted in this state. Sends posted in SQE or ERR are flushed.
     pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }
@@ -159,7 +159,7 @@ const RC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Transitions of an unreliable connection, with the same exceptions.
+/// Transitions of an unreliable connection, with the exceptions of [`RC_TRANSITIONS`].
 #[rustfmt::skip]
 const UC_TRANSITIONS: &[Transition] = {
     use QpState::*;
@@ -181,7 +181,7 @@ const UC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Reason for refusing to modify a queue pair, whose state and attributes are then unchanged.
+/// Reason for refusing to modify a queue pair. State and attributes of the queue pair stay unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
     /// The state cannot change from `from` to `to`.
@@ -199,9 +199,9 @@ pub enum ModifyError {
         from: QpState,
         /// Requested state.
         to: QpState,
-        /// Attributes that are required and not given.
+        /// Required attributes that are not given.
         missing: AttrMask,
-        /// Attributes that are given and neither required nor optional.
+        /// Given attributes that are neither required nor optional.
         not_allowed: AttrMask,
     },
     /// The value of an attribute is out of range.

@@ -13,7 +13,7 @@ pub type CqPoller = Consumer<Cqe>;
 /// Kind of completion that notifies the application (`ibv_req_notify_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// Notify at the next solicited event or completion in error.
+    /// Notify at the next solicited event, or at the next completion in error.
     Solicited,
     /// Notify at the next completion, with or without an error.
     Any,
@@ -23,9 +23,9 @@ pub enum Notify {
 pub(crate) enum Written {
     /// The completion was queued; no notification is due.
     Quietly,
-    /// The completion was queued, and the application is to be notified. The request for notification is used up.
+    /// The completion was queued, and the application is to be notified. The request for notification is consumed.
     Notify,
-    /// The completion was lost, because the queue was full or had overflowed before.
+    /// The completion was dropped, because the queue was full or had overflowed before.
     Overflow,
 }
 
@@ -43,7 +43,8 @@ impl CompletionQueue {
         (CompletionQueue { entries, notify: None, overflowed: false, users: 0 }, poller)
     }
 
-    /// Requests one notification. A request for solicited events does not replace a pending request for any completion.
+    /// Requests one notification. A request of [`Notify::Solicited`] does not replace a pending request of
+    /// [`Notify::Any`].
     pub(crate) fn request_notify(&mut self, notify: Notify) {
         if self.notify != Some(Notify::Any) {
             self.notify = Some(notify);
@@ -78,9 +79,9 @@ const CQ_BITS: u32 = 32;
 
 pub(crate) struct CqTable {
     queues: Table<CompletionQueue>,
-    /// Queues whose waiters are to be notified, each at most once.
+    /// Completion queues with a notification due, each listed at most once.
     notified: Vec<CqId>,
-    /// Queues whose overflow was not yet reported to the application, each at most once.
+    /// Completion queues whose overflow is not yet reported to the application, each listed at most once.
     overflowed: Vec<CqId>,
 }
 
@@ -92,7 +93,7 @@ impl CqTable {
     pub(crate) fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // Reserves an entry for each queue in both lists, so that writing a completion never allocates.
+        // Reserves an entry for each completion queue in both lists, so that writing a completion allocates no memory.
         self.notified.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
         Some((CqId(number), poller))
@@ -103,7 +104,7 @@ impl CqTable {
         self.queues.get(cq.0).map(|queue| queue.users)
     }
 
-    /// Adds a work queue to the users of `cq`; [`CqTable::release`] removes it.
+    /// Adds a work queue to the users of `cq`; [`CqTable::release`] removes the work queue.
     pub(crate) fn acquire(&mut self, cq: CqId) {
         self.queues.get_mut(cq.0).into_iter().for_each(|queue| queue.users += 1);
     }

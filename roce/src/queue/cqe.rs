@@ -8,18 +8,19 @@ use crate::id::Qpn;
 pub enum WcStatus {
     /// The work request completed without error.
     Success = 0,
-    /// A received message was longer than the scatter list of its receive.
+    /// A received message was longer than the scatter list of the receive.
     LocLenErr = 1,
-    /// The local queue pair cannot execute the work request, because it is a READ and `max_rd_atomic` is 0.
+    /// The work request is a READ, and the local queue pair cannot send READs: `max_rd_atomic` is 0, or the transport
+    /// service is UC.
     LocQpOpErr = 2,
     /// An L_Key does not permit the access: no region has the key, or the region is of another protection domain, does
     /// not contain the range, or does not grant the right.
     LocProtErr = 4,
     /// The queue pair went into error before the work request completed (flush).
     WrFlushErr = 5,
-    /// A READ response had a wrong length or position (FIRST, MIDDLE, LAST, ONLY).
+    /// A READ response had a wrong length, position (FIRST, MIDDLE, LAST, ONLY) or AETH.
     BadRespErr = 7,
-    /// Local memory was not accessible while a receive was filled. This engine reports `LocProtErr` instead.
+    /// The local memory of a receive was not accessible. This engine reports `LocProtErr` instead.
     LocAccessErr = 8,
     /// The peer refused the work request by a NAK with the code invalid request.
     RemInvReqErr = 9,

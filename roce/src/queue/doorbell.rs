@@ -21,8 +21,8 @@ impl Doorbells {
         Doorbells { words, summary }
     }
 
-    /// Sets the doorbell of the queue pair in slot `slot`. The thread that drains this doorbell sees all that the
-    /// calling thread wrote before.
+    /// Sets the doorbell of the queue pair in slot `slot`. All earlier writes of the calling thread are visible to the
+    /// thread that drains this doorbell.
     #[inline]
     pub fn ring(&self, slot: usize) {
         let (word, bit) = (slot / WORD_BITS, 1 << (slot % WORD_BITS));
@@ -40,7 +40,7 @@ impl Doorbells {
         self.summary.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
     }
 
-    /// Clears each doorbell that is set, and calls `rung` with its slot.
+    /// Clears each doorbell that is set, and calls `rung` with the slot of its queue pair.
     #[inline]
     pub fn drain(&self, mut rung: impl FnMut(usize)) {
         for (index, summary) in self.summary.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! Tests of rings, queues and doorbells with the model checker loom: every order in which two or three threads may see
-//! each other's accesses, with a bounded number of preemptions (`scripts/check.sh loom`).
+//! Tests of rings, queues and doorbells with the model checker loom (`scripts/check.sh loom`). loom executes each test
+//! in every order in which two or three threads may observe each other's accesses, with a bounded number of
+//! preemptions.
 
 use std::sync::Arc;
 
@@ -68,7 +69,8 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
 
 #[test]
 fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
-    // The memory is allocated outside of the model, because loom's threads have small stacks.
+    // Memory and table are created outside of the model, because the stack of a loom thread may be too small for their
+    // creation.
     let memory = Memory::alloc(16);
     memory.write(0, &[7, 8, 9]).unwrap();
     let mut table = MemoryTable::new(1);
@@ -138,7 +140,7 @@ fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
     });
 }
 
-/// Polls, requests a notification and polls once more, as an application does before it sleeps.
+/// Polls, requests a notification and polls once more, as an application does before it blocks.
 #[test]
 fn a_completion_is_polled_or_notified() {
     loom::model(|| {

@@ -7,8 +7,8 @@
 //!             ^ get(0)          get(len-1) ^
 //! ```
 //!
-//! The consumer may read each published element in place, and releases elements in order, oldest first. The ring of a
-//! send queue thus holds work requests until they are acknowledged.
+//! The consumer may read each published element in place, and releases elements in order, oldest first. Therefore the
+//! ring of a send queue stores work requests until they are acknowledged.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -24,14 +24,15 @@ use crate::start;
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
-/// One element. A cell is empty, or published and not yet released.
+/// Memory of one element. A cell is empty, or contains an element that is published and not yet released.
 struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
 // SAFETY: only the producer writes a cell, while its position is outside head..tail; only the consumer reads a cell,
 // while its position is inside head..tail. Release stores and Acquire loads of the indices order writes and reads.
 unsafe impl<T: Send> Sync for Cell<T> {}
 
-/// The cells. Each end has a reference of its own, which saves a load of this reference from [`Indices`].
+/// Cells of a ring. Producer and consumer each store a reference to the cells, so that an access need not load this
+/// reference from [`Indices`].
 type Cells<T> = Arc<[Cell<T>]>;
 
 #[inline]
@@ -43,7 +44,8 @@ fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
 /// Position written by the producer, and mode of the ring, in one cache line.
 struct Tail {
     position: AtomicU32,
-    /// Written by [`Consumer::set_mode`] and read by the producer, whose cache mostly has this line already.
+    /// Written by [`Consumer::set_mode`] and read by the producer. The producer writes `position`, so its cache mostly
+    /// contains this cache line already.
     mode: AtomicU8,
 }
 
@@ -100,12 +102,12 @@ impl<T: Copy + Send> Producer<T> {
     }
 
     /// Returns the position of the next element pushed, modulo 2^32. `position % n` may be used as an index only if `n`
-    /// is a power of two, because otherwise the remainder jumps where positions wrap.
+    /// is a power of two, because otherwise the remainder jumps when the position wraps at 2^32.
     pub(crate) fn position(&self) -> u32 {
         self.tail
     }
 
-    /// Returns the mode that the consumer has set last; 0 at first.
+    /// Returns the mode set by the last [`Consumer::set_mode`]; 0 before the first.
     #[inline]
     pub(super) fn mode(&self) -> u8 {
         self.indices.tail.0.mode.load(Ordering::Relaxed)
@@ -116,8 +118,8 @@ impl<T: Copy + Send> Producer<T> {
         if !self.has_room(1) {
             return Err(value);
         }
-        // SAFETY: as has_room returned true, the cell at `tail` is outside head..tail, so the consumer does not read
-        // the cell, and no other producer writes the cell (&mut self of a type that is not Clone).
+        // SAFETY: `has_room` returned true, so the cell at `tail` is outside head..tail, and the consumer does not read
+        // the cell. No other producer writes the cell (&mut self of a type that is not Clone).
         cell(&self.cells, self.tail).with_mut(|cell| unsafe { (*cell).write(value) });
         self.tail = self.tail.wrapping_add(1);
         self.indices.tail.0.position.store(self.tail, Ordering::Release);
@@ -126,7 +128,7 @@ impl<T: Copy + Send> Producer<T> {
 }
 
 impl<T: Copy + Send> Consumer<T> {
-    /// Sets the mode, a number that has no meaning for the ring itself.
+    /// Sets the mode, a number for the producer. The ring does not interpret the mode.
     pub(super) fn set_mode(&self, mode: u8) {
         self.indices.tail.0.mode.store(mode, Ordering::Relaxed);
     }
@@ -148,7 +150,8 @@ impl<T: Copy + Send> Consumer<T> {
         self.head
     }
 
-    /// Returns the published element at `index`, counted from the oldest (0); `None` if fewer elements are published.
+    /// Returns the published element at `index`, counted from the oldest (0); `None` if at most `index` elements are
+    /// published.
     #[inline]
     pub fn get(&mut self, index: u32) -> Option<&T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
@@ -156,7 +159,7 @@ impl<T: Copy + Send> Consumer<T> {
         }
         let cell = cell(&self.cells, self.head.wrapping_add(index));
         // SAFETY: head <= position < tail: the producer wrote the cell before its Release store of `tail`, which the
-        // Acquire load read. The producer does not write the cell anew until the consumer advances `head`, which needs
+        // Acquire load read. The producer does not overwrite the cell until the consumer advances `head`, which needs
         // &mut self.
         Some(cell.with(|cell| unsafe { (*cell).assume_init_ref() }))
     }

@@ -44,8 +44,8 @@ impl Wqe for RecvWqe {
 }
 
 impl RecvPoster {
-    /// Queues `request`. The doorbell is set in ERR only: in other states the engine reads the queue when a message is
-    /// received.
+    /// Queues `request`. The doorbell is set in ERR only: in other states the engine reads the queue when a message
+    /// arrives.
     #[inline]
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
@@ -73,7 +73,7 @@ impl RecvQueue {
         self.work.len()
     }
 
-    /// Releases the oldest receive, for another owner: copies its entries after the first to `rest`.
+    /// Removes the oldest receive of an SRQ for a queue pair, and copies its entries after the first to `rest`.
     pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<RecvWqe> {
         let wqe = self.work.take(rest)?;
         Some(RecvWqe { list: wqe.list.at_start(), ..wqe })

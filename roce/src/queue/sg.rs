@@ -1,11 +1,11 @@
-//! Copies between frames and the memory of scatter/gather lists. `scatter` checks the whole range before it copies, so
-//! that memory is unchanged after an error.
+//! Copies between frames and the memory of scatter/gather lists. `scatter` checks the whole range before the first
+//! copy, so that memory is unchanged after an error.
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
 use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 
-/// The scatter/gather entries of lists, except the first entry of each list.
+/// The scatter/gather entries after the first entry of each list.
 pub(crate) enum RestSges<'a> {
     /// Ring of the entries of all work requests of a queue.
     Ring(&'a mut Consumer<Sge>),
@@ -14,7 +14,7 @@ pub(crate) enum RestSges<'a> {
 }
 
 impl RestSges<'_> {
-    /// Returns the entry at `position`: a position of the ring, or an index of the entries held.
+    /// Returns the entry at `position`: a ring position for `Ring`, an index for `Held`.
     pub(super) fn at(&mut self, position: u32) -> Option<Sge> {
         match self {
             RestSges::Ring(ring) => ring.get(position.wrapping_sub(ring.position())).copied(),

@@ -102,9 +102,9 @@ impl SendPoster {
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
         let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        // Inline work requests use the `depth` parts of `inline` in turn. A part is used anew `depth` inline posts
-        // later: its work request has been released by then, because at most `depth` are outstanding. The ring position
-        // modulo `depth` must not be the index, because the remainder jumps where positions wrap.
+        // Inline work requests use the `depth` parts of `inline` in turn. A part is reused after `depth` inline posts.
+        // At most `depth` work requests are outstanding, so the earlier work request of the part is released by then.
+        // The ring position modulo `depth` is not used as the index, because this remainder jumps when positions wrap.
         self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
         Ok(list)
     }
@@ -175,7 +175,7 @@ mod tests {
         wqe.inline.then(|| u64::from_be_bytes(bytes))
     }
 
-    /// Ring positions wrap at 2^32, which is no multiple of 48: a position modulo 48 jumps from 15 to 0 at the wrap.
+    /// Ring positions wrap at 2^32, which is not a multiple of 48: a position modulo 48 jumps from 15 to 0 at the wrap.
     #[test]
     fn each_inline_request_keeps_its_own_bytes_where_positions_wrap() {
         const DEPTH: u32 = 48;

@@ -4,8 +4,8 @@
 //!   application --post--> | r5 | r4 | r3 |  --take--> queue pair A holds r1   completes r1 after r2
 //!                                           --take--> queue pair B holds r2
 //! ```
-//! A receive leaves the ring when it is taken: its entries move to the queue pair, because receives complete in another
-//! order than they are taken.
+//! When a queue pair takes a receive, the receive leaves the ring, and its entries are copied to the queue pair: the
+//! ring releases receives in order, but receives may complete in a different order.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// Largest number of scatter entries of a receive.
     pub max_sge: u32,
-    /// The limit is reached when fewer than this number of receives are left; 0: no limit, also after it was reached.
+    /// If fewer receives than this limit are left, `SrqLimitReached` is reported once and the limit becomes 0. 0: no
+    /// limit.
     pub limit: u32,
 }
 
@@ -44,13 +45,13 @@ struct SharedReceiveQueue {
 /// All shared receive queues of a device.
 pub(crate) struct SrqTable {
     queues: Table<SharedReceiveQueue>,
-    /// Queues whose limit was reached and not yet reported, each at most once.
+    /// SRQs whose limit was reached but not yet reported, each listed at most once.
     at_limit: Vec<SrqId>,
 }
 
 const SRQ_BITS: u32 = 32;
 
-/// Slot without a doorbell: the posts of an SRQ need none, because they are never flushed.
+/// Slot without a doorbell. A post to an SRQ sets no doorbell, because the receives in an SRQ are never flushed.
 const NO_SLOT: usize = usize::MAX;
 
 impl SrqTable {
@@ -69,7 +70,7 @@ impl SrqTable {
         receives.set_posting(Posting::Queued);
         let queue = SharedReceiveQueue { attr, receives, users: 0 };
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // Reserves an entry for each queue, so that taking a receive never allocates.
+        // Reserves an entry for each SRQ, so that taking a receive allocates no memory.
         self.at_limit.reserve(self.queues.len());
         Some((SrqId(number), poster))
     }
@@ -83,7 +84,7 @@ impl SrqTable {
         self.queues.get(srq.0).map(|queue| (queue.attr, queue.users))
     }
 
-    /// Adds a queue pair to the users of `srq`; [`SrqTable::release`] removes it.
+    /// Adds a queue pair to the users of `srq`; [`SrqTable::release`] removes the queue pair.
     pub(crate) fn acquire(&mut self, srq: SrqId) {
         self.queues.get_mut(srq.0).into_iter().for_each(|queue| queue.users += 1);
     }
@@ -97,7 +98,8 @@ impl SrqTable {
         self.queues.remove(srq.0);
     }
 
-    /// Sets the limit, which is reached once. Fewer receives than `limit` reach it at once.
+    /// Sets the limit. If fewer receives than `limit` are left already, the limit is reached at once. Returns whether
+    /// `srq` exists.
     pub(crate) fn set_limit(&mut self, srq: SrqId, limit: u32) -> bool {
         let Some(queue) = self.queues.get_mut(srq.0) else { return false };
         queue.attr.limit = limit;
@@ -105,7 +107,7 @@ impl SrqTable {
         true
     }
 
-    /// Removes the oldest receive. Its scatter/gather entries after the first move to `rest`.
+    /// Removes the oldest receive, and copies its scatter entries after the first to `rest`.
     pub(crate) fn take(&mut self, srq: SrqId, rest: &mut [Sge]) -> Option<RecvWqe> {
         let wqe = self.queues.get_mut(srq.0)?.receives.take(rest)?;
         self.check_limit(srq);

@@ -1,5 +1,5 @@
-//! Tests with the two ends of a queue on two threads, for many rounds: for ThreadSanitizer, and for faults that occur
-//! in few rounds. The tests in `models.rs` check short interleavings with loom.
+//! Tests with the ends of a queue on different threads. Each test has `ROUNDS` rounds, to detect races that occur in
+//! few rounds, also under ThreadSanitizer. The tests in `models.rs` check short interleavings with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
 const DEPTH: u32 = 5;
 
 /// Calls `post` for `ROUNDS` work requests, and retries each post until the queue accepts the work request. Panics if
-/// an empty queue refuses a post, because that post would be refused forever.
+/// an empty queue refuses a post: each retry would be refused, too.
 fn post_all(released: &AtomicU64, mut post: impl FnMut(u64) -> bool) {
     for wr_id in 0..ROUNDS {
         loop {
@@ -121,7 +121,8 @@ fn two_threads_post_sends_and_answer_doorbells() {
 fn two_threads_ring_while_one_answers() {
     const SLOTS: usize = 130;
     let bells = Arc::new(Doorbells::new(SLOTS));
-    // Last round posted to each slot. Accesses are relaxed, because setting and draining a doorbell orders them.
+    // Last round posted to each slot. Accesses are relaxed, because setting and draining a doorbell orders these
+    // accesses.
     let posted: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(0)).collect());
     let ringers: Vec<_> = (0..2)
         .map(|first| {
@@ -158,7 +159,8 @@ fn two_threads_write_and_poll_completions() {
         let taken = taken.clone();
         move || {
             for wr_id in 0..ROUNDS {
-                // Writes only while the queue has room, because an overflow is final.
+                // Writes only while the queue has a free entry, because a queue that has overflowed accepts no
+                // completion.
                 while taken.load(Ordering::Acquire) + u64::from(DEPTH) <= wr_id {
                     thread::yield_now();
                 }

@@ -1,5 +1,5 @@
-//! Common part of send and receive queues: a ring of work requests, and a ring of the scatter/gather entries after
-//! the first of each list.
+//! Common part of send and receive queues: a ring of work requests, and a ring of the scatter/gather entries after the
+//! first of each list.
 //!
 //! ```text
 //!   application   pushes entries, then the work request     the engine finds the entries of each work request
@@ -16,7 +16,7 @@ pub(super) trait Wqe: Copy + Send {
     fn list(&self) -> &SgList;
 }
 
-/// Mode of a work queue: treatment of a work request that is posted.
+/// Mode of a work queue: the treatment of posted work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Posting {
@@ -85,14 +85,15 @@ impl<W: Wqe> WorkPoster<W> {
         Ok(list)
     }
 
-    /// Queues `wqe`. Requires room ([`WorkPoster::admit`]) and a list built by [`WorkPoster::list_of`].
+    /// Queues `wqe`. Requires a free entry ([`WorkPoster::admit`]) and a list built by [`WorkPoster::list_of`].
     #[inline]
     pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
         self.wqes.push(wqe).map_err(|_| self.full())
     }
 
-    /// Returns whether the engine flushes the work requests that were pushed. The caller calls [`WorkPoster::push`]
-    /// first, because the engine sets the mode before it looks for work requests to flush.
+    /// Returns whether the engine flushes posted work requests. Must be called after [`WorkPoster::push`]. Otherwise
+    /// the engine could set the mode and flush the queue between this call and the push, and the work request would
+    /// stay in the queue.
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
         self.wqes.mode() == Posting::Flushed as u8
@@ -122,14 +123,14 @@ impl<W: Wqe> WorkQueue<W> {
         self.wqes.get(index)
     }
 
-    /// Releases the entries before the work request, because an application thread that finds room for a work request
-    /// expects room for its entries.
+    /// Releases the entries of the oldest work request, then the work request. In the reverse order, a post could find
+    /// room for a work request, but not for its entries.
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
         let rest = wqe.list().rest_count();
-        // Most lists have one entry and skip this release, which writes to a cache line that application and engine
-        // share.
+        // Most lists have one entry and skip this release, which writes to a cache line that is shared with the posting
+        // thread.
         if rest > 0 {
             self.sges.release(rest);
         }
@@ -138,7 +139,7 @@ impl<W: Wqe> WorkQueue<W> {
     }
 
     /// Releases the oldest work request as [`WorkQueue::release_oldest`] does, and copies its entries after the first
-    /// to `rest`, which has room for them.
+    /// to `rest`, whose length must be sufficient.
     pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<W> {
         let count = self.wqes.get(0)?.list().rest_count();
         for (index, room) in (0..count).zip(rest) {

@@ -8,7 +8,7 @@ pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 /// Scatter/gather entry (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Address of the first byte; the first byte of a region has the address given at registration.
+    /// Address of the first byte, in the address range given at the registration of the region.
     pub addr: u64,
     /// Length of the entry in bytes.
     pub len_bytes: u32,
@@ -21,7 +21,7 @@ pub struct Sge {
 pub enum SendOp {
     /// SEND into the peer's next receive.
     Send,
-    /// SEND with a 32-bit immediate; byte order is up to the application.
+    /// SEND with a 32-bit immediate, a number in host byte order.
     SendWithImm {
         /// Immediate data, which the peer receives with the completion of its receive.
         imm: u32,
@@ -80,7 +80,7 @@ pub struct SendRequest<'a> {
 pub enum SendData<'a> {
     /// Scatter/gather entries of registered memory.
     Sges(&'a [Sge]),
-    /// Bytes that the post copies, so that their memory need not be registered. Not for READ.
+    /// Bytes that the post copies, so that their memory need not be registered. Not permitted for a READ.
     Inline(&'a [u8]),
 }
 
@@ -109,7 +109,7 @@ pub enum PostError {
         /// Largest number of outstanding work requests.
         depth: u32,
     },
-    /// The work request has more scatter/gather entries than the queue pair was created for.
+    /// The work request has more scatter/gather entries than the work queue was created for.
     #[error("{count} scatter/gather entries, but the queue pair was created for at most {max}")]
     TooManySges {
         /// Number of scatter/gather entries of the work request.
@@ -183,13 +183,13 @@ impl SgList {
         self.count.saturating_sub(1)
     }
 
-    /// Returns the list with the entries after the first at position 0 and following positions.
+    /// Returns a copy of this list with its entries after the first at positions 0, 1, 2 and so on.
     pub(super) fn at_start(self) -> SgList {
         SgList { rest_position: 0, ..self }
     }
 
     /// Calls `piece` for each contiguous memory range of bytes `offset..offset+len_bytes`, in order, until a call fails
-    /// or the list ends. `rest`: returns the entry at a position.
+    /// or the list ends. `rest` returns the entry at a position of the ring.
     #[inline]
     pub(super) fn pieces<E>(
         &self,

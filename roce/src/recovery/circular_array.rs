@@ -1,5 +1,5 @@
-/// An array whose length is a power of two; an index is taken modulo the length. Because the length divides 2^24 and
-/// 2^32, consecutive PSNs, or 32-bit counters, have adjacent elements also where they wrap to 0.
+/// Array whose length is a power of two, indexed modulo the length. Because the length divides 2^24 and 2^32, the
+/// elements of consecutive PSNs, or of consecutive 32-bit counters, are adjacent even where the numbers wrap to 0.
 #[derive(Clone, Debug)]
 pub(crate) struct CircularArray<T> {
     values: Box<[T]>,

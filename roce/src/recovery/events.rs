@@ -3,12 +3,12 @@
 use crate::psn::Psn;
 use crate::wire::SackEth;
 
-/// A response, as the completer describes it to the recovery scheme.
+/// A response that the completer reports to the recovery scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckEvent<'p> {
-    /// ACK: all requests below `next` are executed.
+    /// ACK, or a NAK or RNR NAK above a missing READ response: all requests below `next` are executed.
     Ack {
-        /// The PSN after that of the ACK.
+        /// The PSN after that of the ACK, or the PSN of the NAK or RNR NAK.
         next: Psn,
     },
     /// NAK (PSN sequence error): all requests below `next` are executed, and the request `next` is missing.
@@ -18,7 +18,7 @@ pub(crate) enum AckEvent<'p> {
     },
     /// SACK: all requests below `next` are executed, and the out-of-order PSNs in `bitmap` are received.
     Sack {
-        /// PSN of the SACK: the expected PSN of the responder, which is missing.
+        /// PSN of the SACK: the expected PSN of the responder.
         next: Psn,
         /// SackETH: PSN of the request that triggered the SACK, and whether that request was a duplicate.
         header: SackEth,
@@ -34,7 +34,7 @@ pub(crate) enum AckEvent<'p> {
         /// The opcode of the response is LAST or ONLY.
         ends_message: bool,
     },
-    /// A READ response whose PSN was received before.
+    /// A duplicate READ response.
     Duplicate {
         /// PSN of the response.
         psn: Psn,
@@ -44,19 +44,19 @@ pub(crate) enum AckEvent<'p> {
 /// State of a PSN of the requester when a READ response with that PSN arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseState {
-    /// The READ response is missing: its payload is to be placed.
+    /// The READ response was not received before: its payload is placed.
     Missing,
     Received,
     /// Dropped, because a READ response with a lower PSN is missing and this PSN is 4096 or more above una.
     BeyondWindow,
 }
 
-/// Transmission that a response answers, if the request was retransmitted as a probe.
+/// The transmission that elicited a response, if the request was also retransmitted as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// Either the first transmission or the probe: the response is an ACK, or the last response of a READ request.
     Any,
-    /// The first transmission: the response is a FIRST or MIDDLE of a READ, whereas a probe of a READ elicits one
+    /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
     /// response, an ONLY.
     First,
     /// The probe: the response is a LAST or ONLY that is not the last response of the READ request.
@@ -88,21 +88,21 @@ pub(crate) struct RecoveryResult {
     /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
     /// [`AckEvent::ReadResponse`].
     pub changes_loss_window: bool,
-    /// Under selective repeat, the responder dropped a packet because its reorder buffer had no room. After a response
-    /// sets this flag, no other response sets it until all PSNs sent before that response are acknowledged.
+    /// Under selective repeat, the responder dropped a packet because the reorder buffer had no room. The flag is set
+    /// at most once before all PSNs sent so far are acknowledged.
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
     pub nak: Option<Nak>,
     /// Under selective repeat, the event is [`AckEvent::ReadResponse`].
     pub is_read_response: bool,
-    /// Under selective repeat: when the response arrived, no packet above una was acknowledged.
+    /// Under selective repeat: no packet above una was acknowledged when the response arrived.
     pub had_no_gap: bool,
     pub is_spurious: bool,
-    /// Under go-back-N, the transmission that the response answers; `None` if the response shows a loss.
+    /// Under go-back-N, the transmission that elicited the response; `None` if the response shows a loss.
     pub answers: Option<Answers>,
 }
 
-/// Result of the refusal of a request: by an RNR NAK, or by an error that fails the request.
+/// Result of processing an RNR NAK, or an error that fails a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Requests below the refused one were newly acknowledged (go-back-N), or newly executed (selective repeat).
@@ -113,7 +113,7 @@ pub(crate) struct Refusal {
 
 /// The unacknowledged requests of a requester, by PSN.
 pub(crate) trait Requests {
-    /// Returns the PSNs of the message, or of the READ request, that `psn` belongs to.
+    /// Returns the PSNs of the message, or of the READ request, that contains `psn`.
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
 
     fn has_reads(&self) -> bool;

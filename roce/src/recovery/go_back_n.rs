@@ -1,4 +1,4 @@
-//! Go-back-N, the recovery of the IBA (9.7.5, 9.9).
+//! Go-back-N, the loss recovery of the IBA (9.7.5, 9.9).
 //!
 //! ```text
 //!             una                 next                 max_sent
@@ -6,7 +6,7 @@
 //!   -----------|--------------------|--------------------|-------------> PSN
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //!
-//!   READ responses above a missing one are placed; after a loss, next passes from una to lost_end, then to max_sent:
+//!   READ responses above a missing one are placed. After a loss, next moves from una to lost_end, then to max_sent:
 //!             una                           lost_end               max_sent
 //!              | lost | received | lost | received |  in flight        |
 //!              next .................... --> next = max_sent
@@ -16,10 +16,10 @@ use super::events::{AckEvent, Answers, Nak, RecoveryResult, Refusal, Requests, R
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
-/// Distance above una, in PSNs, from which on a READ response above a missing one is dropped.
+/// While a READ response is missing, READ responses at this distance above una, in PSNs, or farther are dropped.
 const RECEIVED_PKTS_MAX: u32 = 4096;
 
-/// Under go-back-N: the PSNs that a response acknowledges, and the loss that the response shows.
+/// Under go-back-N, the PSNs that a response acknowledges, and the loss that the response shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
     /// The response acknowledges all PSNs below `next`.
@@ -61,11 +61,12 @@ pub(crate) struct GoBackN {
     /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except those in `received`,
     /// and the PSNs from `lost_end` on are in flight.
     lost_end: Psn,
-    /// If this PSN is above `una`, the PSNs from `una` to below this PSN were sent more than once; otherwise none was.
+    /// If above `una`: the PSNs from `una` to below this PSN were retransmitted. Otherwise no PSN in flight was
+    /// retransmitted.
     retransmitted_end: Psn,
-    /// Set when a NAK or implied NAK moves `next` back to `una`. While set, NAKs do not move `next`, because each
-    /// response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of `una`, which
-    /// must reach `lost_end` if `received` is not empty.
+    /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
+    /// because each response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of
+    /// `una`; if `received` is not empty, only by an advance to `lost_end` or above.
     has_gone_back: bool,
 }
 
@@ -134,9 +135,9 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` forward past READ responses received; if `next` reaches `lost_end`, moves `next` to `max_sent`.
-    /// After a timeout (`lost_end` is `max_sent`), does not move `next`: every PSN is retransmitted, because a
-    /// duplicate of a received READ response then shows that the retransmissions below the duplicate were lost.
+    /// Moves `next` past received READ responses. If `next` reaches `lost_end`, moves `next` to `max_sent`. After a
+    /// timeout (`lost_end` is `max_sent`), has no effect: every PSN is retransmitted, so that a duplicate of a received
+    /// READ response shows the loss of retransmissions with lower PSNs.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {
@@ -151,10 +152,10 @@ impl GoBackN {
         }
     }
 
-    /// Returns the number of responses that a READ request from [`GoBackN::next_psn`] on asks for: those below
-    /// `lost_end`, but no more than the rest of the READ (`rest_pkts`). Responses received between missing ones are
-    /// asked for, too, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the same
-    /// READ.
+    /// Returns the number of responses that a READ request from [`GoBackN::next_psn`] on requests: those below
+    /// `lost_end`, at most the rest of the READ (`rest_pkts`). The READ request also covers received responses between
+    /// missing responses, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the
+    /// same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }
@@ -171,7 +172,7 @@ impl GoBackN {
             && self.received.contains(psn)
     }
 
-    /// Returns whether the READ response `psn` is placed although the READ response with PSN `una` is missing.
+    /// Returns whether the READ response `psn` is placed while the READ response `una` is missing.
     #[inline]
     fn may_receive(&self, psn: Psn) -> bool {
         psn.index_in(self.una, RECEIVED_PKTS_MAX).is_some()
@@ -193,7 +194,7 @@ impl GoBackN {
     }
 
     /// Returns the first missing PSN from `from` on. Below the highest READ response received, only READ responses can
-    /// be missing, because the responder has executed all requests there.
+    /// be missing, because the responder has executed all requests below this response.
     #[cold]
     fn first_missing(&self, from: Psn, requests: &mut impl Requests) -> Psn {
         let Some(last) = self.last_received() else { return from };
@@ -224,7 +225,7 @@ impl GoBackN {
         let end = match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } | AckEvent::Sack { next, .. } => next,
             AckEvent::ReadResponse { psn, .. } => psn,
-            // After a timeout, a duplicate shows that the missing READ responses with lower PSNs were lost again.
+            // After a timeout, a duplicate shows that retransmitted READ responses with lower PSNs were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
         // Two common cases in which no READ response is missing: a READ response at una, and a requester without READs.
@@ -272,7 +273,7 @@ impl GoBackN {
     }
 
     /// Acknowledges the packets below `next`, the PSN of a refused request or of an invalid response. If READ responses
-    /// below `next` are missing, acknowledges only the packets below the first of them.
+    /// below `next` are missing, acknowledges only the packets below the first missing READ response.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &impl Requests) -> Refusal {
         let next = requests.first_read_before(self.una, next).unwrap_or(next);
         let acked = Acknowledgement::Cumulative { next, answers: Answers::Any };
@@ -280,8 +281,8 @@ impl GoBackN {
         Refusal { is_progress, in_flight_pkts: self.unacked() }
     }
 
-    /// Advances `una` to the `next` of `event`. If `event` shows a loss, moves the PSN to send next back to `una`.
-    /// Ignores an `event` whose `next` is not in `una..=max_sent`.
+    /// Advances `una` to the `next` of `event`. If `event` shows a loss and `has_gone_back` is not set, moves the PSN
+    /// to send next back to `una`. Ignores an `event` whose `next` is not in `una..=max_sent`.
     #[inline(always)]
     fn acknowledge(&mut self, event: Acknowledgement) -> AckResult {
         let (Acknowledgement::Cumulative { next, .. }
@@ -332,7 +333,7 @@ impl GoBackN {
         self.next = self.max_sent;
     }
 
-    /// Moves `next` back to `una` after a timeout. A NAK or implied NAK after the timeout may move `next` back, too.
+    /// After a timeout, moves `next` back to `una`, and permits a later NAK or implied NAK to move `next` back, too.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.lost_end = self.max_sent;
@@ -340,7 +341,7 @@ impl GoBackN {
     }
 }
 
-/// The expected PSN of a responder, and whether a NAK for it is due or was sent.
+/// The expected PSN of a responder, and whether a NAK for the expected PSN is due or was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedPsn {
     expected: Psn,

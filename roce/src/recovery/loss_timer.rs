@@ -18,7 +18,7 @@ use super::{Recovery, RecoveryScheme};
 use crate::psn::Psn;
 use crate::time::Instant;
 
-/// Probe of improved go-back-N: una is retransmitted alone; the next response decides on the packets above una.
+/// Probe of improved go-back-N: only una is retransmitted. The next response shows whether packets above una are lost.
 ///
 /// ```text
 ///   response after a probe                    packets above the probe are taken as
@@ -51,9 +51,9 @@ pub(crate) struct LossTimer {
     rto: AdaptiveRto,
     /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
-    /// Start of the local ACK timeout: the last progress, the last use of a retry, or the packet that armed the timer.
+    /// Start of the local ACK timeout: last progress, last use of a retry, or the packet that armed the timer.
     last_progress_at: Instant,
-    /// Time of the last READ or stale response since the timer was armed. An expired timer is rearmed from this time.
+    /// Time of the last READ or stale response since the timer was armed; an expired timer is rearmed from this time.
     last_rx_at: Option<Instant>,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
@@ -87,7 +87,7 @@ impl LossTimer {
         self.timer.stop();
     }
 
-    /// Returns whether a probe of improved go-back-N is in flight: until its ACK, no PSN above una is sent.
+    /// Returns whether a probe of improved go-back-N is in flight. While true, no PSN above una is sent.
     #[inline]
     pub(crate) fn is_probing(&self) -> bool {
         matches!(self.probe, Probe::InFlight { .. })
@@ -102,9 +102,9 @@ impl LossTimer {
         AckTime { now, rtt_min_nanos }
     }
 
-    /// Records that `psn` was sent; `recovery` has recorded this already. Arms the timer if it is stopped. Starts a
-    /// round-trip measurement if the packet has AckReq and is not a retransmission; under go-back-N only if congestion
-    /// control uses round trips (`follows_round_trip`).
+    /// Records that `psn` was sent; `recovery` must have recorded `psn` already. If the timer is stopped, arms the
+    /// timer. If the packet has AckReq and is not a retransmission, starts a round-trip measurement; under go-back-N
+    /// only if congestion control uses round trips (`follows_round_trip`).
     #[inline(always)]
     pub(crate) fn on_packet_sent(
         &mut self,
@@ -136,22 +136,22 @@ impl LossTimer {
     }
 
     /// Returns whether the shortest round trip has passed since the last packet with AckReq; under go-back-N false. If
-    /// true, the next packet has AckReq, because a pacer may otherwise delay the next AckReq until the probe timeout
-    /// expires.
+    /// true, the caller sets AckReq in the next packet. Otherwise a pacer could delay the next packet with AckReq until
+    /// the probe timeout expires.
     #[inline]
     pub(crate) fn is_ack_req_overdue(&self, now: Instant) -> bool {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
-    /// Records a response to a packet that is acknowledged already. An armed timer that expires is rearmed from the
-    /// time of this response, because the peer answers.
+    /// Records a stale response, which shows that the peer still responds. When the timer expires, the timer is rearmed
+    /// from the time of this response.
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
         self.last_rx_at = Some(now);
     }
 
-    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if one was
-    /// measured. Under selective repeat, an ACK that closed no gap gives a round-trip sample if `samples_ack`; the
-    /// timer is not rearmed if `is_rnr_wait`, because no request is sent before the end of the RNR wait.
+    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Under
+    /// selective repeat, `samples_ack` requests a round-trip sample from an ACK that closed no gap; if `is_rnr_wait`,
+    /// the timer is not rearmed, because no request is sent before the end of the RNR wait.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
@@ -164,7 +164,7 @@ impl LossTimer {
         match recovery {
             Recovery::GoBackN(scheme) if self.is_adaptive => self.on_improved_result(scheme, result, now),
             Recovery::GoBackN(scheme) if result.changed => {
-                // If nothing is in flight, the timer is stopped; the next packet sent arms the timer.
+                // If no packet is in flight, the timer is stopped; the next packet sent arms the timer.
                 if scheme.unacked() > 0 {
                     self.timer.restart(now)
                 } else {
@@ -202,7 +202,7 @@ impl LossTimer {
         now: Instant,
     ) -> Option<u64> {
         if !result.changed {
-            // The number of packets in flight is unchanged, as after a READ response above a missing one. The timer is
+            // No packet was acknowledged or lost, as after a READ response above a missing READ response. The timer is
             // rearmed, because more READ responses may be arriving.
             if self.timer.deadline().is_some() {
                 self.arm(scheme.unacked(), now);
@@ -212,7 +212,7 @@ impl LossTimer {
         let probe = self.end_probe();
         match result.answers {
             Some(answers) => self.on_probe_acked(scheme, probe, result, answers, now),
-            // The NAK may answer the probe, so the timed packet is not measured (Karn's algorithm).
+            // The probe may have elicited the NAK, so the timed packet is not measured (Karn's algorithm).
             None if probe != Probe::None => self.rto.cancel(),
             None => {}
         }
@@ -224,9 +224,9 @@ impl LossTimer {
         rtt_nanos
     }
 
-    /// Decides by an ACK after a probe, as [`Probe`] lists, whether the packets above the probe are in flight. Cancels
-    /// the round-trip measurement unless the ACK is that of the first transmission, because the timed packet may have
-    /// been retransmitted (Karn's algorithm, RFC 6298 section 3).
+    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. Unless the
+    /// first transmission elicited the ACK, cancels the round-trip measurement, because the timed packet may have been
+    /// retransmitted (Karn's algorithm, RFC 6298 section 3).
     fn on_probe_acked(
         &mut self,
         scheme: &mut GoBackN,
@@ -237,8 +237,8 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // The bound is a quarter of the shortest round trip measured, because this round trip may include a wait behind
-        // packets of this queue pair, and the ACK of a probe may arrive without such a wait.
+        // The bound is a quarter of the shortest round trip, because the shortest round trip may include queueing
+        // behind packets of this queue pair, and the ACK of a probe may arrive without this queueing.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if !is_first {
@@ -258,7 +258,7 @@ impl LossTimer {
         std::mem::replace(&mut self.probe, Probe::None)
     }
 
-    /// Ends the backoff. If sent packets are unacknowledged, rearms the timer, otherwise stops it.
+    /// Ends the backoff. If sent packets are unacknowledged, rearms the timer; otherwise stops the timer.
     fn rearm(&mut self, sent_pkts: u32, unacked_pkts: u32, now: Instant) {
         self.rto.on_progress();
         if sent_pkts > 0 {
@@ -268,9 +268,9 @@ impl LossTimer {
         }
     }
 
-    /// As [`LossTimer::rearm`], but an armed timer is rearmed only when it expires, because READ responses arrive in
-    /// bursts. If all is acknowledged (`sent_pkts` is 0), the timer is stopped at once, because otherwise the next
-    /// packet sent after an idle time would be retransmitted as a probe.
+    /// Ends the backoff after a READ response. The timer is rearmed only when it expires (`last_rx_at`), because READ
+    /// responses arrive in bursts. If all PSNs are acknowledged (`sent_pkts` is 0), stops the timer at once, because
+    /// otherwise the next packet sent after an idle time would be retransmitted as a probe.
     #[inline]
     fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
         if sent_pkts == 0 {
@@ -287,7 +287,7 @@ impl LossTimer {
     }
 
     /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly acknowledges
-    /// this packet. If the response caused retransmissions, cancels the measurement: these include the timed packet.
+    /// this packet. If the response causes retransmissions, which include this packet, cancels the measurement.
     fn take_rtt_sample(&mut self, scheme: &GoBackN, result: &RecoveryResult, now: Instant) -> Option<u64> {
         let timed = self.rto.timed()?;
         let is_answered = timed.index_in(scheme.una(), scheme.sent()).is_none();
@@ -298,7 +298,7 @@ impl LossTimer {
         rtt_nanos.filter(|_| result.acked_pkts > 0)
     }
 
-    /// Under selective repeat, returns the round trip of the timed packet in nanoseconds, once that packet is
+    /// Under selective repeat, returns the round trip of the timed packet in nanoseconds if this packet is
     /// acknowledged. If the packet was lost or retransmitted, cancels the measurement (Karn's algorithm, RFC 6298
     /// section 3).
     #[inline]
@@ -312,8 +312,8 @@ impl LossTimer {
         None
     }
 
-    /// Under selective repeat, returns the round trip, in nanoseconds, of the packet just below una. The ACK of this
-    /// packet arrived at `now` and closed no gap.
+    /// Under selective repeat, returns the round trip of the packet just below una, in nanoseconds. The ACK of this
+    /// packet must have arrived at `now` and have closed no gap.
     fn take_rtt_sample_of_ack(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
         let rtt_nanos = log.rtt_nanos(now)?;
         self.rto.on_sample(rtt_nanos);
@@ -329,7 +329,7 @@ impl LossTimer {
     }
 
     /// Ends an RNR wait. Under selective repeat, if packets are unacknowledged, arms the timer and returns true: the
-    /// end of the wait is progress, and restores the retry count. Under go-back-N the next packet sent arms the timer.
+    /// caller restores the retry count. Under go-back-N the next packet sent arms the timer.
     pub(crate) fn on_rnr_wait_over(&mut self, recovery: &Recovery, now: Instant) -> bool {
         let is_progress = recovery.is_selective() && recovery.sent() > 0;
         if is_progress {
@@ -339,9 +339,9 @@ impl LossTimer {
         is_progress
     }
 
-    /// Returns whether the expired timer is acted on: false if all packets are acknowledged. If a READ or stale
-    /// response arrived since the timer was armed, rearms the timer from the time of that response, and returns whether
-    /// the timer has expired nevertheless.
+    /// Returns whether the expiry requires a probe; false if all packets are acknowledged. If a READ or stale response
+    /// arrived since the timer was armed, rearms the timer from the time of this response, and returns whether the new
+    /// deadline has passed, too.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
@@ -351,8 +351,9 @@ impl LossTimer {
         self.timer.take_expired(now)
     }
 
-    /// Returns whether the local ACK timeout has passed; `None` if no expiry is due. If true, the caller uses up a
-    /// retry, and the local ACK timeout starts anew. Under go-back-N marks all packets for retransmission.
+    /// Returns whether the local ACK timeout has passed; `None` if the timer has not expired or was rearmed. If true,
+    /// the caller uses up a retry, and the local ACK timeout begins anew. Go-back-N moves the PSN to send next back to
+    /// una.
     pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;
@@ -393,7 +394,7 @@ impl LossTimer {
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, requests);
-                // The next ACK may be that of the probe: no sample is taken (Karn's algorithm, RFC 6298 section 3).
+                // The probe may elicit the next ACK, so no sample is taken (Karn's algorithm, RFC 6298 section 3).
                 self.rto.cancel();
             }
         }

@@ -1,10 +1,10 @@
 //! Loss recovery: selects the PSN to send next.
 //!
-//! A recovery scheme handles PSNs, not packets. Its requester half processes the PSNs of responses, and returns the PSN
-//! to send next. Its responder half compares the PSN of a received request with the expected PSN (`Verdict`).
+//! A recovery scheme processes PSNs, not packets. The requester reports the PSNs of responses to the scheme, and sends
+//! the PSN that the scheme returns. The responder compares the PSN of each request with the expected PSN (`Verdict`).
 //! Congestion control decides separately whether a packet may be sent now.
 
-// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
+// These lints are errors, because a value from a received frame must cause neither a panic nor a truncation
 // (docs/ARCHITECTURE.md, decision 7).
 #![cfg_attr(
     not(test),
@@ -43,7 +43,7 @@ use crate::wire::Transport;
 use std::fmt;
 use std::str::FromStr;
 
-/// Loss recovery of a queue pair. Takes effect if set no later than the transition to RTR.
+/// Loss recovery scheme of a queue pair. Takes effect if set no later than the transition to RTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryScheme {
     /// Go-back-N of the IBA: interoperates with any peer.
@@ -52,24 +52,24 @@ pub enum RecoveryScheme {
     /// requester has probe timeouts and a loss window. Interoperates with any peer.
     #[default]
     ImprovedGoBackN,
-    /// Selective repeat with SACKs. Both peers must use it, with the same window.
+    /// Selective repeat with SACKs. Both queue pairs of a connection must use selective repeat, with equal windows.
     SelectiveRepeat {
-        /// Window in packets: the PSNs that the requester may send from una on, and those that the responder may
-        /// buffer. A power of two from 64 to 4096.
+        /// Window in packets: the maximum number of PSNs that the requester sends from una on, and that the responder
+        /// buffers. A power of two from 64 to 4096.
         window_pkts: u32,
     },
 }
 
-/// Window in packets if the name `selective-repeat` is given without a number: more than a bandwidth-delay product, so
-/// that new packets can be sent while a packet that was lost twice is missing.
+/// Window of the name `selective-repeat` without a number, in packets. The window exceeds a bandwidth-delay product, so
+/// that the requester can send new packets while a packet that was lost twice is missing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
-/// Lower bound of [`RecoveryScheme::read_pkts_max`]. If the window of congestion control is smaller than this bound,
-/// the responses of one READ request may exceed that window.
+/// Lower bound of [`RecoveryScheme::read_pkts_max`], in packets. If the window of congestion control is smaller than
+/// this bound, the responses to one READ request may exceed that window.
 const READ_PKTS_MIN: u32 = 16;
 
-/// Smallest number of responses of a doubled READ request: at a path MTU of 1024 bytes or more, the second packet then
-/// takes at most a hundredth of the bytes of the responses.
+/// Minimum number of responses to a doubled READ request. With this number, at a path MTU of 1024 bytes or more, the
+/// second packet adds at most 1 % to the bytes of the responses.
 const DOUBLED_PKTS_MIN: u32 = 16;
 
 /// Number of responses that the probe of a READ elicits under improved go-back-N.
@@ -121,7 +121,7 @@ impl RecoveryScheme {
         self.invalid_window_pkts().is_none()
     }
 
-    /// Returns the window of selective repeat in packets if it is no power of two from 64 to 4096.
+    /// Returns the window of selective repeat in packets if the window is not a power of two from 64 to 4096.
     pub(crate) fn invalid_window_pkts(self) -> Option<u32> {
         let RecoveryScheme::SelectiveRepeat { window_pkts } = self else { return None };
         let is_valid =
@@ -138,10 +138,10 @@ impl RecoveryScheme {
         }
     }
 
-    /// Returns the maximum number of responses of one READ request; a longer READ is divided into several READ
-    /// requests. No limit under go-back-N. Under selective repeat: half of the smaller of the windows of recovery and
-    /// congestion control (`window_pkts`), so that responses to a second READ request show losses of responses to the
-    /// first. If `max_rd_atomic` is 1: the whole of this smaller window. The result is at least 16.
+    /// Returns the maximum number of responses to one READ request; a longer READ is divided into several READ
+    /// requests. Under both kinds of go-back-N: no limit (`u32::MAX`). Under selective repeat: half of the smaller of
+    /// the windows of recovery and congestion control (`window_pkts`), so that responses to a second READ request show
+    /// losses of responses to the first. If `max_rd_atomic` is 1, the whole of this smaller window. At least 16.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
@@ -152,7 +152,7 @@ impl RecoveryScheme {
         }
     }
 
-    /// Returns whether PTO and RTO, computed from round trips, are used besides the local ACK timeout.
+    /// Returns whether the scheme uses PTO and RTO, computed from round trips, besides the local ACK timeout.
     pub(crate) fn is_adaptive(self) -> bool {
         self != RecoveryScheme::GoBackN
     }
@@ -164,7 +164,7 @@ pub(crate) enum Recovery {
     SelectiveRepeat(Box<SelectiveRepeat>),
 }
 
-/// Evaluates one expression on the state of go-back-N, or on the log of selective repeat.
+/// Evaluates `$value` on the state of go-back-N, or on the sent-packet log of selective repeat.
 macro_rules! either {
     ($self:ident, $scheme:ident => $value:expr) => {
         match $self {
@@ -195,7 +195,7 @@ impl Recovery {
         either!(self, scheme => scheme.next_psn())
     }
 
-    /// Returns whether [`Recovery::next_psn`] was sent before, so that sending it is a retransmission.
+    /// Returns whether [`Recovery::next_psn`] was sent before, so that the next packet sent is a retransmission.
     #[inline]
     pub(crate) fn is_retransmission(&self) -> bool {
         match self {
@@ -204,8 +204,8 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `psn` was sent more than once, if `psn` is in flight (go-back-N), or is one of the last
-    /// `window_pkts` PSNs sent (selective repeat). False for any other PSN.
+    /// Returns whether `psn` was sent more than once. False if `psn` is not in flight (go-back-N), or not one of the
+    /// last `window_pkts` PSNs sent (selective repeat).
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         either!(self, scheme => scheme.is_retransmitted(psn))
     }
@@ -231,7 +231,7 @@ impl Recovery {
         either!(self, scheme => scheme.una())
     }
 
-    /// Returns the number of PSNs from una to the highest PSN sent, in any state.
+    /// Returns the number of PSNs from una to the highest PSN sent, whether in flight, acknowledged or lost.
     #[inline]
     pub(crate) fn sent(&self) -> u32 {
         either!(self, scheme => scheme.sent())
@@ -243,8 +243,8 @@ impl Recovery {
         either!(self, scheme => scheme.unacked())
     }
 
-    /// Records that the packet of [`Recovery::next_psn`] was sent. `span`: number of PSNs that the packet takes, which
-    /// for a READ request is the number of responses.
+    /// Records that the packet of [`Recovery::next_psn`] was sent. `span`: number of PSNs of the packet; for a READ
+    /// request, the number of responses.
     #[inline]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         match self {
@@ -253,13 +253,13 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of packets to compare with the window of congestion control; `None` if the window of the
-    /// scheme, or `pkts_max` packets, permit no further packet.
+    /// Returns the number of packets in flight that the caller compares with the window of congestion control. Returns
+    /// `None` if the window of the recovery scheme, or the limit `pkts_max`, permits no further packet.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
             Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
-            // Retransmissions are always permitted, because READ responses in flight would otherwise block them.
+            // Returns 0, because otherwise READ responses in flight that fill the window would block retransmissions.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
             Recovery::SelectiveRepeat(scheme) => {
                 let log = scheme.log();
@@ -268,9 +268,9 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of responses to request by a READ request for [`Recovery::next_psn`], which lies in the READ
-    /// request `request`; `None` if no READ request may be sent now. `is_probe`: the request is a probe of improved
-    /// go-back-N. `may_start`: a first transmission is permitted.
+    /// Returns the number of responses to request by a READ request from [`Recovery::next_psn`] on; `None` if no READ
+    /// request may be sent now. `request`: the READ request that contains this PSN. `is_probe`: the packet is a probe
+    /// of improved go-back-N. `may_start`: returns whether a first transmission is permitted.
     #[inline]
     pub(crate) fn read_span(
         &self,
@@ -293,9 +293,9 @@ impl Recovery {
         }
     }
 
-    /// Returns whether the READ request to be sent next, for `span` responses, is doubled. Under selective repeat the
-    /// first transmission of a READ request is doubled if one of the last window of PSNs was retransmitted, because the
-    /// peer would send no responses for a round trip if that READ request were lost.
+    /// Returns whether the READ request to be sent next, of `span` responses, is doubled. Under selective repeat the
+    /// first transmission of a READ request is doubled if one of the last `window_pkts` PSNs sent was retransmitted: if
+    /// a single READ request were lost, the peer would send no responses for a round trip.
     pub(crate) fn doubles_read(&self, span: u32) -> bool {
         let Recovery::SelectiveRepeat(scheme) = self else { return false };
         let log = scheme.log();
@@ -326,8 +326,8 @@ impl Recovery {
         }
     }
 
-    /// Acknowledges all requests below `next`, the PSN of a request that failed, or that the responder refused with an
-    /// RNR NAK. Under selective repeat marks `next` for retransmission.
+    /// Acknowledges all requests below `next`, the PSN of a request that failed or was refused (RNR NAK); go-back-N
+    /// only those below the first missing READ response. Under selective repeat, marks `next` for retransmission.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         match self {
             Recovery::GoBackN(scheme) => scheme.on_refused(next, requests),
@@ -335,7 +335,7 @@ impl Recovery {
         }
     }
 
-    /// Moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK, except under selective repeat.
+    /// Under go-back-N, moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK.
     pub(crate) fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();

@@ -1,4 +1,4 @@
-//! Out-of-order packets at a responder: the PSNs that it buffers or has placed, and the bitmap of a SACK.
+//! Set of the out-of-order PSNs that a responder has buffered or placed, and the SACK bitmap of this set.
 
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
@@ -13,13 +13,13 @@ impl OutOfOrderSet {
         OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
     }
 
-    /// Returns whether `psn` may be buffered: above `expected`, in the window that begins there, and not buffered yet.
+    /// Returns whether `psn` may be buffered: above `expected`, in the window from `expected` on, and not buffered yet.
     pub(crate) fn is_new(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
             && !self.buffered.contains(psn)
     }
 
-    /// Returns whether `psn` is buffered: above `expected`, in the window that begins there, and in the set.
+    /// Returns whether `psn` is buffered: above `expected`, in the window from `expected` on, and in the set.
     pub(crate) fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
     }

@@ -1,4 +1,4 @@
-//! Tests of [`OutOfOrderSet`] by tables: which PSNs may be buffered, which are buffered, and the bitmap of a SACK.
+//! Tests of [`OutOfOrderSet`] by tables: the PSNs that may be buffered, the PSNs buffered, and the bitmap of a SACK.
 
 use super::out_of_order_set::OutOfOrderSet;
 use crate::psn::Psn;
@@ -22,8 +22,8 @@ fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32>
     range.filter(|index| is_in(psn(*index))).collect()
 }
 
-/// PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered. Columns: PSN; whether it may be buffered;
-/// whether it is buffered.
+/// PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered. Columns: PSN; whether the PSN may be
+/// buffered; whether the PSN is buffered.
 const PSNS: &[(i32, bool, bool)] = &[
     (-1, false, false),
     (-63, false, false), // has the same bit in the set as 1
@@ -52,9 +52,9 @@ fn the_window_lies_above_the_expected_psn() {
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Insert(i32),
-    /// `OutOfOrderSet::remove` of the first PSN while the second is expected.
+    /// `OutOfOrderSet::remove` of `.0` while `.1` is the expected PSN.
     Remove(i32, i32),
-    /// `OutOfOrderSet::advance` from the first value, the expected PSN, by the second value, a number of PSNs.
+    /// `OutOfOrderSet::advance` from the expected PSN `.0` by `.1` PSNs.
     Advance(i32, u32),
     Clear,
 }

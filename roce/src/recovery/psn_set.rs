@@ -5,8 +5,8 @@
 //!   bit          psn modulo capacity: each PSN of the window has a bit of its own, also where PSNs wrap,
 //!                because every capacity divides 2^24
 //! ```
-//! When the owner of the set advances the base, it must remove the PSNs below the base, because their bits then stand
-//! for other PSNs.
+//! When the owner of the set advances the base, the owner must remove the PSNs below the new base, because their bits
+//! then represent PSNs of the window.
 
 use super::circular_array::CircularArray;
 use crate::psn::Psn;
@@ -41,27 +41,27 @@ impl PsnSet {
         self.len == 0
     }
 
-    /// Returns the index of the word of `psn` (to be taken modulo the number of words), and the mask of its bit.
+    /// Returns the index of the word of `psn` (not reduced modulo the number of words), and the mask of its bit.
     #[inline]
     fn place(psn: Psn) -> (u32, u64) {
         (psn.value() / WORD_BITS, 1 << (psn.value() % WORD_BITS))
     }
 
-    /// Returns whether `psn`, which must lie in the window, is in the set; a PSN outside shares its bit with one
-    /// inside.
+    /// Returns whether `psn` is in the set. `psn` must lie in the window, because a PSN outside the window has the bit
+    /// of a PSN inside.
     #[inline]
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         self.words.at(word) & bit != 0
     }
 
-    /// Inserts `psn`; returns false if `psn` was in the set already. Always inlined: each packet above a gap needs it.
+    /// Inserts `psn`; returns false if `psn` was in the set. Always inlined: called for each packet above a gap.
     #[inline(always)]
     pub(crate) fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         let word = self.words.at_mut(word);
-        // This is a branch, because rustc 1.95 omits the addition `len += u32::from(is_new)` in release builds in which
-        // the caller branches on the result.
+        // A branch instead of `len += u32::from(is_new)`: if the caller branches on the result, rustc 1.95 omits this
+        // addition in release builds.
         if *word & bit != 0 {
             return false;
         }
@@ -191,8 +191,8 @@ impl PsnSet {
         }
     }
 
-    /// Returns, for each of the two words that hold the bits of the 64 PSNs from `first` on: the index (to be taken
-    /// modulo the number of words), and the mask of these bits.
+    /// Returns index and mask of each of the two words with the bits of the 64 PSNs from `first` on. The index is not
+    /// reduced modulo the number of words.
     #[inline]
     fn words_of(first: Psn) -> [(u32, u64); 2] {
         let ((word, _), low) = (Self::place(first), u64::MAX << (first.value() % WORD_BITS));

@@ -1,4 +1,4 @@
-//! The responder's half of a recovery scheme: the requests that it accepts or buffers, and the responses to them.
+//! Recovery at the responder: selects the requests to buffer, and the responses to duplicate or out-of-order requests.
 
 use super::RecoveryScheme;
 use crate::psn::Psn;
@@ -7,7 +7,7 @@ use crate::wire::{OpcodeInfo, Operation, Transport};
 /// Maximum number of duplicate READ requests, for READs or parts of READs, queued under selective repeat.
 pub(crate) const DUPLICATE_READS_MAX: usize = 512;
 
-/// Response of a responder to a request that is executed, a duplicate or out of order.
+/// Response of a responder to a request that is executed, is a duplicate or is out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Ack,
@@ -16,29 +16,29 @@ pub(crate) enum Reply {
     Sack,
 }
 
-/// An out-of-order request, as the responder describes it to the recovery scheme.
+/// An out-of-order request that the responder reports to the recovery scheme.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutOfOrderRequest {
     pub psn: Psn,
     pub ack_req: bool,
-    /// As in [`crate::recovery::Verdict::OutOfOrder`].
+    /// The first out-of-order request since the expected PSN advanced: [`crate::recovery::Verdict::OutOfOrder`].
     pub first: bool,
     /// The request is newly buffered or placed.
     pub is_kept: bool,
 }
 
-/// The responder's half of a recovery scheme, fixed at the transition to RTR.
+/// Recovery scheme of a responder, fixed at the transition to RTR.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ResponderRecovery {
     GoBackN(GapNaks),
     SelectiveRepeat,
 }
 
-/// NAKs of go-back-N.
+/// State from which go-back-N decides whether an out-of-order packet elicits a NAK.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
-    /// PSN of the out-of-order packet received last; `None` before the first, and after an RNR NAK.
+    /// PSN of the out-of-order packet received last; `None` at first and after an RNR NAK, until a packet has `first`.
     last_out_of_order_psn: Option<Psn>,
 }
 
@@ -66,8 +66,8 @@ impl ResponderRecovery {
         matches!(self, ResponderRecovery::SelectiveRepeat)
     }
 
-    /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Under go-back-N a
-    /// READ request is dropped, because the peer retransmits it in any case, and would receive all responses twice.
+    /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Go-back-N drops
+    /// READ requests, because the peer retransmits them after the NAK, and would receive all responses twice.
     pub(crate) fn keeps(&self, info: &OpcodeInfo) -> bool {
         match self {
             ResponderRecovery::GoBackN(_) => {
@@ -87,8 +87,8 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns whether a duplicate of the request elicits no response, because READ requests may be doubled: true under
-    /// selective repeat for a READ request without AckReq. A retransmitted READ request has AckReq.
+    /// Returns whether a duplicate of the request elicits no response: under selective repeat, a duplicate READ request
+    /// without AckReq is the second packet of a doubled READ request. A retransmitted READ request has AckReq.
     pub(crate) fn is_doubled(&self, info: &OpcodeInfo, ack_req: bool) -> bool {
         let is_selective = matches!(self, ResponderRecovery::SelectiveRepeat);
         is_selective && info.operation == Operation::ReadRequest && !ack_req
@@ -103,12 +103,12 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns the response to an out-of-order request, by this table. `extends_run` returns whether the PSN below that
-    /// of the request is buffered or placed, and the PSN above is not.
+    /// Returns the response to an out-of-order request, by this table. `extends_run`: returns whether the PSN just
+    /// below the request is buffered or placed, and the PSN just above is not.
     ///
     /// ```text
     ///   go-back-N            NAK for the first packet above a gap
-    ///   improved go-back-N   the same, and a NAK if a retransmission of the expected PSN was lost
+    ///   improved go-back-N   NAK as under go-back-N, and if a retransmission of the expected PSN was lost
     ///   selective repeat     SACK if a gap opens or closes, and for a packet that is a duplicate, is dropped, or has
     ///                        AckReq
     /// ```
@@ -126,7 +126,7 @@ impl ResponderRecovery {
         }
     }
 
-    /// Records an RNR NAK. The out-of-order packets that the peer retransmits after the RNR wait show no loss.
+    /// Records an RNR NAK. Out-of-order packets that the peer retransmits after the RNR wait elicit no NAK.
     pub(crate) fn on_not_ready(&mut self) {
         if let ResponderRecovery::GoBackN(naks) = self {
             naks.last_out_of_order_psn = None;
@@ -137,8 +137,8 @@ impl ResponderRecovery {
 impl GapNaks {
     /// Returns whether a NAK is due.
     fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
-        // If `psn` is not above that of the out-of-order packet received last, the peer has retransmitted from una on,
-        // and the retransmission of una was lost.
+        // If `psn` is not above the PSN of the out-of-order packet received last, the peer has retransmitted from una
+        // on, and the retransmission of una was lost.
         let went_back =
             |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
         let lost_again = self.is_improved && self.last_out_of_order_psn.is_some_and(went_back);

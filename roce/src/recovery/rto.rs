@@ -15,7 +15,7 @@ pub(crate) struct RetransmitTimer {
 }
 
 impl RetransmitTimer {
-    /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`; none if `timeout` is 0.
+    /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`; a `timeout` of 0 disables the timer.
     pub(crate) fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
@@ -73,8 +73,8 @@ struct Timed {
     at: Instant,
 }
 
-/// PTO and RTO of a requester, computed from measured round trips (RFC 6298, section 2), with two lower bounds of IRN
-/// (SIGCOMM'18, section 3.1). Each probe (RFC 8985, section 7) doubles the PTO (RFC 9002, section 6.2).
+/// PTO and RTO of a requester, computed from measured round trips (RFC 6298, section 2), with the two lower bounds of
+/// IRN (SIGCOMM'18, section 3.1). Each probe (RFC 8985, section 7) doubles the PTO (RFC 9002, section 6.2).
 ///
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
@@ -84,8 +84,8 @@ struct Timed {
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5).
-/// If any ACK ended it, each packet on a path whose round trip exceeds the PTO would be retransmitted before its ACK,
-/// and would give no sample (Karn's algorithm). Probes and RTOs use up no retry; only local ACK timeouts do.
+/// If any ACK ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be
+/// retransmitted before its ACK arrives (Karn's algorithm). Only local ACK timeouts use up retries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
@@ -101,9 +101,9 @@ pub(crate) struct AdaptiveRto {
     expiries: u32,
 }
 
-/// RTO before the first round-trip sample, in nanoseconds: long, because the network may be slow.
+/// RTO before the first round-trip sample, in nanoseconds: long, because the round trip is unknown.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// Lower bound of the PTO, in nanoseconds, needed because timers do not expire more precisely than this.
+/// Lower bound of the PTO, in nanoseconds: the precision with which timers expire.
 const PROBE_MIN_NANOS: u64 = 10_000;
 /// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
@@ -130,7 +130,7 @@ impl AdaptiveRto {
         self.timed.map(|timed| timed.psn)
     }
 
-    /// Records the ACK of the packet whose round trip is being measured. Returns the round trip in nanoseconds.
+    /// Records the ACK of the packet whose round trip is being measured. Returns this round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let timed = self.timed.take()?;
         (self.backoff, self.unmeasured) = (0, 0);
@@ -155,13 +155,13 @@ impl AdaptiveRto {
         self.min_nanos
     }
 
-    /// Abandons the round-trip measurement, because the next ACK may be of a retransmission (RFC 6298, section 3).
+    /// Abandons the round-trip measurement, because a retransmission may elicit the next ACK (RFC 6298, section 3).
     pub(crate) fn cancel(&mut self) {
         self.timed = None;
     }
 
-    /// Records that packets were acknowledged: the next expiry is a tail loss probe. Its PTO is not doubled, unless at
-    /// least [`EXPIRIES_UNMEASURED_MAX`] expiries passed since the last round-trip sample.
+    /// Records that packets were acknowledged: the next expiry is a tail loss probe. The PTO before this probe is
+    /// doubled only if at least [`EXPIRIES_UNMEASURED_MAX`] expiries passed since the last round-trip sample.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
@@ -200,7 +200,7 @@ impl AdaptiveRto {
     }
 }
 
-/// Kind of an expired wait for the acknowledgement of a packet.
+/// Kind of an expired probe timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
     /// The first expiry since a packet was acknowledged, after one PTO: a tail loss probe (RFC 8985, section 7).

@@ -1,4 +1,4 @@
-//! Selective repeat between two stacks of this project: the requester half retransmits lost packets only.
+//! Selective repeat at the requester: retransmits lost packets only. The peer must be a queue pair of this stack, too.
 //!
 //! ```text
 //!   response          acknowledges                                shows losses of
@@ -8,9 +8,9 @@
 //!   READ response     its own PSN, and requests below the end     requests sent before these, and READ responses
 //!                     of its READ request                         sent before this one
 //! ```
-//! [`SentLog`] decides which packets are lost. The reordering threshold is 0 at first. A spurious retransmission raises
-//! the threshold, because the network reorders packets. A probe timeout halves the threshold if una is in flight
-//! although packets above una are acknowledged.
+//! [`SentLog`] marks packets lost by the reordering threshold, which is 0 at first. A spurious retransmission shows
+//! that the network reorders packets, and raises the threshold. If una is in flight at a probe timeout although packets
+//! above una are acknowledged, the threshold is halved.
 
 use super::events::{AckEvent, Nak, RecoveryResult, Refusal, Requests, ResponseState};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
@@ -18,10 +18,10 @@ use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
 use crate::wire::sacketh::bitmap_words;
 
-/// The smallest window, in packets: one word of a `PsnSet`.
+/// The smallest window, in packets: the number of bits of one word of a `PsnSet`.
 pub const WINDOW_PKTS_MIN: u32 = 64;
 
-/// The largest window, in packets: the longest bitmap of a SACK.
+/// The largest window, in packets: the number of bits of the longest bitmap of a SACK.
 pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 
 /// Reordering threshold after the first spurious retransmission, in packets.
@@ -31,12 +31,12 @@ const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 pub(crate) struct SelectiveRepeat {
     log: SentLog,
     reordering_threshold_pkts: u32,
-    /// The reordering threshold is not raised while una is below this PSN.
+    /// While una is below this PSN, the reordering threshold is not raised.
     raised_at: Psn,
-    /// A lack of room is not reported while una is below this PSN.
+    /// While una is below this PSN, `RecoveryResult::has_no_room` is not set.
     no_room_until: Psn,
-    /// First PSN and number of PSNs: of the last tail loss probe, and of the last other probe. A duplicate of a probe
-    /// does not raise the reordering threshold.
+    /// First PSN and number of PSNs of the last tail loss probe, and of the last probe of another kind. A duplicate of
+    /// a probe does not raise the reordering threshold.
     probes: [(Psn, u32); 2],
     /// The tail loss probe in `probes` is marked for retransmission and not sent yet.
     is_tail_probe_due: bool,
@@ -67,12 +67,12 @@ impl SelectiveRepeat {
     }
 
     /// Records that `span` PSNs from [`SentLog::next_psn`] on were sent.
-    // Not inlined, because otherwise go-back-N would push registers that only this function needs.
+    // Not inlined, because otherwise go-back-N would save registers that only selective repeat needs.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // A tail loss probe is recorded as sent long ago, so that an early acknowledgement shows losses, too: even if
-        // this is the acknowledgement of the first transmission, those of earlier packets would have arrived before.
+        // The log records a tail loss probe as sent long ago, so that an early acknowledgement shows losses, too. Even
+        // if the first transmission elicited this acknowledgement, those of earlier packets would have arrived before.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -80,9 +80,9 @@ impl SelectiveRepeat {
         self.log.on_sent(psn, span, sent_at);
     }
 
-    /// Returns the number of PSNs that the READ request for the lost `psn` asks for; the READ has `rest_pkts` PSNs from
-    /// `psn` on. If the peer has executed the READ request, the result is the run of lost PSNs, because the peer then
-    /// serves any part. Otherwise it is `rest_pkts`, because the peer would execute a part as a READ of its own.
+    /// Returns the number of PSNs of the READ request to send for the lost `psn`. If the peer has executed the original
+    /// READ request: the run of lost PSNs from `psn` on. Otherwise: the rest of the original READ request
+    /// (`rest_pkts`), because the peer would execute a request for a part as a complete READ.
     pub(crate) fn read_part(&self, psn: Psn, rest_pkts: u32) -> u32 {
         if self.log.is_executed(psn) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
     }
@@ -144,8 +144,8 @@ impl SelectiveRepeat {
         result
     }
 
-    /// Processes the READ response `psn`, which shows that all requests before `executed` were executed. READ responses
-    /// newly marked lost are an implied NAK.
+    /// Processes the READ response `psn`, which shows that all requests below `executed` were executed. If READ
+    /// responses are newly marked lost, the response is an implied NAK.
     #[inline]
     fn on_read_response(
         &mut self,
@@ -171,8 +171,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Acknowledges all requests below `next`; of a READ, the request and not its responses. Returns whether `next` is
-    /// above the previous [`SentLog::executed`].
+    /// Acknowledges all requests below `next`, but not the responses of READs. Returns whether `next` is above the
+    /// previous [`SentLog::executed`].
     #[inline]
     fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();
@@ -197,7 +197,7 @@ impl SelectiveRepeat {
         true
     }
 
-    /// Processes the bitmap of a SACK, whose expected PSN is `next`. Returns the number of requests newly marked lost.
+    /// Processes the bitmap of a SACK with the expected PSN `next`. Returns the number of requests newly marked lost.
     fn on_sack(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests, time: AckTime) -> u32 {
         if next != self.log.executed() {
             return 0; // stale
@@ -226,9 +226,9 @@ impl SelectiveRepeat {
         self.log.detect_losses(PsnSpace::Request, self.reordering_threshold_pkts)
     }
 
-    /// Handles a SACK that names `next` as missing although `next` was acknowledged: the responder dropped the packet,
-    /// for lack of room, for its age, or because of a conflict (compare RFC 2018, section 8). Retransmits the
-    /// acknowledged requests that the bitmap lacks.
+    /// Processes a SACK that reports `next` missing although an earlier SACK acknowledged `next`: the responder
+    /// reneged, for lack of room, because the packet expired, or because of a conflict (compare RFC 2018, section 8).
+    /// Marks for retransmission the acknowledged requests that are not in the bitmap.
     #[cold]
     fn retransmit_discarded(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests) {
         let mut at = next;
@@ -243,9 +243,9 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Handles a duplicate of `psn`: a request that the peer received twice, or a READ response that arrived twice. If
-    /// `psn` was retransmitted, and not as a probe, the retransmission was spurious: returns true, and doubles the
-    /// reordering threshold (16 packets to half the window), at most once before all PSNs sent so far are acknowledged.
+    /// Processes a duplicate of `psn`: a request or a READ response that was received twice. If `psn` was
+    /// retransmitted, and not as a probe, the retransmission was spurious: returns true, and doubles the reordering
+    /// threshold (16 packets to half the window), at most once before all PSNs sent so far are acknowledged.
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {
@@ -264,28 +264,28 @@ impl SelectiveRepeat {
         psn.index_in(self.log.una().plus(1), self.log.sent()).is_some()
     }
 
-    /// Acknowledges all requests below `next`, and marks the refused packet of `next` alone for retransmission, because
-    /// the responder buffers the packets above it.
+    /// Acknowledges all requests below `next`. Marks only `next`, the PSN of the refused packet, for retransmission,
+    /// because the responder buffers the packets above `next`.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         let is_progress = self.on_executed(next, requests, time);
         self.log.retransmit(next, 1);
         Refusal { is_progress, in_flight_pkts: self.log.sent() }
     }
 
-    /// Marks a probe for retransmission after a probe timeout: one packet, whose acknowledgement shows the loss of all
+    /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
     /// packets sent earlier.
     ///
     /// | expiry since progress | packet |
     /// |---|---|
     /// | first | the last packet in flight |
-    /// | first, if that is a READ request, and the last response of the executed READs is missing | this response |
+    /// | first, if that is a READ request and the last response due is missing | the last response due |
     /// | later | una |
     ///
-    /// A READ request that is not known to be executed is retransmitted as a whole.
+    /// READ requests not executed are retransmitted as a whole. Last response due: that of the last READ executed.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {
-            // The reordering threshold is too high to mark una lost although higher PSNs are acknowledged.
+            // The reordering threshold is too high: una was not marked lost although higher PSNs are acknowledged.
             self.reordering_threshold_pkts /= 2;
         }
         let psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);
@@ -301,8 +301,8 @@ impl SelectiveRepeat {
             _ => (psn, 1),
         };
         self.log.retransmit(first, count);
-        // The transmission number of the probe exceeds earlier ones by more than the reordering threshold, so that its
-        // acknowledgement shows the loss of all packets sent before the probe.
+        // The transmission number of the probe exceeds all earlier numbers by more than the reordering threshold, so
+        // that an acknowledgement of the probe shows the loss of all packets sent before the probe.
         self.log.skip_numbers(self.reordering_threshold_pkts);
         self.is_tail_probe_due = is_first;
         let [tail_loss, later] = &mut self.probes;

@@ -1,5 +1,5 @@
 //! The sent-packet log of a selective-repeat requester: one entry for each PSN of the window, written when the packet
-//! is sent, and one rule by which packets are lost.
+//! is sent, and the rule that marks packets lost.
 //!
 //! ```text
 //!   PSN           una        executed                     max_sent
@@ -9,18 +9,18 @@
 //!
 //!   in flight --lost--> lost --retransmitted, with a new number--> in flight --> acked
 //! ```
-//! A packet in flight is lost once a packet of its PSN space was acknowledged whose transmission number is higher by at
-//! least the reordering threshold (RFC 9002 section 6.1.1, RFC 8985 section 6.2). First transmissions and
-//! retransmissions are one case, because each transmission has a number of its own.
+//! Each transmission has a new number. A packet in flight is marked lost if an acknowledged packet of the same PSN
+//! space has a transmission number that is higher by at least the reordering threshold (RFC 9002 section 6.1.1, RFC
+//! 8985 section 6.2). The rule applies to first transmissions and to retransmissions.
 //!
-//! Below `executed` only READ responses are in flight, from `executed` on only requests: the PSN determines the space.
-//! All PSNs of a READ request have consecutive numbers and share the state of the request until the peer has executed
-//! it.
+//! PSNs in flight below `executed` are READ responses; PSNs in flight from `executed` on are requests. All PSNs of a
+//! READ request have consecutive numbers. Until the peer has executed the READ request, these PSNs have one common
+//! state.
 //!
-//! The peer sends READ responses in another order than that of the requests in two cases. A READ request that waited
-//! behind a gap is executed after the retransmission that closed the gap: its responses take the number of that
-//! retransmission, and are ordered by PSN. A retransmitted part of a READ is served before READs with higher PSNs: its
-//! acknowledgement shows only the loss of responses with lower PSNs.
+//! In two cases the order of the READ responses differs from that of the READ requests. First, a READ request buffered
+//! above a gap is executed after the retransmission that closes the gap: the responses get the number of this
+//! retransmission, and are ordered by PSN. Second, the responses to a retransmitted part of a READ are sent before the
+//! responses to READs with higher PSNs: a response of such a part shows only losses at lower PSNs.
 
 use super::circular_array::CircularArray;
 use super::psn_set::PsnSet;
@@ -28,9 +28,9 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Largest distance of `largest_acked`, `oldest` and `executed_number` below the next transmission number.
-/// [`SentLog::renew_marks`] raises a number that is farther below, because differences of transmission numbers must stay
-/// below 2^31.
+/// Number of transmissions between calls of [`SentLog::renew_marks`], which raises `largest_acked`, `oldest` and
+/// `executed_number` if farther than this below the next transmission number. Otherwise two numbers could differ by
+/// 2^31 or more, and [`is_before`] would return the wrong order.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -42,7 +42,7 @@ struct Transmission {
     sent_nanos: u32,
 }
 
-/// Time of an acknowledgement, and the shortest round trip.
+/// Time at which an acknowledgement arrived, and the shortest round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckTime {
     pub now: Instant,
@@ -50,9 +50,9 @@ pub(crate) struct AckTime {
     pub rtt_min_nanos: u64,
 }
 
-/// Shortest round trip assumed before the first sample, in nanoseconds: half the range of `Transmission::sent_nanos`.
-/// An acknowledgement that arrives sooner than this after a retransmission shows no loss, because the acknowledgement
-/// may be that of the first transmission.
+/// Value of `rtt_min_nanos` before the first sample, in nanoseconds: half the range of `Transmission::sent_nanos`. An
+/// acknowledgement that arrives less than this time after a retransmission shows no loss, because the first
+/// transmission may have elicited the acknowledgement.
 pub(crate) const RTT_UNKNOWN_NANOS: u64 = 1 << 31;
 
 #[derive(Clone, Debug)]
@@ -64,29 +64,30 @@ pub(crate) struct SentLog {
     transmissions: CircularArray<Transmission>,
     acked: PsnSet,
     lost: PsnSet,
-    /// The retransmitted PSNs among the last `window_pkts` PSNs sent, which may be below una.
+    /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
     /// One past the highest PSN retransmitted, or two past the PSN of `doubtful`; ignored if not above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
     largest_acked: PerSpace<u32>,
-    /// The highest PSN acknowledged of the READ responses that share the highest transmission number acknowledged.
+    /// The highest PSN among the acknowledged READ responses that have the highest acknowledged transmission number.
     largest_acked_psn: Psn,
-    /// Number and PSN of the latest retransmitted READ response acknowledged since the last [`SentLog::detect_losses`].
+    /// Of the retransmitted READ responses acknowledged since the last [`SentLog::detect_losses`] for responses: the
+    /// highest transmission number, and its PSN.
     retransmission_acked: Option<(u32, Psn)>,
-    /// Set if the highest PSN that an ACK acknowledges was retransmitted and raised `largest_acked`: this PSN, and the
-    /// previous `largest_acked`. The ACK is doubtful, because it may be one of the first transmission.
+    /// Set if the highest PSN that an ACK acknowledged was retransmitted and raised `largest_acked`: this PSN, and
+    /// `largest_acked` before this ACK. The ACK is doubtful, because the first transmission may have elicited the ACK.
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,
-    /// One past the last PSN of the latest READ whose responses share a transmission number.
+    /// One past the last PSN of the latest READ request whose responses share one transmission number.
     shared_end: Psn,
-    /// Per PSN space: no packet in flight has a transmission number lower than this.
+    /// Per PSN space: lower bound of the transmission numbers of the packets in flight.
     oldest: PerSpace<u32>,
 }
 
-/// Returns whether transmission number `a` is lower than `b`; the two are less than 2^31 apart.
+/// Returns whether transmission number `a` is lower than `b`. The two numbers must differ by less than 2^31.
 #[inline]
 fn is_before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) > u32::MAX / 2
@@ -146,7 +147,7 @@ impl SentLog {
         self.transmissions.len()
     }
 
-    /// Returns the PSN to send next: the lowest lost one, or else `max_sent`.
+    /// Returns the PSN to send next: the lowest lost PSN; `max_sent` if no PSN is lost.
     #[inline]
     pub(crate) fn next_psn(&self) -> Psn {
         self.lost.first_in(self.una, self.window_pkts()).unwrap_or(self.max_sent)
@@ -178,26 +179,26 @@ impl SentLog {
         self.tracked(psn).is_some() && !self.acked.contains(psn)
     }
 
-    /// Returns whether the READ response `psn` was not received. While its READ request is not executed, `psn` may be
-    /// acknowledged as part of the request, but the response is missing.
+    /// Returns whether the READ response `psn` is missing. If the peer has not executed the READ request, the response
+    /// is missing even if `psn` is acknowledged, because this acknowledgement is one of the READ request.
     #[inline]
     pub(crate) fn is_response_missing(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
     }
 
-    /// Returns whether `psn` is acknowledged but not below una, because it is not executed or a lower PSN is missing.
+    /// Returns whether `psn` is acknowledged and not below una: `psn` is not executed, or a lower PSN is missing.
     pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
 
-    /// Returns whether `psn`, one of the last window sent, was retransmitted.
+    /// Returns whether `psn` was retransmitted; false if `psn` is not one of the last `window_pkts` PSNs sent.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         let window_pkts = self.window_pkts();
         psn.index_in(self.max_sent.minus(window_pkts), window_pkts).is_some()
             && self.retransmitted.contains(psn)
     }
 
-    /// Returns whether any of the last window of PSNs sent was retransmitted.
+    /// Returns whether any of the last `window_pkts` PSNs sent was retransmitted.
     pub(crate) fn has_retransmitted(&self) -> bool {
         !self.retransmitted.is_empty()
     }
@@ -239,8 +240,8 @@ impl SentLog {
         !(self.acked.bits(first) | self.lost.bits(first)) & (u64::MAX >> (u64::BITS - count))
     }
 
-    /// Records that `span` PSNs from `psn` on were sent at `sent_at`. If `psn` is `max_sent`, they are new, otherwise
-    /// retransmissions.
+    /// Records that `span` PSNs from `psn` on were sent at `sent_at`. If `psn` is `max_sent`, the PSNs are new;
+    /// otherwise they are retransmitted.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, span: u32, sent_at: Instant) {
         let (number, sent_nanos) = (self.take_numbers(span), low_nanos(sent_at));
@@ -272,7 +273,7 @@ impl SentLog {
         self.take_numbers(count);
     }
 
-    /// Returns the number of the next transmission, which takes `count` numbers.
+    /// Returns the first of `count` new transmission numbers.
     #[inline]
     fn take_numbers(&mut self, count: u32) -> u32 {
         let number = self.next_number;
@@ -283,8 +284,8 @@ impl SentLog {
         number
     }
 
-    /// Raises `largest_acked`, `oldest` and `executed_number` to 2^30 below the next transmission number if they are
-    /// lower, because a mark 2^31 below a new number would compare as higher than that number.
+    /// If `largest_acked`, `oldest` or `executed_number` is more than 2^30 below the next transmission number, raises
+    /// the field to that distance. Otherwise [`is_before`] would be wrong for a number 2^31 above the field.
     #[cold]
     fn renew_marks(&mut self) {
         self.doubtful = None;
@@ -295,9 +296,9 @@ impl SentLog {
         }
     }
 
-    /// Records that the latest transmission of `psn` was received, which shows losses in `space`. An acknowledgement
-    /// that arrives within the shortest round trip after a retransmission is one of an earlier transmission, and shows
-    /// no loss (RFC 8985 section 6.2 step 2).
+    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response, sets
+    /// `retransmission_acked`. If the acknowledgement arrives less than the shortest round trip after a retransmission,
+    /// has no effect: an earlier transmission elicited the acknowledgement (RFC 8985 section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -324,8 +325,8 @@ impl SentLog {
         }
     }
 
-    /// Returns whether `next` is above [`SentLog::executed`]. If so, the caller passes the requests between the two, in
-    /// order, to [`SentLog::on_executed`] or [`SentLog::on_read_executed`].
+    /// Returns whether `next` is above [`SentLog::executed`]. If true, the caller must pass the requests from
+    /// `executed` to below `next`, in PSN order, to [`SentLog::on_executed`] or [`SentLog::on_read_executed`].
     #[inline]
     pub(crate) fn advances_executed(&self, next: Psn) -> bool {
         let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
@@ -340,8 +341,8 @@ impl SentLog {
         self.lost.remove_range(first, count);
         let number = self.transmissions.at(first.value()).number;
         let number = if is_before(number, self.executed_number) {
-            // The peer buffered the READ request until a retransmission, sent later, closed the gap below. The peer
-            // sent the responses after it received that retransmission.
+            // The peer buffered the READ request until a later retransmission closed the gap below, and then sent the
+            // responses, which therefore get the number of this retransmission.
             for psn in (0..count).map(|i| first.plus(i)) {
                 self.transmissions.at_mut(psn.value()).number = self.executed_number;
             }
@@ -368,14 +369,14 @@ impl SentLog {
         }
     }
 
-    /// Records that the peer has sent all READ responses that were requested before the request of `psn`.
+    /// Records that the peer has sent all responses to READ requests that were sent before the request `psn`.
     pub(crate) fn on_responses_sent(&mut self, psn: Psn, time: AckTime) {
         if self.tracked(psn).is_some() {
             self.raise_largest_acked(PsnSpace::Response, psn, time);
         }
     }
 
-    /// Returns whether each PSN from una on was sent once and is in flight, and una shares no transmission number.
+    /// Returns whether each PSN from una on was sent once and is in flight, and none shares its transmission number.
     #[inline]
     fn has_no_gap(&self) -> bool {
         self.acked.is_empty()
@@ -414,15 +415,15 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // Makes `has_no_gap` false at the next ACK, so that this ACK calls `decide_doubtful`.
+            // Makes `has_no_gap` return false at the next ACK, so that `decide_doubtful` is called.
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
     }
 
-    /// Called for an ACK that acknowledges `first`. If the ACK of the PSN below was doubtful, and `first` was sent
-    /// once, the doubtful ACK was one of a first transmission, too: restores the previous `largest_acked` (F-RTO, RFC
-    /// 5682 section 2.1 step 3).
+    /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of the PSN below `first` was doubtful, and
+    /// `first` was sent once, the first transmission elicited the doubtful ACK, too: restores `largest_acked` to its
+    /// value before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -525,17 +526,17 @@ impl SentLog {
         }
     }
 
-    /// `again`, `once`: bitmaps from `first` on of the PSNs that an ACK newly acknowledges; those in `again` were
-    /// retransmitted, those in `once` were not. Returns the PSNs of `again` whose first transmission the ACK
-    /// acknowledges: each run directly below a PSN of `once`. If that first transmission had been lost, a SACK would
-    /// have acknowledged the PSN of `once` before (F-RTO, RFC 5682 section 2.1 step 3).
+    /// Returns the PSNs of `again` whose first transmission elicited an ACK: each run of `again` directly below a PSN
+    /// of `once`. If the first transmission had been lost, a SACK would have acknowledged the PSN of `once` before the
+    /// ACK (F-RTO, RFC 5682 section 2.1 step 3). `again`, `once`: bitmaps, from `first` on, of the PSNs newly
+    /// acknowledged by the ACK; PSNs of `again` were retransmitted, PSNs of `once` were not.
     #[cold]
     fn first_transmissions(&self, first: Psn, again: u64, once: u64) -> u64 {
         let above = first.plus(u64::BITS);
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // From each PSN directly below one of `once`, the carry of the addition passes down through the run of `again`.
+        // Bits reversed: the carry passes from a PSN directly below one of `once` through the lower PSNs of its run.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
     }
@@ -545,8 +546,8 @@ impl SentLog {
         self.acked.bits32(first)
     }
 
-    /// Advances una over PSNs that are acknowledged and executed. A request that the peer buffers is not passed,
-    /// because the responder may still refuse this request with an RNR NAK.
+    /// Advances una over PSNs that are acknowledged and executed. Una does not pass a request that the responder
+    /// buffers, because the responder may still refuse this request with an RNR NAK.
     #[inline]
     fn advance(&mut self) {
         if self.sent() == 0 || !self.acked.contains(self.una) {
@@ -560,8 +561,8 @@ impl SentLog {
         self.una = end;
     }
 
-    /// Marks those packets of `space` lost that were sent at least `threshold_pkts` transmissions before an
-    /// acknowledged packet of that space. Returns the number of PSNs newly marked.
+    /// Marks lost the packets of `space` that were sent at least `threshold_pkts` transmissions before an acknowledged
+    /// packet of `space`. Returns the number of PSNs newly marked.
     #[inline]
     pub(crate) fn detect_losses(&mut self, space: PsnSpace, threshold_pkts: u32) -> u32 {
         let end = self.largest_acked[space].wrapping_sub(threshold_pkts);
@@ -573,7 +574,8 @@ impl SentLog {
         }
     }
 
-    /// Marks the READ responses lost that have PSNs below `below` and transmission numbers of at most `number`.
+    /// Marks lost the READ responses with PSNs below `below` and transmission numbers of at most `number`. Returns the
+    /// number of PSNs newly marked.
     fn scan_below(&mut self, below: Psn, number: u32) -> u32 {
         let (mut newly, mut at) = (0, 0);
         let to = self.tracked(below).unwrap_or(0);
@@ -592,7 +594,7 @@ impl SentLog {
         newly
     }
 
-    /// Marks the packets of `space` lost that have transmission numbers below `end`. Updates `oldest`. If `by_psn`, a
+    /// Marks lost the packets of `space` with transmission numbers below `end`, and updates `oldest`. If `by_psn`, a
     /// READ response with number `end - 1` is marked only if its PSN is below `largest_acked_psn`.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
@@ -600,7 +602,7 @@ impl SentLog {
             PsnSpace::Response => (0, executed),
             PsnSpace::Request => (executed, self.sent()),
         };
-        // Above the highest retransmitted PSN, transmission numbers rise with PSNs.
+        // Above the highest retransmitted PSN, numbers rise with PSNs: the scan ends at the first packet not lost.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);
@@ -631,8 +633,8 @@ impl SentLog {
         newly
     }
 
-    /// Marks the `count` PSNs from `first` on as lost, even if acknowledged, because the peer dropped them from its
-    /// reorder buffer or sent an RNR NAK, or a timeout expired.
+    /// Marks the `count` PSNs from `first` on lost, even if acknowledged: the peer dropped the packets from its reorder
+    /// buffer or sent an RNR NAK, or a probe timeout expired.
     pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {

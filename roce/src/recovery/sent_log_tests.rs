@@ -8,26 +8,26 @@ const WINDOW_PKTS: u32 = 64;
 const FIRST: Psn = Psn::new(0xFF_FFFA);
 const RTT_MIN_NANOS: u64 = 1000;
 
-/// A step of a script. Numbers are PSNs, relative to the first of the connection.
+/// Step of a test script. PSNs are relative to the first PSN of the connection.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends this number of new PSNs: those of one READ request if `.1` is true, otherwise of packets of one PSN.
+    /// Sends `.0` new PSNs: if `.1` is true, those of one READ request, otherwise packets of one PSN each.
     Send(u32, bool),
-    /// Retransmits up to this number of lost packets.
+    /// Retransmits at most this number of lost packets.
     Retransmit(u32),
     /// The peer executed all requests below this PSN.
     Executed(u32),
     Response(u32),
     /// A SACK acknowledges these PSNs.
     Sacked(Cow<'static, [u32]>),
-    /// This time passes, in nanoseconds.
+    /// Advances the clock by this time, in nanoseconds.
     Wait(u64),
-    /// A timeout marks this PSN lost.
+    /// A probe timeout marks this PSN lost.
     Probe(u32),
 }
 use Step::*;
 
-/// A log, and a model beside it that applies the rule for losses to all packets after each step.
+/// A [`SentLog`], and a model that applies the loss rule to every packet after each step.
 struct Script {
     log: SentLog,
     first: Psn,
@@ -53,11 +53,11 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     next_number: u64,
-    /// For requests and for responses: one past the highest number acknowledged, and the highest PSN with this number.
+    /// Requests (0), responses (1): one past the highest number acknowledged, and the highest PSN with this number.
     largest_acked: [(u64, u32); 2],
-    /// Number and PSN of the latest retransmitted response acknowledged.
+    /// Of the retransmitted responses acknowledged since the last `detect`: the highest number, and its PSN.
     retransmission_acked: Option<(u64, u32)>,
-    /// If the highest request that an ACK acknowledged was retransmitted: its PSN, and the previous `largest_acked[0]`.
+    /// Set if the highest request that an ACK acknowledged was retransmitted: its PSN, and `largest_acked[0]` before.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,
@@ -101,8 +101,8 @@ impl Model {
         }
     }
 
-    /// Acknowledges the requests from `from` to below `end`. The number of each shows losses, unless the request was
-    /// retransmitted and is in a run of newly acknowledged requests directly below one that was sent once.
+    /// Acknowledges the requests from `from` to below `end`. The number of a retransmitted request does not raise
+    /// `largest_acked` if a higher request of the same run of newly acknowledged requests was sent once.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)
@@ -189,7 +189,7 @@ impl Script {
         self.now.nanos_since(start::INSTANT)
     }
 
-    /// Applies `step` to log and model. Ignores a step that no requester could take now.
+    /// Applies `step` to log and model. Ignores a step that is impossible in the present state.
     fn play(&mut self, step: &Step) {
         let (time, now, sent) = (self.time(), self.nanos(), self.model.packets.len() as u32);
         match *step {

@@ -1,6 +1,6 @@
 use crate::id::Msn;
 
-/// NAK code: the reason for which a responder refuses a request (IBA table 46).
+/// NAK code: the reason why a responder refuses a request (IBA table 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
     /// PSN sequence error: a request was received out of order. The PSN of the NAK is the expected PSN.
@@ -43,12 +43,12 @@ impl NakCode {
 
 /// Mask of the low five bits of a syndrome: credit code, RNR timer code or NAK code.
 const VALUE: u8 = 0x1F;
-/// High three bits of a syndrome, which select the meaning of the low five bits.
+/// Types of a syndrome (its high three bits), which select the meaning of the low five bits.
 const ACK: u8 = 0x00;
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
-/// AETH syndrome (IBA table 44). Each byte value decodes to one variant, which encodes to the same byte.
+/// AETH syndrome (IBA table 44). Decoding and then encoding preserves every byte value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// ACK, with a credit code.
@@ -124,7 +124,7 @@ impl Aeth {
 /// Returns the minimum RNR wait for the RNR timer code `code`, in nanoseconds (IBA table 45): 10 us for code 1,
 /// up to 491.52 ms for code 31; 655.36 ms for code 0. Only the low five bits of `code` are used.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
-    // In units of 10 us: 2^n for code 2n, 3 * 2^(n - 1) for code 2n + 1; except 2^16 for code 0 and 1 for code 1.
+    // Units of 10 us. Code 0: 2^16; code 1: 1; other even codes 2n: 2^n; other odd codes 2n + 1: 3 * 2^(n - 1).
     let units: u64 = match code & VALUE {
         0 => 65_536,
         even if even % 2 == 0 => 1 << (even / 2),

@@ -3,13 +3,13 @@ use crate::id::RKey;
 /// Atomic extended transport header (IBA 9.3.4), 28 bytes, of a COMPARE SWAP or FETCH ADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Virtual address of 8 bytes in the responder's memory. IBA demands a multiple of 8; `parse` accepts any value.
+    /// Virtual address of 8 bytes in the responder's memory. IBA requires a multiple of 8; `parse` accepts any value.
     pub va: u64,
     /// R_Key of the memory region.
     pub rkey: RKey,
     /// Value to store if the comparison succeeds (COMPARE SWAP), or to add (FETCH ADD).
     pub swap_or_add: u64,
-    /// Value with which COMPARE SWAP compares the 8 bytes; FETCH ADD does not use it.
+    /// Value that COMPARE SWAP compares with the 8 bytes at `va`; not used by FETCH ADD.
     pub compare: u64,
 }
 
@@ -39,7 +39,7 @@ impl AtomicEth {
 /// Atomic acknowledge extended transport header (IBA 9.3.5.3), 8 bytes, of the response to an atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
-    /// Value of the 8 bytes before the atomic operation.
+    /// Value of the 8 bytes at the virtual address before the atomic operation.
     pub original: u64,
 }
 

@@ -44,7 +44,7 @@ impl Bth {
     #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [opcode, flags, p0, p1, words @ ..] = bytes;
-        // The bytes are taken as two words of four, because the compiler would load one array of eight byte by byte.
+        // Bytes 4 to 11 are split into two arrays of 4 bytes. Otherwise the compiler loads the 8 bytes one by one.
         let [ecn_and_qp @ .., _, _, _, _] = words;
         let [_, _, _, _, ack_and_psn @ ..] = words;
         let (ecn_and_qp, ack_and_psn) = (u32::from_be_bytes(*ecn_and_qp), u32::from_be_bytes(*ack_and_psn));
@@ -74,17 +74,17 @@ impl Bth {
     }
 }
 
-/// Returns the big-endian word of which `byte` is the first byte.
+/// Returns the 32-bit value of the big-endian bytes `byte`, 0, 0, 0.
 const fn front(byte: u8) -> u32 {
     u32::from_be_bytes([byte, 0, 0, 0])
 }
 
-/// Returns the pad count in byte 1 of the header.
+/// Returns the pad count in `flags`, byte 1 of the header.
 pub(super) const fn pad_bytes(flags: u8) -> u8 {
     (flags >> 4) & 3
 }
 
-/// Returns the transport header version in byte 1 of the header.
+/// Returns the transport header version in `flags`, byte 1 of the header.
 pub(super) const fn tver(flags: u8) -> u8 {
     flags & 0x0F
 }

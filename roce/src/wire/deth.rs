@@ -1,6 +1,6 @@
 use crate::id::{QKey, Qpn};
 
-/// Datagram extended transport header (IBA 9.3.2), 8 bytes. The reserved byte is sent as zero; receivers ignore it.
+/// Datagram extended transport header (IBA 9.3.2), 8 bytes. The reserved byte is sent as 0 and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Q_Key; must equal the Q_Key of the destination queue pair.

@@ -45,7 +45,7 @@ impl EthHeader {
     }
 }
 
-/// The part of an 802.1Q tag after the EtherType 0x8100.
+/// The 4 bytes after the EtherType 0x8100 of a frame with an 802.1Q tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VlanTag {
     /// Priority (3 bits), drop eligible indicator (1 bit), VLAN identifier (12 bits).

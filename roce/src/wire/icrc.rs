@@ -1,28 +1,29 @@
 //! The invariant CRC (IBA 7.8, annex A17): the CRC-32 of eight 0xFF bytes followed by the packet from its IP header to
-//! its pad bytes. The fields that routers may change are masked: all their bits are taken as ones.
+//! its pad bytes. Fields that routers may change are masked: each bit of a masked field counts as 1.
 
 use super::{bth::Bth, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
 
 /// Length of the ICRC in bytes. The ICRC is the last field of every packet.
 pub const ICRC_LEN: usize = 4;
 
-/// State of the CRC register after the eight 0xFF bytes, which stand for an InfiniBand link header.
+/// State of the CRC register after eight 0xFF bytes, which replace the local route header (LRH) of InfiniBand.
 const AFTER_LINK_HEADER: u32 = !0x2144_DF1C;
 
 /// Length in bytes of the headers that contain all masked fields: IP, UDP and base transport header.
 const V4_LEN: usize = Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// Masked bits of the first four bytes. IPv4: type of service; IPv6: traffic class, flow label.
+/// Masked bits of the first four bytes of the IP header. IPv4: type of service; IPv6: traffic class and flow label.
 const V4_FRONT_MASK: [u8; 4] = [0, 0xFF, 0, 0];
 const V6_FRONT_MASK: [u8; 4] = [0x0F, 0xFF, 0xFF, 0xFF];
 
-/// Offsets of the masked bytes after the first four: TTL or hop limit, IPv4 header checksum, UDP checksum, and the BTH
-/// byte of FECN and BECN.
+/// Offsets of the masked bytes from byte 4 of the IP header on: TTL or hop limit, IPv4 header checksum, UDP checksum,
+/// and the BTH byte of FECN and BECN.
 const V4_MASKED: [usize; 6] = [8, 10, 11, 26, 27, 32];
 const V6_MASKED: [usize; 4] = [7, 46, 47, 52];
 
-/// State of the CRC register before a packet whose masked bits are all zero.
+/// Initial state of the CRC register: if all masked bits of a packet are 0, the CRC computed from this state is the
+/// ICRC.
 const V4_START: u32 = start_of_zeroes(V4_FRONT_MASK, &V4_MASKED);
 const V6_START: u32 = start_of_zeroes(V6_FRONT_MASK, &V6_MASKED);
 
@@ -37,9 +38,9 @@ const fn start_of_zeroes(front_mask: [u8; 4], masked: &[usize]) -> u32 {
     register
 }
 
-/// Returns the ICRC of a packet. `l3` is the packet from its IP header, without IPv4 options, to the byte before the
-/// ICRC. `None` if the IP version is neither 4 nor 6, or if `l3` is too short for a base transport header. On the wire,
-/// the ICRC is little-endian.
+/// Returns the ICRC of a packet, little-endian on the wire. `l3` is the packet from its IP header, without IPv4
+/// options, to the byte before the ICRC. `None` if the IP version is neither 4 nor 6, or if `l3` ends within the
+/// headers.
 pub fn compute(l3: &[u8]) -> Option<u32> {
     Some(crc(start(l3)?, l3))
 }
@@ -61,8 +62,8 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
 /// Returns the initial state of the CRC register for which the CRC of the unmasked `l3` is the ICRC of `l3`. `None` as
 /// for [`compute`].
 ///
-/// A CRC is linear: a change of a header byte has the same effect as a change of the register before the headers.
-/// Therefore the packet is neither copied nor changed for the mask, and is passed to the CRC in one piece.
+/// Because a CRC is linear, an XOR into the initial state has the same effect as masking a header byte. Otherwise the
+/// packet would have to be copied, or the CRC computed in several parts.
 #[inline(always)]
 fn start(l3: &[u8]) -> Option<u32> {
     match l3.first()? >> 4 {
@@ -72,7 +73,8 @@ fn start(l3: &[u8]) -> Option<u32> {
     }
 }
 
-/// Not inlined, because otherwise the compiler merges the code of both IP versions (13 instructions more).
+/// Returns the state of [`start`] for IPv6. Not inlined, because otherwise the compiler merges the code of both IP
+/// versions (13 more instructions).
 #[inline(never)]
 fn start_v6(l3: &[u8]) -> Option<u32> {
     start_at(l3.first_chunk::<V6_LEN>()?, V6_START, V6_FRONT_MASK, &V6_MASKED)
@@ -85,7 +87,7 @@ fn start_at<const N: usize>(
     front_mask: [u8; 4],
     masked: &[usize],
 ) -> Option<u32> {
-    // The CRC XORs the first four bytes into the register.
+    // A CRC-32 XORs its first four bytes into the register, so this XOR clears the masked bits.
     let front = u32::from_le_bytes(*header.first_chunk()?);
     let mut register = start ^ (front & u32::from_le_bytes(front_mask));
     for &at in masked {
@@ -94,7 +96,7 @@ fn start_at<const N: usize>(
     Some(register)
 }
 
-/// Returns the CRC-32 of `bytes`, with the register in state `register` before `bytes`.
+/// Returns the CRC-32 of `bytes`, computed from the initial state `register` of the CRC register.
 #[cfg(not(miri))]
 fn crc(register: u32, bytes: &[u8]) -> u32 {
     let mut crc = libdeflater::Crc::with_initial(!register);
@@ -102,7 +104,7 @@ fn crc(register: u32, bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Returns the same as the function above, without C code, which Miri does not execute.
+/// Computes the CRC-32 of `bytes` in Rust for Miri, which cannot execute the C code of `libdeflater`.
 #[cfg(miri)]
 fn crc(register: u32, bytes: &[u8]) -> u32 {
     let [table, ..] = &AFTER;
@@ -167,8 +169,8 @@ const fn after() -> [[u32; 256]; V6_LEN] {
     table
 }
 
-/// Returns the state of the CRC register that has the effect of XORing `byte` into the byte at offset `at`; `None` if
-/// `at` is not below `V6_LEN`.
+/// Returns the value to XOR into the initial CRC register instead of XORing `byte` into the packet at offset `at`;
+/// `None` if `at` is `V6_LEN` or more.
 #[inline(always)]
 fn before(at: usize, byte: u8) -> Option<u32> {
     BEFORE.get(at)?.get(usize::from(byte)).copied()
@@ -188,7 +190,7 @@ const fn before_each() -> [[u32; 256]; V6_LEN] {
             table[n][byte as usize] = register;
             let mut bit = 0;
             while bit < 8 {
-                // Reverses a step of `after`: bit 31 of the register is set if the step XORed the polynomial.
+                // Reverses a bit step of `after`: bit 31 of the register is 1 if that step XORed the polynomial.
                 let out = register >> 31;
                 register = ((register ^ (out * 0xEDB8_8320)) << 1) | out;
                 bit += 1;
@@ -208,14 +210,14 @@ const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 /// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the ICRC of the packet's headers with zeroes at
 /// `V4_VARYING`. `None` if `l3` is shorter than the headers.
 ///
-/// A CRC is linear: each byte at `V4_VARYING` XORs a contribution of its own into `header_crc`. Other header bytes are
+/// Because a CRC is linear, the effect of each byte at `V4_VARYING` is an XOR into `header_crc`. Other header bytes are
 /// not loaded, because a load that spans the stores of several fields causes a store-forwarding stall.
 pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V4_LEN>()?;
     extend(header_crc, header, &V4_VARYING, rest)
 }
 
-/// Does the same as [`extend_v4`], for an IPv6 packet.
+/// Returns the ICRC of the IPv6 packet `l3`. Parameters and errors are those of [`extend_v4`].
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
     extend(header_crc, header, &V6_VARYING, rest)

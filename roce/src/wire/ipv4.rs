@@ -21,7 +21,7 @@ pub struct Ipv4Header {
     pub id: u16,
     /// 3 flag bits (reserved, "don't fragment", "more fragments"); 13 bits of fragment offset in units of 8 bytes.
     pub flags_fragment: u16,
-    /// Time to live; routers decrement it, so the ICRC does not cover it.
+    /// Time to live; not covered by the ICRC, because routers decrement this field.
     pub ttl: u8,
     /// Protocol of the payload; [`PROTOCOL_UDP`] in a RoCE v2 packet.
     pub protocol: u8,
@@ -77,13 +77,13 @@ pub(crate) fn word_sum(header: &[u8; Ipv4Header::LEN]) -> u32 {
 pub(crate) const fn fold(sum: u32) -> u16 {
     let [h0, h1, l0, l1] = sum.to_be_bytes();
     let (sum, carry) = u16::from_be_bytes([h0, h1]).overflowing_add(u16::from_be_bytes([l0, l1]));
-    // After a carry the sum is at most 0xFFFE, so adding the carry does not overflow.
+    // After a carry the 16-bit sum is at most 0xFFFE, so adding the carry does not overflow.
     if carry { sum + 1 } else { sum }
 }
 
-/// Returns whether the checksum of a header that is not all zeroes is correct: exactly then, the sum of its 16-bit
-/// words is a multiple of 0xFFFF. The same is true of the sum of its 64-bit words in any byte order, because 2^16 is 1
-/// modulo 0xFFFF.
+/// Returns whether the header checksum is correct; `header` must not be all zeroes. The checksum is correct if and only
+/// if the sum of the 16-bit words is a multiple of 0xFFFF. Because 2^16 is 1 modulo 0xFFFF, 64-bit words in any byte
+/// order may be summed instead.
 pub(crate) fn checksum_ok(header: &[u8; Ipv4Header::LEN]) -> bool {
     let (first, words) = header.as_rchunks::<8>();
     let first = first.first_chunk().map_or(0, |first| u32::from_ne_bytes(*first));

@@ -11,11 +11,11 @@ pub struct Ipv6Header {
     pub tclass: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Length of the packet after this header in bytes.
+    /// Length in bytes of the packet after the IPv6 header.
     pub payload_len_bytes: u16,
-    /// Protocol of the payload, or type of the next IPv6 header.
+    /// Protocol of the payload, or type of the next extension header.
     pub next_header: u8,
-    /// Hop limit; routers decrement it, so the ICRC does not cover it.
+    /// Hop limit; not covered by the ICRC, because routers decrement this field.
     pub hop_limit: u8,
     /// Source IPv6 address.
     pub src: [u8; 16],

@@ -1,16 +1,16 @@
 //! Wire formats: headers, opcodes, the invariant CRC, and the parser and the writer of whole frames.
 //!
-//! Each header is a plain value with `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`. Callers check the
-//! length once, where they convert a slice to an array, so `parse` and `write` cannot fail.
-//! [`Packet::parse`] reads a whole frame in one pass; [`HeaderTemplate`] writes the headers and ICRC of a frame.
+//! Each header type has `parse(&[u8; N]) -> Self` and `write(&self, &mut [u8; N])`. Neither function can fail, because
+//! the caller checks the length when it converts a slice to an array of `N` bytes. [`Packet::parse`] parses a whole
+//! frame; [`HeaderTemplate`] writes the headers and the ICRC of a frame.
 //!
 //! ```text
 //!   Eth [VLAN] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
 //!              '------------------- covered by the ICRC -------------------------'
 //! ```
 
-// No value from the wire reaches unwrap, indexing or a narrowing cast, because a received frame must not cause a panic
-// (docs/ARCHITECTURE.md, decision 7).
+// Values from the wire reach no unwrap, indexing or narrowing cast, because a received frame must cause neither a panic
+// nor a truncated value (docs/ARCHITECTURE.md, decision 7).
 #![cfg_attr(
     not(test),
     deny(

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Transport service of a packet. The engine drops packets of all services but `Rc`, `Uc`, `Manufacturer` and `Cnp`.
+/// Transport service of a packet. The engine processes `Rc`, `Uc`, `Manufacturer` and `Cnp`, and drops all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -18,7 +18,7 @@ pub enum Transport {
     Xrc,
     /// Congestion notification packet, which belongs to no transport service.
     Cnp,
-    /// Opcodes 0xC0 to 0xFF, left to manufacturers (IBA 9.2.1); used on connections that agreed to selective repeat.
+    /// Manufacturer-specific opcodes, 0xC0 to 0xFF (IBA 9.2.1); used on connections that agreed to selective repeat.
     Manufacturer,
 }
 
@@ -37,7 +37,7 @@ pub enum Operation {
     Acknowledge,
     /// Selective acknowledge: ACK with a bitmap of out-of-order PSNs; not of the standard (docs/WIRE.md).
     SelectiveAcknowledge,
-    /// Response to COMPARE SWAP and FETCH ADD, with the value before the operation.
+    /// Response to COMPARE SWAP and FETCH ADD, with the original 8 bytes.
     AtomicAcknowledge,
     /// COMPARE SWAP: replaces 8 bytes if they equal a given value.
     CompareSwap,
@@ -66,7 +66,7 @@ pub enum Position {
     Only,
 }
 
-/// A header between the base transport header and the payload.
+/// An extension header: a header between the base transport header and the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExtHeader {
@@ -76,7 +76,7 @@ pub enum ExtHeader {
     Aeth,
     /// Atomic extended transport header: virtual address, R_Key, operands.
     AtomicEth,
-    /// Atomic acknowledge extended transport header: the value before the operation.
+    /// Atomic acknowledge extended transport header: the original 8 bytes.
     AtomicAckEth,
     /// Immediate data, 4 bytes.
     ImmDt,
@@ -250,7 +250,7 @@ impl Opcode {
         TABLE.get(usize::from(self.0))?.as_ref()
     }
 
-    /// Returns the standard SEND opcode for the opcode of a numbered SEND (0xE0 to 0xE5); other opcodes unchanged.
+    /// Returns the standard SEND opcode of a numbered SEND opcode (0xE0 to 0xE5), and any other opcode unchanged.
     pub(crate) const fn unnumbered(self) -> Opcode {
         match self {
             Opcode::RC_NUMBERED_SEND_FIRST => Opcode::RC_SEND_FIRST,
@@ -263,8 +263,8 @@ impl Opcode {
         }
     }
 
-    /// Returns the opcode of the same operation and position in another connected transport: bits 7 to 5 of an opcode
-    /// are its transport (IBA 9.2.1). `self` must be a standard opcode (below 0xC0).
+    /// Returns the opcode with its transport, bits 7 to 5 (IBA 9.2.1), replaced by `transport`: `Rc`, `Uc` or `Xrc`.
+    /// Operation and position do not change. `self` must be a standard opcode (below 0xC0).
     pub(crate) const fn of(self, transport: Transport) -> Opcode {
         let bits = match transport {
             Transport::Uc => 0x20,
@@ -295,7 +295,7 @@ impl fmt::Debug for Opcode {
     }
 }
 
-/// Expands each row to a constant of `Opcode`, and all rows to `TABLE`, indexed by the value of the opcode.
+/// Expands each row to a constant of `Opcode`, and all rows to `TABLE`, which is indexed by opcode value.
 macro_rules! opcodes {
     ($($value:literal $constant:ident $name:literal $transport:ident $operation:ident $position:ident
        [$($header:ident)*] $payload:ident)*) => {
@@ -415,8 +415,8 @@ opcodes! {
     0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
     0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
 
-    // IBA 9.2.1 leaves 0xC0 to 0xFF to manufacturers. Packets with the opcodes below are sent only to a peer that has
-    // agreed to selective repeat.
+    // Opcodes 0xC0 to 0xFF are manufacturer-specific (IBA 9.2.1). Packets with the opcodes below are sent only to a
+    // peer that has agreed to selective repeat.
     0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE" Manufacturer SelectiveAcknowledge Only [Aeth SackEth]      Data
     0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST" Manufacturer Send              First   [RecvEth]           Data
     0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE" Manufacturer Send              Middle  [RecvEth]           Data

@@ -13,10 +13,10 @@ use super::{
 };
 use crate::id::{Gid, Mac};
 
-/// Reason why a frame is not a valid RoCE v2 packet. [`ParseError::index`] is the index of its counter.
+/// Reason why a frame is not a valid RoCE v2 packet; [`ParseError::index`] selects the counter of the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// The frame is of another protocol (ARP, ICMP, neighbour discovery) or to another UDP port: no error.
+    /// Not malformed: the frame is of another protocol (ARP, ICMP, neighbour discovery) or to another UDP port.
     #[error("not a RoCE v2 packet")]
     NotRoce,
     /// The frame is shorter than its headers, or than the length in its IP header.
@@ -46,7 +46,7 @@ pub enum ParseError {
     /// The opcode table does not list the opcode.
     #[error("unknown opcode")]
     UnknownOpcode,
-    /// The pad count exceeds the bytes after the headers, or payload and pad are not a multiple of 4 bytes.
+    /// The pad count exceeds the bytes after the headers, or payload plus pad is not a multiple of 4 bytes.
     #[error("bad pad count")]
     BadPad,
     /// The packet has payload or pad, but its opcode permits no payload.
@@ -121,22 +121,22 @@ pub struct Packet<'a> {
     /// Payload without pad.
     pub payload: &'a [u8],
     ext: &'a [u8],
-    /// The packet from its IP header to its pad bytes, from which the ICRC is computed.
+    /// The bytes from the IP header to the pad, from which the ICRC is computed.
     l3: &'a [u8],
     icrc: u32,
 }
 
-/// Source and destination IP address that all packets received on a connection must have; [`Packet::is_between`]
-/// compares these addresses with those of a packet.
+/// Source and destination IP address of all packets that a connection accepts. [`Packet::is_between`] returns whether a
+/// packet has these addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressPair {
     is_ipv6: bool,
-    /// Source address, then destination address, as in an IP header; IPv4 addresses use the first 8 bytes.
+    /// Source address, then destination address, as in an IP header; a pair of IPv4 addresses uses the first 8 bytes.
     bytes: [u8; 32],
 }
 
 impl AddressPair {
-    /// Returns the address pair of packets from `src` to `dst`, which must be of the same IP family.
+    /// Returns the address pair of packets from `src` to `dst`. Both addresses must be of the same IP family.
     pub(crate) fn new(src: Gid, dst: Gid) -> Self {
         let is_ipv6 = !src.is_ipv4();
         let mut bytes = [0; 32];
@@ -170,13 +170,13 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Returns whether the packet is of `vlan`. `None` and VLAN identifier 0 both mean untagged (IEEE 802.1Q 9.6).
+    /// Returns whether the packet has the VLAN identifier `vlan`; `None` and 0 both mean untagged (IEEE 802.1Q 9.6).
     #[inline]
     pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
         self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
     }
 
-    /// Returns the ICRC in the packet, whether right or wrong.
+    /// Returns the ICRC as received, without a check.
     pub const fn icrc(&self) -> u32 {
         self.icrc
     }
@@ -185,13 +185,13 @@ impl<'a> Packet<'a> {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// Returns whether this packet, with IP identification and AckReq replaced by those of `other`, has the ICRC of
-    /// `other`. An attacker who knows the packet of `other` can forge a packet with the same ICRC.
+    /// Returns whether this packet, with the IP identification and AckReq of `other`, has the ICRC of `other`. Equal
+    /// ICRCs do not prove equal packets, because an attacker can forge a packet with a given ICRC.
     pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }
 
-    /// Returns the packet from its IP header to its pad bytes, from which the ICRC is computed.
+    /// Returns the bytes from the IP header to the pad, from which the ICRC is computed.
     pub const fn l3(&self) -> &'a [u8] {
         self.l3
     }
@@ -261,22 +261,22 @@ impl<'a> Packet<'a> {
         self.l3.get(start..start + len_bytes).unwrap_or_default()
     }
 
-    /// Returns the RDMA extended transport header; `None` if the opcode has no such header.
+    /// Returns the RETH; `None` if the opcode has no such header.
     pub fn reth(&self) -> Option<Reth> {
         self.ext(ExtHeader::Reth).map(Reth::parse)
     }
 
-    /// Returns the acknowledge extended transport header; `None` if the opcode has no such header.
+    /// Returns the AETH; `None` if the opcode has no such header.
     pub fn aeth(&self) -> Option<Aeth> {
         self.ext(ExtHeader::Aeth).map(Aeth::parse)
     }
 
-    /// Returns the atomic extended transport header; `None` if the opcode has no such header.
+    /// Returns the AtomicETH; `None` if the opcode has no such header.
     pub fn atomiceth(&self) -> Option<AtomicEth> {
         self.ext(ExtHeader::AtomicEth).map(AtomicEth::parse)
     }
 
-    /// Returns the atomic acknowledge extended transport header; `None` if the opcode has no such header.
+    /// Returns the AtomicAckETH; `None` if the opcode has no such header.
     pub fn atomicacketh(&self) -> Option<AtomicAckEth> {
         self.ext(ExtHeader::AtomicAckEth).map(AtomicAckEth::parse)
     }
@@ -286,12 +286,12 @@ impl<'a> Packet<'a> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt::parse(bytes).imm)
     }
 
-    /// Returns the invalidate extended transport header; `None` if the opcode has no such header.
+    /// Returns the IETH; `None` if the opcode has no such header.
     pub fn ieth(&self) -> Option<Ieth> {
         self.ext(ExtHeader::Ieth).map(Ieth::parse)
     }
 
-    /// Returns the datagram extended transport header; `None` if the opcode has no such header.
+    /// Returns the DETH; `None` if the opcode has no such header.
     pub fn deth(&self) -> Option<Deth> {
         self.ext(ExtHeader::Deth).map(Deth::parse)
     }
@@ -324,13 +324,12 @@ fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
     bytes.split_first_chunk().ok_or(ParseError::Truncated)
 }
 
-/// Length in bytes of the shortest frame of a RoCE v2 packet.
 const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
-/// Length in bytes of the shortest UDP packet of RoCE v2.
+/// Length in bytes of the shortest IP payload of RoCE v2.
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
 
-/// Does the same as [`parse_frame`], for short frames, so that the compiler omits the length check of each header where
-/// `parse_frame` is inlined for other frames.
+/// Parses a frame shorter than `SHORTEST_FRAME`. Because only longer frames reach the inlined copy of [`parse_frame`],
+/// the compiler omits the length check of each header there.
 #[cold]
 #[inline(never)]
 fn parse_short_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
@@ -346,8 +345,8 @@ fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
     }
 }
 
-/// Parses the rest of a frame that is not an untagged IPv4 packet. Not inlined, because otherwise the compiler merges
-/// the code of both IP versions, and spills their fields to the stack.
+/// Parses a frame other than untagged IPv4; `rest` follows the Ethernet header. Not inlined, because otherwise the
+/// compiler merges the code of both IP versions and spills header fields to the stack.
 #[inline(never)]
 fn parse_other<'a>(eth: &EthBytes, ethertype: u16, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
     match ethertype {
@@ -370,8 +369,8 @@ fn parse_tagged<'a>(eth: &EthBytes, rest: &'a [u8]) -> Result<Packet<'a>, ParseE
     }
 }
 
-/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to a port other than [`ROCE_PORT`]. The checks
-/// of checksum and lengths follow this check, because errors in packets of other protocols must not be counted.
+/// Returns whether `rest`, the bytes after an IP header, is a UDP packet to a port other than [`ROCE_PORT`]. Callers
+/// check the port before checksum and lengths. Otherwise errors in packets of other protocols would be counted.
 fn is_other_udp(rest: &[u8]) -> bool {
     rest.get(2..4).is_some_and(|port| port != ROCE_PORT.to_be_bytes())
 }
@@ -400,7 +399,7 @@ fn parse_ipv4<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Pac
     parse_payload::<{ Ipv4Header::LEN }>(eth, vlan, ip, l3)
 }
 
-/// Returns the error for a header that is not an IPv4 header without options.
+/// Returns the error for an IPv4 header with a first byte other than `VERSION_IHL`: wrong version, or options.
 #[cold]
 #[inline(never)]
 fn other_version(l3: &[u8]) -> ParseError {
@@ -446,7 +445,8 @@ fn parse_payload<'a, const IP_LEN: usize>(
     }
 }
 
-/// Does the same as [`parse_udp`], for short packets, for the reason given at [`parse_short_frame`].
+/// Parses an IP payload shorter than `SHORTEST_UDP`, so that the inlined [`parse_udp`] needs no length check per
+/// header.
 #[cold]
 #[inline(never)]
 fn parse_short_payload<'a, const IP_LEN: usize>(
@@ -458,7 +458,7 @@ fn parse_short_payload<'a, const IP_LEN: usize>(
     parse_udp::<IP_LEN>(eth, vlan, ip, l3)
 }
 
-/// Always inlined, because a result returned through memory causes a store-forwarding stall.
+/// Parses an IP payload. Always inlined, because a result returned through memory causes a store-forwarding stall.
 #[inline(always)]
 fn parse_udp<'a, const IP_LEN: usize>(
     eth: &EthBytes,
@@ -489,7 +489,7 @@ fn parse_udp<'a, const IP_LEN: usize>(
     if padded.len() > usize::from(info.padded_max_bytes) {
         return Err(ParseError::UnexpectedPayload);
     }
-    // Fields are decoded after the checks, because fields decoded before are spilled to the stack.
+    // Fields are decoded after the checks, because otherwise the compiler spills the decoded fields to the stack.
     let EthHeader { dst, src, .. } = EthHeader::parse(eth);
     Ok(Packet {
         dst_mac: dst,

@@ -1,6 +1,6 @@
-//! Receive extended transport header: not of the standard (docs/WIRE.md), sent only to a peer that has agreed
-//! to selective repeat. The header gives the receive that a SEND consumes and the index of the packet in the SEND,
-//! so that an out-of-order payload can be placed on arrival (IRN section 5.3, RFC 5041 section 5).
+//! Receive extended transport header: not of the standard (docs/WIRE.md), sent only to a peer that has agreed to
+//! selective repeat. The header identifies the receive that a SEND consumes, and the position of the packet in the
+//! SEND. The responder can therefore place an out-of-order payload on arrival (IRN section 5.3, RFC 5041 section 5).
 //!
 //! ```text
 //!   bytes 0..3                 bytes 4..7
@@ -10,8 +10,8 @@
 /// Receive extended transport header, 8 bytes, of a numbered SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvEth {
-    /// Recv WQE sequence number: the number of SENDs and WRITEs with immediate that the requester has sent on the
-    /// connection before this SEND, modulo 2^32.
+    /// Recv WQE sequence number: the number of SENDs and WRITEs with immediate before this SEND on the connection,
+    /// modulo 2^32.
     pub recv_seq: u32,
     /// Index of the packet in its message: 0 in the first packet.
     pub packet: u32,

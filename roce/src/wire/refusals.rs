@@ -103,7 +103,7 @@ fn lengths_must_agree() {
             mend_checksum(f);
         }
     };
-    // The IP packet of a valid frame has 52 bytes: 20 IP, 8 UDP, 12 BTH, 5 payload, 3 pad, 4 ICRC.
+    // The IP packet of the unchanged frame has 52 bytes: 20 IP, 8 UDP, 12 BTH, 5 payload, 3 pad, 4 ICRC.
     assert_eq!(after(false, set_ip_len(52 + 1)), Truncated);
     assert_eq!(after(false, set_ip_len(52 - 1)), LengthMismatch);
     assert_eq!(after(false, set_ip_len(19)), LengthMismatch, "shorter than its own header");

@@ -6,16 +6,15 @@
 //!   | version 1 (4 bits) | flags (4 bits) | PSN of the packet that triggered the SACK |
 //! ```
 //! The header follows an AETH. The PSN of the base transport header is the expected PSN, as in a NAK: the responder has
-//! executed all requests below this PSN. The payload is a bitmap of 32-bit big-endian words. Bit `i` of word `w`,
-//! counted from the least significant bit, is 1 if the packet whose PSN is the expected PSN + 1 + 32 `w` + `i` was
-//! received.
+//! executed all requests below this PSN. The payload is a bitmap of 32-bit big-endian words. If the packet with PSN
+//! (expected PSN + 1 + 32 `w` + `i`) was received, bit `i` of word `w` is 1; bit 0 is the least significant bit.
 
 use crate::psn::Psn;
 
 /// Flag bit 0: the packet that triggered the SACK is a duplicate.
 const DUPLICATE: u8 = 1;
 
-/// Flag bit 1: since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
+/// Flag bit 1: since the last SACK, an out-of-order packet was dropped because the reorder buffer was full.
 const NO_ROOM: u8 = 2;
 
 /// Selective acknowledge extended transport header, 4 bytes.
@@ -25,7 +24,7 @@ pub struct SackEth {
     pub version: u8,
     /// True if the packet that triggered the SACK is a duplicate.
     pub duplicate: bool,
-    /// True if an out-of-order packet was dropped since the last SACK, because the reorder buffer had no room.
+    /// True if, since the last SACK, an out-of-order packet was dropped because the reorder buffer was full.
     pub no_room: bool,
     /// PSN of the request packet that triggered the SACK.
     pub trigger: Psn,

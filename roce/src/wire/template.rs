@@ -125,13 +125,13 @@ impl FrameParts<'_> {
         self.ext.get_mut(self.info.offset_of(header)?..)?.first_chunk_mut()
     }
 
-    /// Writes the RDMA extended transport header; `None` if the opcode has no such header.
+    /// Writes the RETH; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_reth(&mut self, reth: Reth) -> Option<()> {
         self.ext(ExtHeader::Reth).map(|bytes| reth.write(bytes))
     }
 
-    /// Writes the acknowledge extended transport header; `None` if the opcode has no such header.
+    /// Writes the AETH; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_aeth(&mut self, aeth: Aeth) -> Option<()> {
         self.ext(ExtHeader::Aeth).map(|bytes| aeth.write(bytes))
@@ -143,25 +143,25 @@ impl FrameParts<'_> {
         self.ext(ExtHeader::ImmDt).map(|bytes| ImmDt { imm }.write(bytes))
     }
 
-    /// Writes the atomic extended transport header; `None` if the opcode has no such header.
+    /// Writes the AtomicETH; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_atomiceth(&mut self, atomiceth: AtomicEth) -> Option<()> {
         self.ext(ExtHeader::AtomicEth).map(|bytes| atomiceth.write(bytes))
     }
 
-    /// Writes the atomic acknowledge extended transport header; `None` if the opcode has no such header.
+    /// Writes the AtomicAckETH; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_atomicacketh(&mut self, atomicacketh: AtomicAckEth) -> Option<()> {
         self.ext(ExtHeader::AtomicAckEth).map(|bytes| atomicacketh.write(bytes))
     }
 
-    /// Writes the invalidate extended transport header; `None` if the opcode has no such header.
+    /// Writes the IETH; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_ieth(&mut self, ieth: Ieth) -> Option<()> {
         self.ext(ExtHeader::Ieth).map(|bytes| ieth.write(bytes))
     }
 
-    /// Writes the datagram extended transport header; `None` if the opcode has no such header.
+    /// Writes the DETH; `None` if the opcode has no such header.
     #[must_use]
     pub fn set_deth(&mut self, deth: Deth) -> Option<()> {
         self.ext(ExtHeader::Deth).map(|bytes| deth.write(bytes))
@@ -309,9 +309,9 @@ impl HeaderTemplate {
     /// Writes the headers up to the base transport header, and the pad. The caller fills the extension headers and
     /// the payload that this function returns, then calls [`HeaderTemplate::seal`].
     ///
-    /// `None` if `frame` is not [`HeaderTemplate::frame_len`] bytes long, if the opcode table does not list the
-    /// opcode, if the opcode permits no payload but `payload_len` is not 0, or if the length field of the IP header
-    /// would exceed 65,535.
+    /// `None` if `frame` is not [`HeaderTemplate::frame_len`] bytes long, if the opcode table does not list the opcode,
+    /// if the opcode permits no payload but `payload_len` is not 0, or if the length in the IP header would exceed
+    /// 65,535 bytes.
     #[must_use]
     pub fn write<'f>(&self, frame: &'f mut [u8], spec: &PacketSpec) -> Option<FrameParts<'f>> {
         let info = spec.opcode.info()?;
@@ -333,9 +333,9 @@ impl HeaderTemplate {
         Some(FrameParts { ext, payload, info })
     }
 
-    /// Computes the ICRC of an otherwise complete frame and writes the ICRC to the last 4 bytes of the frame.
-    /// [`HeaderTemplate::write`] of the same template must have written the headers, which debug builds assert.
-    /// `None` if `frame` is shorter than headers and ICRC.
+    /// Computes the ICRC of an otherwise complete frame and writes the ICRC to the last 4 bytes of the frame. The
+    /// headers must be those written by [`HeaderTemplate::write`] of this template; debug builds assert this. `None` if
+    /// `frame` is shorter than headers and ICRC.
     #[must_use]
     pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
@@ -358,8 +358,8 @@ impl HeaderTemplate {
         if self.has_vlan { VLAN_LEN } else { ETH_LEN }
     }
 
-    /// Writes the headers of an IPv4 frame, which have `LEN` bytes with the IP header at offset `L3`, and returns the
-    /// bytes after the headers. `None` if the IP packet would exceed 65,535 bytes.
+    /// Writes the headers of an IPv4 frame, and returns the bytes of `frame` after the headers. The headers have `LEN`
+    /// bytes; the IP header starts at offset `L3`. `None` if the IP packet would exceed 65,535 bytes.
     fn fill_v4<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
@@ -406,7 +406,7 @@ impl HeaderTemplate {
     }
 }
 
-/// Buffer to which headers are written one after another, as long as they fit.
+/// Buffer to which headers are appended. If a header does not fit, no further header is written.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {

@@ -142,7 +142,7 @@ impl Recipe {
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
-                // `FrameParts` has no setter for these headers: their bytes stay 0xA5, as `frame` was filled above.
+                // `FrameParts` has no setter for these headers, so their bytes retain the initial value 0xA5.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
             .unwrap();

@@ -1,4 +1,4 @@
-//! UDP header, and the choice of the UDP source port, by which equal-cost multipath spreads flows.
+//! UDP header, and the choice of the UDP source port. Routers hash this port to spread flows over equal-cost paths.
 
 use crate::id::Qpn;
 
@@ -43,8 +43,8 @@ impl UdpHeader {
     }
 }
 
-/// Returns the UDP source port for a flow label (20 bits), in the dynamic port range: 0xC000 plus (the low 14 bits of
-/// the flow label XOR its high 6 bits).
+/// Returns the UDP source port for a flow label (20 bits), 0xC000 to 0xFFFF: 0xC000 plus the XOR of the low 14 bits and
+/// the high 6 bits of the flow label.
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xF_FFFF;
     // The mask leaves 14 bits, so the cast loses no bit.

@@ -1,4 +1,4 @@
-/// XRC extended transport header (IBA annex A14), 4 bytes. The reserved byte is sent as zero; receivers ignore it.
+/// XRC extended transport header (IBA annex A14), 4 bytes. The reserved byte is sent as 0 and ignored when received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
     /// Number of the shared receive queue at the responder, 24 bits.

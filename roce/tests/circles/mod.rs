@@ -1,36 +1,35 @@
-//! Circles of files in a crate: a file uses another when a path in its code, outside of tests, leads to an item that the
-//! other defines. Re-exports are followed to the definition, so `super::Item` leads to a sibling where the parent merely
-//! passes `Item` on. Methods are not seen: an `impl` in another file than its type counts only by its paths.
+//! Finds circles of files in a crate. File A uses file B if a path in the code of A, outside of tests, names an item
+//! that B defines. Re-exports are followed: if the parent of A re-exports `Item` of B, `super::Item` in A is a use of
+//! B. Method calls are not seen: an `impl` outside the file of its type counts only by its paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{without_tests, words};
 
-/// Re-exports of re-exports that are followed, as a guard against imports in a ring.
+/// Largest number of re-exports followed for a path, otherwise imports in a ring would be followed for ever.
 const REEXPORTS_MAX: usize = 8;
 
 /// A path's segments, without `::`.
 type Segments = Vec<String>;
 
-/// A file as a module.
 #[derive(Debug, Default)]
 struct Module {
     file: String,
-    /// Names of the items that it defines.
+    /// Names of the items that the file defines.
     items: BTreeSet<String>,
-    /// Names that it imports, with the paths as they are written.
+    /// Imported names with their paths.
     imports: BTreeMap<String, Segments>,
-    /// Every path in its code, imports included.
+    /// All paths in the code, imports included.
     paths: Vec<Segments>,
 }
 
-/// The modules of a crate by their paths from its root.
+/// The modules of a crate, by their paths from the crate root.
 type Modules = BTreeMap<Segments, Module>;
 
-/// Files that use each other in a circle, and which of the circle each of them uses.
+/// Files that use each other in a circle, and the files that each of them uses.
 pub(crate) type Circle = BTreeMap<String, Vec<String>>;
 
-/// The circles of one crate, given by the paths and texts of its files.
+/// Returns the circles of a crate, given paths and texts of its files.
 pub(crate) fn of_crate(files: &[(String, String)]) -> Vec<Circle> {
     let modules = modules(files);
     let mut uses: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -51,7 +50,7 @@ pub(crate) fn of_crate(files: &[(String, String)]) -> Vec<Circle> {
     circles.iter().map(|circle| circle.iter().map(|file| used_within(file, circle)).collect()).collect()
 }
 
-/// The files that `from` uses, and those that these use, and so on.
+/// Returns all files that `from` uses, directly or through other files.
 fn reach<'a>(uses: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut todo: Vec<&str> = uses[from].iter().copied().collect();
@@ -76,7 +75,7 @@ fn modules(files: &[(String, String)]) -> Modules {
     modules
 }
 
-/// Directories and stem of a file after `src`, without `mod`, `lib` and `main`.
+/// Returns the module path: directories and stem after `src`, without `mod`, `lib` and `main`.
 fn module_path(file: &str) -> Segments {
     let inside = file.split_once("src/").map_or(file, |(_, inside)| inside).trim_end_matches(".rs");
     let inside = inside.strip_suffix("/mod").unwrap_or(inside);
@@ -106,7 +105,7 @@ fn read(file: &str, code: &str) -> Module {
     module
 }
 
-/// The name of the item that begins on an unindented line.
+/// Returns the name of the item that starts on an unindented line.
 fn defined(line: &str) -> Option<&str> {
     const KINDS: [&str; 8] = ["fn", "struct", "enum", "trait", "const", "static", "type", "union"];
     if line.starts_with([' ', '#', '}']) {
@@ -117,7 +116,7 @@ fn defined(line: &str) -> Option<&str> {
     words.find(|word| !(kind == "const" && KINDS.contains(word)))
 }
 
-/// What follows `use` on a line that begins an import.
+/// Returns the text after `use` if an import starts on `line`.
 fn import(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let public = line.strip_prefix("pub").map(|rest| match rest.split_once(") ") {
@@ -154,7 +153,7 @@ fn expand(prefix: &[String], tree: &str, each: &mut impl FnMut(String, Segments)
     }
 }
 
-/// The paths in code, of two segments and more.
+/// Returns the paths in `code` of at least two segments.
 fn inline_paths(code: &str) -> Vec<Segments> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let paths = code.split(|c| !is_path(c)).map(|path| path.split("::").map(str::to_owned).collect());
@@ -165,7 +164,7 @@ fn joined(prefix: &[String], rest: &[String]) -> Segments {
     [prefix, rest].concat()
 }
 
-/// The path from the crate's root, unless `path` leads to another crate or to something local.
+/// Returns `path` in module `at` as a path from the crate root; `None` for a local item or an item of another crate.
 fn absolute(modules: &Modules, at: &[String], path: &[String]) -> Option<Segments> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     match path.first()?.as_str() {
@@ -176,7 +175,7 @@ fn absolute(modules: &Modules, at: &[String], path: &[String]) -> Option<Segment
     }
 }
 
-/// The file that defines what a path from the crate's root leads to; unless it is of another crate.
+/// Returns the file that defines the item at `path`; `None` for a re-export from another crate.
 fn definer<'a>(modules: &'a Modules, path: &[String], reexports: usize) -> Option<&'a str> {
     let depth = (0..=path.len()).rev().find(|depth| modules.contains_key(&path[..*depth]))?;
     let module = &modules[&path[..depth]];
@@ -189,7 +188,7 @@ fn definer<'a>(modules: &'a Modules, path: &[String], reexports: usize) -> Optio
     definer(modules, &joined(&import, &path[depth + 1..]), reexports + 1)
 }
 
-/// Of files given as literals, the names alone.
+/// Returns the circles of files given as literals, as lists of file names.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
     let owned: Vec<_> = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
     of_crate(&owned).into_iter().map(|circle| circle.into_keys().collect()).collect()

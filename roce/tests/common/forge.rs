@@ -1,4 +1,4 @@
-//! Packets of a stranger, who knows some fields of a connection and guesses the others.
+//! Forged packets of a stranger, which knows some fields of a connection and guesses the other fields.
 
 use super::End;
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};
@@ -9,7 +9,7 @@ use roce::wire::{
     udp_source_port,
 };
 
-/// A packet to an end. [`Forged::to`] returns one that is equal to its peer's; a test then changes fields.
+/// Fields of a packet. [`Forged::to`] returns the fields of a genuine packet; a test then changes some fields.
 #[derive(Clone, Copy)]
 pub(crate) struct Forged {
     pub(crate) src_mac: Mac,
@@ -28,12 +28,12 @@ pub(crate) struct Forged {
     pub(crate) syndrome: Syndrome,
     pub(crate) payload: u8,
     pub(crate) payload_len: usize,
-    /// Whether the ICRC is right.
+    /// True if the ICRC is correct.
     pub(crate) sound: bool,
 }
 
 impl Forged {
-    /// A packet of `opcode` and `psn` from `peer` to `victim`; WRITEs and READs name the victim's memory.
+    /// Returns a packet from `peer` to `victim`. A RETH refers to the memory of `victim`.
     pub(crate) fn to<P: Port, Q: Port>(victim: &End<P>, peer: &End<Q>, opcode: Opcode, psn: Psn) -> Forged {
         let payload_len = if opcode.info().is_some_and(|info| info.has_payload) { 64 } else { 0 };
         Forged {

@@ -1,4 +1,4 @@
-//! Two engines joined by a loopback port, with one connected queue pair each.
+//! Two engines over loopback ports, with one connected queue pair each.
 #![allow(dead_code)] // each test and bench uses its part
 
 pub(crate) mod forge;
@@ -32,7 +32,7 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) gid: Gid,
 }
 
-/// Depth of each end's queues: no power of two, unlike that of their rings.
+/// Depth of each end's queues in work requests: no power of two, unlike the size of the ring.
 pub(crate) const DEPTH: u32 = 600;
 
 fn end<P: Port>(
@@ -80,7 +80,7 @@ fn end<P: Port>(
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
 
-/// Attributes of a connection under go-back-N, with four READs at once and the shortest RNR wait.
+/// Returns attributes for go-back-N, with at most four READs at once and the shortest RNR wait.
 pub(crate) fn conn(path_mtu: PathMtu) -> ConnAttr {
     ConnAttr {
         path_mtu,
@@ -93,12 +93,11 @@ pub(crate) fn conn(path_mtu: PathMtu) -> ConnAttr {
     }
 }
 
-/// Connects a queue pair in RESET to `peer`, up to RTS.
 pub(crate) fn connect<P: Port>(this: &mut End<P>, peer: Qpn, path: AddressVector, conn: &ConnAttr) {
     connect_qp(&mut this.engine, this.qpn, peer, path, conn);
 }
 
-/// Connects queue pair `qpn`, which is in RESET, to `peer`, up to RTS.
+/// Connects queue pair `qpn` to `peer`: RESET, INIT, RTR, RTS.
 pub(crate) fn connect_qp<P: Port>(
     engine: &mut Engine<P>,
     qpn: Qpn,
@@ -113,24 +112,22 @@ pub(crate) fn connect_qp<P: Port>(
     }
 }
 
-/// Two connected ends with `memory_bytes` of registered memory each.
+/// Returns two connected ends with `memory_bytes` of registered memory each.
 pub(crate) fn pair(mtu: PathMtu, memory_bytes: usize, signal_all: bool) -> (End, End) {
     let (port_a, port_b) = ports();
     pair_over(port_a, port_b, memory_bytes, signal_all, &conn(mtu))
 }
 
-/// The two ends of a loopback of 1,024 frames.
 pub(crate) fn ports() -> (LoopbackPort, LoopbackPort) {
     ports_of(1024)
 }
 
-/// The two ends of a loopback of `depth_frames`.
 pub(crate) fn ports_of(depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
     let caps = |index| PortCaps { mac: Mac([2, 0, 0, 0, 0, index]), mtu_bytes: 4200 };
     Loopback::pair(caps(1), caps(2), depth_frames)
 }
 
-/// As [`pair`], over other ports.
+/// Like [`pair`], over other ports and with attributes `conn`.
 pub(crate) fn pair_over<P: Port, Q: Port>(
     port_a: P,
     port_b: Q,
@@ -143,12 +140,12 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
     joined(a, b, conn)
 }
 
-/// As [`pair`], with the devices' configuration changed by `change`.
+/// Like [`pair`], with the configuration of both engines changed by `change`.
 pub(crate) fn pair_of(mtu: PathMtu, memory_bytes: usize, change: impl Fn(&mut EngineConfig)) -> (End, End) {
     pair_of_over(ports(), mtu, memory_bytes, change)
 }
 
-/// As [`pair_of`], over other ports.
+/// Like [`pair_of`], over other ports.
 pub(crate) fn pair_of_over(
     (port_a, port_b): (LoopbackPort, LoopbackPort),
     mtu: PathMtu,
@@ -160,7 +157,7 @@ pub(crate) fn pair_of_over(
     joined(a, b, &conn(mtu))
 }
 
-/// Two ends as [`pair_over`] makes, whose queue pairs are unreliable connections.
+/// Like [`pair_over`], with unreliable connections of path MTU 256.
 pub(crate) fn uc_pair_over<P: Port, Q: Port>(port_a: P, port_b: Q, memory_bytes: usize) -> (End<P>, End<Q>) {
     let mut a = end(1, port_a, memory_bytes, true, |_| ());
     let mut b = end(2, port_b, memory_bytes, true, |_| ());
@@ -175,34 +172,29 @@ fn joined<P: Port, Q: Port>(mut a: End<P>, mut b: End<Q>, conn: &ConnAttr) -> (E
     (a, b)
 }
 
-/// Posts a send of one scatter/gather entry.
 pub(crate) fn post_send(send: &mut SendPoster, wr_id: u64, op: SendOp, sge: Sge) {
     let data = SendData::Sges(&[sge]);
     send.post(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
 }
 
-/// Posts a receive of one scatter/gather entry.
 pub(crate) fn post_recv(recv: &mut RecvPoster, wr_id: u64, sge: Sge) {
     recv.post(&RecvRequest { wr_id, sges: &[sge] }).unwrap();
 }
 
 impl<P: Port> End<P> {
-    /// A scatter/gather entry: `len_bytes` at `offset` of this end's memory.
     pub(crate) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge { addr: self.memory.addr() + offset as u64, len_bytes, lkey: self.lkey }
     }
 
-    /// Posts a send of one scatter/gather entry.
     pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
         post_send(&mut self.send, wr_id, op, sge);
     }
 
-    /// Posts a receive of one scatter/gather entry.
     pub(crate) fn post_recv(&mut self, wr_id: u64, sge: Sge) {
         post_recv(&mut self.recv, wr_id, sge);
     }
 
-    /// A queue pair for one work request of one scatter/gather entry each way.
+    /// Returns parameters of a queue pair for one work request of one scatter/gather entry per queue.
     pub(crate) fn small_qp(&self) -> QpInit {
         QpInit {
             service: ServiceType::Rc,
@@ -219,7 +211,7 @@ impl<P: Port> End<P> {
         }
     }
 
-    /// Replaces the queue pair by one of another transport service, in RESET.
+    /// Replaces the queue pair by a queue pair of `service`, in RESET.
     fn replace_qp(&mut self, service: ServiceType) {
         let (_, _, init) = self.engine.query_qp(self.qpn).unwrap();
         self.engine.destroy_qp(self.qpn).unwrap();
@@ -227,17 +219,16 @@ impl<P: Port> End<P> {
         (self.qpn, self.send, self.recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
     }
 
-    /// Creates one more queue pair, which stays in RESET.
+    /// Creates a further queue pair, which stays in RESET.
     pub(crate) fn create_idle_qp(&mut self) -> Qpn {
         self.engine.create_qp(&self.small_qp()).unwrap().qpn
     }
 
-    /// Polls the engine `nanos` after the start.
+    /// Polls the engine `nanos` after `start::INSTANT`.
     pub(crate) fn poll(&mut self, nanos: u64) -> Progress {
         self.engine.poll(start::INSTANT.plus_nanos(nanos))
     }
 
-    /// Takes all CQEs from the completion queue.
     pub(crate) fn completions(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.poller.pop()).collect()
     }

@@ -1,11 +1,11 @@
-//! Several queue pairs that fill the reorder buffer of one engine, with gaps, forged versions and errors, and end
-//! in any order: runs a script and checks invariants every few polls. Shared by the fuzz target, the replay of its
-//! corpus and a property test.
+//! Several queue pairs fill the reorder buffer of one engine: runs a script of gaps, forged packets, errors and
+//! destroyed queue pairs, and checks the invariants below at least every 16 polls. Shared by the fuzz target, the
+//! replay of its corpus and a property test.
 //!
-//! * The engine returns every frame to the port, and buffers no more bytes than its limit.
-//! * A queue pair in a state that receives no packets buffers none.
+//! * The engine returns every frame to the port, and buffers at most `REORDER_BYTES` bytes.
+//! * If no queue pair is in a state that receives packets, the reorder buffer is empty.
 //! * Every frame is dropped for a counted reason or reaches a queue pair.
-//! * No byte changes, except by a receive or a permitted WRITE.
+//! * Memory changes only by a receive or a permitted WRITE.
 //! * The engine becomes idle; after all queue pairs are destroyed, the reorder buffer is empty.
 
 use super::REORDER_BYTES;
@@ -15,27 +15,22 @@ use roce::engine::limits::REORDER_NANOS_MAX;
 use roce::qp::QpState;
 use roce::recovery::RecoveryScheme;
 
-/// Steps of one run at most.
 const STEPS_MAX: usize = 200;
-/// Frames of one run at most: enough to fill the reorder buffer.
+/// Frames after which a run ends: enough to fill the reorder buffer.
 const FRAMES_MAX: usize = 10_000;
-/// Polls between two checks at most.
+/// Largest number of polls between two checks.
 const UNCHECKED_POLLS_MAX: usize = 16;
-/// Queue pairs at once.
 const QPS_MAX: usize = 4;
-/// Payload bytes of a packet that takes one cell of the reorder buffer.
+/// Payload in bytes of a packet that takes one cell of the reorder buffer.
 const TINY: usize = 64;
 
-/// Counts of a run, so that a test can check that scripts reach deep states.
+/// Counts of a run. Tests assert minimum counts, so that scripts reach rare states, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Bytes buffered at once at most.
     pub(crate) buffered_bytes_max: usize,
-    /// Packets dropped for want of room.
+    /// Packets dropped because the reorder buffer was full.
     pub(crate) no_room: u64,
-    /// Packets dropped with age.
     pub(crate) expired: u64,
-    /// Buffered packets replaced by other versions.
     pub(crate) conflicts: u64,
     /// WRITEs executed.
     pub(crate) writes: u64,
@@ -44,7 +39,7 @@ pub(crate) struct Tally {
 struct Crowd<'a> {
     tape: Tape<'a>,
     several: Several,
-    /// Frames that each peer has sent, by queue pair.
+    /// Frames that each peer has sent, by index of the queue pair.
     sent: Vec<Vec<Vec<u8>>>,
     frames: usize,
     tally: Tally,
@@ -127,7 +122,7 @@ impl Crowd<'_> {
         self.several.put(frame);
     }
 
-    /// Sends a message, of which some packets are lost.
+    /// Sends a message; some of its packets are lost.
     fn message(&mut self, index: usize) {
         let (kind, mtu_bytes) = (tape::kind(&mut self.tape), self.several.setup.conn.path_mtu.bytes());
         let reth = self.several.arena.reth(tape::honest_reth(&mut self.tape, mtu_bytes));
@@ -155,7 +150,7 @@ impl Crowd<'_> {
         frames.into_iter().for_each(|frame| self.put(frame));
     }
 
-    /// Sends any packet.
+    /// Sends a packet, valid or invalid.
     fn packet(&mut self, index: usize) {
         let plan = tape::packet(&mut self.tape, self.several.setup.conn.path_mtu.bytes());
         let reth = self.several.arena.reth(plan.reth);
@@ -195,7 +190,7 @@ impl Crowd<'_> {
         self.poll();
     }
 
-    /// Polls until all frames are received, and checks every few polls and in the end.
+    /// Polls until the engine is idle. Checks the invariants at least every 16 polls, and at the end.
     fn poll(&mut self) {
         let mut unchecked = 0;
         while !(self.several.poll() && self.several.engine.port().incoming.is_empty()) {
@@ -207,7 +202,7 @@ impl Crowd<'_> {
         }
         self.check();
         self.check_states();
-        // A queue pair in error may be reset and reconnected.
+        // The script may reset and reconnect a queue pair in error.
         for index in 0..self.sent.len() {
             if self.several.state(index) == QpState::Err && self.tape.once_in(2) {
                 assert!(self.several.modify(index, QpState::Reset));

@@ -1,4 +1,4 @@
-//! One allocation with four regions and guards between them, and the bytes of it that may change.
+//! One allocation with four regions between guards, and the ranges that may change.
 #![allow(unsafe_code)] // regions that are parts of one allocation, as an application's are
 
 use super::tape::{RethPlan, Target};
@@ -13,8 +13,8 @@ pub(crate) const REGION_BYTES: usize = 16 << 10;
 const GUARD_BYTES: usize = 1 << 10;
 const ARENA_BYTES: usize = 4 * REGION_BYTES + 5 * GUARD_BYTES;
 
-/// Bytes that memory is filled with. Those of the guards and of the foreign region must never be sent, and
-/// those of the private region only in the application's own messages.
+/// Fill bytes of guards and regions. Bytes of the guards and of the foreign region must not be sent. Bytes of the
+/// private region may be sent only in messages of the application.
 pub(crate) const GUARD: u8 = 0xEE;
 const SHARED: u8 = 0x22;
 const READ_ONLY: u8 = 0x11;
@@ -33,13 +33,12 @@ pub(crate) struct Arena {
     /// The content of the memory at the last check.
     before: Vec<u8>,
     now: Vec<u8>,
-    /// Parts of the shared region named by WRITEs of the peer.
+    /// Ranges of the shared region that WRITEs of the peer may change.
     written: Vec<Range<usize>>,
     regions: [Region; 4],
     pub shared_is_registered: bool,
 }
 
-/// Offset of a region in the arena.
 const fn start_of(index: usize) -> usize {
     GUARD_BYTES + index * (REGION_BYTES + GUARD_BYTES)
 }
@@ -54,7 +53,7 @@ fn index_of(target: Target) -> usize {
 }
 
 impl Arena {
-    /// Registers the regions: the foreign one in `other_pd`, the others in `pd`.
+    /// Registers the foreign region in `other_pd`, the other regions in `pd`.
     pub(crate) fn new<P: Port>(engine: &mut Engine<P>, pd: PdId, other_pd: PdId) -> Self {
         let memory = Memory::alloc(ARENA_BYTES);
         let mut before = vec![GUARD; ARENA_BYTES];
@@ -66,7 +65,7 @@ impl Arena {
         let rights = [remote, Access::REMOTE_READ, Access::LOCAL_WRITE, remote];
         let regions = std::array::from_fn(|index| {
             let part = part(&memory, index);
-            // At the end of the address space, so that a range beyond the region wraps.
+            // The region is at the end of the address space, so that addresses beyond the region wrap.
             let addr = if index == 1 { u64::MAX - REGION_BYTES as u64 } else { part.addr() };
             let pd = if index == 3 { other_pd } else { pd };
             let (lkey, rkey) = engine.register(pd, part, addr, rights[index]).unwrap();
@@ -106,7 +105,6 @@ impl Arena {
         }
     }
 
-    /// The address and length that `plan` gives.
     pub(crate) fn reth(&self, plan: RethPlan) -> Reth {
         let base = self.addr(plan.target);
         let start = if plan.from_end {
@@ -118,14 +116,13 @@ impl Arena {
         Reth { va: start, rkey: self.rkey(plan.target), len_bytes: plan.len_bytes }
     }
 
-    /// Records a packet of the peer: the memory that it may write may change.
+    /// Records the memory that a packet of the peer may change.
     pub(crate) fn expect(&mut self, packet: &Packet<'_>) {
         if let (Operation::Write, Some(reth)) = (packet.info.operation, packet.reth()) {
             self.expect_write(reth.rkey, reth.va, reth.len_bytes);
         }
     }
 
-    /// Reads the shared region from `offset` on.
     pub(crate) fn shared(&self, offset: usize, len_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; len_bytes];
         self.memory.read(start_of(0) + offset, &mut bytes).unwrap();
@@ -147,13 +144,13 @@ impl Arena {
         }
     }
 
-    /// Range in the arena of a part of the private region.
+    /// Returns the arena range of `len_bytes` at `sge_addr` in the private region.
     pub(crate) fn private(&self, sge_addr: u64, len_bytes: u32) -> Range<usize> {
         let start = start_of(2) + (sge_addr - self.regions[2].addr) as usize;
         start..start + len_bytes as usize
     }
 
-    /// Panics if a byte has changed that lies neither in `local` nor in a part that the peer may write.
+    /// Panics if a byte has changed outside `local` and the ranges that the peer may change.
     pub(crate) fn check<'a>(&'a mut self, local: impl Iterator<Item = &'a Range<usize>>) {
         self.memory.read(0, &mut self.now).unwrap();
         if self.now == self.before {
@@ -171,6 +168,7 @@ impl Arena {
 
 fn part(memory: &Memory, index: usize) -> Memory {
     let base = memory.addr() as *mut u8;
-    // SAFETY: the part lies inside the arena, which outlives the engine because the harness drops it last.
+    // SAFETY: the part lies inside the arena. The arena outlives the engine, because the harness drops the engine
+    // first.
     unsafe { Memory::from_raw(base.add(start_of(index)), REGION_BYTES) }.unwrap()
 }

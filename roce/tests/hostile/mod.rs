@@ -1,16 +1,16 @@
-//! One engine and a hostile peer: runs a script and checks invariants after every poll.
-//! Shared by the fuzz target, the replay of its corpus and a property test.
+//! One engine and a hostile peer: runs a script and checks the invariants below after every poll. Shared by the fuzz
+//! target, the replay of its corpus and a property test.
 //!
 //! ```text
 //!   bytes --tape--> steps --peer--> frames --> Engine::poll --> frames, completions, memory --> checks
 //! ```
 //!
-//! * No byte changes, except by a receive or READ of the application, or by a permitted WRITE.
-//! * No byte is sent that the peer may not read.
-//! * Each work request completes exactly once and in order; a tiny completion queue may lose some.
-//! * Every frame is dropped for a counted reason or reaches the queue pair.
+//! * Memory changes only by a receive, a READ of the application or a permitted WRITE.
+//! * The engine sends only bytes that the peer may read.
+//! * Each work request completes once, in order; a completion queue of four entries may lose CQEs.
+//! * Every frame is dropped for a counted reason or reaches a queue pair.
 //! * ACKs, READ responses and retransmissions are bounded by the packets and timeouts that cause them.
-//! * The engine allocates a bounded amount, and does not spin.
+//! * The memory that the engine allocates is bounded. After an idle poll, the next deadline is in the future.
 //! * After the peer stops sending, all work requests complete.
 
 #![allow(dead_code)] // each test and fuzz target uses its part
@@ -49,38 +49,36 @@ const DEPTH: u32 = 64;
 const INLINE_BYTES: u32 = 64;
 /// Payload byte of inline messages.
 const INLINE: u8 = 0x55;
-/// Set in the `wr_id` of receives.
+/// Bit of `wr_id`, set for receives only.
 const RECV_BIT: u64 = 1;
-/// Bytes of the reorder buffer.
+/// Memory of the reorder buffers, in bytes.
 pub(crate) const REORDER_BYTES: usize = 2 << 20;
-/// Net allocations of the engine in one run, in bytes: event queues that grow, and the reorder buffer with its lists.
+/// Largest net allocation of the engine in a run, in bytes: growing event queues, and the reorder buffer with its
+/// lists.
 const ALLOCATED_MAX_BYTES: i64 = (16 << 10) + (REORDER_BYTES + REORDER_BYTES / 3) as i64;
-/// Time of a poll after the script.
+/// Advance of the clock per poll after the script, in nanoseconds.
 const POLL_NANOS: u64 = 100;
-/// The lowest minimum rate of the scripts' congestion control.
+/// Lowest minimum rate of all congestion control schemes in scripts.
 const RATE_MIN_BITS_PER_SEC: u64 = 1_000_000_000;
-/// Polls, after the peer stops sending, until all work requests must have completed.
+/// Largest number of polls after the script until all work requests have completed.
 const LAST_POLLS_MAX: usize = 5000;
 
-/// Counts of a run, so that a test can check that scripts reach deep states.
+/// Counts of a run. Tests assert minimum counts, so that scripts reach rare states, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// Frames that the engine received.
     pub(crate) frames: u64,
-    /// Those of them that reached a queue pair.
+    /// Frames that reached a queue pair.
     pub(crate) received: u64,
-    /// Completions with success.
     pub(crate) successes: u64,
-    /// Those of them of an unreliable connection, and those of a queue pair with a shared receive queue.
+    /// Successes on an unreliable connection, and (`srq_successes`) of receives of an SRQ.
     pub(crate) uc_successes: u64,
     pub(crate) srq_successes: u64,
-    /// Completions with an error.
     pub(crate) failures: u64,
-    /// Connections made.
     pub(crate) connections: u64,
 }
 
-/// Bytes that print as the steps that they encode.
+/// Bytes of a script; the `Debug` output also lists the decoded steps.
 pub(crate) struct Script(pub(crate) Vec<u8>);
 
 impl std::fmt::Debug for Script {
@@ -91,7 +89,7 @@ impl std::fmt::Debug for Script {
     }
 }
 
-/// A work request that has not completed, and the memory that it may write.
+/// A work request that has not completed, and the memory ranges that it may write.
 struct Posted {
     wr_id: u64,
     len_bytes: u32,
@@ -119,7 +117,7 @@ struct Hostile {
     tally: Tally,
 }
 
-/// Counts that bound what the engine may send, and counts of packets sent.
+/// Packets received and sent. The counts `*_in` and `posted_pkts` bound the counts `*_out`.
 #[derive(Default)]
 struct Bounds {
     requests_in: u64,
@@ -151,7 +149,7 @@ fn gid(setup: Setup, last: u8) -> IpAddr {
     }
 }
 
-/// An engine of at most `max_qps` queue pairs, with its peer and a stranger as neighbours.
+/// Creates an engine for `max_qps` queue pairs; the peer and a stranger are its neighbours.
 fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let gids = vec![(gid(setup, 1), if setup.is_ipv6 { 64 } else { 24 })];
@@ -189,7 +187,7 @@ fn qp_init(pd: PdId, cq: CqId) -> QpInit {
     }
 }
 
-/// Connects a queue pair in RESET to `peer`, up to state `until`.
+/// Connects queue pair `qpn` to `peer`: from RESET to state `until`, at most RTS.
 fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, until: QpState) {
     let service = engine.query_qp(qpn).unwrap().2.service;
     let (conn, path, first_psn) = (setup.conn, AddressVector::new(peer, 1), start::psn(setup.first_psn));
@@ -301,7 +299,7 @@ impl Hostile {
         }
     }
 
-    /// Sends a frame to the engine, and counts what the engine may send for it.
+    /// Sends a frame to the engine, and updates the bounds on packets that the engine may send.
     fn put(&mut self, frame: Vec<u8>) {
         if let Ok(packet) = Packet::parse(&frame)
             && packet.icrc_ok()
@@ -316,7 +314,7 @@ impl Hostile {
         self.engine.port_mut().incoming.push_back(frame);
     }
 
-    /// A scatter/gather list of `len_bytes` in `pieces` parts of the private region.
+    /// Returns a scatter/gather list of `pieces` entries in the private region, `len_bytes` in total.
     fn sges(&self, len_bytes: u32, pieces: u8, bad_key: bool) -> Vec<Sge> {
         let lkey = self.arena.lkey(Target::Private);
         let lkey = if bad_key { LKey(lkey.0 ^ 1) } else { lkey };
@@ -382,7 +380,7 @@ impl Hostile {
     fn modify(&mut self, to: QpState) {
         let attr = QpAttr { state: Some(to), ..QpAttr::default() };
         if self.engine.modify_qp(self.qpn, &attr).is_err() {
-            return; // no such transition from here
+            return; // the transition is not permitted
         }
         match to {
             QpState::Reset => self.start_again(),
@@ -391,7 +389,7 @@ impl Hostile {
         }
     }
 
-    /// Reconnects a queue pair in RESET, which has dropped its work requests without completions.
+    /// Reconnects the queue pair, which is in RESET. A reset drops work requests without completions.
     fn start_again(&mut self) {
         self.take_completions();
         self.sends.clear();
@@ -451,7 +449,7 @@ impl Hostile {
         progress
     }
 
-    /// Checks the frames sent: well-formed, to the peer, and without secret bytes.
+    /// Checks the frames sent: well-formed, addressed to the peer, without secret bytes.
     fn take_sent(&mut self) {
         let is_latest = self.engine.port().incoming.is_empty();
         for frame in self.engine.port_mut().take_sent() {
@@ -461,7 +459,7 @@ impl Hostile {
             assert_eq!(packet.bth.dest_qp, Qpn::new(0x1234));
             let bounds = &mut self.bounds;
             let is_response = packet.info.operation == Operation::ReadResponse;
-            // A run of four, because single bytes of any value may be from damaged packets of the peer.
+            // Only runs of four secret bytes are errors, because damaged packets of the peer may write any single byte.
             let secrets = [GUARD, FOREIGN, STALE, if is_response { PRIVATE } else { GUARD }];
             let is_secret = |run: &[u8]| secrets.iter().any(|secret| run.iter().all(|byte| byte == secret));
             assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);
@@ -480,8 +478,8 @@ impl Hostile {
             let is_recv = cqe.wr_id & RECV_BIT != 0;
             let queue = if is_recv { &mut self.recvs } else { &mut self.sends };
             let mut posted = queue.pop_front();
-            // A completion queue that overflowed has lost CQEs, and a queue pair that was reset the receive that it had
-            // taken from the SRQ, but the others are in order.
+            // A completion queue that overflows loses CQEs. A reset queue pair loses the receive taken from the SRQ.
+            // All other work requests complete in order.
             let may_skip = self.setup.tiny_cq || is_recv && self.setup.has_srq;
             while may_skip && posted.as_ref().is_some_and(|posted| posted.wr_id < cqe.wr_id) {
                 posted = queue.pop_front();
@@ -511,7 +509,7 @@ impl Hostile {
             + counters.packet_seq_err
             + counters.rcvd_rnr_err
             + counters.implied_nak_seq_err;
-        // Under selective repeat each response shows the loss of at most a window.
+        // Under selective repeat each response reports the loss of at most one window of packets.
         let is_selective = matches!(self.setup.conn.recovery, RecoveryScheme::SelectiveRepeat { .. });
         let shown = if is_selective { counters.rcvd_pkts } else { 0 };
         let resumptions = resumptions + counters.tail_probes + counters.roce_adp_retrans_to + shown;
@@ -528,7 +526,7 @@ impl Hostile {
         assert!(rate.is_none_or(|rate| rate >= RATE_MIN_BITS_PER_SEC), "slowed down to {rate:?}");
     }
 
-    /// Polls at the engine's next deadline; false if it has none.
+    /// Polls at the engine's next deadline. Returns false if there is no deadline.
     fn sleep(&mut self) -> bool {
         let Some(deadline) = self.engine.next_deadline() else { return false };
         if self.now < deadline {
@@ -538,7 +536,7 @@ impl Hostile {
         true
     }
 
-    /// The peer sends nothing more: all work requests must complete.
+    /// Polls until all work requests have completed; the peer sends nothing more.
     fn finish(&mut self) {
         self.modify(QpState::Rts);
         for _ in 0..LAST_POLLS_MAX {

@@ -1,4 +1,4 @@
-//! The peer: builds the frames of a script's steps, and parses those that the engine sends.
+//! The peer: builds the frames of a script's steps, and records requests of the engine.
 
 use super::port::MTU_BYTES;
 use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 pub(crate) const PEER: u8 = 0x44;
 
 pub(crate) const ETH_LEN: usize = 14;
-/// Requests of the engine that the peer remembers at most.
+/// Largest number of recorded requests.
 const REQUESTS_MAX: usize = 512;
-/// READ responses that an honest peer sends to one READ at most.
+/// Largest number of responses to one READ.
 const RESPONSES_MAX: u32 = 64;
 
 /// A request packet of the engine.
@@ -37,21 +37,21 @@ pub(crate) struct Peer {
     pub other_qpn: Qpn,
     pub idle_qpn: Qpn,
     pub mtu_bytes: u32,
-    /// Payload byte.
+    /// Payload byte of all packets.
     pub fill: u8,
-    /// The engine's expected PSN, as far as the peer knows.
+    /// The engine's expected PSN, as known from packets sent and ACKs received.
     pub expected: Psn,
     pub requests: VecDeque<Request>,
     unanswered: usize,
-    /// Selective repeat was agreed, and SENDs are numbered.
+    /// True under selective repeat: SENDs are numbered SENDs.
     is_selective: bool,
-    /// The connection is unreliable: the low five bits of an opcode have their meaning in UC.
+    /// True for UC: opcodes below 0x20 become the UC opcodes with the same low five bits.
     pub is_uc: bool,
-    /// Messages sent that take a receive.
+    /// The recv WQE sequence number of the next message that takes a receive.
     receives: u32,
 }
 
-/// Header fields of a frame, which may be wrong.
+/// Header fields of a frame; a script may set wrong values.
 struct Address {
     src: Gid,
     dst: Gid,
@@ -83,7 +83,6 @@ impl Peer {
         }
     }
 
-    /// Resets the state for a new connection.
     pub(crate) fn restart(&mut self, expected: Psn, is_selective: bool) {
         self.expected = expected;
         self.is_selective = is_selective;
@@ -92,7 +91,8 @@ impl Peer {
         self.unanswered = 0;
     }
 
-    /// Records a packet of the engine. `is_latest`: the engine has received all frames sent to it.
+    /// Records a packet of the engine. If `is_latest` (the engine has received all frames), an ACK or NAK sets
+    /// `expected`.
     pub(crate) fn observe(&mut self, packet: &Packet<'_>, is_latest: bool) {
         if packet.info.is_request {
             if self.requests.len() == REQUESTS_MAX {
@@ -149,12 +149,11 @@ impl Peer {
         Address { src: self.own, dst: self.engine, qpn: self.qpn, pkey: PKey::DEFAULT, marked: false }
     }
 
-    /// An opcode of the connection's transport service; opcodes of other services stay as they are.
+    /// Returns the opcode `value` of the connection's transport service. Opcodes of other services are not changed.
     fn opcode(&self, value: u8) -> Opcode {
         Opcode::new(if self.is_uc && value < 0x20 { value | 0x20 } else { value })
     }
 
-    /// The frame of a packet plan.
     pub(crate) fn packet(&mut self, plan: &PacketPlan, reth: Reth) -> Vec<u8> {
         let known = self.opcode(plan.opcode).info();
         let opcode = known.map_or(Opcode::RC_SEND_ONLY, |info| info.opcode);
@@ -189,7 +188,7 @@ impl Peer {
             Damage::WrongDestination => address.dst = self.stranger,
             _ => {}
         }
-        // In about every fourth packet, the recv WQE sequence number is the one due.
+        // About one packet in eight has the expected recv WQE sequence number.
         let recveth = RecvEth {
             recv_seq: self.receives.wrapping_add(u32::from(plan.syndrome & 3)).wrapping_sub(1),
             packet: if plan.syndrome == 0xFF { u32::MAX } else { u32::from(plan.flags >> 6) },
@@ -210,7 +209,7 @@ impl Peer {
         frame
     }
 
-    /// The frames of a message, which advance `expected`.
+    /// Returns the frames of a message, and advances `expected`.
     pub(crate) fn message(&mut self, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
         let [first, middle, last, only] = match kind {
             Kind::Send if self.is_selective => [0xE0, 0xE1, 0xE2, 0xE4],
@@ -222,7 +221,7 @@ impl Peer {
             Kind::Read if self.is_uc => [0x06, 0x07, 0x08, 0x0A],
             Kind::Read => [0x0C; 4],
         };
-        // At most 16 packets, also if the RETH has a larger length.
+        // A message has at most 16 packets, even if the length in the RETH is larger.
         let is_read = kind == Kind::Read && !self.is_uc;
         let len_bytes = if is_read { 0 } else { reth.len_bytes.min(16 * self.mtu_bytes) };
         let packets = len_bytes.div_ceil(self.mtu_bytes).max(1);
@@ -250,7 +249,7 @@ impl Peer {
         PacketSpec { opcode, solicited, ack_req, fecn, becn, psn, ip_id: 0, payload_len }
     }
 
-    /// ACKs and READ responses of an honest peer to all requests not yet answered.
+    /// Returns the ACKs and READ responses of an honest peer to all unanswered requests.
     pub(crate) fn answers(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let first = self.requests.len() - self.unanswered;
@@ -293,7 +292,7 @@ fn reth_of_nothing() -> Reth {
     Reth { va: 0, rkey: roce::id::RKey(0), len_bytes: 0 }
 }
 
-/// PSNs that a request packet takes.
+/// Returns the PSNs of a request: the number of responses for a READ, else 1.
 fn span(opcode: Opcode, reth: &Reth, mtu_bytes: u32) -> u32 {
     if opcode == Opcode::RC_RDMA_READ_REQUEST { reth.len_bytes.div_ceil(mtu_bytes).max(1) } else { 1 }
 }

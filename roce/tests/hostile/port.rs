@@ -1,25 +1,25 @@
-//! A port whose wire is the harness. It allocates nothing while the engine polls.
+//! A port for test harnesses, which queue frames to the engine and remove frames from the engine. The port allocates no
+//! memory while the engine polls.
 
 use roce::id::Mac;
 use roce::port::{Port, PortCaps};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Frames that the engine may send in one poll.
+/// Largest number of frames that the engine sends in one poll.
 const FRAMES_MAX: usize = 128;
-/// The port's MTU.
 pub(crate) const MTU_BYTES: usize = 4200;
 
-/// Content of a transmit buffer when the engine reserves it.
+/// Initial value of all bytes of a transmit buffer.
 pub(crate) const STALE: u8 = 0xBA;
 
 pub(crate) struct WirePort {
     mac: Mac,
-    /// Frames on their way to the engine. The harness keeps another reference to each.
+    /// Frames in flight to the engine. The harness has a second reference to each frame.
     pub incoming: VecDeque<Rc<[u8]>>,
-    /// Frames that the engine has received.
+    /// Number of frames that the engine has received.
     pub taken: u64,
-    /// Frames that the port still accepts from the engine.
+    /// Number of further frames that the port accepts from the engine.
     pub room: usize,
     bytes: Vec<u8>,
     lens: Vec<usize>,

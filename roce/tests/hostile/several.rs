@@ -1,5 +1,4 @@
-//! Several queue pairs of one engine, each with its own peer at the same address, and the frames that the engine
-//! holds.
+//! Several queue pairs of one engine. Each queue pair has its own peer; all peers have one address.
 
 use super::memory::{Arena, REGION_BYTES};
 use super::peer::{ETH_LEN, Peer, reseal};
@@ -17,10 +16,9 @@ use roce::time::Instant;
 use roce::wire::{Operation, Packet, Reth};
 use std::rc::Rc;
 
-/// Polls after which the engine must be idle.
+/// Largest number of polls until the engine is idle.
 const POLLS_MAX: usize = 10_000;
 
-/// One queue pair and its peer.
 pub(crate) struct End {
     pub(crate) qpn: Qpn,
     pub(crate) peer: Peer,
@@ -36,20 +34,20 @@ pub(crate) struct Several {
     pd: PdId,
     cq: CqId,
     poller: CqPoller,
-    /// Every frame that the engine may still hold.
+    /// Frames that the engine may not have returned to the port yet.
     frames: Vec<Rc<[u8]>>,
-    /// Bits set in the bitmap of the last SACK.
+    /// Number of PSNs acknowledged by the last SACK's bitmap.
     pub(crate) told: u32,
 }
 
-/// Setup of a connection under `recovery` with the smallest MTU.
+/// Returns the parameters of a connection under `recovery` with path MTU 256.
 pub(crate) fn setup(recovery: RecoveryScheme, placement: Placement) -> Setup {
     let conn = ConnAttr { recovery, placement, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..tape::conn() };
     let (service, first_psn) = (ServiceType::Rc, 0xFF_FF00);
     Setup { is_ipv6: false, tiny_cq: false, service, has_srq: false, first_psn, conn }
 }
 
-/// A retransmission of `frame`: with another IP identification, and with AckReq set.
+/// Returns a retransmission of an IPv4 frame: with another IP identification, and with AckReq set.
 pub(crate) fn retransmitted(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let ip = ETH_LEN;
@@ -65,7 +63,6 @@ pub(crate) fn retransmitted(frame: &[u8]) -> Vec<u8> {
 }
 
 impl Several {
-    /// An engine with `count` connected queue pairs.
     pub(crate) fn new(setup: Setup, count: usize) -> Self {
         let mut engine = engine(setup, 2 * count);
         let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
@@ -78,7 +75,7 @@ impl Several {
         several
     }
 
-    /// Creates and connects one more queue pair.
+    /// Creates and connects a further queue pair.
     pub(crate) fn create(&mut self) {
         let handles = self.engine.create_qp(&qp_init(self.pd, self.cq)).unwrap();
         let [engine_gid, peer_gid, stranger] = [1, 2, 3].map(|last| Gid::from(gid(self.setup, last)));
@@ -96,7 +93,7 @@ impl Several {
         end.peer.restart(start::psn(setup.first_psn), is_selective);
     }
 
-    /// Destroys a queue pair; the last one takes its index.
+    /// Destroys queue pair `index`; the last queue pair gets this index.
     pub(crate) fn destroy(&mut self, index: usize) {
         let end = self.ends.swap_remove(index);
         self.engine.destroy_qp(end.qpn).unwrap();
@@ -106,31 +103,29 @@ impl Several {
         self.engine.query_qp(self.ends[index].qpn).unwrap().0
     }
 
-    /// Changes the state of a queue pair; false if there is no such transition.
+    /// Changes the state of a queue pair. Returns false for a transition that is not permitted.
     pub(crate) fn modify(&mut self, index: usize, to: QpState) -> bool {
         let attr = QpAttr { state: Some(to), ..QpAttr::default() };
         self.engine.modify_qp(self.ends[index].qpn, &attr).is_ok()
     }
 
-    /// RETH of a part of the shared region.
     pub(crate) fn shared(&self, offset: usize, len_bytes: usize) -> Reth {
         let (offset, len_bytes) = (offset as i64, len_bytes as u32);
         self.arena.reth(RethPlan { target: Target::Shared, offset, from_end: false, len_bytes })
     }
 
-    /// The frames of the next message of a peer.
     pub(crate) fn message(&mut self, index: usize, kind: Kind, reth: Reth) -> Vec<Vec<u8>> {
         self.ends[index].peer.message(kind, reth)
     }
 
-    /// The frames of `count` WRITEs of one packet each, to consecutive parts of the shared region.
+    /// Returns `count` WRITEs of one packet each, to consecutive parts of the shared region.
     pub(crate) fn writes(&mut self, index: usize, count: usize, len_bytes: usize) -> Vec<Vec<u8>> {
         let reth = |number| self.shared(number * len_bytes % REGION_BYTES, len_bytes);
         let reths: Vec<Reth> = (0..count).map(reth).collect();
         reths.into_iter().flat_map(|reth| self.message(index, Kind::Write, reth)).collect()
     }
 
-    /// Posts a receive of `len_bytes` at the beginning of the private region.
+    /// Posts a receive at the start of the private region. Returns false on failure.
     pub(crate) fn post_recv(&mut self, index: usize, len_bytes: u32) -> bool {
         let (addr, lkey) = (self.arena.addr(Target::Private), self.arena.lkey(Target::Private));
         let sges = [Sge { addr, len_bytes, lkey }];
@@ -150,7 +145,7 @@ impl Several {
         frames.into_iter().for_each(|frame| self.put(frame));
     }
 
-    /// Polls until the wire is empty and the engine idle, then checks memory.
+    /// Polls until no frame is in flight and the engine is idle, then checks memory.
     pub(crate) fn run(&mut self) {
         for _ in 0..POLLS_MAX {
             if self.poll() && self.engine.port().incoming.is_empty() {
@@ -171,7 +166,7 @@ impl Several {
             if packet.info.operation == Operation::SelectiveAcknowledge {
                 self.told = packet.payload.iter().map(|byte| byte.count_ones()).sum();
             }
-            // All peers have one address, so a packet has a known receiver only with a single queue pair.
+            // All peers have one address and QPN, so a packet's peer is known only if the engine has one queue pair.
             if let [end] = &mut self.ends[..] {
                 end.peer.observe(&packet, is_latest);
             }
@@ -185,7 +180,7 @@ impl Several {
         progress.is_idle()
     }
 
-    /// Checks that no byte changed where it may not.
+    /// Checks that only permitted bytes have changed, and that the engine has returned all frames to the port.
     pub(crate) fn check(&mut self) {
         let fills = self.arena.private(self.arena.addr(Target::Private), REGION_BYTES as u32);
         self.arena.check([fills].iter());
@@ -205,12 +200,12 @@ impl Several {
         self.run();
     }
 
-    /// Packets of the path MTU of [`setup`] in the reorder buffer, if it has no others: each takes two cells of 256 bytes.
+    /// Returns the number of buffered packets, if all payloads have 256 bytes: such a packet takes two cells of 256
+    /// bytes.
     pub(crate) fn buffered(&self) -> usize {
         self.engine.buffered_bytes() / 512
     }
 
-    /// A counter of a queue pair.
     pub(crate) fn counter(&self, index: usize, name: &str) -> u64 {
         let counters = self.engine.qp_counters(self.ends[index].qpn).unwrap();
         counters.iter().find(|(other, _)| *other == name).map_or(0, |(_, count)| count)

@@ -1,31 +1,30 @@
 //! Decodes bytes to steps of a hostile peer, the network and the application. Every byte string is a script. Most
-//! packets are nearly right, because those reach the deepest states.
+//! packets have few wrong fields, otherwise the first checks would drop them.
 
 use roce::congestion::CongestionScheme;
 use roce::mem::Access;
 use roce::qp::{ConnAttr, PathMtu, Placement, QpState, ServiceType};
 use roce::recovery::RecoveryScheme;
 
-/// Steps of one run at most.
 const STEPS_MAX: usize = 400;
-/// Window under selective repeat, in packets: small, so that scripts leave it.
+/// Window under selective repeat, in packets: so small that scripts exceed the window.
 const SELECTIVE_WINDOW_PKTS: u32 = 64;
 
 /// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub is_ipv6: bool,
-    /// The completion queue has four entries, so that it overflows.
+    /// The completion queue has only four entries, so that it overflows.
     pub tiny_cq: bool,
     pub service: ServiceType,
-    /// The receives are those of a shared receive queue.
+    /// Receives are posted to a shared receive queue.
     pub has_srq: bool,
     pub first_psn: u32,
     /// The access rights may lack remote WRITE, remote READ or both.
     pub conn: ConnAttr,
 }
 
-/// Memory region that an RKey names, or none.
+/// The region to which an R_Key refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Permits remote WRITE and READ.
@@ -36,16 +35,16 @@ pub(crate) enum Target {
     Private,
     /// Belongs to another protection domain.
     Foreign,
-    /// The key of `Shared` with one bit wrong.
+    /// No region: the R_Key of `Shared` with one bit inverted.
     NoRegion,
 }
 
-/// A PSN, relative to one of the engine's, or absolute.
+/// A PSN: relative to a PSN of the engine, or absolute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PsnPlan {
     /// Offset from the engine's expected PSN.
     Expected(i32),
-    /// Offset from a request of the engine, `back` before its last.
+    /// Offset from the PSN of the engine's request that is `back` requests before its last request.
     Request {
         back: u8,
         offset: i32,
@@ -53,17 +52,17 @@ pub(crate) enum PsnPlan {
     Any(u32),
 }
 
-/// An address and a length, both near a region's bounds.
+/// Address and length of a RETH, mostly near region bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RethPlan {
     pub target: Target,
-    /// Offset from the region's start or, if `from_end`, back from the last position where the length fits.
+    /// Offset from the region's start; if `from_end`, distance before the last address where `len_bytes` fit.
     pub offset: i64,
     pub from_end: bool,
     pub len_bytes: u32,
 }
 
-/// Damage of a packet, in addition to its fields.
+/// Fault of a packet, in addition to the fields of [`PacketPlan`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Damage {
     None,
@@ -75,14 +74,14 @@ pub(crate) enum Damage {
     PKey(u16),
     WrongSource,
     WrongDestination,
-    /// Replaces the pad count; the ICRC is right.
+    /// Replaces the pad count; the ICRC is correct.
     Pad(u8),
-    /// Changes a byte of the packet; the ICRC is right.
+    /// Changes a byte of the packet; the ICRC is correct.
     Byte {
         at: u16,
         xor: u8,
     },
-    /// Changes any byte of the frame, without a new ICRC.
+    /// Changes a byte of the frame; the ICRC is not recomputed.
     Corrupt {
         at: u16,
         xor: u8,
@@ -98,12 +97,11 @@ pub(crate) struct PacketPlan {
     pub payload_len: usize,
     pub reth: RethPlan,
     pub syndrome: u8,
-    /// Solicited, AckReq, FECN, BECN, from bit 0 on; bits 4 and 5 both: a CE mark.
+    /// Bits 0 to 3: solicited event, AckReq, FECN, BECN. Bits 4 and 5 together: CE mark.
     pub flags: u8,
     pub damage: Damage,
 }
 
-/// Operation of a message or work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -117,19 +115,19 @@ pub(crate) enum Kind {
 pub(crate) enum Step {
     /// The peer sends one packet.
     Packet(PacketPlan),
-    /// The peer sends a message; packets whose bit in `lost` is set are lost.
+    /// The peer sends a message. Packet n is lost if bit n mod 32 of `lost` is set.
     Message {
         kind: Kind,
         reth: RethPlan,
         lost: u32,
     },
-    /// The peer sends the responses due to the engine's requests; those whose bit in `lost` is set are lost.
+    /// The peer responds to all unanswered requests. Response n is lost if bit n mod 32 of `lost` is set.
     Answer {
         lost: u32,
     },
     /// The peer sends bytes that need not be a packet.
     Raw(Vec<u8>),
-    /// The application posts a send.
+    /// The application posts a send work request.
     Send {
         kind: Kind,
         len_bytes: u32,
@@ -144,20 +142,20 @@ pub(crate) enum Step {
         sges: u8,
         bad_key: bool,
     },
-    /// The engine is polled after `nanos`, with room for `room` frames in the port.
+    /// The clock advances by `nanos`. Then the engine is polled, and may send `room` frames.
     Poll {
         nanos: u64,
         room: usize,
     },
     /// The engine is polled at its next deadline.
     Sleep,
-    /// The application deregisters the shared region; `Register` registers it again.
+    /// The application deregisters the shared region. `Register` registers the region again.
     Deregister,
     Register,
     Modify(QpState),
 }
 
-/// Bytes read as choices, followed by zeroes without end.
+/// Bytes decoded to choices. After the last byte, each read returns 0.
 pub(crate) struct Tape<'a>(pub(crate) &'a [u8]);
 
 impl Tape<'_> {
@@ -179,13 +177,12 @@ impl Tape<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// Returns true for one in `out_of` bytes on average.
+    /// Reads a byte; returns true with probability 1 / `out_of`.
     pub(crate) fn once_in(&mut self, out_of: u8) -> bool {
         self.byte() % out_of == 1
     }
 }
 
-/// Decodes the script of `bytes`.
 pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     let mut tape = Tape(bytes);
     let setup = setup(&mut tape);
@@ -196,7 +193,7 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     (setup, steps)
 }
 
-/// Attributes of a connection with the smallest MTU; the timeouts are short, so that scripts reach them.
+/// Returns attributes with path MTU 256, and timeouts so short that scripts reach them.
 pub(crate) fn conn() -> ConnAttr {
     ConnAttr {
         path_mtu: PathMtu::Mtu256,
@@ -208,7 +205,6 @@ pub(crate) fn conn() -> ConnAttr {
     }
 }
 
-/// Decodes the parameters of a run.
 pub(crate) fn setup(tape: &mut Tape<'_>) -> Setup {
     let flags = tape.byte();
     let mtu = tape.byte();

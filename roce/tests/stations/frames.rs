@@ -1,4 +1,4 @@
-//! Frames of neighbours, well-formed or not, and the parser of those that the engine sends.
+//! Builds frames of neighbours, well-formed or not, and parses queries of the engine.
 
 use super::OWN_MAC;
 use etherparse::icmpv6::NeighborAdvertisementHeader;
@@ -16,7 +16,7 @@ pub(crate) struct Question {
     pub(crate) to: Mac,
 }
 
-/// Parses an ARP request or neighbour solicitation of the engine; `None` for other frames.
+/// Parses a query of the engine; `None` for other frames.
 pub(crate) fn question(frame: &[u8]) -> Option<Question> {
     let to = Mac(*frame.first_chunk()?);
     let v6 =
@@ -30,7 +30,7 @@ pub(crate) fn question(frame: &[u8]) -> Option<Question> {
     }
 }
 
-/// The ARP reply or neighbour advertisement of `target`, which has `mac`.
+/// Builds the reply to `asker` that gives `mac` for `target`.
 pub(crate) fn answer(target: IpAddr, mac: Mac, asker: IpAddr) -> Vec<u8> {
     match (target, asker) {
         (IpAddr::V6(target), IpAddr::V6(asker)) => {
@@ -40,7 +40,7 @@ pub(crate) fn answer(target: IpAddr, mac: Mac, asker: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The claim that `ip` sends when it has moved to `mac`.
+/// Builds the claim of a station that moved to `mac`.
 pub(crate) fn announcement(ip: IpAddr, mac: Mac) -> Vec<u8> {
     match ip {
         IpAddr::V4(_) => arp(mac, Mac::BROADCAST, 1, (mac, ip), (Mac::default(), ip)),
@@ -94,7 +94,7 @@ fn discovery(target: Ipv6Addr, kind: u8, mac: Option<Mac>) -> Vec<u8> {
     [&target.octets()[..], &option].concat()
 }
 
-/// Flags: bit 0 solicited, bit 1 override, bit 2 router.
+/// Builds a neighbour advertisement. `flags`: bit 0 solicited, bit 1 override, bit 2 router.
 pub(crate) fn advertisement(
     source: Mac,
     destination: Mac,
@@ -138,7 +138,6 @@ pub(crate) fn echo(source: Mac, destination: Mac, ips: [IpAddr; 2], payload: &[u
     frame
 }
 
-/// Inserts a VLAN tag into `frame`.
 pub(crate) fn tagged(frame: &[u8], tci: u16) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(12);
     [addresses, &TAG, &tci.to_be_bytes(), rest].concat()

@@ -1,15 +1,15 @@
-//! One engine on a link with two honest stations and a stranger: plays a script of frames and checks invariants after
-//! every poll. Shared by the fuzz target, the replay of its corpus and a property test.
+//! One engine on a link with two honest stations and a stranger: runs a script and checks the invariants below. Shared
+//! by the fuzz target, the replay of its corpus and a property test.
 //!
 //! ```text
 //!   bytes --tape--> steps --> ARP, neighbour discovery, echo, raw frames --> Engine::poll --> frames --> checks
 //!                                                       honest answers <----------------------'
 //! ```
 //!
-//! * The packets of a connection go to the MAC of its peer, if the peer has answered every request.
-//! * A poll sends no more frames of the neighbour code than its bound.
-//! * The neighbour table and the memory that the engine allocates are bounded.
-//! * The engine becomes idle.
+//! * If a station has answered every query with one MAC, packets to the station have this destination MAC.
+//! * A poll sends at most `NEIGHBOUR_FRAMES_PER_POLL` frames that are not RoCE.
+//! * The neighbour cache and the memory that the engine allocates are bounded.
+//! * The engine becomes idle after each step.
 
 mod frames;
 #[path = "../hostile/port.rs"]
@@ -34,14 +34,14 @@ use std::net::IpAddr;
 use tape::Step;
 
 pub(crate) const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// Polls after which the engine must be idle, with all its requests answered.
+/// Largest number of polls per step until the engine is idle.
 const POLLS_MAX: usize = 400;
-/// Net allocations of the engine in one run, in bytes: queued replies, and the neighbour table.
+/// Largest net allocation of the engine in one run, in bytes: queued replies, and the neighbour cache.
 const ALLOCATED_MAX_BYTES: i64 = 256 << 10;
-/// Addresses that a script can resolve, and those of the two connections.
+/// Bound of the cache: six addresses that a script can resolve, and the peers of the two connections.
 const NEIGHBOURS_MAX: usize = 8;
 
-/// Counts of a run, so that a test can check that scripts reach deep states.
+/// Counts of a run. Tests assert minimum counts, so that scripts reach rare states, too.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(dead_code)] // the fuzz target counts nothing
 pub(crate) struct Tally {
@@ -53,13 +53,13 @@ pub(crate) struct Tally {
     pub(crate) packets: u64,
 }
 
-/// An honest station, to which a queue pair is connected.
+/// An honest station and its connection.
 struct Station {
     ip: IpAddr,
     mac: Mac,
-    /// Answers ARP requests and neighbour solicitations.
+    /// True while the station answers queries.
     is_there: bool,
-    /// Has always answered, from the same MAC.
+    /// True if the station has answered every query, always with the same MAC.
     is_faithful: bool,
     send: SendPoster,
 }
@@ -89,7 +89,7 @@ pub(crate) fn run(bytes: &[u8]) -> Tally {
     }
 }
 
-/// Address `last` of the link.
+/// Returns an address of the link; `last` is the last byte.
 pub(crate) fn address(is_ipv6: bool, last: u8) -> IpAddr {
     if is_ipv6 {
         IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, u16::from(last)])
@@ -125,7 +125,7 @@ impl Link {
         link
     }
 
-    /// Adds a station, and connects a queue pair to it.
+    /// Adds an honest station, connected to a queue pair.
     fn connect(&mut self, ip: IpAddr, mac: Mac) {
         let pd = self.engine.alloc_pd().unwrap();
         let (cq, _) = self.engine.create_cq(1024).unwrap();
@@ -180,7 +180,7 @@ impl Link {
             Step::Send(index) => {
                 let op = SendOp::Write { remote_addr: 0, rkey: roce::id::RKey(1) };
                 let data = SendData::Inline(&[0x55; 64]);
-                // The send queue may be full, or in error.
+                // The result is ignored, because the send queue may be full or in error.
                 let _ = self.stations[index].send.post(&SendRequest {
                     wr_id: 0,
                     op,
@@ -197,7 +197,7 @@ impl Link {
         self.engine.port_mut().incoming.push_back(frame.into());
     }
 
-    /// Polls until the wire is empty; honest stations answer at once.
+    /// Polls until no frame is in flight. Honest stations answer each query at once.
     fn settle(&mut self) {
         for _ in 0..POLLS_MAX {
             let (engine, now) = (&mut self.engine, self.now);
@@ -217,7 +217,7 @@ impl Link {
         panic!("the engine does not come to rest");
     }
 
-    /// Returns whether `frame` is a RoCE packet, and checks its MAC.
+    /// Returns whether `frame` is a RoCE packet. Panics if a packet to a faithful station has a wrong destination MAC.
     fn on_packet(&self, frame: &[u8]) -> bool {
         let Ok(packet) = Packet::parse(frame) else { return false };
         let to = self.stations.iter().find(|station| packet.is_to(&Gid::from(station.ip)));

@@ -15,7 +15,7 @@ pub(crate) enum Step {
         is_ipv6: bool,
         last: u8,
     },
-    /// A station stops answering, or starts again.
+    /// A station stops answering queries, or answers queries again.
     Leave(usize),
     /// A station changes its MAC and sends a claim.
     Move(usize, Mac),

@@ -1,19 +1,18 @@
-//! The repository as files, for tests that read it: found by walking directories, because exported sources have no
-//! index of git's. Rust is read line by line, as rustfmt formats it.
+//! Reads the repository's files for tests. Directories are walked, because exported sources have no git index. Rust is
+//! read line by line, as rustfmt formats it.
 #![allow(dead_code)] // each test uses its part
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories that hold what is built or recorded, whatever stands above them.
+/// Directories of build results or recorded data, skipped at any depth.
 const NO_SOURCES: &[&str] = &["target", ".git", "corpus", "artifacts", "proptest-regressions"];
 
-/// The workspace's root.
 pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Files under `dir` whose path `wanted` accepts, in the order of their paths, which are relative to the workspace.
+/// Returns the files under `dir` that `wanted` accepts, sorted; paths are relative to the workspace.
 pub(crate) fn files(dir: &str, wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut dirs = vec![PathBuf::from(dir)];
@@ -46,7 +45,7 @@ pub(crate) fn sources(dir: &str) -> Vec<(String, String)> {
     rust.iter().map(|path| (path.to_str().unwrap().to_owned(), text(path))).collect()
 }
 
-/// Returns a line without its comment. A `//` in a string does no harm here.
+/// Returns `line` up to its first `//`, even if `//` is in a string.
 pub(crate) fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
@@ -56,8 +55,7 @@ pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
-/// Returns code without comments and without items compiled for tests alone, and the names of test modules in other
-/// files.
+/// Returns the lines without comments and without items for tests, and the names of test modules in other files.
 pub(crate) fn without_tests(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut kept, mut test_modules) = (Vec::new(), Vec::new());
     let mut lines = text.lines().map(code);

@@ -71,7 +71,8 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// Returns a converter of errors of system calls to [`KernelError`]; `doing` names the failed operation.
+    /// Returns a function that converts the error of a system call to a [`KernelError`]; `doing` names the failed
+    /// operation.
     pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> KernelError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => KernelError::Permission { doing, source },

@@ -43,7 +43,8 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Returns the jump at index `at` of the program: to index `yes` if the comparison with `k` holds, otherwise to `no`.
+/// Returns the jump instruction of index `at`: to index `yes` if the comparison with `k` is true, otherwise to index
+/// `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
@@ -55,7 +56,7 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_BYTE, PACKET_TYPE),
     jump(1, JUMP_EQUAL, PACKET_HOST, 2, DROP),
-    // Accepts frames without a VLAN tag or with VLAN 0, a priority tag. The kernel moves the tag to the metadata.
+    // Accepts frames without a VLAN tag, or with VLAN ID 0 (priority tag). The kernel moves the tag to the metadata.
     instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
     jump(3, JUMP_EQUAL, 0, 7, 4),
     instruction(LOAD_HALF, VLAN_TAG),

@@ -1,4 +1,4 @@
-//! The guard that keeps the kernel from answering RoCE packets with ICMP port unreachable.
+//! The guard of UDP port 4791 of a shared port.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,11 +15,12 @@ const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 /// Sockets bound to UDP port 4791 of an interface, which drop all datagrams that the kernel receives at this port.
 ///
 /// The packet socket of a shared port receives a copy of each frame, and the kernel processes the frame too. Without a
-/// UDP socket on port 4791 the kernel would answer every RoCE packet with an ICMP port unreachable, on which some peers
-/// end the connection. A filter drops the datagrams before they are queued, so they take no memory.
+/// UDP socket on port 4791, the kernel would answer every RoCE packet with an ICMP port unreachable, and some peers
+/// would then end the connection. A filter drops the datagrams before the kernel queues them, so the datagrams use no
+/// memory.
 ///
-/// The guard covers all addresses of the interface, also addresses added later. Several processes may each have a guard
-/// on the same interface.
+/// The guard covers all addresses of the interface, including addresses added later. Several processes may each have a
+/// guard on one interface.
 #[derive(Debug)]
 pub struct PortGuard {
     _sockets: Vec<Socket>,
@@ -49,7 +50,8 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     if address.is_ipv6() {
         socket.set_only_v6(true).map_err(&failed)?;
     }
-    // With SO_REUSEADDR, several guards can bind UDP port 4791, which a program without this option then cannot bind.
+    // With SO_REUSEADDR, several guards can bind UDP port 4791. A program that does not set this option cannot bind the
+    // port.
     socket.set_reuse_address(true).map_err(&failed)?;
     // The filter is attached before the bind, otherwise datagrams received in between would be queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;

@@ -1,10 +1,10 @@
 //! Access to network interfaces of the kernel, for shared ports (af_packet); ports on XDP sockets use [`Interface`]
 //! only.
 //!
-//! The interface of a shared port keeps its addresses, for which the kernel continues to answer ARP, neighbour
-//! discovery and ICMP echo. The device reads the configuration of the interface ([`Interface::read`]), resolves
-//! neighbours through the kernel ([`KernelNeighbours::resolve`]), keeps the kernel from answering RoCE packets with
-//! ICMP port unreachable ([`PortGuard::hold`]), and receives RoCE packets only ([`ROCE_FILTER`]).
+//! The kernel continues to use the addresses of a shared port's interface, and to answer ARP, neighbour discovery and
+//! ICMP echo. The device reads the configuration of the interface ([`Interface::read`]), and resolves neighbours
+//! through the kernel ([`KernelNeighbours::resolve`]). A guard prevents ICMP port unreachable messages of the kernel in
+//! response to RoCE packets ([`PortGuard::hold`]). A filter drops all frames other than RoCE packets ([`ROCE_FILTER`]).
 //!
 //! This module is control plane: its functions allocate memory and make system calls.
 

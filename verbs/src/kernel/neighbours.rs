@@ -32,7 +32,7 @@ const RTNLGRP_IPV6_ROUTE: u32 = 11;
 const CHANGES_PER_CALL: usize = 64;
 /// Largest number of destinations that one call of [`KernelNeighbours::due`] returns.
 const DUE_PER_CALL: usize = 32;
-/// Interval at which each destination is resolved anew, even without a notification of a change.
+/// Interval at which each destination is resolved again, even if the kernel has notified no change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A destination IP address for which [`KernelNeighbours::resolve`] was called.
@@ -66,11 +66,11 @@ impl KernelNeighbours {
         })
     }
 
-    /// Returns the MAC of the next hop to `ip`: of `ip` itself, or of a gateway. If the kernel has not resolved this
-    /// MAC, returns `Pending`, and sends an empty datagram to the discard port of `ip`, which makes the kernel resolve
-    /// the MAC. The caller calls `resolve` again when [`KernelNeighbours::due`] returns `ip`. If the kernel has no
-    /// route to `ip` over the interface, returns `Unreachable`. From this call on until [`KernelNeighbours::forget`],
-    /// `due` checks whether the next hop or its MAC changed.
+    /// Returns the MAC of the next hop to `ip`, which is `ip` itself or a gateway. If the kernel has not resolved this
+    /// MAC, returns `Pending`, and makes the kernel resolve the MAC. The caller calls `resolve` again when
+    /// [`KernelNeighbours::due`] returns `ip`. If the kernel has no route to `ip` over the interface, returns
+    /// `Unreachable`. From this call on until [`KernelNeighbours::forget`], `due` checks whether the next hop or its
+    /// MAC changed.
     pub fn resolve(&mut self, ip: IpAddr) -> Result<Resolution, KernelError> {
         let hop = match self.next_hop(ip) {
             Err(KernelError::NoRoute { .. }) => {
@@ -127,8 +127,8 @@ impl KernelNeighbours {
         route.map(|gateway| gateway.unwrap_or(ip)).ok_or_else(no_route)
     }
 
-    /// Returns at most `DUE_PER_CALL` destinations that the caller is to resolve: their next hop or its MAC may have
-    /// changed, or their last resolution is older than `RECHECK_INTERVAL`.
+    /// Returns at most `DUE_PER_CALL` destinations that the caller must resolve again: the next hop or its MAC may have
+    /// changed, or the last resolution is older than `RECHECK_INTERVAL`.
     pub fn due(&mut self) -> Result<Vec<IpAddr>, KernelError> {
         match self.changes.changes(CHANGES_PER_CALL)? {
             None => self.followed.values_mut().for_each(|followed| followed.resolved_at = None),
@@ -159,7 +159,8 @@ impl KernelNeighbours {
         }
     }
 
-    /// Ends the checks of the destination `ip` by [`KernelNeighbours::due`], until the next `resolve`.
+    /// Removes the destination `ip`, which [`KernelNeighbours::due`] then no longer returns, until the next `resolve`
+    /// of `ip`.
     pub fn forget(&mut self, ip: IpAddr) {
         self.followed.remove(&ip);
     }
@@ -198,7 +199,7 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // These errors are transient: a tentative address of the interface, a full buffer, a changing route.
+                // Ignored, because the causes are transient: a tentative address, a full buffer or a changing route.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable

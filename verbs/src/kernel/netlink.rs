@@ -13,7 +13,7 @@ use super::KernelError;
 pub(super) enum Scope {
     /// Only the object that the request names: an interface, route or neighbour.
     One,
-    /// All objects of the kind that the request names: addresses or routes, for example.
+    /// All objects of the kind that the request names, such as all addresses or all routes.
     All,
 }
 
@@ -50,7 +50,8 @@ impl Netlink {
         let mut changes = Vec::new();
         for _ in 0..datagrams_max {
             match self.socket.recv_from_full() {
-                // Accepts any sequence number: a notification has the number of the request that caused the change.
+                // `None`: any sequence number is valid, because a notification has the sequence number of the request
+                // that caused the change.
                 Ok((datagram, _)) => match take(doing, &datagram, None, &mut changes) {
                     Ok(_) => {}
                     Err(_) => return Ok(None),
@@ -63,7 +64,7 @@ impl Netlink {
         Ok(Some(changes))
     }
 
-    /// Sends the request `question` and returns the kernel's answers. An error in an answer is returned as the error.
+    /// Sends the request `question` and returns the kernel's answers. Fails if the kernel answers with an error.
     pub(super) fn ask(
         &mut self,
         doing: &'static str,

@@ -36,7 +36,7 @@ const SET_UP: &str = "
     ip route add default via 10.9.0.3 dev v0 table 77
 ";
 
-/// Runs `body`, the test `name`, as root of new namespaces, in a child process of the test program.
+/// Runs `body`, the code of the test `name`, in a child process of the test program, as root of new namespaces.
 fn in_namespace(name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         shell(SET_UP);
@@ -311,7 +311,7 @@ fn a_neighbour_that_moves_is_followed() {
             shell(&format!("ip neighbour replace {address} lladdr 02:00:00:00:00:0c dev v0 nud reachable"));
             wait_for("the new address", || (way(&device, address) == Resolution::Known(MOVED)).then_some(()));
         }
-        // After the deletion of its entry, the kernel resolves the neighbour anew, to its actual MAC.
+        // After the deletion of the neighbour entry, the kernel resolves 10.9.0.2 again, to the MAC of v1.
         shell("ip neighbour delete 10.9.0.2 dev v0");
         wait_for("the old address", || {
             (way(&device, "10.9.0.2") == Resolution::Known(PEER_MAC)).then_some(())
@@ -353,7 +353,7 @@ fn a_peer_without_a_route_is_refused_at_once() {
     });
 }
 
-/// The kernel routes packets to the interface's own addresses over `lo`; the port delivers them itself.
+/// The kernel routes packets to the interface's own addresses over `lo`, so the port itself must deliver these packets.
 #[test]
 fn two_queue_pairs_of_one_interface_connect() {
     in_namespace("two_queue_pairs_of_one_interface_connect", || {

@@ -10,31 +10,31 @@ use roce::port::{Port, PortCaps};
 pub struct DpdkPort {
     port: dpdk_ffi::Port,
     caps: PortCaps,
-    /// Whether `poll_link` restarts the port while its link is down, as on a memif client, whose link comes up only
+    /// Whether `poll_link` restarts the port while the link is down. True on a memif client, whose link comes up only
     /// after the peer's process has started.
     knocks: bool,
     knocked: Option<Instant>,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
-    /// Whether frames to the port's own MAC are received by this port, as an RDMA NIC does: set when a queue pair is
-    /// connected to another one of the same device.
+    /// Whether this port receives the frames that it sends to its own MAC, as an RDMA NIC does. Set when a queue pair
+    /// is connected to a queue pair of the same device.
     loops_back: bool,
     /// Frames to the port's own MAC that were sent and not yet received.
     looped: VecDeque<Mbuf>,
 }
 
-/// Largest number of frames in `looped` at which a frame can be reserved. A burst adds up to [`TX_QUEUE_FRAMES`].
+/// Frames can be reserved while `looped` has fewer than `LOOPED_FRAMES_MAX` frames. One burst adds at most
+/// [`TX_QUEUE_FRAMES`] frames.
 const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 
 /// Largest number of mbufs of frames to the port's own MAC.
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
-/// Shortest interval between two restarts of a port by `poll_link`: long enough for the two ends to connect, even on a
-/// busy machine.
+/// Shortest interval between two restarts of a port by `poll_link`: long enough for memif client and server to connect.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
-/// limit, the first of 64 frames of 4 KiB, perhaps a retransmission that the peer needs, would wait for 25 us.
+/// limit, the first of 64 frames of 4 KiB, such as a retransmission, would wait for 25 us.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
@@ -70,7 +70,7 @@ impl DpdkPort {
     /// link is up.
     ///
     /// # Errors
-    /// The driver's error at the restart; a later call may succeed.
+    /// The driver's error if the restart fails; a later call may succeed.
     pub fn poll_link(&mut self) -> Result<bool, PortError> {
         let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
         if self.knocks && due && !self.is_up() {

@@ -1,4 +1,4 @@
-//! The socket of a memif, and the decision whether this process is the memif's server, which listens, or its client.
+//! The socket of a memif, and the choice between the roles of this process: server (listens on the socket) or client.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,11 +11,10 @@ use super::spec::PortSpec;
 use super::vdev::vdev_name;
 use crate::error::OpenError;
 
-/// Longest path or abstract name of a socket, in bytes: the driver's field also holds a zero byte at the end and,
-/// for an abstract name, a zero byte at the front.
+/// Longest path or abstract name of a socket, in bytes. The driver's field also has a zero byte at the end and, for an
+/// abstract name, a zero byte at the front.
 const SOCKET_BYTES_MAX: usize = 106;
 
-/// A memif's socket.
 #[derive(Debug, PartialEq, Eq)]
 struct Socket {
     /// Path, or `@` and the name in the abstract namespace: the syntax of DPDK's memif driver.
@@ -57,8 +56,8 @@ impl Socket {
     }
 }
 
-/// Attaches a memif as the server of its socket or, if that fails, as the client. Returns the device, and whether the
-/// device is the client. If both roles fail, returns the error of the server's role.
+/// Attaches a memif as the server of its socket or, if the role of server fails, as the client. Returns the device, and
+/// whether the device is the client. If both roles fail, returns the error of the server's role.
 pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(Device, bool), OpenError> {
     let socket = Socket::of(&spec.target, || Ok(runtime_dir()?))?;
     let access = MemifAccess { uids: spec.peer_uids.clone() };
@@ -75,8 +74,8 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
     }
 }
 
-/// Calls `listen`. In a private directory, first locks the directory and removes a stale socket; without the lock, two
-/// processes could each remove the new socket of the other.
+/// Calls `listen`. In a private directory, first locks the directory and removes a stale socket. Without the lock, each
+/// of two processes could remove the new socket of the other process.
 fn serve<T>(
     socket: &Socket,
     listen: impl Fn() -> Result<T, DeviceError>,
@@ -92,8 +91,8 @@ fn serve<T>(
     Ok(listen())
 }
 
-/// Returns whether the socket `path` exists and no process listens on it. The probe connects a stream socket; the
-/// socket of a memif has another type, so the probe has no effect on a process that listens.
+/// Returns whether the socket `path` exists and no process listens on the socket. The probe connects a stream socket. A
+/// memif's socket has another type (SOCK_SEQPACKET), so the probe does not reach a listening process.
 fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -19,18 +19,19 @@ use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 
-/// Data bytes of a packet buffer (mbuf), which holds a packet of the largest path MTU in one piece.
+/// Data bytes of a packet buffer (mbuf): enough for a packet of the largest path MTU (4096 bytes) in one mbuf.
 const BUFFER_BYTES: u16 = 8192;
 /// Largest MTU of ports other than XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
-/// Data bytes of an mbuf of an XDP port: the kernel requires that a buffer with all its headers fits a page.
+/// Data bytes of an mbuf of an XDP port: the kernel requires that a buffer with all its headers fits into one page.
 const XDP_BUFFER_BYTES: u16 = 3072;
 /// Largest MTU of XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of an Ethernet header with one VLAN tag.
 const ETHERNET_BYTES: usize = 18;
 
-/// Number of mbufs in a thread's cache of the mbuf pool. A cache with 1.5 times this number returns mbufs to the pool.
+/// Number of mbufs in a thread's cache of the mbuf pool. A cache of more than 1.5 times this number returns mbufs to
+/// the pool.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 /// Number of threads with a cache of the mbuf pool: the thread that initialised DPDK, and a thread that the application
@@ -38,13 +39,13 @@ const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 const CACHES: u32 = 2;
 /// Number of descriptors of each ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
-/// Largest number of mbufs outside a port's rings: those of a received burst, of linear copies of that burst, and of
-/// frames to be sent, of frames to the port's own MAC, and those in the caches of threads.
+/// Largest number of mbufs outside a port's rings: a received burst, linear copies of this burst, frames to be sent,
+/// frames to the port's own MAC, and the caches of threads.
 const MBUFS_BESIDE_RINGS: u32 =
     (2 * RX_BURST_FRAMES + HELD_MBUFS + LOOPED_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the number of mbufs of the pool of a port: enough for full rings of `queues` receive and `queues` transmit
-/// queues.
+/// Returns the number of mbufs of the pool of a port: enough for the full rings of `queues` receive queues and `queues`
+/// transmit queues.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
@@ -53,24 +54,24 @@ const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
 pub struct SharedInterface {
     /// The kernel's routes and neighbours.
     pub neighbours: KernelNeighbours,
-    /// While held, keeps the kernel from answering packets to UDP port 4791 with ICMP port unreachable.
+    /// While the guard exists, the kernel does not answer packets to UDP port 4791 with ICMP port unreachable.
     _guard: PortGuard,
 }
 
 /// Result of [`open`]: an open port, and its configuration.
 pub struct Opened {
-    /// The port. If the port is a memif client, it may not be started yet; [`DpdkPort::poll_link`] starts it.
+    /// The port. A memif client may not be started yet; [`DpdkPort::poll_link`] then starts the client.
     pub port: DpdkPort,
     /// MAC, IP addresses, VLAN and gateways of the port, and whether the port is dedicated or shared.
     pub neighbour: NeighbourConfig,
-    /// Handles to the kernel's neighbours and to UDP port 4791; `None` if the port is dedicated.
+    /// Handles of the shared port; `None` if the port is dedicated.
     pub shared: Option<SharedInterface>,
 }
 
-/// Opens the port that `spec` names. Initialises DPDK with `eal`, if this process has not initialised DPDK yet.
+/// Opens the port that `spec` names. If this process has not initialised DPDK yet, first initialises DPDK with `eal`.
 ///
 /// # Errors
-/// [`OpenError`] states what the machine lacks, and the remedy.
+/// [`OpenError`] states the failure and the remedy.
 pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
     let eal = match Eal::init(eal) {
         Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
@@ -97,7 +98,7 @@ fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     }
 }
 
-/// Refuses the keys `mac`, `ip`, `gw` and `vlan`: the port has the MAC, addresses, routes and VLAN set in the kernel.
+/// Refuses the keys `mac`, `ip`, `gw` and `vlan`, because MAC, addresses, routes and VLAN are configured in the kernel.
 fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const OWN: &str = "the interface keeps what the kernel gave it; use `ip address` and `ip link`";
     if spec.mac.is_some() {
@@ -129,7 +130,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
     let port = DpdkPort::new(port, caps, false);
-    // The XDP program takes every frame of its queue, so the stack itself must answer ARP and neighbour discovery.
+    // The XDP program redirects every frame of its queue to the XDP socket, so the stack itself must answer ARP and
+    // neighbour discovery.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
     let shared = if is_xdp {
         None
@@ -150,7 +152,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     Ok(Opened { port, neighbour, shared })
 }
 
-/// Returns the error of opening a port. On an XDP port, adds the requirements of such a port, because the driver
+/// Converts the error of opening a port. For an XDP port, adds the requirements of XDP ports, because the driver
 /// reports every failure as EINVAL.
 fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     if spec.kind != PortKind::AfXdp {

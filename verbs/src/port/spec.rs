@@ -59,20 +59,20 @@ pub struct PortSpec {
     pub target: String,
     /// IP addresses of the port, each with its prefix length in bits.
     pub ips: Vec<(IpAddr, u8)>,
-    /// Gateway to destinations off the link. af_packet and af_xdp ports, which follow the kernel's routes, refuse it.
+    /// Gateway to destinations off the link. af_packet and af_xdp ports use the kernel's routes and refuse a gateway.
     pub gateway: Option<IpAddr>,
-    /// MAC of the port; `None`: the MAC of the device.
+    /// MAC of the port; `None`: the MAC of the device, on a tap with the lowest bit inverted.
     pub mac: Option<Mac>,
-    /// VLAN identifier of the addresses, 1 to 4094: frames are sent with this tag, and only frames with this tag are
-    /// received. `None`: no VLAN.
+    /// VLAN identifier, 1 to 4094: the port sends frames with this tag, and receives only frames with this tag. `None`:
+    /// no VLAN.
     pub vlan: Option<u16>,
-    /// Largest IP packet, in bytes; `None`: the MTU of the device.
+    /// Largest IP packet, in bytes. `None`, or a larger value: the MTU that the device and the packet buffers permit.
     pub mtu_bytes: Option<u16>,
     /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,
     /// Whether a packet's source MAC and source UDP port are checked, besides its source IP address.
     pub source_checks: SourceChecks,
-    /// Secret of a memif: the server accepts only clients that present the same secret; `None`: no secret.
+    /// Secret of a memif: the server accepts only clients that send the same secret; `None`: no secret.
     pub secret: Option<String>,
     /// User IDs that the process at the other end of a memif may have, besides this process's user ID and root's.
     pub peer_uids: Vec<u32>,
@@ -96,7 +96,7 @@ pub enum PortSpecError {
         /// Example of a port name of this kind.
         example: &'static str,
     },
-    /// The text has a key that no port has.
+    /// The text has an unknown key.
     #[error(
         "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, vlan=ID, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
     )]
@@ -135,7 +135,7 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
-/// Parses the value of the key `source-mac` or `source-port`: true (checked) for `bound`, false for `any`.
+/// Parses the value of the key `source-mac` or `source-port`. Returns true (checked) for `bound`, false for `any`.
 fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     match value {
         "any" => Ok(false),
@@ -144,8 +144,8 @@ fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     }
 }
 
-/// Returns the secret: `value` or, for `@FILE`, the first line of FILE. The secret in FILE is not on the command line,
-/// which every user can read. Errors do not contain the secret.
+/// Returns the secret: `value` or, for `@FILE`, the first line of FILE. With `@FILE`, the secret is not on the command
+/// line, which every user can read. Errors do not contain the secret.
 fn parse_secret(value: &str) -> Result<String, PortSpecError> {
     /// Longest secret, in bytes; the driver appends a zero byte.
     const BYTES_MAX: usize = 23;

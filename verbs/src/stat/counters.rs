@@ -19,7 +19,7 @@ pub struct DeviceCounters {
     pub drops: CounterMap,
     /// Counters of ARP, neighbour discovery and ICMP echo ([`roce::neighbour::NeighbourCounters`]).
     pub neighbour: CounterMap,
-    /// Sums over all queue pairs, also destroyed ones ([`roce::counters::QpCounters`]).
+    /// Sums over all queue pairs, including destroyed queue pairs ([`roce::counters::QpCounters`]).
     pub queue_pairs: CounterMap,
     /// Numbers of frames and of impaired frames, sent (`tx_...`) and received (`rx_...`); empty without impairments.
     pub faults: CounterMap,

@@ -1,8 +1,8 @@
 //! Directories of the statistics sockets.
 //!
 //! A device uses the first of `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` and `/tmp/roce-UID` that exists or can be
-//! created. A directory is used only if it belongs to the user, is no symbolic link, and no other user has access,
-//! because every user may create names in `/tmp`.
+//! created. The directory must belong to the user, must not be a symbolic link, and no other user may have access.
+//! Otherwise another user could create `/tmp/roce-UID` first and replace the sockets.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use dpdk_ffi::{is_private_dir, private_dir, stand_in_runtime_dir};
 
-/// Parent of the runtime directories of logged-in users; the name of each is the user ID.
+/// Parent of the runtime directories of logged-in users, which are named by user ID.
 const RUNTIME: &str = "/run/user";
 const SHARED: &str = "/tmp";
 const NAME: &str = "roce";
@@ -27,7 +27,7 @@ impl User {
     pub(super) fn current() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
-        // EAL sets a missing `XDG_RUNTIME_DIR` to a stand-in, which other processes do not know.
+        // If `XDG_RUNTIME_DIR` is missing, EAL sets the variable to a path that readers of statistics do not search.
         let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
         User { uid, runtime: runtime.filter(is_given) }
     }
@@ -54,8 +54,8 @@ impl User {
     }
 }
 
-/// Returns the directories with statistics sockets to read, each with the user ID of its owner: the directories of
-/// `user` or, if `user` is root, of all users, except directories to which others than the owner have access.
+/// Returns the directories from which `user` reads statistics sockets, each with the user ID of its owner. Root reads
+/// the directories of all users. Directories to which a user other than the owner has access are not returned.
 pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {
     let mut places = user.directories();
     if user.uid == 0 {

@@ -1,4 +1,4 @@
-//! Counters of a device, and the socket from which other processes of the same user, and of root, read the counters.
+//! Counters of a device, and the statistics socket, from which processes of the same user or of root read the counters.
 //!
 //! ```text
 //!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket                    (directory.rs, socket.rs)
@@ -6,7 +6,7 @@
 //!   roce stat:              connect to every socket of every DIRECTORY -> DeviceStat   (read.rs)
 //! ```
 //! The background thread accepts connections between its polls, and reads the counters with the engine locked. If no
-//! directory can be created, the device works but `roce stat` does not list it.
+//! directory can be created, the device works, but `roce stat` does not list the device.
 
 mod counters;
 mod directory;

@@ -1,4 +1,4 @@
-//! The reader of the statistics of all devices, also of devices of other processes.
+//! The reader of the statistics of all devices, including devices of other processes.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
@@ -67,14 +67,15 @@ pub struct Found {
     pub failed: Vec<(PathBuf, io::Error)>,
 }
 
-/// Reads the statistics of all devices of this user's processes; as root, of all users' processes.
+/// Reads the statistics of all devices of this user's processes. If the user is root, reads those of all users'
+/// processes.
 pub fn read_all() -> Found {
     let user = User::current();
     let mut found = Found::default();
     for (directory, owner) in to_read(&user) {
         read_directory(&directory, owner, &mut found);
-        // Sockets in directories of other users are not removed, because a user may change a directory between check
-        // and removal.
+        // Root does not remove sockets in directories of other users: if the owner replaces the directory by a link
+        // after the check, root would remove a socket elsewhere.
         if owner == user.uid {
             remove_left(&directory);
         }
@@ -99,8 +100,8 @@ fn looks_left(path: &Path) -> bool {
     !Path::new("/proc").join(pid).exists()
 }
 
-/// Removes the statistics sockets that refuse a connection because their process has ended. The socket of a process in
-/// another PID namespace accepts the connection and stays.
+/// Removes the statistics sockets of ended processes: such a socket refuses a connection. The socket of a running
+/// process in another PID namespace accepts the connection and is not removed.
 pub(super) fn remove_left(directory: &Path) {
     for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
@@ -115,7 +116,7 @@ fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
     for path in sockets(directory) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
-            // No device is reported, because the process ended after its socket was listed.
+            // Ignored: the process ended after its socket was listed, so the device no longer exists.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => found.failed.push((path, error)),
         }

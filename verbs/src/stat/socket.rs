@@ -32,7 +32,8 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // Renames the socket only after it listens, because readers ignore or remove a socket that refuses connections.
+        // The socket gets its final name only after it listens, because readers remove a socket that refuses
+        // connections.
         let unnamed = directory.join(format!("new.{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
@@ -48,7 +49,8 @@ impl StatSocket {
         Ok(StatSocket { listener, path })
     }
 
-    /// Answers pending connections. Does not block: an answer is truncated if it exceeds the buffer of the connection.
+    /// Answers pending connections. Does not block: if an answer exceeds the send buffer of the connection, the answer
+    /// is truncated.
     pub(crate) fn answer(&self, describe: impl Fn() -> Answer) {
         for _ in 0..ANSWERS_MAX {
             let stream = match self.listener.accept() {

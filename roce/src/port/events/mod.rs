@@ -1,6 +1,6 @@
-//! A port decorator that impairs selected packets: for example, drops the n-th packet of a queue pair, or the second
-//! retransmission of that packet. An event selects one transmission of a packet by queue pair, PSN and count, and
-//! states the impairment, as in Lumina (SIGCOMM 2023). These events are not the asynchronous events of verbs.
+//! A port decorator that impairs selected packets: for example, it drops the n-th packet of a queue pair, or the second
+//! retransmission of this packet. A packet event selects one transmission of a packet by queue pair, PSN and count, and
+//! specifies the impairment, as in Lumina (SIGCOMM 2023). Packet events are not asynchronous events of verbs.
 //!
 //! ```text
 //!   frame sent --Packet::parse--> connection (destination GID and QPN) and PSN space (requests or responses)
@@ -9,12 +9,11 @@
 //!
 //!   --corrupt, mark--> --drop?--> --duplicate?--> --delay, reorder?--> passed on
 //!                        |        copies are passed on   |               ^
-//!                        x                               held until its time, or until enough packets were passed on
+//!                        x                               held until `due`, or until `behind_pkts` packets were sent
 //! ```
 //!
-//! All events that select the same transmission act; their impairments combine as in [`Disposition`].
-//! Received frames are passed on unchanged. Each event acts once, so the number of events bounds the frames that are
-//! held or copied.
+//! If several events select one transmission, all of them act, and [`Disposition`] combines the impairments. Each event
+//! acts once, so the number of events bounds the frames that are held or copied. Received frames are unchanged.
 
 mod plan;
 mod streams;
@@ -46,8 +45,8 @@ pub struct Firing {
     pub psn: Psn,
     /// Opcode of the packet.
     pub opcode: Opcode,
-    /// Time from the action to the next transmission of the same PSN, in nanoseconds; `None` if the PSN was not sent
-    /// since.
+    /// Time from the action to the next transmission of the same PSN, in nanoseconds; `None` if the PSN has not been
+    /// sent after the action.
     pub retransmitted_after_nanos: Option<u64>,
 }
 
@@ -64,10 +63,10 @@ pub struct EventOutcome {
 
 struct Watch {
     event: PacketEvent,
-    /// `None` until the port sends a packet of the event's connection and PSN space.
+    /// PSN space of the event's packets; `None` until the port sends the first packet of this PSN space.
     space: Option<StreamId>,
-    /// Offset of the PSN to match from the first PSN of `space`; `None` matches any PSN. When the event acts, `offset`
-    /// is set to the offset of the packet.
+    /// Offset of the matching PSN from the first PSN of `space`; `None` matches any PSN. When the event acts, `offset`
+    /// is set to the offset of the impaired packet.
     offset: Option<u64>,
     passes: u32,
     fired: Option<Firing>,
@@ -80,7 +79,7 @@ impl Watch {
     }
 }
 
-/// The fields of a sent RoCE packet that events match, and its length.
+/// The fields of a sent RoCE packet that events match, and the length of its frame.
 struct Sighting {
     dest: (Gid, Qpn),
     space: PsnSpace,
@@ -109,7 +108,7 @@ impl Sighting {
     }
 }
 
-/// A frame held until `due`, or until `behind_pkts` packets of its PSN space, not held themselves, were passed on.
+/// A frame held until `due`, or until `behind_pkts` packets of its PSN space were passed on without being held.
 struct DelayedFrame {
     frame: Vec<u8>,
     space: StreamId,
@@ -123,7 +122,7 @@ pub struct Events<P: Port> {
     watches: Vec<Watch>,
     streams: Streams,
     now: Instant,
-    /// The time at which the first packet was sent.
+    /// The time at which the port sent the first packet.
     start: Option<Instant>,
     /// Held frames, at most one per event.
     delayed: Vec<DelayedFrame>,
@@ -133,7 +132,7 @@ pub struct Events<P: Port> {
 }
 
 impl<P: Port> Events<P> {
-    /// Applies the events of `plan` to the frames sent by `port`.
+    /// Applies the events of `plan` to the frames sent through `port`.
     pub fn new(port: P, plan: EventPlan) -> Self {
         let watch = |event| Watch { event, space: None, offset: None, passes: 0, fired: None };
         let watches: Vec<Watch> = plan.into_events().into_iter().map(watch).collect();
@@ -208,7 +207,7 @@ impl<P: Port> Events<P> {
         self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
-    /// Counts the packet for each event that matches. The events that act change `frame` or the returned disposition.
+    /// Counts the packet for each matching event. Events that act change `frame` or the returned disposition.
     fn impair(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Disposition {
         let mut disposition = Disposition::default();
         let packet = frame.get_mut(..sighting.len_bytes).unwrap_or_default();
@@ -293,7 +292,7 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // Frames stay in `outgoing` only while the inner port is full.
+        // If `outgoing` is not empty, the inner port is full.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
@@ -308,7 +307,7 @@ impl<P: Port> Port for Events<P> {
         }
         self.outgoing.drain_into(&mut self.port, |_| {});
         self.port.tx_flush();
-        // Buffers of sent frames go back to `reserved`, because otherwise each `tx_reserve` would allocate a buffer.
+        // Buffers of sent frames are returned to `reserved`. Otherwise each `tx_reserve` would allocate a buffer.
         self.outgoing.return_spares(&mut self.reserved);
     }
 

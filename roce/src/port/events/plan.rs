@@ -10,7 +10,7 @@ pub(crate) const CONNECTIONS_MAX: u32 = 4096;
 /// The queue pair whose packets an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventQp {
-    /// Number of the connection: 1 for the connection on which the port sends first, 2 for the next, and so on.
+    /// Number of the connection, from 1, in the order in which the port sends the first packets of its connections.
     Number(u32),
     /// The destination QPN in the packet.
     Dest(Qpn),
@@ -21,7 +21,7 @@ pub enum EventQp {
 pub enum EventPsn {
     /// Position of the PSN in the PSN space: 1 is the first PSN that the port sends, 2 the PSN after it.
     Relative(u32),
-    /// The PSN in the packet. The same PSN after a wrap, 2^24 PSNs later, does not match.
+    /// The PSN in the packet. An equal PSN after a wrap, 2^24 PSNs later, does not match.
     Absolute(Psn),
     /// Any PSN; [`PacketEvent::pass`] then counts packets of all PSNs.
     Any,
@@ -46,10 +46,10 @@ pub struct PacketEvent {
     pub space: PsnSpace,
     /// PSN of the packet.
     pub psn: EventPsn,
-    /// Opcode of the packet; `None` for any. The opcode of a SEND also matches the corresponding numbered SEND.
+    /// Opcode of the packet; `None` matches any opcode. A SEND opcode also matches the corresponding numbered SEND.
     pub opcode: Option<Opcode>,
-    /// Number of the packet among the matching packets, from 1. If `psn` is a single PSN, 1 is its first transmission
-    /// and 2 its first retransmission.
+    /// Number of the packet among the matching packets, from 1. If `psn` is a single PSN, 1 is the first transmission
+    /// of this PSN, and 2 the first retransmission.
     pub pass: u32,
     /// Impairment of packet number `pass`.
     pub impairment: Impairment,
@@ -77,7 +77,7 @@ impl PacketEvent {
     }
 }
 
-/// Reason to refuse a plan.
+/// Reason why a plan is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The plan has more than 256 events.
@@ -86,7 +86,7 @@ pub enum PlanError {
         /// Number of events in the plan.
         count: usize,
     },
-    /// A number in an event is out of its range.
+    /// A number in an event is out of range.
     #[error("event {number}: {reason}")]
     Event {
         /// Position of the event in the plan, from 1.
@@ -104,7 +104,7 @@ impl EventPlan {
     /// Creates a plan of `events`.
     ///
     /// # Errors
-    /// [`PlanError`] if there are more than 256 events, or a number is out of its range.
+    /// [`PlanError`] if `events` has more than 256 events, or a number in an event is out of range.
     pub fn new(events: Vec<PacketEvent>) -> Result<Self, PlanError> {
         if events.len() > EVENTS_MAX {
             return Err(PlanError::TooMany { count: events.len() });

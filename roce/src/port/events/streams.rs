@@ -4,13 +4,13 @@ use super::plan::CONNECTIONS_MAX;
 use crate::id::{Gid, Qpn};
 use crate::psn::{Psn, PsnSpace};
 
-/// Index of a PSN space of a connection.
+/// Index into `Streams::sent`: a PSN space of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(usize);
 
 #[derive(Clone, Copy)]
 struct Sent {
-    /// The highest PSN sent. `newest_offset` is its offset from the first PSN, and does not wrap at 2^24.
+    /// The highest PSN sent. `newest_offset` is the offset of this PSN from the first PSN sent, without a wrap at 2^24.
     newest: Psn,
     newest_offset: u64,
     is_watched: bool,
@@ -18,9 +18,10 @@ struct Sent {
 
 pub(super) struct Position {
     pub(super) space: StreamId,
-    /// Connections are numbered from 1, in the order of their first packets.
+    /// Number of the connection, from 1, in the order of the first packets of the connections.
     pub(super) number: u32,
-    /// Offset of the PSN from the first PSN of the PSN space; `None` if the PSN is below the first PSN.
+    /// Offset of the PSN from the first PSN of the PSN space; `None` if the PSN is below the first PSN, or 2^23 from
+    /// the highest PSN sent.
     pub(super) offset: Option<u64>,
     /// Whether the packet is the first of its PSN space.
     pub(super) is_new: bool,
@@ -40,7 +41,7 @@ impl Streams {
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Returns the position of a packet to `dest`. A new `dest` is added to the table; `None` if the table has no room.
+    /// Returns the position of a packet to `dest`. If `dest` is new, adds a connection; `None` if the table is full.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {

@@ -246,7 +246,7 @@ fn all_events_of_a_transmission_act() {
     let delay = |nanos| event(1, 1, Impairment::Delay { nanos });
     let reorder = |behind_pkts| event(1, 1, Impairment::Reorder { behind_pkts });
     let drop = event(1, 1, Impairment::Drop);
-    // The events, and the PSNs of the packets received at 10 ns, the time of sending, at 23 ns, and at 10 ns + 1 ms.
+    // The events, and the PSNs received at three times: 10 ns (the time of sending), 23 ns, and 10 ns + 1 ms.
     let cases: [(&[PacketEvent], [&[u32]; 3]); 6] = [
         (&[duplicate, mark, duplicate], [&[0, 0, 0, 1, 2], &[], &[]]),
         (&[delay(6), mark, delay(7)], [&[1, 2], &[0], &[]]),

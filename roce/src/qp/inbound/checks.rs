@@ -1,5 +1,5 @@
-//! Checks of a request before its execution (IBA 9.7.4.1): its place in the message in progress, access rights,
-//! receives and memory.
+//! Checks of a request before its execution (IBA 9.7.4.1): order of the packets of a message, access rights, receives
+//! and memory.
 
 use super::message::{Message, Partial};
 use crate::id::RKey;
@@ -12,7 +12,8 @@ use crate::wire::{NakCode, Operation, Position};
 /// Reason for not executing a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Refusal {
-    /// The request is invalid, or may not access the memory that it names. A reliable connection sends a NAK of this code.
+    /// The request is invalid, or has no access to the memory of its RETH. A reliable connection sends a NAK with this
+    /// code.
     Invalid(NakCode),
     /// The message is longer than its receive.
     TooLong,
@@ -38,9 +39,10 @@ pub(crate) struct Authorized<'m> {
 }
 
 pub(super) enum Effect<'m> {
-    /// Payload for the current receive, to be placed from byte `at` of the receive on.
+    /// Payload to place in the current receive, from byte `at` of the receive on.
     Send { at: u32 },
-    /// Payload to place in `span`. `va`, `rkey`, `left`: rest of the message after the packet; `total`: message length.
+    /// Payload to place in `span`. The last `left` of the `total` bytes of the message are to be placed later, at
+    /// `va` with `rkey`.
     Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
@@ -123,8 +125,9 @@ fn authorize_write<'m, R: Request>(
     // LAST and ONLY must carry all remaining bytes of the message; FIRST and MIDDLE must leave at least one byte.
     let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
     let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(INVALID) };
-    // The first packet of a message is checked for the whole message, so that a message beyond the region writes
-    // nothing. Each packet is checked for itself, because the region may be deregistered between two packets.
+    // At the first packet, the memory of the whole message is checked, so that a message beyond its memory region
+    // writes nothing. The memory of each payload is checked, too, because the region may be deregistered between
+    // two packets.
     if request.info().starts_message() {
         let whole = memory.open_remote(rx.pd, rkey, va, total, Access::REMOTE_WRITE);
         whole.map_err(|_| NO_ACCESS)?;

@@ -1,19 +1,19 @@
-//! Messages at a receiver.
+//! Messages that a queue pair receives.
 
 use crate::id::RKey;
 
-/// The message in progress: its FIRST was executed, and its LAST was not.
+/// The message in progress: its FIRST was executed, and its LAST was not executed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Partial {
     /// No message is in progress: the next request must begin one.
     None,
-    /// A SEND, of which `received_bytes` are in the current receive.
+    /// A SEND; `received_bytes` of its payload are placed in the current receive.
     Send { received_bytes: u32 },
-    /// An RDMA WRITE: address, R_Key and length of the part still to be written, and length of the message.
+    /// An RDMA WRITE of `total` bytes; `left` bytes are still to be placed at `va` with R_Key `rkey`.
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
-/// Form of the messages of a queue pair, and the message in progress.
+/// Packet format of the messages, and the message in progress.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub mtu_bytes: u32,

@@ -1,5 +1,5 @@
-//! The message part of a responder: order of the packets of a message, access rights, execution and completion of SENDs
-//! and WRITEs (IBA 9.7.4.1, 9.8.2.2). PSNs and responses belong to the transport service, and are not known here.
+//! Execution of SENDs and WRITEs for both transport services: checks the order of the packets of a message and access
+//! rights, places payloads and completes receives (IBA 9.7.4.1, 9.8.2.2). `rc` and `uc` process PSNs and responses.
 //!
 //! ```text
 //!   request --sequence--> Sequenced --authorize--> Authorized --execute--> payload placed, receive completed
@@ -22,7 +22,6 @@ use crate::qp::request::{Request, RqOffset};
 use crate::queue::{WcOpcode, WcStatus};
 use crate::start;
 
-/// Inbound messages of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     message: Message,
@@ -54,7 +53,7 @@ impl Inbound {
         self.recv_seq
     }
 
-    /// Ends the message in progress without completion. Its receive, if any, takes the next message.
+    /// Drops the message in progress without a completion. The next message uses the receive of the dropped message.
     pub(crate) fn abort(&mut self) {
         self.message.partial = Partial::None;
     }
@@ -70,7 +69,8 @@ impl Inbound {
         sequence(request, &self.message).and_then(|request| authorize(request, &self.message, rx, memory))
     }
 
-    /// Executes `packets` placed MIDDLEs of the message in progress, each with a payload of the path MTU.
+    /// Executes `packets` MIDDLEs of the message in progress. Their payloads, each of the path MTU, were placed on
+    /// arrival.
     pub(crate) fn execute_middles(&mut self, packets: u32, rx: &mut RxContext<'_>) -> Result<(), Refusal> {
         let len = packets.saturating_mul(self.message.mtu_bytes);
         self.message.partial = match self.message.partial {
@@ -85,14 +85,13 @@ impl Inbound {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // MIDDLEs that exceed the message in progress belong to another message.
+            // MIDDLEs beyond the end of the message in progress belong to another message.
             _ => return Err(INVALID),
         };
         rx.counters.rcvd_bytes += u64::from(len);
         Ok(())
     }
 
-    /// Executes a request.
     #[inline]
     pub(crate) fn execute<R: Request>(
         &mut self,
@@ -130,8 +129,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// Checks that a SEND payload placed out of order lies where execution in order would place it. If not, its RecvETH
-    /// was wrong, and the request is invalid.
+    /// Checks that a SEND payload placed on arrival is where in-order execution would place it. If not, the RecvETH was
+    /// wrong, and the request is invalid.
     fn is_in_place<R: Request>(&self, request: &R, at: u32) -> Result<(), Refusal> {
         let rq_offset = RqOffset { recv_seq: self.recv_seq, offset_bytes: at };
         if request.rq_offset() == Some(rq_offset) { Ok(()) } else { Err(INVALID) }

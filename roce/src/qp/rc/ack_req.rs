@@ -2,21 +2,21 @@
 
 use crate::qp::outstanding::MAX_OUTSTANDING_PSNS;
 
-/// At least one of this number of consecutive packets has AckReq: a long message is acknowledged before its end.
+/// Maximum distance between packets with AckReq, in packets: a long message is acknowledged before its end.
 pub const ACK_REQ_INTERVAL_PKTS: u32 = 32;
 
 const _: () = assert!(ACK_REQ_INTERVAL_PKTS < MAX_OUTSTANDING_PSNS);
 
-/// Number of packets sent since the last one with AckReq.
+/// Number of packets sent since the last packet with AckReq.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AckReq {
     since_pkts: u32,
 }
 
 impl AckReq {
-    /// Returns whether the next packet has AckReq. `is_last`: whether the packet ends its message. `window_pkts`:
-    /// number of packets that may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: whether AckReq is due
-    /// by time.
+    /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message. `window_pkts`: packets that
+    /// may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: the shortest round trip has passed since the
+    /// last AckReq.
     #[inline(always)]
     pub(super) fn on_packet(
         &mut self,
@@ -26,7 +26,7 @@ impl AckReq {
         is_overdue: impl FnOnce() -> bool,
     ) -> bool {
         let ack_req = is_last
-            // AckReq at least twice in a window, so that an ACK of one half arrives while the other half is in flight.
+            // AckReq at least twice in a window, so that the ACK of one half arrives while the other half is in flight.
             || self.since_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
             // AckReq in the last packet of the window, because only an ACK opens the window.
             || unacked_pkts() + 1 >= window_pkts
@@ -46,8 +46,8 @@ impl AckReq {
 mod tests {
     use super::*;
 
-    /// Columns: name; packets of the message; packets in flight before; window in packets; index of the packet from
-    /// which on AckReq is overdue; indices of the packets with AckReq. No ACK arrives.
+    /// Columns: name; packets of the message; packets in flight before; window in packets; index of the first packet
+    /// for which AckReq is overdue; indices of the packets with AckReq. No ACK arrives.
     type Row = (&'static str, u32, u32, u32, Option<u32>, &'static [u32]);
 
     #[rustfmt::skip]

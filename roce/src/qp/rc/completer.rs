@@ -60,7 +60,7 @@ impl Completer<'_> {
         ResponseEvent::Ignored
     }
 
-    /// Processes a SACK, whose PSN is the peer's expected PSN: `una + sent` if the peer executed all requests sent.
+    /// Processes a SACK. Its PSN is the peer's expected PSN: `una + sent` if the peer executed all requests.
     fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let next = packet.bth.psn;
         let in_flight = next.index_in(self.una, self.sent + 1).is_some();
@@ -89,7 +89,7 @@ impl Completer<'_> {
         }
         if self.outstanding.first_read_before(self.una, psn).is_some() {
             // READ responses below `psn` are missing: an implied NAK. The NAK or RNR NAK received is ignored, because
-            // the missing responses must be requested first.
+            // the missing READ responses must be requested first.
             return ResponseEvent::Ack(AckEvent::Ack { next: psn });
         }
         let status = match aeth.syndrome {
@@ -113,8 +113,8 @@ impl Completer<'_> {
         ResponseEvent::Failed { next: psn, status }
     }
 
-    /// Returns whether opcode and AETH are those of a response at `place`. If the PSN was requested more than once, a
-    /// request for a part of the READ may have begun or ended at this PSN, so FIRST, LAST and ONLY are valid, too.
+    /// Returns whether opcode and AETH are valid for a READ response at `place`. If the PSN was requested more than
+    /// once, a READ request for a part of the READ may begin or end at the PSN: FIRST, LAST and ONLY are valid, too.
     fn is_response_valid(&self, packet: &Packet<'_>, place: &Place) -> bool {
         let psn = packet.bth.psn;
         let request = self.outstanding.request_of(place);

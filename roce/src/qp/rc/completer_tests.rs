@@ -1,5 +1,5 @@
-//! Table tests of the completer: each row has one response, and the event that the completer returns for it. In all
-//! rows these requests were sent, and those below the una of the row are acknowledged:
+//! Table tests of the completer: each row has a response, and the event that the completer returns. In each row the
+//! following requests were sent, and the requests below the una of the row are acknowledged:
 //!
 //! ```text
 //!   index   0      1  2  3   4      5  6    7        8
@@ -144,7 +144,7 @@ enum Event {
     Acked(i32),
     /// Go-back-N: all PSNs below this index are acknowledged, and the packet at this index was lost.
     Lost(i32),
-    /// Go-back-N: the READ response at the first index is missing, and that at the second index was received.
+    /// Go-back-N: the READ response at the first index is missing, the READ response at the second index was received.
     Kept(i32, i32),
     /// Selective repeat: all requests below this index are executed.
     Executed(i32),

@@ -8,11 +8,11 @@ use crate::recovery::AckEvent;
 pub(crate) enum ResponseEvent<'p> {
     /// The response was dropped; it does not change the state of the requester.
     Ignored,
-    /// The response is to a request that is acknowledged already.
+    /// The response is to a request that was acknowledged before.
     Stale,
     /// The response acknowledges packets, shows a loss, or is a duplicate.
     Ack(AckEvent<'p>),
-    /// RNR NAK: all packets below `next` are acknowledged, and `next` is to be retransmitted after the RNR wait.
+    /// RNR NAK: all packets below `next` are acknowledged, and packet `next` is to be retransmitted after the RNR wait.
     RnrNak {
         next: Psn,
         /// Shortest RNR wait, in nanoseconds.

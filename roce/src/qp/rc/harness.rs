@@ -29,7 +29,7 @@ use crate::wire::{
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// PSN of index 0: the tables of the tests give PSNs as indices. The PSNs wrap: index 3 has PSN 0.
+/// PSN of index 0: the tables of the tests use indices for PSNs. The PSNs wrap: index 3 has PSN 0.
 pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
 pub(super) const PATH_MTU: PathMtu = PathMtu::Mtu256;
 pub(super) const MTU_BYTES: u32 = PATH_MTU.bytes();
@@ -82,7 +82,7 @@ pub(super) struct Pkt {
 }
 
 impl Pkt {
-    /// Returns a packet. If the opcode has a RETH, the RETH names `len_bytes` bytes from [`VA`] on in region [`ALL`].
+    /// Returns a packet. If the opcode has a RETH, the RETH has the address [`VA`], region [`ALL`] and `len_bytes`.
     pub(super) const fn new(opcode: Opcode, at: i32, len_bytes: u32) -> Self {
         Pkt {
             opcode,
@@ -132,7 +132,7 @@ impl Pkt {
         };
         let mut parts = template.write(&mut frame, &spec).expect("the frame has this length");
         let rkey = keys.get(self.reth.rkey.0 as usize).copied().unwrap_or(self.reth.rkey);
-        // Headers that the opcode does not have are not written.
+        // If the opcode lacks a header, its setter writes nothing.
         let _ = parts.set_reth(Reth { rkey, ..self.reth });
         let _ = parts.set_recveth(self.recveth);
         let _ = parts.set_immdt(self.imm);
@@ -195,7 +195,7 @@ impl Port for Recorder {
 ///   A3 ACK    N3 NAK PSN sequence error    I3 NAK invalid request    X3 NAK remote access error
 ///   R3 RNR NAK    O3 NAK remote operational error    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
 ///   S1<4[3,4]  SACK: expected PSN 1, PSNs 3 and 4 buffered, triggered by the packet of PSN 4
-///   S1<0=[]    SACK triggered by a duplicate    S1<4![3]  SACK after a packet was dropped for want of room
+///   S1<0=[]    SACK triggered by a duplicate    S1<4![3]  SACK: the reorder buffer had no room for a packet
 /// ```
 fn text_of(frame: &[u8]) -> String {
     let packet = Packet::parse(frame).expect("a response is well-formed");
@@ -243,7 +243,7 @@ fn store_of(bytes_max: usize) -> ReorderStore {
     store
 }
 
-/// A responder with the memory, queues and reorder buffer that a responder has in an engine.
+/// A responder with its own memory, queues and reorder buffer, without an engine.
 pub(super) struct Bench {
     pub(super) responder: Responder,
     pub(super) counters: QpCounters,
@@ -378,7 +378,7 @@ impl Bench {
         action
     }
 
-    /// Limits the reorder buffer, which must be empty, to `cells` short packets.
+    /// Limits the reorder buffer, which must be empty, to `cells` cells.
     pub(super) fn limit_room(&mut self, cells: usize) {
         assert!(!self.has_buffered());
         self.store = store_of(cells * CELL_BYTES);
@@ -388,7 +388,8 @@ impl Bench {
         self.store.occupied_bytes() > 0
     }
 
-    /// Sends at most `budget` responses in one poll, to a port with `room` transmit buffers. Returns them as text.
+    /// Sends at most `budget` responses in one poll, to a port with `room` transmit buffers. Returns the responses as
+    /// text.
     pub(super) fn transmit(&mut self, mut budget: u32, room: usize) -> Vec<String> {
         let mut port = Recorder { frames: Vec::new(), room };
         if self.is_scheduled {

@@ -5,14 +5,15 @@
 //!   event    "20 ack 4": at 20 us, all PSNs below 4 are acknowledged
 //!     send N    N SENDs of one packet, the last with AckReq    read N   a READ of N responses
 //!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
-//!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     resp P   READ response with PSN P
+//!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     stale    a stale response
+//!     resp P, part P  READ response with PSN P that ends a message       first P  other READ response
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
 //!     time      calls `Requester::on_time`
 //!   state    "100 >3 y6 n2 RetryExcErr": the deadline, then the parts that apply
 //!     100    deadline in us; "-" no deadline; "*" any deadline, because the schemes have different ones
 //!     >3     PSN 3 is retransmitted next
-//!     y6 n2  retries left (y), RNR retries left (n), if any was used up; then the error status of a failed request
+//!     y6 n2  retries left (y), RNR retries left (n), each if reduced; then the error status of a failed request
 //! ```
 
 use super::events::ResponseEvent;
@@ -56,7 +57,7 @@ const ROW: Row = Row {
     counters: "",
 };
 
-/// A requester without a port: its packets are only recorded as sent.
+/// A requester without a port: packets are recorded as sent, but not sent.
 struct Sender {
     requester: Requester,
     outstanding: Outstanding,
@@ -213,7 +214,7 @@ fn check(rows: &[Row]) {
 
 const ALL_SCHEMES: &[RecoveryScheme] = &[GBN, IMPROVED, SELECTIVE];
 
-/// Timeouts of these rows. Low: at most 3 packets are in flight. High: more than 3 packets are in flight.
+/// Timeouts of these rows, with at most 3 packets in flight (low) or more than 3 (high):
 /// - Before the first round-trip sample: RTO 1 ms; PTO 100 us (low) or 320 us (high).
 /// - After a first sample of 20 us: RTO 100 us (low) or 320 us (high); PTO 2 * 20 + 4 * 10 = 80 us.
 #[rustfmt::skip]

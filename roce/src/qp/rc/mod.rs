@@ -29,6 +29,7 @@ use responder::Responder;
 pub(crate) struct Rc {
     pub requester: Requester,
     pub responder: Responder,
-    /// Whether the next quantum starts with requests, because the last quantum ended before all responses were sent.
+    /// True if the last transmit quantum ended before all READ responses were sent: the next quantum starts with
+    /// requests.
     pub requests_first: bool,
 }

@@ -8,14 +8,15 @@
 //!     message in progress    |        address known
 //!                            '- rest of a WRITE whose FIRST is missing: address unknown, buffered as copies
 //! ```
-//! A payload whose address is known is placed on arrival: that of a WRITE after the FIRST was received, and that of a
-//! SEND with RecvETH (selective repeat). Any other SEND or WRITE packet is buffered. Of a placed packet only the header
-//! fields needed for its execution are recorded. Execution, completions and ACKs stay in PSN order: before execution
-//! only the payload of a placed packet is visible to the application.
+//! The payload of a WRITE packet is placed on arrival if the FIRST of the WRITE was received. The payload of a SEND
+//! packet is placed on arrival if the packet has a RecvETH (selective repeat). Any other SEND or WRITE packet is
+//! buffered. For a placed packet, only the header fields that execution needs are recorded. Execution, completions and
+//! ACKs stay in PSN order.
 //!
-//! Placed bytes cannot be withdrawn. In a conflict either version may be forged: a forged FIRST gives later packets a
-//! wrong address, and a forged payload replaces the payload of the peer. Therefore a conflict drops all out-of-order
-//! packets, and the version received last is placed, so that retransmissions overwrite forged bytes.
+//! Placed bytes cannot be withdrawn. In a conflict either version may be forged: a forged FIRST leads to wrong
+//! addresses of later packets, and a forged payload replaces the payload of the peer. Therefore a conflict drops all
+//! out-of-order packets, and the version received last is placed. Retransmissions by the peer then overwrite forged
+//! bytes.
 
 use crate::psn::Psn;
 use crate::qp::request::{Request, RqOffset};
@@ -31,7 +32,7 @@ enum Target {
     Receive(RqOffset),
 }
 
-/// Header fields of a request whose payload is placed, kept for its execution.
+/// Header fields that the execution of a placed request needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     info: &'static OpcodeInfo,
@@ -110,15 +111,15 @@ enum SlotState {
     Empty,
     /// The payload is placed, and `records` has the header fields.
     Recorded,
-    /// The payload of a SEND MIDDLE is placed; no record is needed, because all MIDDLEs are executed alike.
+    /// The payload of a SEND MIDDLE is placed. The execution of a MIDDLE needs no header fields.
     SendMiddle,
     WriteMiddle,
 }
 
-/// Position in a WRITE after the packet placed last: the next packet received is often the one at this position.
+/// Position after the WRITE packet placed last, where the next packet received mostly belongs.
 #[derive(Clone, Copy, Debug)]
 struct WriteCursor {
-    /// PSN after that of the packet placed last.
+    /// One past the PSN of the packet placed last.
     psn: Psn,
     /// Index in the message of the packet with PSN `psn`.
     index: u32,
@@ -157,10 +158,10 @@ impl Placing {
         *self.slots.at(psn.value())
     }
 
-    /// Returns the RETH of the WRITE of the out-of-order `packet`, and the index of `packet` in the WRITE. For the
-    /// WRITE in progress, returns `left`, the RETH of its rest from `expected` on, and the index counted from
-    /// `expected`. Returns `None` if the WRITE is unknown, or if its length contradicts the opcode or the length of
-    /// `packet`.
+    /// Returns the RETH of the WRITE to which the out-of-order `packet` belongs, and the index of `packet` in this
+    /// WRITE. If the WRITE is in progress, the RETH is `left`, the rest of the WRITE from `expected` on, and the index
+    /// counts from `expected`. If the RETH is unknown, or its length contradicts opcode or payload length of `packet`,
+    /// returns `None`.
     #[inline]
     pub(super) fn remote(
         &mut self,
@@ -185,8 +186,8 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// Returns the position of `psn` in its WRITE if `psn` follows the WRITE packet placed last. Returns `None` if that
-    /// packet has been executed, because `write_cursor` may then be of an earlier round of the PSN circle.
+    /// If `psn` follows the WRITE packet placed last, returns the position of `psn` in the WRITE. If the packet placed
+    /// last was executed, returns `None`, because `write_cursor` may then be of an earlier round of the PSN circle.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;
@@ -195,7 +196,7 @@ impl Placing {
     }
 
     /// Returns the position of `psn` in the WRITE of the last placed FIRST below `psn`. If no FIRST is placed below
-    /// `psn`, the WRITE is the one in progress, and `left` is the rest of this WRITE from `expected` on.
+    /// `psn`, `psn` belongs to the WRITE in progress; `left` is the rest of the WRITE in progress, from `expected` on.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records.at(first.value()).as_ref()?.reth()?, first),
@@ -235,7 +236,8 @@ impl Placing {
         self.slot_state(psn) != SlotState::Empty
     }
 
-    /// Returns whether `packet` has the same content as the packet placed at its PSN. If not, the two are a conflict.
+    /// Returns whether `packet` has the same content as the packet placed at its PSN. If not, the two packets are a
+    /// conflict.
     pub(super) fn is_same(&self, packet: &Packet<'_>) -> bool {
         packet.has_fingerprint(self.fingerprints.at(packet.bth.psn.value()))
     }
@@ -246,7 +248,7 @@ impl Placing {
         self.write_cursor = None;
     }
 
-    /// Returns the record of `psn`; `None` if `psn` is not placed, or is a MIDDLE.
+    /// Returns the record of `psn`; `None` if `psn` is not placed, or is a placed MIDDLE.
     pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
         if self.slot_state(psn) == SlotState::Recorded { *self.records.at(psn.value()) } else { None }
     }

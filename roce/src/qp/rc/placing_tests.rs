@@ -1,4 +1,4 @@
-//! Table tests of relaxed placement (RFC 5041 section 5): when the address of an out-of-order payload is known, how
+//! Table tests of relaxed placement (RFC 5041 section 5): for which out-of-order payloads the address is known, how
 //! placed packets are recorded, and whether a responder places or buffers a packet.
 
 use super::harness::{
@@ -208,7 +208,7 @@ fn middles_are_counted_up_to_the_next_other_packet() {
     }
 }
 
-/// Rows: name; a second packet with the PSN of a placed one; whether the two have the same content.
+/// Rows: name; a second packet with the PSN of a placed packet; whether the two packets have the same content.
 #[rustfmt::skip]
 const VERSIONS: &[(&str, Pkt, bool)] = &[
     ("the same packet", only(1, 16), true),
@@ -240,7 +240,7 @@ enum Disposition {
 use Disposition::{Buffered, Placed};
 
 /// Columns: name; scheme; receives posted (region, length in bytes); packets executed; the out-of-order packet; whether
-/// it is placed or buffered; the offset in memory of its payload, if placed.
+/// this packet is placed or buffered; offset in memory of a byte that only placement of this packet changes.
 type Arrival =
     (&'static str, RecoveryScheme, &'static [(RKey, u32)], &'static [Pkt], Pkt, Disposition, usize);
 
@@ -311,8 +311,8 @@ fn payload_is_placed_where_its_memory_is_known() {
     }
 }
 
-/// Rows: name; scheme; packets received, of which the last closes the gap below the others; NAK sent. The placed
-/// packets are checked when they are executed, after the gap has closed.
+/// Rows: name; scheme; packets received, the last of which closes the gap below the other packets; NAK sent. The placed
+/// packets are checked at execution, after the gap has closed.
 #[rustfmt::skip]
 const EXECUTIONS: &[(&str, RecoveryScheme, &[Pkt], Option<NakCode>)] = &[
     ("WRITEs", IMPROVED, &[only(1, 16), only(2, 16), only(0, 16)], None),

@@ -5,8 +5,8 @@
 //!   history   | served | served    | served in part | waiting |      at most max_dest_rd_atomic READs
 //!   queue              | duplicate | served in part | waiting |      in PSN order
 //! ```
-//! A duplicate request of 74 bytes may cause the retransmission of a megabyte, so the number of responses retransmitted
-//! for each READ of the history is limited; see [`RETRANSMITS_PER_READ`].
+//! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte, so the number of responses
+//! retransmitted for each READ of the history is limited; see [`RETRANSMITS_PER_READ`].
 
 use crate::id::Msn;
 use crate::psn::Psn;
@@ -16,14 +16,15 @@ use crate::wire::Reth;
 use std::collections::VecDeque;
 
 /// Number of times that all responses of a READ may be retransmitted while the responder remembers the READ. At 5 %
-/// loss with 256 responses in flight a go-back-N peer requests all responses 13 times.
+/// loss, with 256 responses in flight, a go-back-N peer requests all responses 13 times.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
 /// Number of responses that may be retransmitted for each READ in addition to [`RETRANSMITS_PER_READ`] times the number
-/// of its responses, because the only response of a short READ may be lost many times.
+/// of its responses, because the single response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
-/// Responses per second that a queue pair may retransmit beyond the limits of its READs, for progress at high loss.
+/// Responses per second that a queue pair may retransmit beyond the limits of its READs, so that READs progress at high
+/// loss.
 pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
 /// Largest burst of responses retransmitted beyond the limits of their READs, in packets.
@@ -50,9 +51,9 @@ impl ReadRequest {
     /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`; `None` if the duplicate requests bytes
     /// that are not part of this READ.
     ///
-    /// If the duplicate extends to the end of the READ, each response has the opcode that it had in the READ; Linux
-    /// sends and expects the same opcodes. If the duplicate ends earlier, its responses have the opcodes of a separate
-    /// READ: FIRST to LAST, or ONLY.
+    /// If the duplicate extends to the end of the READ, each response has the opcode of its first transmission, as
+    /// Linux's rxe sends and expects. If the duplicate ends earlier, its responses have the opcodes of a separate READ:
+    /// FIRST to LAST, or ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -103,7 +104,7 @@ pub(crate) enum NotQueued {
     TooOften,
 }
 
-/// A READ of the history, and how many of its responses may be retransmitted.
+/// A READ of the history, and the limit of responses retransmitted for it.
 #[derive(Clone, Copy, Debug)]
 struct ResponderResource {
     request: ReadRequest,
@@ -122,20 +123,20 @@ impl ResponderResource {
 /// Token bucket of a queue pair for retransmissions beyond the limit of a READ; one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// Unused tokens have accrued since this time, which lies in the future if tokens were taken in advance.
+    /// Start of the accrual of the unused tokens. If tokens were taken in advance, this time is in the future.
     since: Instant,
 }
 
 impl Allowance {
-    /// Takes the tokens accrued, at most `wanted`. Returns the number taken.
+    /// Takes the tokens accrued, at most `wanted`. Returns the number of tokens taken.
     fn take(&mut self, now: Instant, wanted: u32) -> u32 {
         let taken = u32::try_from(self.accrued(now)).map_or(wanted, |accrued| accrued.min(wanted));
         self.since = self.since.plus_nanos(u64::from(taken) * NANOS_PER_PKT);
         taken
     }
 
-    /// If `wanted` tokens have accrued, or the maximum of [`RETRANSMIT_BURST_PKTS`], takes `wanted` tokens, those not
-    /// accrued yet in advance, and returns true. Otherwise takes no token and returns false.
+    /// If at least `wanted` or [`RETRANSMIT_BURST_PKTS`] tokens have accrued, takes `wanted` tokens and returns true;
+    /// tokens not yet accrued are taken in advance. Otherwise takes no token and returns false.
     fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
         let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
         if is_granted {
@@ -167,7 +168,7 @@ pub(crate) struct ReadQueue {
 
 impl ReadQueue {
     /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates,
-    /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all its READs.
+    /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all outstanding READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // Without responder resources no READ is executed, so no READ has a duplicate.
@@ -213,21 +214,21 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Queues the responses that a duplicate READ requests, as many as may be retransmitted. If the response of `psn`
-    /// is still to be sent, queues only responses that are not queued yet. If the READ is queued, but the response of
-    /// `psn` was sent, go-back-N rewinds the READ to `psn`, and selective repeat queues the part requested.
+    /// Queues the responses that a duplicate READ requests, up to the limit of retransmissions, except responses that
+    /// are in the queue. If the READ is in the queue and its response `psn` was sent, go-back-N rewinds the READ to
+    /// `psn`, and selective repeat queues the requested part.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
         // `at`: index in the queue at which the duplicate is inserted. `rest`: PSN of the next response of the READ
-        // itself, if the READ is still queued.
+        // itself, if the READ is still queued. `continues`: a shorter duplicate is queued.
         let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
             if !waiting.is_duplicate
                 && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0)
             {
-                // The queue is in PSN order, so all READs after this one are above `psn`, too.
+                // The queue is in PSN order: this READ and all READs after it are above `psn`.
                 at = at.or(Some(place));
                 break;
             }
@@ -236,7 +237,8 @@ impl ReadQueue {
                 if !waiting.is_duplicate || !is_longer {
                     return Ok(());
                 }
-                // A shorter duplicate is queued: `again` is reduced to the responses after those of the shorter one.
+                // A shorter duplicate is queued: `again` is reduced to the responses above the end of the shorter
+                // duplicate.
                 again.sent = waiting.end().distance_from(again.request.first);
                 (at, continues) = (Some(place + 1), true);
                 continue;
@@ -258,7 +260,7 @@ impl ReadQueue {
         if self.is_full() {
             return Err(NotQueued::NoRoom);
         }
-        // The duplicate is not answered with responses that the READ itself has not sent yet. Otherwise the peer could
+        // The duplicate ends before the responses that the READ itself has not sent yet. Otherwise the peer could
         // receive all responses, and send its next READ, while this READ still counts against `limit`.
         if let Some(rest) = rest {
             let sent_pkts = rest.distance_from(again.request.first);
@@ -276,8 +278,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Removes READs half the PSN circle or more below `psn` from the history, because new requests reuse their PSNs.
-    /// `psn`: PSN executed last, or expected PSN. At least one call is required per half of the circle.
+    /// Removes from the history each READ that is half the PSN circle or more below `psn`, because new requests reuse
+    /// its PSNs. `psn`: PSN executed last, or expected PSN. At least one call is required per half of the circle.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -305,7 +307,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Returns how many of `wanted` responses may be retransmitted, and deducts them from the limit of READ `read`.
+    /// Returns the number of responses, at most `wanted`, that may be retransmitted. Deducts this number from the limit
+    /// of READ `read`, then from the allowance.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);
@@ -313,8 +316,8 @@ impl ReadQueue {
         granted + self.allowance.take(now, wanted - granted)
     }
 
-    /// Finds the READ of the history that contains the duplicate with PSN `psn` and `reth`. Returns its index in the
-    /// history, which is in PSN order, and the responses requested.
+    /// Returns the index in the history of the READ that contains the duplicate with PSN `psn` and `reth`, and the
+    /// responses that the duplicate requests. The history is in PSN order.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
         let base = self.resources.front()?.request.first;
         let wanted = psn.distance_from(base);
@@ -323,8 +326,8 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. The peer has received all responses
-    /// of READs no longer in the history, because the peer has no more READs outstanding than the history holds.
+    /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. All other READs are acknowledged,
+    /// because the peer has at most as many outstanding READs as the history has entries.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {
@@ -351,7 +354,7 @@ impl ReadQueue {
         }
     }
 
-    /// Empties the queue of responses; the history is unchanged.
+    /// Removes all READs from the queue; the history is unchanged.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.new_reads = 0;
@@ -516,7 +519,7 @@ mod tests {
             (0..5).for_each(|_| reads.on_sent());
             rewound += 1;
         }
-        // At the first rewind no response had been sent, so that rewind used up none of the limit.
+        // Before the first rewind no response had been sent, so the first rewind used up none of the limit.
         assert_eq!(rewound - 1, (RETRANSMITS_PER_READ * 10 + RETRANSMIT_PKTS_MIN) / 5);
         assert_eq!(drain(&mut reads), (15..20).collect::<Vec<_>>(), "it goes on where it was");
     }

@@ -1,4 +1,4 @@
-//! The requester: segments work requests into request packets, and retransmits them (IBA 9.7.2 to 9.7.6).
+//! The requester: segments work requests into request packets, and retransmits lost packets (IBA 9.7.2 to 9.7.6).
 
 use super::ack_req::AckReq;
 use super::events::ResponseEvent;
@@ -20,7 +20,7 @@ use crate::wire::{Opcode, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// Parameters of a requester, known at the transition to RTS. Fields named as in [`ConnAttr`] have the same meaning.
+/// Parameters of a requester, known at the transition to RTS; fields as in [`ConnAttr`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequesterConfig {
     pub first_psn: Psn,
@@ -66,8 +66,8 @@ pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
-    /// Limits the packets in flight of improved go-back-N, because a loss retransmits all of them. Under selective
-    /// repeat, limits the PSNs sent from una on after the peer dropped packets because its reorder buffer had no room.
+    /// Under improved go-back-N, limits the packets in flight, because a loss retransmits all of them. Under selective
+    /// repeat, limits the PSNs sent from una on, after the peer's reorder buffer had no room.
     loss_window: LossWindow,
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
@@ -123,7 +123,7 @@ impl Requester {
         &self.congestion
     }
 
-    /// Returns the time at which `on_time` is to be called.
+    /// Returns the time at which the engine must call `on_time`.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match (self.loss_timer.deadline(), self.rnr_until) {
@@ -147,7 +147,8 @@ impl Requester {
         self.rnr_retries_left = config.rnr_retry;
     }
 
-    /// Sends requests and retransmissions until none is ready or permitted, the budget is used up, or the port is full.
+    /// Sends requests and retransmissions until no packet is ready or permitted, the budget is used up, or the port is
+    /// full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
@@ -237,7 +238,8 @@ impl Requester {
         let len_bytes = wqe.list.len_bytes;
         let max_reads = u32::from(self.config.max_rd_atomic);
         if is_read && max_reads == 0 {
-            // `max_rd_atomic` of 0 permits no READ, so the READ fails; otherwise it would wait for ever.
+            // If `max_rd_atomic` is 0, no READ request may be sent: the READ fails, because otherwise it would never
+            // complete.
             let position = outstanding.position_of(outstanding.assigned());
             self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
             return None;
@@ -269,8 +271,8 @@ impl Requester {
         send_segment(outstanding.queue(), wqe, part, &mut spec, recveth, tx)
     }
 
-    /// Sends the second packet of a doubled READ request, if budget and port permit. The sent-packet log records only
-    /// the first packet: the two have one transmission number, because the responder answers only one of them.
+    /// If budget and port permit, sends the second packet of a doubled READ request. The sent-packet log records the
+    /// first packet only: both packets have one transmission number, because the responder answers only one of them.
     #[cold]
     #[inline(never)]
     fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
@@ -351,8 +353,8 @@ impl Requester {
     }
 
     /// Processes an ACK, NAK, SACK or READ response. Only an advance of una restores the retry count. A SACK of packets
-    /// above una does not, because the peer may drop these packets after the SACK. Otherwise a packet that is lost each
-    /// time could be retransmitted for ever.
+    /// above una does not, because the peer may renege on these packets; otherwise a packet that is lost each time
+    /// could be retransmitted for ever.
     #[inline]
     fn on_ack_event(
         &mut self,
@@ -365,8 +367,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe ends the round-trip measurement in progress. Congestion control schemes that need a sample in each
-        // round trip therefore take samples from ACKs, too.
+        // Because a probe cancels the round-trip measurement in progress, a congestion control scheme that needs a
+        // sample in each round trip takes samples from ACKs, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {
@@ -377,8 +379,8 @@ impl Requester {
         let is_rnr_wait = self.rnr_until.is_some();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
-            // An implied NAK does not reduce the loss window: the READ responses received above the lost one are not
-            // retransmitted, and a loss window smaller than two READs permits only one READ at a time.
+            // An implied NAK does not reduce the loss window: the READ responses received above the lost response are
+            // not retransmitted, and a loss window smaller than two READs permits only one READ at a time.
             let is_loss = result.has_gone_back && result.nak != Some(Nak::Implied);
             let is_reduced = is_loss || result.has_no_room;
             self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), is_reduced);
@@ -434,8 +436,8 @@ impl Requester {
         if self.config.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
-        // An RNR NAK shows that `next` arrived, so it restores the retry count. Otherwise the PSN sequence error NAK
-        // that Linux's rxe sends after each RNR NAK would use up the retry count.
+        // An RNR NAK shows that packet `next` arrived, and therefore restores the retry count. Otherwise the NAK (PSN
+        // sequence error) that Linux's rxe sends after each RNR NAK would use up the retry count.
         self.retries_left = self.config.retry_count;
         self.recovery.go_back();
         self.loss_timer.on_rnr_nak();
@@ -443,8 +445,8 @@ impl Requester {
         None
     }
 
-    /// Ends an RNR wait that is over, and processes an expired timer. If the oldest work request failed, returns its
-    /// error status. Not inlined, because otherwise an idle poll would save registers for this function.
+    /// If the RNR wait is over, ends the wait. Processes an expired timer. If the oldest work request failed, returns
+    /// its error status. Not inlined, because otherwise an idle poll would save registers for this function.
     #[cold]
     #[inline(never)]
     pub(crate) fn on_time(
@@ -492,7 +494,7 @@ impl Requester {
     }
 }
 
-/// Counts SACKs, NAKs and spurious retransmissions. Not inlined, because most responses are none of these.
+/// Counts SACKs, NAKs and spurious retransmissions. Not inlined, because most responses change none of these counters.
 #[cold]
 #[inline(never)]
 fn count(event: &AckEvent<'_>, result: &RecoveryResult, counters: &mut QpCounters) {
@@ -541,7 +543,7 @@ mod tests {
             assert_eq!(requester.on_response_event(now, lost, outstanding, &mut counters), None);
             requester.recovery.on_sent(10, now);
         }
-        // Without RNR NAKs the PSN sequence errors use up the retry count.
+        // Without RNR NAKs, PSN sequence errors use up the retry count.
         requester.recovery.go_back();
         requester.recovery.on_sent(10, now);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Tests of a requester under selective repeat: READs, and packets that the peer dropped.
+//! Tests of a requester under selective repeat: READ responses, reneging, the loss timer and the loss window.
 
 use super::events::ResponseEvent;
 use super::requester::{Requester, RequesterConfig};
@@ -17,7 +17,7 @@ const PATH_MTU: PathMtu = PathMtu::Mtu1024;
 const MTU_BYTES: u32 = PATH_MTU.bytes();
 const READ_PKTS: u32 = 3;
 
-/// A requester without a port: its READs, of [`READ_PKTS`] responses each, and its SENDs are only recorded as sent.
+/// A requester without a port: READs of [`READ_PKTS`] responses each, and SENDs, are recorded as sent, but not sent.
 struct Reader {
     requester: Requester,
     outstanding: Outstanding,
@@ -80,7 +80,7 @@ impl Reader {
         self.event(AckEvent::ReadResponse { psn, request_end, ends_message });
     }
 
-    /// Advances the time to the deadline of the timer. Returns whether a packet is then to be retransmitted.
+    /// Calls `on_time` at the deadline of the timer. Returns whether a packet is to be retransmitted.
     fn expire(&mut self) -> bool {
         self.now = self.requester.deadline().expect("it runs");
         let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);

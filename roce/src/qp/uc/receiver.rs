@@ -1,5 +1,5 @@
-//! The receiver of an unreliable connection (IBA 9.8.2.2): executes messages that arrive whole, and drops the packets of
-//! all others without a response.
+//! The receiver of an unreliable connection (IBA 9.8.2.2): completes a message only if all its packets arrive in order,
+//! and drops any other message without a response.
 //!
 //! ```text
 //!   PSN      4      5       6     7      8       9     10
@@ -36,8 +36,8 @@ impl Receiver {
         self.expected
     }
 
-    /// Processes a request whose addresses, P_Key and ICRC were checked. A gap, or the begin of another message, ends the
-    /// message in progress; its receive takes the next message.
+    /// Processes a request whose addresses, P_Key and ICRC were checked. A gap, or the start of a message, drops the
+    /// message in progress; the next message uses the receive of the dropped message.
     pub(crate) fn on_request(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> ReceiverAction {
         let psn = packet.bth.psn;
         let has_gap = psn != self.expected;

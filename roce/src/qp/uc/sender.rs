@@ -19,13 +19,12 @@ use crate::wire::Transport;
 
 pub(crate) struct Sender {
     mtu_bytes: u32,
-    /// PSN of the next packet.
     next: Psn,
-    /// Paces the packets. Only CNPs reduce the rate, because the peer acknowledges nothing.
+    /// Paces the packets. Only CNPs reduce the rate, because an unreliable connection has no ACKs.
     congestion: Congestion,
     /// True in state SQD: no further work request starts.
     draining: bool,
-    /// Error status of the work request of packet `next`, which cannot be sent.
+    /// Error status of the work request of PSN `next`; `None` while its packets can be sent.
     fault: Option<WcStatus>,
 }
 
@@ -35,7 +34,7 @@ impl Sender {
         Sender { mtu_bytes: conn.path_mtu.bytes(), next: first, congestion, draining: false, fault: None }
     }
 
-    /// Returns the PSN of the next packet: all packets below it are sent.
+    /// Returns the PSN of the next packet: all packets below this PSN are sent.
     pub(crate) fn next(&self) -> Psn {
         self.next
     }
@@ -52,12 +51,12 @@ impl Sender {
         self.draining = draining;
     }
 
-    /// Returns the error status of the oldest work request, if it cannot be sent, and forgets it.
+    /// If the oldest work request cannot be sent, returns and clears its error status.
     pub(crate) fn take_fault(&mut self) -> Option<WcStatus> {
         self.fault.take()
     }
 
-    /// Sends packets until none is left, the budget is used up, or the port is full.
+    /// Sends packets until no packet is left or permitted, the budget is used up, or the port is full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,

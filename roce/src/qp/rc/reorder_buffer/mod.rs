@@ -7,8 +7,8 @@
 //!   copies                    x                              x
 //!   cells                     '-> chain of cells in the store: extension headers and payload
 //! ```
-//! Requests are copied, because otherwise even a short request would occupy a whole receive buffer of the port. Of a
-//! placed request (`placing`) only the fields that its execution needs are recorded.
+//! Requests are copied, because otherwise even a short request would occupy a whole receive buffer of the port. For a
+//! placed request, only the header fields that execution needs are recorded (`placing`).
 
 #[cfg(test)]
 mod reorder_tests;
@@ -35,7 +35,7 @@ pub(crate) struct ReorderBuffer {
     set: OutOfOrderSet,
     /// PSNs of buffered requests.
     copies: PsnSet,
-    /// Index of the first cell of each buffered request, at its PSN modulo the window; valid for the PSNs in `copies`.
+    /// Index of the first cell of each buffered request, by its PSN modulo the window; valid for the PSNs in `copies`.
     cells: CircularArray<u32>,
     /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
@@ -67,7 +67,7 @@ impl ReorderBuffer {
         self.placing.as_deref_mut()
     }
 
-    /// Records that `psn`, which must lie in the window, was placed.
+    /// Records that the request of `psn` was placed. `psn` must be in the window.
     #[inline]
     pub(crate) fn on_placed(&mut self, psn: Psn) {
         self.set.insert(psn);
@@ -79,7 +79,7 @@ impl ReorderBuffer {
     }
 
     /// Buffers a copy of `packet`, whose PSN must be in the window and not buffered yet. If the queue pair with index
-    /// `slot` has no room, drops its buffered requests of higher PSNs, from the highest down, until there is room, and
+    /// `slot` has no room, drops its buffered requests above this PSN, highest PSN first, until there is room, and
     /// counts them in `dropped`. Returns whether the packet is buffered.
     #[inline]
     pub(crate) fn buffer(
@@ -111,7 +111,7 @@ impl ReorderBuffer {
         dropped: &mut u64,
     ) -> bool {
         let (distance, len_bytes) = (packet.bth.psn.distance_from(expected), packet.body().len());
-        // A long request may need the room of several short ones.
+        // A long request may need the cells of several short requests.
         while !store.has_room(slot, len_bytes) {
             let farthest = self.copies.last_in(expected, self.copies.capacity());
             let Some(farthest) = farthest.filter(|psn| psn.distance_from(expected) > distance) else {
@@ -123,8 +123,8 @@ impl ReorderBuffer {
         true
     }
 
-    /// Returns whether `packet` has the same content as the buffered or placed request of its PSN; if not, the two are
-    /// a conflict. Returns `None` if no request of this PSN is buffered or placed.
+    /// Returns whether `packet` has the same content as the buffered or placed request of its PSN; if not, the two
+    /// packets are a conflict. Returns `None` if no request of this PSN is buffered or placed.
     pub(crate) fn is_same(&self, expected: Psn, packet: &Packet<'_>, store: &ReorderStore) -> Option<bool> {
         let psn = packet.bth.psn;
         if !self.set.is_buffered(expected, psn) {
@@ -159,7 +159,7 @@ impl ReorderBuffer {
         self.set.remove(expected, psn);
     }
 
-    /// Drops all requests.
+    /// Drops all buffered and placed requests.
     pub(crate) fn clear(&mut self, store: &mut ReorderStore) {
         self.drop_copies(Psn::new(0), self.copies.capacity(), store);
         self.set.clear();

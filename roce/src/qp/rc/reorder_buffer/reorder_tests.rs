@@ -1,4 +1,4 @@
-//! Table tests of the reorder buffer: which requests are buffered, which are dropped to make room, and which expire.
+//! Table tests of the reorder buffer: requests that are buffered, that are dropped to make room, and that expire.
 
 use super::store::{CELL_BYTES, REORDER_RESERVED_BYTES, REORDER_SHARE_OF_FREE, cells_of};
 use super::{REORDER_NANOS_MAX, ReorderBuffer, ReorderStore};
@@ -31,7 +31,7 @@ fn at(nanos: u64) -> Instant {
 struct Buffers {
     store: ReorderStore,
     of_slot: Vec<ReorderBuffer>,
-    /// Requests dropped for want of room.
+    /// Number of requests dropped to make room.
     dropped: u64,
 }
 
@@ -119,8 +119,8 @@ enum Step {
 }
 use Step::{Buffer, Clear, Close, Discard, Pass, Take};
 
-/// Columns: name; operations; packets buffered after the operations (queue pair, PSN); number of cells of the memory of the
-/// reorder buffers that these packets occupy.
+/// Columns: name; operations; packets buffered after the operations (queue pair, PSN); number of cells that these
+/// packets occupy.
 type Row = (&'static str, &'static [Step], &'static [(usize, u32)], usize);
 
 #[rustfmt::skip]
@@ -170,7 +170,7 @@ fn requests_are_found_by_slot_and_psn() {
 }
 
 /// Packets of PSN 1000 and above, of one cell each, have taken all cells that their queue pair may take. Columns: name;
-/// length in bytes and PSN of the next packet; whether the packet with the highest PSN is dropped to make room.
+/// length in bytes and PSN of the next packet; whether the packet of the highest PSN is dropped to make room.
 #[rustfmt::skip]
 const FULL: &[(&str, usize, u32, bool)] = &[
     ("below all", SHORT, 999, true),

@@ -1,4 +1,4 @@
-//! Memory of the reorder buffers: requests in chains of cells, and the share of each queue pair.
+//! Memory of the reorder buffers: stores requests in chains of cells, and limits the cells of each queue pair.
 //!
 //! ```text
 //!   cells:    | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
@@ -6,8 +6,8 @@
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
 //! A queue pair may take more unreserved cells only while its number of unreserved cells is below a multiple of the
-//! number of free ones, so that no queue pair takes all unreserved cells (dynamic thresholds, Choudhury and Hahne
-//! 1998).
+//! number of free unreserved cells. Otherwise one queue pair could take all unreserved cells (dynamic thresholds,
+//! Choudhury and Hahne 1998).
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -16,11 +16,11 @@ use crate::recovery::circular_array::CircularArray;
 use crate::time::Instant;
 use crate::wire::Packet;
 
-/// Bytes of the reorder buffers reserved for each queue pair: 256 cells, for 256 short packets or 15 of path MTU 4096.
-/// If the reservations of all queue pairs would exceed half of the memory, fewer bytes are reserved.
+/// Bytes of the reorder buffers reserved for each queue pair: 256 cells, for 256 short requests or 15 requests of path
+/// MTU 4096. If the reservations of all queue pairs would exceed half of the memory, fewer bytes are reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
-/// A queue pair may take more unreserved cells while its number of unreserved cells is below this number times the
+/// A queue pair may take more unreserved cells only while its number of unreserved cells is below this factor times the
 /// number of free unreserved cells.
 pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
@@ -37,7 +37,7 @@ const NONE: u32 = u32::MAX;
 /// Bytes of a cell. A request with 4096 bytes of payload takes 17 cells, a request with at most 228 bytes one cell.
 pub(crate) const CELL_BYTES: usize = 256;
 
-/// Number of cells, 1 MiB in total, that are allocated when all cells allocated before have been taken.
+/// Number of cells of a segment of 1 MiB. If all allocated cells have been taken, a segment is allocated.
 const SEGMENT_CELLS: u32 = 4096;
 
 #[inline]
@@ -79,11 +79,12 @@ pub(crate) struct ReorderStore {
     cells_max: u32,
     taken: u32,
     free: u32,
-    /// Cells with an index below this number were taken at some time; the others were never taken.
+    /// Cells with an index below this number have been taken at least once.
     used: u32,
     oldest: u32,
     newest: u32,
-    /// Number of cells taken by the queue pair with this index in the device's table; `None` if it may not buffer.
+    /// Number of cells taken by each queue pair, by its index in the table of the device; `None`: it may not buffer
+    /// requests.
     shares: Vec<Option<u32>>,
     /// Number of cells reserved for each queue pair that may buffer requests.
     reserved: u32,
@@ -95,13 +96,13 @@ pub(crate) struct ReorderStore {
     unreserved: u32,
     /// False if frames have phantom payloads, whose bytes cannot be compared.
     compares_bytes: bool,
-    /// Buffer for the body of a request in execution, if the body takes several cells; its memory is reused.
+    /// Body of the request in execution, if the body takes several cells; reused, so that execution does not allocate.
     body: Vec<u8>,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the number of cells is limited to 2^32 - 1 by `new`")]
 impl ReorderStore {
-    /// Creates a store of at most `bytes_max` bytes; `payload`: kind of payload of the frames.
+    /// Creates a store of at most `bytes_max` bytes. `payload`: whether the frames have real or phantom payloads.
     pub(crate) fn new(bytes_max: usize, payload: Payload) -> Self {
         ReorderStore {
             segments: Vec::new(),
@@ -150,7 +151,8 @@ impl ReorderStore {
         let reserved = (REORDER_RESERVED_BYTES / CELL_BYTES) as u32;
         let reserved = reserved.min(self.cells_max / 2 / self.owners.max(1));
         self.reservations = reserved * self.owners;
-        // A queue pair has no request when it is opened or closed, so `unreserved` changes only with `reserved`.
+        // A queue pair has no buffered request at `open` and `close`, so `unreserved` changes only if `reserved`
+        // changes.
         if std::mem::replace(&mut self.reserved, reserved) != reserved {
             let shares = self.shares.iter().flatten();
             self.unreserved = shares.map(|taken| taken.saturating_sub(reserved)).sum();
@@ -236,8 +238,8 @@ impl ReorderStore {
         self.used - 1
     }
 
-    /// Buffers a copy of the request of `packet`, for which the queue pair with index `slot` must have room. Returns
-    /// the first cell of the copy; `None` if the queue pair may not buffer requests.
+    /// Buffers a copy of the request of `packet`; the queue pair with index `slot` must have room. Returns the first
+    /// cell of the copy; `None` if the queue pair may not buffer requests.
     pub(super) fn insert(&mut self, slot: usize, packet: &Packet<'_>, now: Instant) -> Option<u32> {
         self.insert_body(slot, packet.header(), packet.body(), now)
     }
@@ -279,7 +281,7 @@ impl ReorderStore {
     }
 
     /// Returns whether `packet` and the request at `at`, which have the same PSN, have the same content: opcode,
-    /// solicited event, extension headers and payload. A retransmission may differ in the other fields.
+    /// solicited event, extension headers and payload. A retransmission may differ in other fields, for example AckReq.
     pub(super) fn is_same(&self, at: u32, packet: &Packet<'_>) -> bool {
         let Some(Request { header, len_bytes, .. }) = self.request(at) else { return false };
         let mut body = packet.body();
@@ -305,7 +307,7 @@ impl ReorderStore {
         Some((header, self.segment(at)?.bytes.at(at).get(..len_bytes)?))
     }
 
-    /// Frees the request whose first cell is `at`. Returns the index of its queue pair, and its header.
+    /// Frees the request whose first cell is `at`. Returns the index of its queue pair, and the header of the request.
     #[inline]
     pub(super) fn remove(&mut self, at: u32) -> Option<(usize, RequestHeader)> {
         let request = self.cell_mut(at)?.request.take()?;
@@ -370,7 +372,7 @@ mod tests {
         store
     }
 
-    /// Buffers empty requests until there is no room. Returns their number.
+    /// Buffers empty requests until there is no room. Returns the number of requests.
     fn fill(store: &mut ReorderStore, slot: usize) -> u32 {
         let mut count = 0;
         while store.has_room(slot, 0) {
@@ -408,7 +410,8 @@ mod tests {
             steps in proptest::collection::vec((0usize..4, 0usize..8, 0usize..3 * CELL_BYTES, any::<bool>()), 0..1000)
         ) {
             let mut store = store_of(BYTES_MAX / 4, 4);
-            // Requests, oldest first: first cell; slot; a number that is both time in nanoseconds and PSN; body.
+            // Buffered requests, oldest first: first cell; slot; a number that is both time in nanoseconds and PSN;
+            // body.
             let mut model: Vec<(u32, usize, u32, Vec<u8>)> = Vec::new();
             let taken = |model: &[(u32, usize, u32, Vec<u8>)], slot: usize| {
                 let of_slot = model.iter().filter(|(_, other, ..)| *other == slot);

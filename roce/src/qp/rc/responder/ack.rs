@@ -11,7 +11,7 @@ use crate::wire::{NakCode, Operation, Syndrome};
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
 /// Response to be sent besides READ responses. A SACK is sent before the queued READ responses. An ACK or NAK is sent
-/// after the queued READ responses, because these have lower PSNs.
+/// after the queued READ responses, which have lower PSNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -24,17 +24,17 @@ pub(super) enum Due {
     },
 }
 
-/// The response that is due, and what earlier responses have acknowledged.
+/// The response that is due, and the state that decides when it is sent.
 #[derive(Debug)]
 pub(super) struct AckPolicy {
     due: Due,
     /// Expected PSN when the last ACK or NAK was sent.
     last_acked_psn: Psn,
-    /// True if, since the last SACK, an out-of-order packet was dropped for want of room.
+    /// True if, since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
     no_room: bool,
     /// True if the ACK became due after responses were last transmitted. Such an ACK is delayed by one poll, so that a
     /// reply of the application is sent before the ACK, and one ACK acknowledges two bursts. An ACK of at least
-    /// [`ACK_DELAY_PKTS_MAX`] PSNs is not delayed, because a peer with a small window waits for it.
+    /// [`ACK_DELAY_PKTS_MAX`] PSNs is not delayed, because a peer with a small window waits for this ACK.
     ack_may_wait: bool,
 }
 
@@ -53,7 +53,7 @@ impl AckPolicy {
         self.due = Due::Nothing;
     }
 
-    /// Makes an ACK due, even without AckReq, after a packet was executed while PSNs were buffered or placed.
+    /// Makes an ACK due, even without AckReq: a request was executed while other requests were buffered or placed.
     #[inline]
     pub(super) fn on_missing_executed(&mut self) {
         self.due = Due::Ack;
@@ -71,7 +71,7 @@ impl AckPolicy {
             return ResponderAction::Answer;
         }
         if request.info.operation == Operation::ReadRequest {
-            // The responses of a READ acknowledge all requests before the READ, so no ACK is due for those.
+            // The responses of a READ acknowledge all requests before the READ, so no ACK is due for these requests.
             self.due = Due::Nothing;
             return ResponderAction::Answer;
         }
@@ -84,7 +84,7 @@ impl AckPolicy {
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        // `on_missing_executed` may have made an ACK due: the queue pair is scheduled to send it.
+        // If `on_missing_executed` made an ACK due, the queue pair is scheduled to send this ACK.
         let closed_gap = order.buffers() && self.due == Due::Ack;
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
@@ -118,14 +118,14 @@ impl AckPolicy {
         }
     }
 
-    /// Makes a SACK due. A SACK does not replace a NAK or RNR NAK that is due.
+    /// Makes a SACK due, unless a NAK or RNR NAK is due.
     fn make_sack_due(&mut self, trigger: Psn, duplicate: bool) {
         if !matches!(self.due, Due::Refusal(_)) {
             self.due = Due::Sack { trigger, duplicate };
         }
     }
 
-    /// Makes `reply`, the response to an out-of-order packet, due.
+    /// Makes the response `reply` to an out-of-order packet due.
     pub(super) fn on_out_of_order(
         &mut self,
         psn: Psn,
@@ -145,8 +145,8 @@ impl AckPolicy {
         if reply.is_some() { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
-    /// Returns the SACK that is due: PSN of the trigger, whether the trigger was a duplicate, and whether a packet was
-    /// dropped for want of room since the last SACK.
+    /// Returns the SACK that is due: PSN of the trigger, whether the trigger was a duplicate, and whether the reorder
+    /// buffer had no room since the last SACK.
     #[inline]
     pub(super) fn sack(&self) -> Option<(Psn, bool, bool)> {
         let Due::Sack { trigger, duplicate } = self.due else { return None };

@@ -1,12 +1,12 @@
 //! Table tests of the responder's responses: when an ACK, NAK, RNR NAK or SACK is sent, and in which order.
 //!
 //! A row is a script of packets received and of the responses that each poll sends. The test runs the script, replaces
-//! the responses of the row by those that were sent, and compares the two scripts.
+//! the responses in the script by the responses sent, and compares the result with the row.
 //!
 //! ```text
 //!   0 7      WRITE ONLY at PSN 0, at PSN 7        f0 m1 l2   FIRST, MIDDLE, LAST of a WRITE of three packets
 //!   s3       SEND ONLY at PSN 3                   r4x3       READ of three responses, PSN 4 to 6
-//!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; while the reorder buffer is full
+//!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; PSN 3 with the reorder buffer full
 //!   p        posts a receive                      lost5      buffered PSN 5 expires
 //!   0..14    WRITE ONLYs at PSN 0 to 14           room2      limits the reorder buffer to two cells
 //!   /        poll; the responses that it sends follow, as `text_of` of the harness writes them
@@ -234,7 +234,7 @@ fn gaps_and_duplicates_under_go_back_n() {
     check(IMPROVED_GO_BACK_N, IMPROVED);
 }
 
-/// Rows for selective repeat, which is not of the IBA.
+/// Rows for selective repeat, which is an extension to the IBA.
 #[rustfmt::skip]
 const SELECTIVE_REPEAT: &[Row] = &[
     ("a gap opens", "", "0 2 / S1<2[2] /", "out_of_seq_request"),

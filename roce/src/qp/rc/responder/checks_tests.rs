@@ -21,7 +21,7 @@ enum Outcome {
     /// A NAK is sent, and the queue pair changes to ERR.
     Nak(NakCode),
     NotReady,
-    /// Neither executed nor answered.
+    /// Not executed, and no response is sent.
     Dropped,
 }
 
@@ -69,7 +69,7 @@ const RC_WRITES: [Opcode; 4] = [
     Opcode::RC_RDMA_WRITE_ONLY,
 ];
 
-/// Rows: opcode of a packet (IBA 9.7.4.1), and its outcome without a message in progress, in a SEND, and in a WRITE.
+/// Rows: opcode of a packet (IBA 9.7.4.1), and its outcome with no message, a SEND, or a WRITE in progress.
 #[rustfmt::skip]
 const ORDER: &[(Opcode, [Outcome; 3])] = &[
     //                                              no message  in a SEND  in a WRITE
@@ -93,7 +93,7 @@ const ORDER: &[(Opcode, [Outcome; 3])] = &[
     (Opcode::RC_SEND_ONLY_WITH_INVALIDATE,          [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_FLUSH,                              [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_ATOMIC_WRITE,                       [INVALID,   INVALID,   INVALID]),
-    // Numbered SENDs are accepted only under selective repeat, see SENDS.
+    // Numbered SENDs are accepted only under selective repeat; see `SENDS`.
     (Opcode::RC_NUMBERED_SEND_FIRST,                [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_NUMBERED_SEND_MIDDLE,               [INVALID,   INVALID,   INVALID]),
     (Opcode::RC_NUMBERED_SEND_LAST,                 [INVALID,   INVALID,   INVALID]),
@@ -114,7 +114,7 @@ fn packets_of_a_message_arrive_in_their_order() {
             }
         };
         let len_bytes = len(!info.ends_message());
-        // Remaining bytes of the WRITE in progress: as many as the packet needs.
+        // Bytes of the WRITE in progress after its FIRST: as many as the packet needs.
         let left = if info.ends_message() { len_bytes.max(1) } else { 2 * MTU_BYTES };
         let own = if info.position == crate::wire::Position::First { 2 * MTU_BYTES } else { len_bytes };
         for (state, wanted) in [None, Some(RC_SENDS[0]), Some(RC_WRITES[0])].into_iter().zip(wanted) {
@@ -170,7 +170,7 @@ struct Row {
     access: Access,
     /// Memory region and length in bytes of the receive that is posted.
     receive: Option<(RKey, u32)>,
-    /// Packets before the request, all of them executed.
+    /// Packets received before the request; all are executed.
     before: &'static [Pkt],
     /// Memory region that is deregistered after the packets of `before`.
     deregistered: Option<RKey>,
@@ -195,7 +195,7 @@ const fn at(at: i32, packet: Pkt) -> Pkt {
     Pkt { at, ..packet }
 }
 
-/// Defaults of the rows: a queue pair with all rights, a receive of the length of the region, no packets before.
+/// Defaults of the rows: a queue pair with all rights, a receive of the length of the region, no earlier packets.
 const ROW: Row = Row {
     name: "",
     rule: "",
@@ -377,7 +377,7 @@ fn requests_are_authorized() {
     }
 }
 
-/// Rows: `max_dest_rd_atomic` (IBA 9.7.5.1.2), number of READs not answered yet, outcome of one more READ.
+/// Rows: `max_dest_rd_atomic` (IBA 9.7.5.1.2), number of READs queued before, outcome of one more READ.
 const READ_LIMIT: &[(u8, usize, Outcome)] =
     &[(0, 0, INVALID), (1, 0, OK), (1, 1, INVALID), (2, 1, OK), (2, 2, INVALID)];
 
@@ -395,8 +395,8 @@ fn reads_are_limited_by_the_responder_resources() {
     }
 }
 
-/// While duplicates fill the queue of READs, a new READ is dropped as if lost. No NAK is sent, because the peer has no
-/// more READs outstanding than the responder resources permit.
+/// While duplicates fill the queue of READs, a new READ is dropped as if lost. No NAK is sent, because the number of
+/// outstanding READs is within the responder resources.
 #[test]
 fn a_read_is_dropped_while_duplicates_fill_the_queue() {
     let mut bench = Bench::new(GBN, Placement::InOrder, 1);

@@ -5,7 +5,7 @@ use crate::qp::{ConnAttr, Placement};
 use crate::recovery::RecoveryScheme;
 use crate::wire::NakCode;
 
-/// Parameters of a responder, known at the transition to RTR. Fields named as in [`ConnAttr`] have the same meaning.
+/// Parameters of a responder, known at the transition to RTR; fields as in [`ConnAttr`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponderConfig {
     pub first_psn: Psn,

@@ -1,4 +1,4 @@
-//! Test of the history of READs: an ACK may have a PSN that a READ took one round of the PSN circle before.
+//! Test of the history of READs: one round of the PSN circle after a READ, an ACK has a PSN of this READ.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};
@@ -9,7 +9,7 @@ use crate::qp::rc::read_queue::ReadRequest;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
-/// `forget_stale` has to remove the READ from the history, because no later READ displaces it.
+/// No later READ replaces the READ in the history. Unless `forget_stale` removes the READ, no ACK has its PSN.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);

@@ -115,7 +115,7 @@ impl Responder {
         }
         let memory = rx.memory;
         let authorized = self.inbound.check(request, rx, memory);
-        // A move of `authorized` would stall the processor: wide loads of its fields would follow narrow stores.
+        // `authorized` is not moved, because wide loads of its fields after narrow stores would stall the processor.
         match &authorized {
             Ok(authorized) => self.inbound.execute(request, authorized, rx)?,
             Err(refusal) => return Err(*refusal),
@@ -153,7 +153,7 @@ impl Responder {
         }
     }
 
-    /// Executes the buffered and placed requests from the expected PSN up to the next gap: at most one window.
+    /// Executes the buffered and placed requests from the expected PSN up to the next gap: at most one window of PSNs.
     #[inline(never)]
     pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_next() {
@@ -172,7 +172,7 @@ impl Responder {
             let middles = self.order.middles(self.inbound.partial());
             let action = match (middles, self.order.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx, store),
-                // No message of the placed MIDDLE's operation (SEND or WRITE) is in progress.
+                // No message in progress has the operation (SEND or WRITE) of the placed MIDDLE.
                 (0, None) => self.refuse(INVALID, rx, store),
                 (packets, _) => self.on_middles(packets, rx, store),
             };
@@ -187,7 +187,7 @@ impl Responder {
     #[inline]
     fn on_buffered(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         let Some((header, body)) = self.order.buffered(store) else {
-            // A request without its copy is treated as lost: the peer retransmits it.
+            // If the store has no copy, the request is treated as lost: the peer retransmits the request.
             self.order.pass(1, store);
             return ResponderAction::Nothing;
         };
@@ -209,7 +209,7 @@ impl Responder {
         self.acks.on_middles_executed(last, &self.order, &self.recovery)
     }
 
-    /// Advances the expected PSN by `span`: by 1 for each packet executed, for a READ by its number of responses.
+    /// Advances the expected PSN by `span`: 1 for each packet executed; for a READ, the number of its responses.
     #[inline]
     fn accept(&mut self, span: u32, store: &mut ReorderStore) {
         if self.order.accept(span, store) {
@@ -273,8 +273,8 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first` is true if, since the
-    /// expected PSN last advanced, no other out-of-order packet was received and no RNR NAK was due.
+    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first`: since the expected PSN
+    /// last advanced, no other out-of-order packet was received and no RNR NAK was due.
     #[cold]
     #[inline(never)]
     fn on_out_of_order(
@@ -305,13 +305,12 @@ impl Responder {
         self.order.on_expired(psn);
     }
 
-    /// Drops all buffered and placed requests.
     pub(crate) fn clear_out_of_order(&mut self, store: &mut ReorderStore) {
         self.order.clear(store);
     }
 
-    /// Sends, in this order, the SACK that is due, READ responses as `congestion` permits, and the ACK or NAK that is
-    /// due, until the budget is used up or the port is full.
+    /// Sends the SACK that is due, then READ responses as `congestion` permits, then the ACK or NAK that is due. Stops
+    /// when the budget is used up or the port is full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         congestion: &mut Congestion,

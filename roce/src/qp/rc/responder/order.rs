@@ -1,4 +1,4 @@
-//! Order of arrival: the expected PSN of a responder, and the requests above it that are buffered or placed.
+//! Order of requests at a responder: the expected PSN, and the out-of-order requests that are buffered or placed.
 
 use super::config::ResponderConfig;
 use crate::counters::QpCounters;
@@ -23,7 +23,7 @@ pub(super) enum Disposition {
     /// Dropped, because the PSN is buffered or placed already.
     Duplicate,
     Buffered,
-    /// Buffered, and requests of higher PSNs were dropped for want of room.
+    /// Buffered, after requests of higher PSNs were dropped to make room.
     BufferedInstead,
     /// The payload is placed.
     Placed,
@@ -35,7 +35,7 @@ impl Disposition {
         matches!(self, Disposition::Buffered | Disposition::BufferedInstead | Disposition::Placed)
     }
 
-    /// Returns whether this packet, or one buffered before, was dropped for want of room.
+    /// Returns whether this packet, or a packet buffered before, was dropped because there was no room.
     pub(super) fn lacked_room(self) -> bool {
         matches!(self, Disposition::NoRoom | Disposition::BufferedInstead)
     }
@@ -69,7 +69,7 @@ impl Order {
         self.expected.expected()
     }
 
-    /// True under improved go-back-N and selective repeat.
+    /// Returns true under improved go-back-N and selective repeat.
     #[inline]
     pub(super) fn buffers(&self) -> bool {
         self.buffer.is_some()
@@ -92,7 +92,7 @@ impl Order {
         has_out_of_order
     }
 
-    /// Drops the buffered and placed requests of the expected PSN and the `span - 1` PSNs after it.
+    /// Removes the expected PSN and the `span - 1` PSNs after it from the buffered and placed requests.
     #[inline]
     pub(super) fn pass(&mut self, span: u32, store: &mut ReorderStore) {
         let expected = self.expected();
@@ -134,9 +134,9 @@ impl Order {
         self.set().map(|set| set.words(self.expected()))
     }
 
-    /// If the content of `packet` differs from that of the buffered or placed request of the same PSN (conflict), drops
-    /// the earlier request: a forged packet that was received before the peer's packet must not be executed. Under
-    /// relaxed placement, drops all out-of-order requests instead.
+    /// If the content of `packet` differs from the buffered or placed request of the same PSN (conflict), drops the
+    /// earlier request: a forged packet that was received before the peer's packet must not be executed. Under relaxed
+    /// placement, drops all out-of-order requests instead.
     pub(super) fn drop_conflicting(
         &mut self,
         packet: &Packet<'_>,
@@ -156,8 +156,8 @@ impl Order {
         }
     }
 
-    /// Places the payload of an out-of-order packet if placement is relaxed and the address of the payload is known.
-    /// Otherwise buffers the packet if there is room.
+    /// If placement is relaxed and the address of the payload is known, places the payload of an out-of-order packet.
+    /// Otherwise buffers the packet, if the reorder buffer has room.
     #[inline]
     pub(super) fn on_out_of_order(
         &mut self,
@@ -217,7 +217,6 @@ impl Order {
         self.placing().map_or(0, |placing| placing.middles(self.expected(), is_write))
     }
 
-    /// Records that the buffered request of `psn` expired.
     pub(super) fn on_expired(&mut self, psn: Psn) {
         let expected = self.expected();
         if let Some(buffer) = &mut self.buffer {
@@ -225,7 +224,6 @@ impl Order {
         }
     }
 
-    /// Drops all out-of-order requests.
     pub(super) fn clear(&mut self, store: &mut ReorderStore) {
         if let Some(buffer) = &mut self.buffer {
             buffer.clear(store);
@@ -270,8 +268,9 @@ fn place(
     Some(())
 }
 
-/// Places the payload of a SEND in the receive `index` positions after the oldest, from byte `at` on. Returns `None` if
-/// that receive is not posted, too short or not writable, or if the length of a FIRST or MIDDLE is not the path MTU.
+/// Places the payload of a SEND in the receive `index` positions after the current receive, from byte `at` on. Returns
+/// `None` if the receive is not posted, too short or not writable, or if the length of a FIRST or MIDDLE is not the
+/// path MTU.
 fn place_in_receive(
     packet: &Packet<'_>,
     index: u32,
@@ -295,7 +294,8 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
         return None;
     }
     let open = |va, len| rx.memory.open_remote(rx.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
-    // The first packet is checked for the whole message, so that a message beyond the region writes nothing.
+    // At the first packet, the memory of the whole message is checked, so that a message beyond its memory region
+    // writes nothing.
     if packet.info.starts_message() {
         open(va, len_bytes)?;
     }

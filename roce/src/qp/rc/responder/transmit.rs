@@ -31,7 +31,7 @@ impl Transmitter<'_> {
         if let Some((trigger, duplicate, no_room)) = self.acks.sack()
             && *tx.budget > 0
         {
-            // A SACK precedes READ responses, because the peer retransmits a lost request only after the SACK.
+            // The SACK is sent before READ responses, because the peer retransmits a lost request only after the SACK.
             let header = SackEth { version: SackEth::VERSION, duplicate, no_room, trigger };
             if self.send_sack(header, tx).is_err() {
                 return TxOutcome::TxRingFull;
@@ -49,7 +49,8 @@ impl Transmitter<'_> {
             match self.send_response(&waiting.request, index, congestion, tx) {
                 Ok(true) => self.reads.on_sent(),
                 Ok(false) => {
-                    // The memory region was deregistered after the READ, so the remaining responses cannot be sent.
+                    // The memory region was deregistered after the READ request, so the remaining responses cannot be
+                    // sent.
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
                         return TxOutcome::TxRingFull;
@@ -75,7 +76,8 @@ impl Transmitter<'_> {
             Due::Refusal(syndrome) => (expected, syndrome),
             Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent for lack of budget
         };
-        // Linux's rxe ignores a second PSN sequence error until an ACK advances its window, so an ACK is sent first.
+        // Linux's rxe ignores a second NAK (PSN sequence error) until an ACK advances its window, so an ACK precedes
+        // the NAK.
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.order.buffers() && self.acks.last_acked_psn() != psn {
             if *tx.budget == 0 {
@@ -96,13 +98,13 @@ impl Transmitter<'_> {
         TxOutcome::Done
     }
 
-    /// Returns the PSN of an ACK: the last one below the expected PSN that belongs to no READ, because a READ is
-    /// acknowledged by its responses. Linux's rxe ends a connection if an ACK has a PSN of a READ.
+    /// Returns the PSN for an ACK: the last PSN below the expected PSN that belongs to no READ. A READ is acknowledged
+    /// by its responses, and Linux's rxe ends a connection if an ACK has a PSN of a READ.
     #[inline]
     pub(super) fn last_acknowledged(&mut self) -> Psn {
         let last = self.order.expected().minus(1);
-        // `forget_stale` must be called at least once per half of the PSN circle. It is called for each ACK, each
-        // message elicits an ACK, and no message is longer than half of the circle.
+        // `forget_stale` must be called at least once per half of the PSN circle. This call is sufficient, because each
+        // message elicits an ACK and takes at most half of the PSN circle.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
@@ -133,7 +135,7 @@ impl Transmitter<'_> {
         spec.payload_len = 4 * words.len();
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         tx.builder.emit(tx.port, &spec, |parts| {
-            // The opcode has an AETH and a SackETH, so both are written.
+            // The opcode has an AETH and a SackETH, so both setters write.
             let _ = parts.set_aeth(aeth);
             let _ = parts.set_sacketh(header);
             for (room, word) in parts.payload.chunks_exact_mut(4).zip(words) {
@@ -164,7 +166,7 @@ impl Transmitter<'_> {
         let path: &mut PacketBuilder = tx.builder;
         let spec = path.packet(opcode, read.first.plus(index), len);
         path.emit(tx.port, &spec, |parts| {
-            // MIDDLE responses have no AETH, so for them none is written.
+            // MIDDLE responses have no AETH: for them `set_aeth` writes nothing.
             let _ = parts.set_aeth(aeth);
             span.copy_to(parts.payload);
         })?;
