@@ -98,7 +98,7 @@ fn all_queue_pairs_follow_a_neighbour_that_moves() {
 
 /// Upper bound on the heap memory of a connected queue pair with queues of 128 work requests of one scatter/gather
 /// entry, in bytes.
-const QP_BYTES: i64 = 23_200;
+const QP_BYTES: i64 = 7_900;
 
 #[test]
 fn an_idle_queue_pair_takes_little_memory() {

@@ -25,7 +25,7 @@ parameters! {
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: each decrease first sets the target rate to the current rate; 0: see `clamp_tgt_rate_after_time_inc`.
+        /// 1: every decrease first sets the target rate to the current rate; 0: the next parameter selects which decreases.
         clamp_tgt_rate = 0, in 0 to 1;
         /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only if the rate was
         /// increased since the last decrease. 0: only increases by bytes count; 1: increases by the timer count, too.

@@ -273,7 +273,7 @@ fn new_qp(
         init: *init,
         state: QpState::Reset,
         attributes: Attributes::default(),
-        outstanding: Outstanding::new(sq, init.max_send_wr, Psn::default()),
+        outstanding: Outstanding::new(sq, Psn::default()),
         receives,
         connection: None,
         counters: QpCounters::default(),

@@ -20,6 +20,9 @@ use crate::start;
 /// bytes takes at path MTU 256.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
+/// Length of `Outstanding::assignments` of a new queue pair.
+const ASSIGNMENTS_MIN: u32 = 8;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub is_read: bool,
@@ -47,7 +50,8 @@ struct Assignment {
 /// Send work requests not yet completed: first the work requests with PSNs, then the posted work requests without PSNs.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32.
+    /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32. Its length
+    /// doubles when all entries are in use, so that an idle queue pair takes little memory.
     assignments: CircularArray<Assignment>,
     /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
     position: u32,
@@ -66,10 +70,10 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    pub(crate) fn new(queue: SendQueue, depth: u32, first: Psn) -> Self {
+    pub(crate) fn new(queue: SendQueue, first: Psn) -> Self {
         Outstanding {
             queue,
-            assignments: CircularArray::new(depth, Assignment::default()),
+            assignments: CircularArray::new(ASSIGNMENTS_MIN, Assignment::default()),
             position: start::RING_POSITION,
             assigned: 0,
             assigned_reads: 0,
@@ -172,6 +176,9 @@ impl Outstanding {
             return None;
         }
         let index = self.assigned;
+        if index == self.assignments.len() {
+            self.assignments.double(self.position, Assignment::default());
+        }
         let span = PsnSpan { first: self.end, packets, is_read };
         self.cursor = self.position.wrapping_add(index);
         *self.assignments.at_mut(self.cursor) = Assignment { span, receives_before: self.receives };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cq::{CompletionQueue, Notify, Written};
 use super::cqe::{Cqe, WcOpcode, WcStatus};
 use super::doorbell::Doorbells;
-use super::ring::ring;
+use super::ring::{ring, ring_of};
 use super::sq::{SendQueueSize, send_queue};
 use super::work::{Posting, WorkPoster, work_queue};
 use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, Sge};
@@ -39,6 +39,21 @@ fn a_ring_passes_every_element_and_reuses_places() {
         let pushed = writer.join().unwrap();
         take(&mut consumer);
         assert!(taken == pushed && pushed >= 2);
+    });
+}
+
+/// The producer replaces the cells twice, once or not at all while the consumer reads them.
+#[test]
+fn a_ring_that_grows_passes_every_element() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = ring_of::<u32>(u32::MAX, 4, 1);
+        let writer = thread::spawn(move || {
+            (0..3).for_each(|n| producer.push(n).expect("at most 3 of 4 elements are in the ring"));
+        });
+        let early: Vec<u32> = (0..2).map_while(|_| consumer.pop()).collect();
+        writer.join().unwrap();
+        let rest = std::iter::from_fn(|| consumer.pop());
+        assert_eq!(early.into_iter().chain(rest).collect::<Vec<u32>>(), [0, 1, 2]);
     });
 }
 

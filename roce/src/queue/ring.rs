@@ -9,15 +9,27 @@
 //!
 //! The consumer may read each published element in place, and releases elements in order, oldest first. Therefore the
 //! ring of a send queue stores work requests until they are acknowledged.
+//!
+//! A growing ring starts with [`CELLS_MIN`] cells, so that an idle queue takes little memory. A push to a ring whose
+//! cells are all in use allocates twice as many cells, until the ring has cells for its depth:
+//!
+//! ```text
+//!   producer   new cells, copies of head..tail --> Tail::grown     push to the new cells, then store `tail`
+//!   consumer   load `tail`, then take Tail::grown: the new cells replace the old ones
+//! ```
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::Arc;
 
 use crate::sync::UnsafeCell;
-use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::start;
+
+/// Cells of a new growing ring.
+pub(super) const CELLS_MIN: u32 = 8;
 
 /// A value on a cache line of its own, so that producer and consumer do not write to the same line. The alignment is
 /// 128 bytes, because the prefetcher loads 64-byte lines in pairs.
@@ -42,22 +54,44 @@ fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
 }
 
 /// Position written by the producer, and mode of the ring, in one cache line.
-struct Tail {
+struct Tail<T> {
     position: AtomicU32,
     /// Written by [`Consumer::set_mode`] and read by the producer. The producer writes `position`, so its cache mostly
     /// contains this cache line already.
     mode: AtomicU8,
+    /// The cells of the producer, if the consumer has not yet replaced its own cells by them; otherwise null. The
+    /// pointer is from `Box::into_raw`.
+    grown: AtomicPtr<Cells<T>>,
 }
 
-struct Indices {
+struct Indices<T> {
     head: OwnLine<AtomicU32>,
-    tail: OwnLine<Tail>,
+    tail: OwnLine<Tail<T>>,
+}
+
+impl<T> Tail<T> {
+    /// Stores `cells`, or null for `None`, in `grown`; returns the cells stored before.
+    fn exchange_grown(&self, cells: Option<Cells<T>>) -> Option<Cells<T>> {
+        let new = cells.map_or(ptr::null_mut(), |cells| Box::into_raw(Box::new(cells)));
+        let old = self.grown.swap(new, Ordering::AcqRel);
+        // SAFETY: a pointer in `grown` that is not null is from Box::into_raw in this function, and the swap passes it
+        // to one caller only.
+        (!old.is_null()).then(|| *unsafe { Box::from_raw(old) })
+    }
+}
+
+impl<T> Drop for Tail<T> {
+    fn drop(&mut self) {
+        self.exchange_grown(None);
+    }
 }
 
 pub(crate) struct Producer<T> {
     cells: Cells<T>,
-    indices: Arc<Indices>,
+    indices: Arc<Indices<T>>,
     depth: u32,
+    /// Elements for which there are cells: at most `depth`.
+    limit: u32,
     tail: u32,
     head_seen: u32,
 }
@@ -65,26 +99,44 @@ pub(crate) struct Producer<T> {
 /// Consumer's end of a ring: reads and releases elements.
 pub struct Consumer<T> {
     cells: Cells<T>,
-    indices: Arc<Indices>,
+    indices: Arc<Indices<T>>,
     head: u32,
     tail_seen: u32,
 }
 
-/// Creates a ring of at most `depth` elements. Panics if `depth` is not 1 to 2^30; all callers have far smaller limits.
+/// Creates a ring of at most `depth` elements, all of whose cells exist, so that no push allocates memory. Panics if
+/// `depth` is not 1 to 2^30; all callers have far smaller limits.
 pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
-    ring_from(start::RING_POSITION, depth)
+    ring_of(start::RING_POSITION, depth, depth)
 }
 
-/// Creates a ring as [`ring`] does, with `first` as the position of the first element.
-pub(super) fn ring_from<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>, Consumer<T>) {
+/// Creates a growing ring of at most `depth` elements, with `first` as the position of the first element. Panics as
+/// [`ring`] does.
+pub(super) fn growing_ring<T: Copy + Send>(first: u32, depth: u32) -> (Producer<T>, Consumer<T>) {
+    ring_of(first, depth, depth.min(CELLS_MIN))
+}
+
+/// Creates a ring of at most `depth` elements that starts with `count` cells, rounded up to a power of two, and with
+/// `first` as the position of the first element.
+pub(super) fn ring_of<T: Copy + Send>(first: u32, depth: u32, count: u32) -> (Producer<T>, Consumer<T>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
-    let empty = |_| Cell(UnsafeCell::new(MaybeUninit::uninit()));
-    let cells: Cells<T> = (0..depth.next_power_of_two()).map(empty).collect();
-    let tail = Tail { position: AtomicU32::new(first), mode: AtomicU8::new(0) };
+    let cells: Cells<T> = new_cells(count);
+    let grown = AtomicPtr::new(ptr::null_mut());
+    let tail = Tail { position: AtomicU32::new(first), mode: AtomicU8::new(0), grown };
     let indices = Arc::new(Indices { head: OwnLine(AtomicU32::new(first)), tail: OwnLine(tail) });
-    let (cells_in, indices_in) = (cells.clone(), indices.clone());
-    let producer = Producer { cells: cells_in, indices: indices_in, depth, tail: first, head_seen: first };
-    (producer, Consumer { cells, indices, head: first, tail_seen: first })
+    let consumer = Consumer { cells: cells.clone(), indices: indices.clone(), head: first, tail_seen: first };
+    let limit = depth.min(len(&cells));
+    (Producer { cells, indices, depth, limit, tail: first, head_seen: first }, consumer)
+}
+
+/// Allocates `count` empty cells, rounded up to a power of two.
+fn new_cells<T>(count: u32) -> Cells<T> {
+    (0..count.next_power_of_two()).map(|_| Cell(UnsafeCell::new(MaybeUninit::uninit()))).collect()
+}
+
+/// Returns the number of cells, at most 2^30.
+fn len<T>(cells: &Cells<T>) -> u32 {
+    cells.len() as u32 // `new_cells` takes the number as a `u32`: the cast loses no bit
 }
 
 impl<T: Copy + Send> Producer<T> {
@@ -94,11 +146,34 @@ impl<T: Copy + Send> Producer<T> {
 
     #[inline]
     pub(crate) fn has_room(&mut self, count: u32) -> bool {
-        if self.tail.wrapping_sub(self.head_seen) + count <= self.depth {
+        if self.tail.wrapping_sub(self.head_seen) + count <= self.limit {
             return true;
         }
         self.head_seen = self.indices.head.0.load(Ordering::Acquire);
-        self.tail.wrapping_sub(self.head_seen) + count <= self.depth
+        self.tail.wrapping_sub(self.head_seen) + count <= self.limit || self.grow(count)
+    }
+
+    /// If the depth permits `count` more elements, replaces the cells by enough for them, and at least twice as many as
+    /// before. Returns whether the depth permits the elements.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, count: u32) -> bool {
+        let published = self.tail.wrapping_sub(self.head_seen);
+        if published + count > self.depth {
+            return false;
+        }
+        let cells = new_cells((published + count).max(2 * len(&self.cells)));
+        for position in (0..published).map(|index| self.head_seen.wrapping_add(index)) {
+            // SAFETY: only this producer writes the old cells, and the consumer only reads them, so a copy is no data race.
+            let value = cell(&self.cells, position).with(|old| unsafe { *old });
+            // SAFETY: no other reference to the new cells exists yet.
+            cell(&cells, position).with_mut(|new| unsafe { *new = value });
+        }
+        // The cells that the consumer has not taken, if any, are freed.
+        drop(self.indices.tail.0.exchange_grown(Some(cells.clone())));
+        self.limit = self.depth.min(len(&cells));
+        self.cells = cells;
+        true
     }
 
     /// Returns the position of the next element pushed, modulo 2^32. `position % n` may be used as an index only if `n`
@@ -136,8 +211,22 @@ impl<T: Copy + Send> Consumer<T> {
     /// Returns the number of elements published and not yet released.
     #[inline]
     pub fn len(&mut self) -> u32 {
-        self.tail_seen = self.indices.tail.0.position.load(Ordering::Acquire);
+        let tail = &self.indices.tail.0;
+        self.tail_seen = tail.position.load(Ordering::Acquire);
+        // A relaxed load is sufficient, because the producer stored `grown` before the position that was just loaded.
+        if !tail.grown.load(Ordering::Relaxed).is_null() {
+            self.follow();
+        }
         self.tail_seen.wrapping_sub(self.head)
+    }
+
+    /// Replaces the cells by those of the producer.
+    #[cold]
+    #[inline(never)]
+    fn follow(&mut self) {
+        if let Some(cells) = self.indices.tail.0.exchange_grown(None) {
+            self.cells = cells;
+        }
     }
 
     /// Returns whether all published elements have been released.
@@ -213,9 +302,36 @@ mod tests {
     }
 
     #[test]
+    fn cells_are_allocated_as_elements_need_them() {
+        let (mut producer, mut consumer) = growing_ring::<u32>(0, 3 * CELLS_MIN);
+        let fill = |producer: &mut Producer<u32>, count: u32| (0..count).all(|n| producer.push(n).is_ok());
+        for _ in 0..10 {
+            assert!(fill(&mut producer, CELLS_MIN));
+            (0..CELLS_MIN).for_each(|n| assert_eq!(consumer.pop(), Some(n)));
+        }
+        assert_eq!(len(&producer.cells), CELLS_MIN, "elements that are released need no further cells");
+        assert!(fill(&mut producer, 3 * CELLS_MIN));
+        assert_eq!((len(&producer.cells), producer.push(0)), (4 * CELLS_MIN, Err(0)));
+        // Grown twice before the consumer reads.
+        assert_eq!((consumer.pop(), len(&consumer.cells)), (Some(0), 4 * CELLS_MIN));
+        assert_eq!(Arc::strong_count(&producer.cells), 2);
+    }
+
+    #[test]
+    fn cells_that_no_end_uses_are_freed() {
+        let (mut producer, consumer) = growing_ring::<u32>(0, 2 * CELLS_MIN);
+        (0..2 * CELLS_MIN).for_each(|n| producer.push(n).unwrap());
+        let cells = producer.cells.clone();
+        drop(producer);
+        assert_eq!(Arc::strong_count(&cells), 2);
+        drop(consumer);
+        assert_eq!(Arc::strong_count(&cells), 1);
+    }
+
+    #[test]
     fn two_threads_pass_every_element_in_order() {
         const COUNT: u32 = if cfg!(miri) { 200 } else { 200_000 };
-        let (mut producer, mut consumer) = ring::<u32>(48);
+        let (mut producer, mut consumer) = growing_ring::<u32>(start::RING_POSITION, 48);
         let writer = std::thread::spawn(move || {
             for value in 0..COUNT {
                 while producer.push(value).is_err() {
@@ -240,10 +356,12 @@ mod tests {
         #[test]
         fn behaves_as_a_bounded_queue(
             first in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
-            depth in 1u32..9,
+            depth in prop_oneof![1u32..9, CELLS_MIN - 1..=4 * CELLS_MIN + 1],
             steps in proptest::collection::vec(0u32..12, 0..200),
         ) {
-            let (mut producer, mut consumer) = ring_from::<u32>(first, depth);
+            let growing = steps.len() % 2 == 0;
+            let ring = if growing { growing_ring::<u32>(first, depth) } else { ring_of::<u32>(first, depth, depth) };
+            let (mut producer, mut consumer) = ring;
             let mut model = VecDeque::new();
             let (mut pushed, mut popped) = (first, first);
             for (value, step) in steps.into_iter().enumerate() {

@@ -6,7 +6,7 @@
 //!   engine        releases entries, then the work request   room for a work request implies room for its entries
 //! ```
 
-use super::ring::{Consumer, Producer, ring_from};
+use super::ring::{Consumer, Producer, growing_ring};
 use super::sg::{Lists, RestSges};
 use super::wqe::{PostError, SgList, Sge};
 use crate::mem::{MemoryTable, PdId};
@@ -50,9 +50,9 @@ pub(super) fn work_queue_from<W: Wqe>(
     depth: u32,
     max_sges: u32,
 ) -> (WorkPoster<W>, WorkQueue<W>) {
-    let (wqe_in, wqe_out) = ring_from(first, depth);
+    let (wqe_in, wqe_out) = growing_ring(first, depth);
     // A ring has a depth of at least 1. If all lists have one entry, the ring of entries stays empty.
-    let (sge_in, sge_out) = ring_from(first, (depth * max_sges.saturating_sub(1)).max(1));
+    let (sge_in, sge_out) = growing_ring(first, (depth * max_sges.saturating_sub(1)).max(1));
     let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }

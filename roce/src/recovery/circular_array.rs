@@ -31,6 +31,19 @@ impl<T> CircularArray<T> {
         &mut self.values[index as usize & (self.values.len() - 1)]
     }
 
+    /// Doubles the length. The elements with indices `first..first+len` are kept at their indices.
+    #[cold]
+    pub(crate) fn double(&mut self, first: u32, value: T)
+    where
+        T: Clone,
+    {
+        let mut doubled = CircularArray::new(2 * self.len(), value);
+        for index in (0..self.len()).map(|offset| first.wrapping_add(offset)) {
+            doubled.at_mut(index).clone_from(self.at(index));
+        }
+        *self = doubled;
+    }
+
     pub(crate) fn fill(&mut self, value: T)
     where
         T: Clone,
@@ -52,6 +65,9 @@ mod tests {
             (0..rounded).for_each(|i| *array.at_mut(start.wrapping_add(i)) = i);
             (0..rounded).for_each(|i| assert_eq!(*array.at(start.wrapping_add(i)), i));
             assert_eq!(array.at(start), array.at(start.wrapping_add(rounded)));
+            array.double(start, 0);
+            assert_eq!(array.len(), 2 * rounded);
+            (0..rounded).for_each(|i| assert_eq!(*array.at(start.wrapping_add(i)), i));
         }
     }
 }

@@ -47,7 +47,7 @@ impl Bench {
         let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
         let (mut poster, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         queue.set_posting(Posting::Queued);
-        let mut outstanding = Outstanding::new(queue, 8, FIRST_PSN);
+        let mut outstanding = Outstanding::new(queue, FIRST_PSN);
         let (remote_addr, rkey) = (0, RKey(1));
         let (read, write) = (SendOp::Read { remote_addr, rkey }, SendOp::Write { remote_addr, rkey });
         let requests = [

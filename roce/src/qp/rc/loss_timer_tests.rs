@@ -81,7 +81,7 @@ impl Sender {
         let requester = Requester::new(RequesterConfig::new(&conn, FIRST_PSN, 100_000_000_000));
         let size = SendQueueSize { depth: 64, max_sges: 1, max_inline_bytes: 0 };
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
-        let outstanding = Outstanding::new(queue, 64, FIRST_PSN);
+        let outstanding = Outstanding::new(queue, FIRST_PSN);
         let (counters, now) = (QpCounters::default(), Instant::ZERO);
         Sender { requester, outstanding, counters, now, failed: None }
     }

@@ -524,7 +524,7 @@ mod tests {
         let mut requester = Requester::new(RequesterConfig::new(&conn, first_psn, 100_000_000_000));
         let size = SendQueueSize { depth: 1, max_sges: 1, max_inline_bytes: 0 };
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
-        let outstanding = &mut Outstanding::new(queue, 1, first_psn);
+        let outstanding = &mut Outstanding::new(queue, first_psn);
         let mut counters = QpCounters::default();
         let lost = ResponseEvent::Ack(AckEvent::SequenceError { next: first_psn });
         let mut now = Instant::from_nanos(0);

@@ -40,7 +40,7 @@ impl Reader {
         let requester = Requester::new(config);
         let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
         let (_, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
-        let outstanding = Outstanding::new(queue, 8, Self::FIRST_PSN);
+        let outstanding = Outstanding::new(queue, Self::FIRST_PSN);
         Reader { requester, outstanding, counters: QpCounters::default(), now: Instant::ZERO }
     }
 
