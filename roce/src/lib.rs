@@ -20,6 +20,7 @@ pub mod wire;
 
 pub mod random;
 
+mod prefetch;
 pub(crate) mod table;
 
 pub mod port;

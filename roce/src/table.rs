@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 
+use crate::prefetch::prefetch;
 use crate::random::Random;
 
 /// Number of later frees in the same table after which a freed QPN or key may be allocated a second time.
@@ -82,6 +83,14 @@ impl<T> Table<T> {
         }
     }
 
+    /// Reserves memory for all objects of the table, so that no object moves when the table grows and the objects of
+    /// consecutive slots are adjacent. The operating system provides the memory as objects are inserted. If the memory
+    /// cannot be reserved, the table grows as objects are inserted.
+    pub(crate) fn with_reserved_slots(mut self) -> Self {
+        let _ = self.slots.try_reserve_exact(self.max_len);
+        self
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -107,10 +116,8 @@ impl<T> Table<T> {
         if self.len == self.max_len {
             return None;
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u32 - 1 // at most `max_len`, which is below 2^32: the cast loses no bit
-        });
+        // A new slot is below `max_len`, which is below 2^32, so the cast loses no bit.
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         // Most numbers are free, so the loop ends after a few draws.
         let number = loop {
             let drawn = random.bits() & self.random_mask | self.prefix;
@@ -118,7 +125,11 @@ impl<T> Table<T> {
                 break drawn;
             }
         };
-        self.slots[slot as usize] = Some((number, make(number, slot as usize)));
+        let object = Some((number, make(number, slot as usize)));
+        match self.slots.get_mut(slot as usize) {
+            Some(free) => *free = object,
+            None => self.slots.push(object),
+        }
         self.len += 1;
         self.reserve_place();
         self.enter(Entry { number, slot });
@@ -157,6 +168,12 @@ impl<T> Table<T> {
     pub(crate) fn slot_of(&self, number: u32) -> Option<usize> {
         let slot = self.find(number);
         (slot < self.slots.len()).then_some(slot)
+    }
+
+    /// Prefetches the object in `slot`.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: usize) {
+        self.slots.get(slot).into_iter().for_each(prefetch);
     }
 
     #[inline]

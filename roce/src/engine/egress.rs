@@ -2,7 +2,9 @@
 //! responses first. If a quantum ends before all responses are sent, the next quantum of the queue pair starts with
 //! requests.
 
-use super::limits::{NEIGHBOUR_FRAMES_PER_POLL, TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
+use super::limits::{
+    CACHED_QPS, NEIGHBOUR_FRAMES_PER_POLL, PREFETCH_AHEAD_QPS, TX_BUDGET_PKTS, TX_QUANTUM_PKTS,
+};
 use super::qp_object::{Connection, Service};
 use super::{Engine, Event, Outgoing};
 use crate::port::Port;
@@ -21,6 +23,11 @@ impl<P: Port> Engine<P> {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
             let Some(slot) = self.tx_ready.pop_front() else { break };
+            if self.qps.len() > CACHED_QPS
+                && let Some(next) = self.tx_ready.get(PREFETCH_AHEAD_QPS)
+            {
+                self.qps.prefetch(*next);
+            }
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
             let before = quantum;
             let outcome = self.transmit_qp(slot, outgoing, &mut quantum);

@@ -2,7 +2,7 @@
 //! responder or the completer of its queue pair. Module `neighbour` processes ARP, neighbour discovery and ICMP.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
-use super::limits::{FLUSH_NANOS, RX_BURST_FRAMES};
+use super::limits::{CACHED_QPS, FLUSH_NANOS, RX_BURST_FRAMES};
 use super::qp_object::{Connection, Qp, Service};
 use super::{Engine, Event, flush_later, schedule};
 use crate::counters::DropCounters;
@@ -16,7 +16,7 @@ use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::rc::responder::{Responder, ResponderAction};
 use crate::qp::uc::receiver::ReceiverAction;
 use crate::queue::WcStatus;
-use crate::wire::{NakCode, Packet, ParseError, Transport};
+use crate::wire::{NakCode, Packet, ParseError, Transport, probable_dest_qp};
 
 /// Builds the `RxContext` of a request to queue pair `$qp`. A function in place of this macro would borrow the whole
 /// engine while `$qp`, a part of the engine, is borrowed.
@@ -53,12 +53,25 @@ impl<P: Port> Engine<P> {
     #[inline(never)]
     fn on_burst(&mut self) {
         let mut frames = std::mem::take(&mut self.frames);
+        if self.qps.len() > CACHED_QPS {
+            self.prefetch_qps(&frames);
+        }
         for frame in &frames {
             self.on_frame(frame.as_ref());
         }
         self.port.free_frames(&mut frames);
         self.frames = frames;
         self.report_srq_limits();
+    }
+
+    /// Prefetches the queue pairs of a burst, so that their state is loaded at the same time.
+    #[inline(never)]
+    fn prefetch_qps(&self, frames: &[P::Frame]) {
+        for dest_qp in frames.iter().filter_map(|frame| probable_dest_qp(frame.as_ref())) {
+            if let Some(slot) = self.qps.slot_of(dest_qp.value()) {
+                self.qps.prefetch(slot);
+            }
+        }
     }
 
     #[inline]

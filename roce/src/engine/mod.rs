@@ -295,7 +295,7 @@ pub struct Engine<P: Port> {
     pds: Table<u32>,
     cqs: CqTable,
     srqs: SrqTable,
-    qps: Table<Box<Qp>>,
+    qps: Table<Qp>,
     doorbells: Arc<Doorbells>,
     /// Indices in `qps` of the queue pairs scheduled to transmit, in round-robin order.
     tx_ready: VecDeque<usize>,
@@ -320,7 +320,7 @@ impl<P: Port> Engine<P> {
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
-        let qps = config.qpn_prefix.table(limits.max_qps);
+        let qps = config.qpn_prefix.table(limits.max_qps).with_reserved_slots();
         let slots = qps.max_len();
         let payload = port.payload();
         Ok(Engine {
@@ -549,7 +549,7 @@ impl<P: Port> Engine<P> {
     }
 }
 
-fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usize) {
+fn schedule(qps: &mut Table<Qp>, tx_ready: &mut VecDeque<usize>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.scheduled, true)
     {
@@ -559,7 +559,7 @@ fn schedule(qps: &mut Table<Box<Qp>>, tx_ready: &mut VecDeque<usize>, slot: usiz
 
 /// Adds a queue pair in ERR or SQE to `errors`, the queue pairs to flush.
 #[cold]
-fn flush_later(qps: &mut Table<Box<Qp>>, errors: &mut VecDeque<usize>, slot: usize) {
+fn flush_later(qps: &mut Table<Qp>, errors: &mut VecDeque<usize>, slot: usize) {
     if let Some(qp) = qps.at_mut(slot)
         && !std::mem::replace(&mut qp.flushing, true)
     {

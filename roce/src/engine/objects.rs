@@ -253,7 +253,7 @@ fn new_qp(
     srq_attr: Option<SrqAttr>,
     doorbells: Arc<Doorbells>,
     slot: usize,
-) -> (QpHandles, Box<Qp>) {
+) -> (QpHandles, Qp) {
     let size = SendQueueSize {
         depth: init.max_send_wr,
         max_sges: init.max_send_sge,
@@ -284,5 +284,5 @@ fn new_qp(
         established: false,
         drained: false,
     };
-    (QpHandles { qpn, send, recv }, Box::new(qp))
+    (QpHandles { qpn, send, recv }, qp)
 }

@@ -8,7 +8,7 @@ use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
 /// The scatter/gather entries after the first entry of each list.
 pub(crate) enum RestSges<'a> {
     /// Ring of the entries of all work requests of a queue.
-    Ring(&'a mut Consumer<Sge>),
+    Ring(&'a mut Option<Consumer<Sge>>),
     /// Entries of the receive that a queue pair has taken from its SRQ.
     Held(&'a [Sge]),
 }
@@ -17,7 +17,10 @@ impl RestSges<'_> {
     /// Returns the entry at `position`: a ring position for `Ring`, an index for `Held`.
     pub(super) fn at(&mut self, position: u32) -> Option<Sge> {
         match self {
-            RestSges::Ring(ring) => ring.get(position.wrapping_sub(ring.position())).copied(),
+            RestSges::Ring(ring) => {
+                let ring = ring.as_mut()?;
+                ring.get(position.wrapping_sub(ring.position())).copied()
+            }
             RestSges::Held(sges) => sges.get(position as usize).copied(),
         }
     }

@@ -30,13 +30,15 @@ pub(crate) enum Posting {
 
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    sges: Producer<Sge>,
+    /// `None` if no list has more than one entry.
+    sges: Option<Producer<Sge>>,
     max_sges: u32,
 }
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    sges: Consumer<Sge>,
+    /// `None` if no list has more than one entry.
+    sges: Option<Consumer<Sge>>,
 }
 
 /// Creates a work queue, which refuses posts until [`WorkQueue::set_posting`] is called.
@@ -51,8 +53,8 @@ pub(super) fn work_queue_from<W: Wqe>(
     max_sges: u32,
 ) -> (WorkPoster<W>, WorkQueue<W>) {
     let (wqe_in, wqe_out) = growing_ring(first, depth);
-    // A ring has a depth of at least 1. If all lists have one entry, the ring of entries stays empty.
-    let (sge_in, sge_out) = growing_ring(first, (depth * max_sges.saturating_sub(1)).max(1));
+    let rest_depth = depth * max_sges.saturating_sub(1);
+    let (sge_in, sge_out) = (rest_depth > 0).then(|| growing_ring(first, rest_depth)).unzip();
     let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }
@@ -73,15 +75,22 @@ impl<W: Wqe> WorkPoster<W> {
         if sges.len() > self.max_sges as usize {
             return Err(PostError::TooManySges { count: sges.len(), max: self.max_sges });
         }
+        if sges.len() > 1 {
+            return self.long_list_of(sges);
+        }
+        SgList::new(sges, 0).map_err(|len_bytes| PostError::TooLong { len_bytes })
+    }
+
+    #[inline(never)]
+    fn long_list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
+        let full = self.full();
+        let ring = self.sges.as_mut().ok_or(full)?;
         let list =
-            SgList::new(sges, self.sges.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        if list.rest_count() == 0 {
-            return Ok(list);
+            SgList::new(sges, ring.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
+        if !ring.has_room(list.rest_count()) {
+            return Err(full);
         }
-        if !self.sges.has_room(list.rest_count()) {
-            return Err(self.full());
-        }
-        sges.iter().skip(1).try_for_each(|sge| self.sges.push(*sge)).map_err(|_| self.full())?;
+        sges.iter().skip(1).try_for_each(|sge| ring.push(*sge)).map_err(|_| full)?;
         Ok(list)
     }
 
@@ -132,10 +141,15 @@ impl<W: Wqe> WorkQueue<W> {
         // Most lists have one entry and skip this release, which writes to a cache line that is shared with the posting
         // thread.
         if rest > 0 {
-            self.sges.release(rest);
+            self.release_rest(rest);
         }
         self.wqes.release(1);
         Some(wqe)
+    }
+
+    #[inline(never)]
+    fn release_rest(&mut self, count: u32) {
+        self.sges.iter_mut().for_each(|sges| sges.release(count));
     }
 
     /// Releases the oldest work request as [`WorkQueue::release_oldest`] does, and copies its entries after the first
@@ -143,7 +157,7 @@ impl<W: Wqe> WorkQueue<W> {
     pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<W> {
         let count = self.wqes.get(0)?.list().rest_count();
         for (index, room) in (0..count).zip(rest) {
-            *room = *self.sges.get(index)?;
+            *room = *self.sges.as_mut()?.get(index)?;
         }
         self.release_oldest()
     }
@@ -175,7 +189,7 @@ mod tests {
         queue.wqes.release(1);
         let full = Err(PostError::QueueFull { depth: 2 });
         assert_eq!(post(&mut poster, 3, 3), full, "one entry has a place, two need one");
-        queue.sges.release(1);
+        queue.release_rest(1);
         assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), Some(2));
         let both = (post(&mut poster, 4, 3), post(&mut poster, 5, 3));
         assert_eq!(both, (Ok(()), Ok(())), "the queue is empty, so all of it has room");
@@ -189,7 +203,7 @@ mod tests {
         assert_eq!(post(&mut poster, 1, 4), Err(PostError::TooManySges { count: 4, max: 3 }));
         let huge = [Sge { len_bytes: 1 << 31, ..Sge::default() }; 2];
         assert_eq!(poster.list_of(&huge).err(), Some(PostError::TooLong { len_bytes: 1 << 32 }));
-        assert_eq!(poster.sges.position(), start::RING_POSITION);
+        assert_eq!(poster.sges.as_ref().unwrap().position(), start::RING_POSITION);
         assert_eq!(post(&mut poster, 1, 3), Ok(()));
         assert_eq!(post(&mut poster, 2, 1), Err(PostError::QueueFull { depth: 1 }));
     }

@@ -11,7 +11,7 @@ use super::{
     aeth::Aeth, bth, bth::Bth, deth::Deth, feth::Feth, ieth::Ieth, immdt::ImmDt, recveth::RecvEth,
     reth::Reth, sacketh::SackEth, xrceth::XrcEth,
 };
-use crate::id::{Gid, Mac};
+use crate::id::{Gid, Mac, Qpn};
 
 /// Reason why a frame is not a valid RoCE v2 packet; [`ParseError::index`] selects the counter of the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -327,6 +327,22 @@ fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ParseError> {
 const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
 /// Length in bytes of the shortest IP payload of RoCE v2.
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
+
+/// Returns the destination QPN of `frame`, if `frame` is a RoCE v2 packet: nothing is checked, so the QPN may only select
+/// state to prefetch.
+pub(crate) fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
+    let (eth, rest) = frame.split_first_chunk()?;
+    let (ethertype, rest) = match EthHeader::parse(eth).ethertype {
+        ETHERTYPE_VLAN => {
+            let (tag, rest) = rest.split_first_chunk()?;
+            (VlanTag::parse(tag).ethertype, rest)
+        }
+        ethertype => (ethertype, rest),
+    };
+    let ip_len = if ethertype == ETHERTYPE_IPV6 { Ipv6Header::LEN } else { Ipv4Header::LEN };
+    let bth = rest.get(ip_len + UdpHeader::LEN..)?.first_chunk()?;
+    Some(Bth::parse(bth).dest_qp)
+}
 
 /// Parses a frame shorter than `SHORTEST_FRAME`. Because only longer frames reach the inlined copy of [`parse_frame`],
 /// the compiler omits the length check of each header there.

@@ -226,6 +226,7 @@ proptest! {
         let packet = Packet::parse(&frame).unwrap();
         recipe.check(&packet);
         prop_assert!(packet.icrc_ok());
+        prop_assert_eq!(probable_dest_qp(&frame), Some(packet.bth.dest_qp));
 
         let udp = udp_payload(&frame);
         prop_assert_eq!(udp.len() % 4, 0);
@@ -280,6 +281,7 @@ proptest! {
     #[test]
     fn no_bytes_can_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         look_at_everything(&bytes);
+        probable_dest_qp(&bytes);
     }
 
     #[test]
