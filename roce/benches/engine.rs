@@ -1,5 +1,5 @@
-//! CPU time of the engine, hot in cache: each phase by criterion, then a table of ns per packet of requester and
-//! responder, with the part of payload copy and ICRC.
+//! CPU time of the engine, hot in cache: each phase by criterion, then a table of ns per packet at requester and
+//! responder: total, payload copy with ICRC, and difference.
 
 mod flow;
 

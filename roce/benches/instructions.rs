@@ -192,7 +192,7 @@ fn junk(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-// Frames that the device drops, and requests beyond the rate limit of replies.
+// Frames that the device drops, requests beyond the rate limit of replies, and claims.
 #[library_benchmark]
 #[bench::other_station(Flood::new(LinkJunk::OtherStation))]
 #[bench::broadcast(Flood::new(LinkJunk::Broadcast))]
@@ -229,8 +229,8 @@ library_benchmark_group!(
 /// Queue pairs whose state exceeds the simulated last-level cache.
 const COLD_QPS: usize = 2048;
 
-// Lines of 64 bytes that miss all caches, for `BATCH_PKTS` SENDs of 64 B from post to completion at both ends. The
-// state of the queue pairs is in no cache.
+// Counts cache lines (64 bytes) that miss all caches, for `BATCH_PKTS` SENDs of 64 B from post to completion at both
+// ends. At the start, the state of the queue pairs is in no cache.
 #[library_benchmark(config = LibraryBenchmarkConfig::default().tool(Callgrind::with_args(["--cache-sim=yes", "--D1=32768,8,64", "--LL=1048576,16,64"])))]
 #[bench::send_64(Many::new(COLD_QPS, &flow::conn(PathMtu::Mtu4096)))]
 fn cold_lines(mut many: Box<Many>) -> Box<Many> {

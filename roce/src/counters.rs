@@ -1,5 +1,5 @@
-//! Counters of queue pairs and of dropped frames. If rxe or mlx5 counts the same events in `hw_counters`, the counter
-//! has the name used there.
+//! Counters of queue pairs and of dropped frames. A counter that rxe or mlx5 also has in its `hw_counters` has the same
+//! name here.
 
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
@@ -55,14 +55,13 @@ counters! {
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
         /// Out-of-order packets dropped because the memory of the reorder buffers, or the queue pair's share of this
-        /// memory, was full: packets received, and buffered packets dropped to free memory for a packet with a lower
-        /// PSN.
+        /// memory, was full: the packet received, or buffered packets with PSNs above that of the packet received.
         reorder_no_room,
         /// Buffered packets dropped one second after they were received, because the gap below them was not closed.
         reorder_expired,
-        /// Conflicts: out-of-order packets received whose content differs from the buffered or placed packet of the
-        /// same PSN. The earlier packet is dropped; under relaxed placement, all out-of-order packets of the queue pair
-        /// are dropped. Either one of the two packets was forged, or the peer changed its memory between two
+        /// Conflicts: out-of-order packets received whose content differs from that of the buffered or placed packet
+        /// of the same PSN. The earlier packet is dropped; under relaxed placement, all out-of-order packets of the
+        /// queue pair are dropped. Either one of the two packets was forged, or the peer changed its memory between two
         /// transmissions.
         reorder_conflicts,
         /// Request packets dropped because no receive was posted. On a reliable connection, an RNR NAK becomes due for
@@ -122,7 +121,8 @@ counters! {
         req_remote_operation_errors,
         /// Duplicate READs dropped because they are not part of a READ in the responder resources.
         duplicate_read_dropped,
-        /// Duplicate READs dropped because a limit on retransmitted responses was reached (`RETRANSMITS_PER_READ`).
+        /// Duplicate READs dropped because the limit on retransmitted responses of one READ was reached
+        /// (`RETRANSMITS_PER_READ`).
         duplicate_read_limited,
         /// Responses dropped because of an opcode that the queue pair does not use, an unknown SACK version, or a NAK
         /// code or AETH syndrome that is reserved or only for reliable datagrams.
@@ -195,7 +195,8 @@ counters! {
         wrong_source,
         /// Packets whose source MAC is not the peer's; checked if the peer is on the link.
         wrong_source_mac,
-        /// Packets whose UDP source port differs from that of the first in-order packet of the same PSN space.
+        /// Requests whose UDP source port is not that of the first request with the expected PSN, and responses whose
+        /// UDP source port is not that of the first response to a PSN in flight.
         wrong_source_port,
         /// Packets whose destination IP address is not the queue pair's source GID.
         wrong_destination,

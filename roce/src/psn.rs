@@ -20,7 +20,8 @@ pub enum PsnSpace {
     /// Requests, acknowledged by ACKs and SACKs.
     #[default]
     Request,
-    /// Responses: READ responses, ACKs, NAKs and SACKs. A READ response acknowledges its own PSN.
+    /// Responses: READ responses, ACKs, NAKs and SACKs. The PSN of a READ response is acknowledged when the requester
+    /// receives the READ response.
     Response,
 }
 

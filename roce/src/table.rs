@@ -12,8 +12,8 @@
 //! open-addressing hash table; the hash is the low bits of the number. At most a quarter of the index entries is used,
 //! so most lookups end at the first entry.
 //!
-//! A freed number is in quarantine: the number stays in the index without an object until [`QUARANTINE_NUMBERS`] more
-//! numbers were freed. Otherwise a delayed packet, or a request with a deregistered R_Key, could access a later object
+//! A freed number is in quarantine: its index entry has `GONE` in place of a slot, until [`QUARANTINE_NUMBERS`] numbers
+//! were freed later. Otherwise a delayed packet, or a request with a deregistered R_Key, could access a later object
 //! of the same number.
 
 use std::collections::VecDeque;

@@ -87,7 +87,7 @@ fn word_count(name: &str) -> usize {
     if is_snake { name.split('_').filter(|word| !word.is_empty()).count() } else { 0 }
 }
 
-/// Returns the paths in `text` of this repository's files.
+/// Returns the file paths in `text`, except paths of other projects.
 fn cited_paths(text: &str) -> impl Iterator<Item = &str> {
     let paths = text.split(|c: char| !(c.is_alphanumeric() || "_-./*<>$~{}".contains(c)));
     let paths = paths.map(|path| path.trim_end_matches('.')).filter(|path| !path.starts_with("//"));

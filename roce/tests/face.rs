@@ -84,7 +84,7 @@ fn module_of(path: &str) -> Path {
     inside.split('/').filter(|name| *name != "lib").map(str::to_owned).collect()
 }
 
-/// Returns the names after `roce` or one of `modules` in paths `module::name` or `module::{name, ..}`.
+/// Returns each `name` in paths `module::name` or `module::{name, ..}` whose `module` is `roce` or in `modules`.
 fn named_in_paths<'a>(code: &'a str, modules: &BTreeSet<&str>) -> BTreeSet<&'a str> {
     let mut named = BTreeSet::new();
     for (at, _) in code.match_indices("::") {
@@ -149,7 +149,7 @@ impl<'a> Modules<'a> {
         modules
     }
 
-    /// Returns whether other crates can name a public item outside `impl` blocks.
+    /// Returns whether other crates can name the public item `name` of `module`, which is not in an `impl` block.
     fn is_reachable(&self, module: &[String], name: &str) -> bool {
         (1..=module.len()).all(|len| self.public.contains(&module[..len])) || self.reexported.contains(name)
     }
@@ -158,7 +158,7 @@ impl<'a> Modules<'a> {
         self.lines.keys().filter_map(|path| path.last().map(String::as_str)).collect()
     }
 
-    /// Returns path and name of all public items that other crates can name, and whether an item belongs to a type.
+    /// Returns, for each public item that other crates can name: path, name, and whether the item belongs to a type.
     fn public_items(&self) -> Vec<(String, &'a str, bool)> {
         let mut items = Vec::new();
         for (module, lines) in &self.lines {

@@ -86,8 +86,8 @@ fn the_first_packet_in_order_names_the_port_of_its_direction() {
     Forged { psn: FIRST.plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
     b.poll(100_000);
     assert_eq!(dropped(&b, "wrong_source_port"), 1);
-    // Requests and responses are bound to separate UDP source ports; the first response to `b` binds its port. CNPs may
-    // have any port.
+    // Requests and responses are bound to separate UDP source ports; the first response that `b` receives binds the
+    // port of responses. CNPs may have any port.
     b.post(2, SendOp::Send, b.sge(0, 64));
     b.poll(100_001);
     let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST);
@@ -110,7 +110,7 @@ fn a_frame_with_the_peers_address_and_anothers_mac_changes_nothing() {
     Forged { src_mac: stranger, ..right }.send_from(&mut a);
     b.poll(1000);
     assert_eq!((first_byte(&b), dropped(&b, "wrong_source_mac")), (0, 1), "memory, and drops");
-    // After the move of the peer, source MACs are compared with the new MAC in the neighbour cache.
+    // After the peer changes its MAC, source MACs are compared with the new MAC in the neighbour cache.
     b.engine.neighbour_mut().set_neighbour(a.gid.ip(), stranger);
     b.poll(1001);
     right.send_from(&mut a);
@@ -127,7 +127,7 @@ fn what_is_not_to_be_compared_is_not() {
         let (mut a, mut b) = pair_of(MTU, 1 << 16, |config| {
             config.source_checks = checks;
             if !on_link {
-                // With a 32-bit prefix, the peer is not on the link. The gateway of each end is its peer.
+                // With a prefix of 32 bits, the peer of an end is not on the link. This peer is the gateway of the end.
                 config.neighbour.gids[0].1 = 32;
                 let last = 3 - config.neighbour.mac.0[5];
                 config.neighbour.gateway_v4 = Some(Ipv4Addr::new(10, 0, 0, last));
@@ -228,15 +228,15 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     request.reth.len_bytes = READ_BYTES;
     for n in 0..2000 {
         request.send_from(&mut a);
-        // All responses are sent before the next duplicate, although a real link would take far longer.
+        // `b` sends all responses before the next duplicate, which is received 1 ns later; a real link is slower.
         while b.poll(100_000 + n).more {}
         while a.poll(100_000 + n).rx_frames > 0 {}
     }
     let sent = b.engine.counters().sent_pkts - before;
     let read_pkts = u64::from(READ_BYTES / 1024);
     assert!(sent >= read_pkts, "the first duplicate is served: {sent}");
-    // If the clock does not begin at 0, a full burst of responses may be retransmitted, too. The 2 us of this test
-    // permit no further retransmission.
+    // `RETRANSMIT_BURST_PKTS` is added, because a clock that does not begin at 0 fills the token bucket. In the 2 us of
+    // this test, no further token accrues.
     let most =
         u64::from(RETRANSMITS_PER_READ) * read_pkts + u64::from(RETRANSMIT_PKTS_MIN) + RETRANSMIT_BURST_PKTS;
     assert!(sent <= most, "2,000 duplicates of a READ of {read_pkts} packets had {sent} sent");

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 const PACKETS: usize = 396;
 const CAPTURES: usize = 45;
-/// Largest number of listed packets per capture, from the first packet on.
+/// Largest number of packets of a capture in pcap/SUMMARY.txt, from the first packet on.
 const LISTED: usize = 40;
 
-/// Words of IBA opcode names and their abbreviations in the summary, in the order of replacement.
+/// Words of IBA opcode names and their abbreviations in pcap/SUMMARY.txt, in the order of replacement.
 const WORDS: [(&str, &str); 8] = [
     ("RDMA WRITE", "WR"),
     ("RDMA READ REQUEST", "RD_REQ"),
@@ -23,7 +23,7 @@ const WORDS: [(&str, &str); 8] = [
     (" ", "_"),
 ];
 
-/// A capture in the summary.
+/// A capture in pcap/SUMMARY.txt.
 struct Expected {
     file: String,
     packets: usize,
@@ -60,7 +60,7 @@ fn frames(file: &str) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Formats `packet` as a line of the summary.
+/// Formats `packet` as an entry of pcap/SUMMARY.txt.
 fn tell(packet: &Packet<'_>) -> String {
     let info = packet.info;
     let (transport, name) = info.name.split_once(' ').unwrap();

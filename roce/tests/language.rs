@@ -63,7 +63,7 @@ fn words(text: &str) -> Vec<Word> {
     words
 }
 
-/// Returns the runs of letters or of digits. A run also ends within `camelCase`, and before the last capital of
+/// Returns the runs of letters or of digits. A run also ends before `C` in `camelCase`, and before the second `T` in
 /// `RTOTimer`.
 fn word_ranges(text: &str) -> Vec<Range<usize>> {
     let chars: Vec<(usize, char)> = text.char_indices().collect();

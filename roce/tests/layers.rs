@@ -9,7 +9,7 @@ use std::fs;
 
 use tree::{code, sources, words, workspace};
 
-/// Crates of the workspace, and the permitted dependencies of each.
+/// Crates of the workspace; for each crate, the crates of the workspace on which the crate may depend.
 const ARROWS: &[(&str, &[&str])] = &[
     ("dpdk-ffi/sys", &[]),
     ("dpdk-ffi", &["dpdk-sys"]),
@@ -22,8 +22,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Permitted circles of files that use each other, in the order of their paths. If a circle no longer exists, its row
-/// must be deleted.
+/// Permitted circles of files that use each other; the files of a circle are sorted by path. If a circle no longer
+/// exists, its row must be deleted.
 const ALLOWED_CIRCLES: &[&[&str]] = &[&["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/mempool.rs"]];
 
 /// Path prefixes of the files that may contain `unsafe`.
@@ -116,7 +116,7 @@ fn crates_depend_downwards() {
         for line in manifest.lines() {
             section = line.strip_prefix('[').map_or(section, |name| name.trim_end_matches(']'));
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            // For netsim, dependencies of tests are checked, too.
+            // For netsim, dev-dependencies and build-dependencies are checked, too.
             let counts =
                 section == "dependencies" || (*member == "netsim" && section.ends_with("dependencies"));
             if counts && names.contains(name) {
@@ -186,7 +186,7 @@ fn begins_function(line: &str) -> bool {
     words.next() == Some("fn")
 }
 
-/// Returns the first line of each function, and its number of lines up to the closing brace.
+/// Returns the first line of each function, and the number of lines of the function, up to its closing brace.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

@@ -33,7 +33,7 @@ fn take(port: &mut LoopbackPort) -> Vec<u8> {
     frames[0].as_ref().to_vec()
 }
 
-/// Sends `frame` from the port of `a`, and polls `b`. Returns the number of frames from `b`.
+/// Sends `frame` from the port of `a`, and polls `b`. Returns the number of frames that `b` sends.
 fn inject(a: &mut End, b: &mut End, frame: &[u8]) -> usize {
     let port = a.engine.port_mut();
     port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);

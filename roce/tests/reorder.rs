@@ -39,7 +39,7 @@ proptest! {
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 4096 };
 const KEEPING: [RecoveryScheme; 2] = [RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-/// Longer than the time after which buffered packets expire: 1 s.
+/// Longer than 1 s, the time after which buffered packets expire.
 const LONG_NANOS: u64 = 3_000_000_000;
 
 /// Payload bytes of a full packet: the path MTU of [`setup`].
@@ -61,7 +61,7 @@ fn behind_a_gap(several: &mut Several, index: usize, count: usize, len_bytes: us
 #[test]
 fn one_queue_pair_leaves_the_others_their_share() {
     let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 3);
-    // Queue pairs 0 and 1 leave their gaps open; queue pair 2 closes its gap.
+    // The gaps of queue pairs 0 and 1 stay open; the gap of queue pair 2 is closed.
     for greedy in [0, 1] {
         behind_a_gap(&mut several, greedy, 4095, FULL);
     }

@@ -121,7 +121,7 @@ fn a_queue_pair_in_error_flushes_the_receive_it_holds_and_no_other() {
     for service in [ServiceType::Rc, ServiceType::Uc] {
         let mut s = shared(service, 2, |attr| attr);
         (0..3).for_each(|wr_id| s.post(wr_id, 40_000));
-        // At the transition, this long message is partly received.
+        // At the transition to ERR, this long message is partly received.
         s.send(0, 1, 40_000);
         s.a.poll(0);
         s.b.poll(0);

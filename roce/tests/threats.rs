@@ -40,8 +40,8 @@ fn every_bit_of_a_queue_pair_number_and_of_a_key_is_random() {
     assert_eq!(number_bits(), (24, 32), "random bits of QPN and rkey");
 }
 
-/// Returns the random bits of the UDP source port between random QPNs, from the frequency of equal ports; rounded,
-/// because the sample is random.
+/// Estimates the number of random bits of a UDP source port derived from two random QPNs: draws ports, and counts the
+/// pairs of equal ports. The result is rounded, because the sample is random.
 fn port_bits() -> u32 {
     const DRAWN: u64 = 1 << 18;
     let mut random = Random::new([9; 32]);
@@ -54,12 +54,12 @@ fn port_bits() -> u32 {
     ((DRAWN * (DRAWN - 1)) as f64 / equal_pairs as f64).log2().round() as u32
 }
 
-/// Returns the bits of a PSN to guess, if `accepted` PSNs are accepted.
+/// Returns the number of PSN bits to guess, if `accepted` of all PSNs are accepted.
 fn psn_bits(accepted: u32) -> u32 {
     (Psn::COUNT / accepted).ilog2()
 }
 
-/// Bits to guess of QPN, UDP source port, PSN and key.
+/// Number of bits to guess of QPN, UDP source port, PSN and key; `None` if no value must be guessed.
 type Guess = [Option<u32>; 4];
 
 /// Formats a row of the table in docs/THREATS.md.

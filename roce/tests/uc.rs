@@ -99,8 +99,8 @@ fn fated(frames: &[Vec<u8>], fates: &[Fate]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Returns payload byte and length of each message that a receiver executes (IBA 9.8.2.2): a run of frames from FIRST
-/// or ONLY to LAST or ONLY with consecutive PSNs.
+/// Returns payload byte and length of each message that a receiver executes (IBA 9.8.2.2): an ONLY packet, or packets
+/// with consecutive PSNs from FIRST to LAST.
 fn executed(frames: &[Vec<u8>]) -> Vec<(u8, usize)> {
     let mut messages = Vec::new();
     let mut partial: Option<(u8, usize)> = None;
@@ -252,7 +252,7 @@ fn a_drained_send_queue_is_reported_once_and_starts_again() {
     let (mut a, mut b) = uc_pair();
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
     let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
-    // More packets than one quantum: at the transition, the message is partly sent.
+    // `push` sends at most 64 of the 100 packets: at the transition to SQD, the message is partly sent.
     a.post(1, SendOp::Write { remote_addr, rkey }, a.sge(0, 100 * MTU_BYTES));
     a.post(2, SendOp::Write { remote_addr, rkey }, a.sge(0, 8));
     a.engine.push(start::INSTANT);

@@ -28,7 +28,7 @@ struct Pair {
     b: Qp,
 }
 
-/// The objects of one thread.
+/// Completion queue, queue pairs and memory region of one thread.
 struct Worker {
     cq: Cq,
     pairs: Vec<Pair>,

@@ -37,7 +37,7 @@ pub struct DeviceAttr {
     /// Largest IP packet, in bytes.
     pub mtu_bytes: usize,
     /// Largest path MTU whose packets, with 80 bytes for headers, fit into `mtu_bytes`; `None` if `mtu_bytes` is below
-    /// 336.
+    /// 336 (256 + 80).
     pub active_mtu: Option<PathMtu>,
     /// Whether the link is up.
     pub is_up: bool,
@@ -194,8 +194,8 @@ impl Context {
         Pd::new(&self.inner)
     }
 
-    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). The events of the completion queue are
-    /// queued in `channel`; if `channel` is `None`, the completion queue has no events.
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). The completion events of the queue are
+    /// queued in `channel`; if `channel` is `None`, the queue has no completion events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.inner, depth, channel)
     }
@@ -250,8 +250,8 @@ impl Context {
         self.inner.device.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }
 
-    /// Returns the outcome of each packet event of [`DeviceOptions::events`], in the order of the plan: the packet that
-    /// the event has impaired, if any.
+    /// Returns the outcome of each packet event, in the order of [`DeviceOptions::events`]: the packet that the event
+    /// has impaired, if any.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
         self.inner.device.shared.inspect().engine.port().outcomes()
     }

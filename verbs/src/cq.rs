@@ -130,7 +130,7 @@ impl Cq {
     }
 
     /// Requests one event on the completion channel of this completion queue (`ibv_req_notify_cq`). `notify` selects
-    /// the cause: the next completion, or the next solicited event or completion in error.
+    /// the cause: the next completion, or the next completion that is a solicited event or has an error.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
     }

@@ -14,8 +14,8 @@
 //!
 //! Because the two swaps of `asked` are ordered, one thread always sends the work requests. If the poster's swap is
 //! first, the holder's swap returns true, and the holder sends. Otherwise the holder released the lock before the
-//! poster's swap, so the poster's second try_lock succeeds, and the poster sends. If a third thread has taken the lock
-//! in between, the swap of the third thread follows the poster's swap, and the third thread sends.
+//! poster's swap. The poster's second try_lock then succeeds, and the poster sends, unless a third thread has taken the
+//! lock. In this case the third thread swaps after the poster, and the third thread sends.
 
 use std::ops::{Deref, DerefMut};
 use std::thread;
@@ -125,8 +125,8 @@ struct Answer<'a, T: Drive>(&'a DriveLock<T>);
 impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // A swap, because the processor may execute a load before the release of the lock is visible to other threads.
-        // The load would then miss a thread that fails to take the lock and sets `asked` in between.
+        // A swap, not a load: the processor may execute a load before the release of the lock is visible to other
+        // threads. If a thread then failed to lock and set `asked`, the work requests of that thread would not be sent.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }

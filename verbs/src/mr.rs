@@ -53,7 +53,7 @@ impl Pd {
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
-    /// Allocates `len_bytes` zero bytes, and registers them with the access rights `access`.
+    /// Allocates `len_bytes` bytes of value 0, and registers them with the access rights `access`.
     pub fn alloc(&self, len_bytes: usize, access: Access) -> Result<Mr, Error> {
         self.register(Memory::alloc(len_bytes), access)
     }

@@ -84,8 +84,8 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     }
 }
 
-/// Restarts a link that is down, updates neighbours from the kernel, and logs the growth of counters that should not
-/// grow. If another thread drives the engine, or the device is in a fatal error, returns false without an effect.
+/// Restarts a memif client whose link is down, updates neighbours from the kernel, and logs the growth of counters that
+/// should not grow. If another thread drives the engine, or after a fatal error, returns false without an effect.
 fn maintain(shared: &Shared) -> bool {
     let driving = shared.activity.drive_in_background();
     let Some(mut driven) = shared.try_lock() else { return false };

@@ -293,10 +293,10 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Pushes the posted send work requests (makes the engine send them) if, since the last push, `POSTS_PER_PUSH` work
-    /// requests were posted or an application thread polled the engine. Otherwise the next poll sends the work
-    /// requests. If several threads post at the same time, the count may be too low, which delays a work request at
-    /// most until the next poll.
+    /// Pushes the posted send work requests (makes the engine send them) if, since the last push for this queue pair,
+    /// `POSTS_PER_PUSH` work requests were posted, or an application thread polled the engine or pushed for another
+    /// queue pair. Otherwise the next poll sends the work requests. If several threads post at the same time,
+    /// `posts_waiting` may be too low, which delays a work request at most until the next poll.
     #[inline]
     fn after_posts(&self, count: u32) {
         let activity = &self.shared.activity;

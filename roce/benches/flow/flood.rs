@@ -57,7 +57,7 @@ impl Flood {
         for _ in 0..3 {
             flood.put(junk);
             flood.receive();
-            // Further polls send the replies to the batch.
+            // The first poll has received the batch; further polls send the replies.
             (0..BATCH_PKTS).for_each(|_| flood.receive());
             let mut answers = Vec::new();
             while flood.wire.rx_burst(&mut answers, 32) > 0 {}

@@ -16,7 +16,7 @@ pub(crate) const ACTIVE_QPS: usize = 128;
 /// Frames of each port: so few that their headers stay in the cache.
 const PORT_FRAMES: usize = 2 * ACTIVE_QPS;
 const MESSAGE_BYTES: u32 = 64;
-/// Depth of both queues of each queue pair: the default of the verbs API.
+/// Depth of each send and receive queue, in work requests: the default of the verbs API.
 const DEPTH: u32 = 128;
 /// Advance of the clock per poll, in nanoseconds.
 const POLL_NANOS: u64 = 100;

@@ -295,7 +295,7 @@ fn poll_while_busy(end: &mut End, nanos: &mut u64) {
     *nanos += POLL_NANOS;
 }
 
-/// Minimum work per packet: copy of the payload, and ICRC. Cycles through as many frames as a port has.
+/// Minimum work per packet: payload copy and ICRC, in turn in as many frames as a port has.
 pub(crate) struct Least {
     frames: Vec<Vec<u8>>,
     /// Memory of one message.

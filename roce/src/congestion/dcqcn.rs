@@ -25,10 +25,10 @@ parameters! {
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: every decrease first sets the target rate to the current rate; 0: the next parameter selects which decreases.
+        /// 1: all decreases first set the target rate to the current rate; 0: only those the next parameter selects.
         clamp_tgt_rate = 0, in 0 to 1;
         /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only if the rate was
-        /// increased since the last decrease. 0: only increases by bytes count; 1: increases by the timer count, too.
+        /// increased since the last decrease: by bytes sent (value 0); by bytes sent or by the timer (value 1).
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
@@ -82,7 +82,7 @@ const NVIDIA: DcqcnParameters = DcqcnParameters {
     initial_alpha_value: 1023,
 };
 
-/// Number of fraction bits of alpha: ten more than in NVIDIA's adapters, so that alpha decays to 0.
+/// Number of fraction bits of alpha: ten more than in NVIDIA's adapters, because rounding errors of updates add up.
 const ONE_SHIFT: u32 = 20;
 /// Number of fraction bits of parameters in 1024ths.
 const FRACTION_SHIFT: u32 = 10;
@@ -206,7 +206,7 @@ impl Dcqcn {
         }
     }
 
-    /// Increases the rate once. At the maximum rate, removes the limiter unless a decrease is due.
+    /// Increases the rate once. At the maximum rate, removes the limiter unless a decrease is pending.
     fn increase(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.increase(&self.parameters, self.max_rate, now);

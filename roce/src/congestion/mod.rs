@@ -193,7 +193,7 @@ impl Congestion {
         }
     }
 
-    /// Records a loss: an expired RTO, or under go-back-N a local ACK timeout, a NAK or an implied NAK.
+    /// Records a loss: an expired RTO; under go-back-N also a local ACK timeout, PSN sequence error or implied NAK.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),

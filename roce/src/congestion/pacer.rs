@@ -18,7 +18,7 @@ pub(crate) const BURST_NANOS: u64 = 10_000;
 /// The highest rate, in bits per second: above the rate of any link, and small enough for 64-bit arithmetic.
 pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
-/// Upper bound of the bytes of one call of [`Pacer::on_sent`]. A READ request counts the bytes of its responses.
+/// Upper bound of the bytes of one call of [`Pacer::on_sent`]. The bytes of a READ request are those of its responses.
 pub(crate) const BYTES_MAX: u32 = 1 << 30;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -139,7 +139,7 @@ mod tests {
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);
             let sent = send(&mut pacer, [START, START + gap].into_iter(), bytes);
-            // 1 ns more, because times are whole nanoseconds; 1 byte more, because `earned` rounds down.
+            // 1 ns is added, because times are whole nanoseconds; 1 byte is added, because `earned` rounds down.
             let most = earned(mbps * 1_000_000, BURST_NANOS + 1) + u64::from(bytes) + 1;
             prop_assert!(sent.iter().all(|(_, burst)| *burst <= most), "{sent:?}, at most {most}");
         }

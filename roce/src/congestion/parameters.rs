@@ -24,7 +24,7 @@ pub(crate) struct Limits {
 
 pub(crate) trait Parameters: Copy + Default + 'static {
     const SCHEME: &'static str;
-    /// Name and range of each parameter, in the order in which they are written.
+    /// Name and range of each parameter, in the order in which `write` writes the parameters.
     const LIMITS: &'static [Limits];
 
     /// Presets: a name, and the value of every parameter. The defaults are not in this list.

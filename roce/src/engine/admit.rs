@@ -67,9 +67,9 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if let Service::Rc(rc) = &connection.service
         && !is_request
     {
-        // The PSNs in flight and the next PSN above are accepted: a SACK has the responder's expected PSN, which is one
-        // above the highest PSN sent if all requests arrived. If a response has a CE mark, PSNs down to `MARKED_PSNS`
-        // below una are accepted, too, so that the mark is counted.
+        // PSNs from una to max_sent are accepted: the PSN of a SACK is the responder's expected PSN, which is max_sent
+        // (one past the highest PSN sent) if all requests arrived. If a response has a CE mark, PSNs down to
+        // `MARKED_PSNS` below una are accepted, too, so that the mark is counted.
         let (una, sent) = rc.requester.in_flight();
         let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
@@ -95,8 +95,8 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// If `packet` is in order, stores its UDP source port. All later packets of the PSN space (requests or responses) must
-/// have this UDP source port.
+/// If `packet` is a request with the expected PSN, or a response to a PSN in flight, stores its UDP source port. All
+/// later packets of the PSN space (requests or responses) must have this UDP source port.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     if !is_in_order(qp, packet) {

@@ -66,8 +66,8 @@ impl<P: Port> Engine<P> {
             builder,
             counters: &mut qp.counters,
         };
-        // If no work request is outstanding, the requester is not accessed. Its state occupies several cache lines,
-        // which would then be loaded for each ACK sent.
+        // If no work request is outstanding, the requester is not accessed. Otherwise each ACK sent would load several
+        // cache lines of requester state.
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
         let requests_first = std::mem::take(&mut rc.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
@@ -137,8 +137,8 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // If the port has no transmit buffer, the frame is dropped. A host retransmits an ARP or ND request without
-            // a reply.
+            // If the port has no transmit buffer, the frame is dropped. An ARP or ND request that is not answered is
+            // retransmitted.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

@@ -249,7 +249,7 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// Completes the send work requests that are done, at the transition to SQD.
+    /// At the transition to SQD, completes the send work requests that are acknowledged (RC) or sent (UC).
     pub(super) fn after_sends(&mut self, slot: usize) {
         match self
             .qps
@@ -263,7 +263,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Completes the work requests of an unreliable connection up to the last packet sent. If a work request cannot be
+    /// Completes the work requests of an unreliable connection whose packets are all sent. If a work request cannot be
     /// sent, the queue pair enters SQE (IBA 10.3.1).
     pub(super) fn after_sender(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };

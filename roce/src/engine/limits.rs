@@ -20,7 +20,7 @@ pub const CACHED_QPS: usize = 512;
 /// Number of scheduled queue pairs by which the prefetch precedes the transmission of a queue pair.
 pub(crate) const PREFETCH_AHEAD_QPS: usize = 3;
 
-/// Largest number of packets that one queue pair sends before the next scheduled queue pair.
+/// Largest number of packets that one queue pair sends before the next scheduled queue pair may send.
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
 pub(crate) const TIMERS_PER_POLL: usize = 16;
@@ -80,7 +80,7 @@ pub const MAX_CQE: u32 = 1 << 20;
 /// Largest `max_rd_atomic` (outstanding READs) and `max_dest_rd_atomic` (responder resources).
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// Largest number of objects of a device, for each kind of object.
+/// Largest numbers of objects of a device, by kind of object, and of bytes of its reorder buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Largest number of protection domains.

@@ -287,7 +287,7 @@ pub struct Engine<P: Port> {
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
-    /// First index in `qps` not yet compared with the neighbour cache after a change of the cache; `None` if no
+    /// Index in `qps` of the first queue pair not yet compared with the changed neighbour cache; `None` if no
     /// comparison is pending.
     following: Option<usize>,
     memory: MemoryTable,
@@ -458,8 +458,8 @@ impl<P: Port> Engine<P> {
         self.qps.len()
     }
 
-    /// Returns the number of transitions of queue pairs to ERR. While this number does not change, no counter of an
-    /// error that causes such a transition changes.
+    /// Returns the number of transitions of queue pairs to ERR. If this number is unchanged, the counters of errors
+    /// that cause such a transition are unchanged, too.
     pub fn qp_errors(&self) -> u64 {
         self.qp_errors
     }
@@ -470,7 +470,7 @@ impl<P: Port> Engine<P> {
         self.reorder.occupied_bytes()
     }
 
-    /// Drops expired requests of the reorder buffers. Returns whether more requests may have expired.
+    /// Drops expired requests of the reorder buffers. Returns whether expired requests may be left.
     #[inline]
     fn expire_buffered(&mut self) -> bool {
         self.reorder.next_expiry().is_some_and(|expiry| expiry <= self.now) && self.drop_expired()

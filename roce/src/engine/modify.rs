@@ -26,7 +26,7 @@ use crate::start;
 use crate::time::Instant;
 use crate::wire::{AddressPair, HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
 
-/// Hop limit (IPv6) or time to live (IPv4) of packets if the address vector has 0.
+/// Hop limit (IPv6) or time to live (IPv4) of packets if the `hop_limit` of the address vector is 0.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 const ECN_MASK: u8 = 3;
@@ -34,7 +34,7 @@ const ECN_MASK: u8 = 3;
 const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl<P: Port> Engine<P> {
-    /// Returns the MAC of the next hop to `dgid`, if known; the first call starts to resolve that MAC.
+    /// Returns the MAC of the next hop to `dgid`, if known. The first call starts to resolve the next hop.
     pub fn resolve(&mut self, dgid: Gid) -> Resolution {
         self.neighbour.resolve(dgid.ip(), self.now)
     }

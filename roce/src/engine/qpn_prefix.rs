@@ -6,10 +6,10 @@ use crate::table::Table;
 
 const QPN_BITS: u32 = 24;
 
-/// Largest number of bits of a prefix. The other 18 bits of a QPN are random and hard to guess.
+/// Largest number of bits of a prefix. At least 18 bits of a QPN are random, so that a QPN is hard to guess.
 const PREFIX_BITS_MAX: u8 = 6;
 
-/// High bits of all QPNs of a device.
+/// High bits of all QPNs of a device; `bits` is their number, 0 to 6.
 ///
 /// ```text
 ///   bit  23 .. 24-bits   23-bits .. 0

@@ -8,7 +8,7 @@ pub struct SourceChecks {
     /// Disable for a peer that sends over several interfaces (bonding by `balance-tlb`).
     pub mac: bool,
     /// If set, all requests must have the UDP source port of the first in-order request, and all responses must have
-    /// the UDP source port of the first in-order response. Disable for a peer that changes its UDP source port while
+    /// that of the first response to a PSN in flight. Disable for a peer that changes its UDP source port while
     /// connected (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
     pub udp_port: bool,
 }
@@ -24,9 +24,9 @@ impl Default for SourceChecks {
 pub(super) enum SourcePort {
     /// Any port, because the check is off.
     Any,
-    /// Any port until the first in-order packet. The state then changes to `Bound` with the port of this packet.
+    /// Any port. A request with the expected PSN, or a response to a PSN in flight, changes the state to `Bound`.
     Unbound,
-    /// The port of the first in-order packet.
+    /// The port of the packet that changed the state from `Unbound`.
     Bound(u16),
 }
 

@@ -12,8 +12,8 @@
 //!
 //! A received frame never creates an entry, so received frames cannot fill the cache. A received frame changes the
 //! Ethernet address of an entry only if the frame is a reply to an outstanding query. An Ethernet address in use is
-//! replaced only if the unicast queries of a verification to this address got no reply ([`PROBE_WAIT_NANOS`]). A claim
-//! starts a verification, at most once per [`VERIFY_INTERVAL_NANOS`].
+//! replaced only if, during a verification, the unicast queries to this address got no reply ([`PROBE_WAIT_NANOS`]). A
+//! claim starts a verification, at most once per [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -23,12 +23,13 @@ counters! {
         echo_requests_rx,
         /// ICMP and ICMPv6 echo replies sent.
         echo_replies_tx,
-        /// Frames dropped because they are of another protocol, for another station, or without effect. On a shared
-        /// port: all frames that are not RoCE.
+        /// Frames dropped because they are not ARP, neighbour discovery or an echo request, are for another station, or
+        /// have no effect. On a shared port: all frames that are not RoCE.
         ignored,
         /// Frames dropped because of a wrong checksum or another violation of their protocol.
         malformed,
-        /// Frames dropped because their VLAN is not the VLAN of the address to which they refer.
+        /// Frames dropped because no address of this port has their VLAN, or because they claim the IP address of a
+        /// neighbour on another VLAN.
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,

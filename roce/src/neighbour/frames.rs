@@ -1,5 +1,5 @@
 //! Frames of ARP, neighbour discovery and ICMP echo. A builder returns `None` if the VLAN identifier has more than 12
-//! bits, or if the payload is too long for the length field of its header.
+//! bits, or if the payload is too long for the length field of the IP header.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -38,7 +38,7 @@ pub(super) fn sent(node: &mut Neighbour, now: Instant) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns a node with a dedicated port that has sent its announcements.
+/// Returns a node with a dedicated port. The node has sent its announcements.
 pub(super) fn node(mac: Mac, gids: &[(&str, u8)]) -> Neighbour {
     let mut node = Neighbour::new(config(mac, Mode::Dedicated, gids)).unwrap();
     assert_eq!(sent(&mut node, START).len(), 1 + gids.len());

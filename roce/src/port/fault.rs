@@ -450,8 +450,8 @@ mod tests {
             let (mut got, tally) = run(FaultConfig { reorder_probability: SOME, ..FaultConfig::default() });
             assert!((150..350).contains(&tally.reordered), "{tally:?}");
             assert!(!got.is_sorted());
-            // A held frame is overtaken by at most `REORDER_FRAMES_MAX` frames that were not held, and also by frames
-            // that were held later but passed on earlier.
+            // A held frame F is overtaken by at most `REORDER_FRAMES_MAX` frames that were not held, and also by frames
+            // that were held after F but passed on before F.
             let late = got.iter().enumerate().map(|(at, &n)| at as i64 - i64::from(n)).max().unwrap();
             assert!((1..=2 * i64::from(REORDER_FRAMES_MAX)).contains(&late), "{late}");
             got.sort_unstable();

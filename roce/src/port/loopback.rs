@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Port, PortCaps};
 
 /// Largest number of buffers that `tx_reserve` checks to find a free buffer. Receivers drop frames nearly in the order
-/// of sending, so a free buffer is near the front.
+/// of sending, so a free buffer is near the front of `buffers`.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {

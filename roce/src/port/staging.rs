@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use super::Port;
 
-/// Largest number of queued frames. At this number, `reserve` returns `None`, as `tx_reserve` of a full port does.
+/// If this number of frames is queued, `reserve` returns `None`. The same number bounds the spare buffers.
 const STAGED_FRAMES_MAX: usize = 1024;
 
 /// Queue of frames of a port decorator: frames to be filled by the caller, or frames to be sent. Buffers are reused.

@@ -25,8 +25,7 @@ pub enum PathMtu {
     Mtu4096,
 }
 
-/// Bytes for headers and ICRC by which the MTU of an interface must exceed the path MTU; Linux's rxe has an equal
-/// minimum.
+/// Minimum of interface MTU minus path MTU, in bytes, for headers and ICRC; Linux's rxe has the same minimum.
 pub const HEADER_ROOM_BYTES: usize = 80;
 
 impl PathMtu {
@@ -146,9 +145,9 @@ pub struct QpAttr {
     pub min_rnr_timer: Option<u8>,
     /// Local ACK timeout: 4.096 us * 2^timeout, 5 bits; 0: infinite (IBA 9.7.6.1.3).
     pub timeout: Option<u8>,
-    /// Retry count, 3 bits: local ACK timeouts and PSN sequence errors that a work request survives without progress.
+    /// Retry count, 3 bits: number of local ACK timeouts and PSN sequence errors permitted without progress.
     pub retry_count: Option<u8>,
-    /// RNR retry count, 3 bits: RNR NAKs that a work request survives without progress; 7: no limit.
+    /// RNR retry count, 3 bits: number of RNR NAKs permitted without progress; 7: no limit.
     pub rnr_retry: Option<u8>,
     /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Must be set no
     /// later than the transition to RTR.
@@ -156,8 +155,8 @@ pub struct QpAttr {
     /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Has no effect
     /// after the transition to RTR.
     pub placement: Option<Placement>,
-    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the scheme of the device. After
-    /// the transition to RTS, takes effect at a transition from SQD to SQD only (reliable connection).
+    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the scheme of the device. After the
+    /// transition to RTS, takes effect only at a transition of a reliable connection from SQD to SQD.
     pub congestion: Option<CongestionScheme>,
 }
 
@@ -217,7 +216,7 @@ pub struct ConnAttr {
     pub max_dest_rd_atomic: u8,
     /// Local ACK timeout, `4.096 us * 2^timeout`: 1 to 31; 0: no timeout (IBA 9.7.6.1.3).
     pub timeout: u8,
-    /// Retry count, 0 to 7: local ACK timeouts and PSN sequence errors that a work request survives without progress.
+    /// Retry count, 0 to 7: number of local ACK timeouts and PSN sequence errors permitted without progress.
     pub retry_count: u8,
     /// RNR retry count, 0 to 6; 7: no limit.
     pub rnr_retry: u8,
@@ -275,8 +274,8 @@ impl ConnAttr {
         }
     }
 
-    /// Returns the attributes for the transition from INIT to RTR: connects to queue pair `dest_qpn` at `path`, whose
-    /// first request has PSN `rq_psn`.
+    /// Returns the attributes for the transition from INIT to RTR. The peer has address vector `path` and QPN
+    /// `dest_qpn`; its first request has PSN `rq_psn`.
     pub fn to_rtr(&self, path: AddressVector, dest_qpn: Qpn, rq_psn: Psn) -> QpAttr {
         QpAttr {
             state: Some(QpState::Rtr),

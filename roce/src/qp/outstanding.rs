@@ -50,7 +50,7 @@ struct Assignment {
 /// Send work requests not yet completed: first the work requests with PSNs, then the posted work requests without PSNs.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32. Its length
+    /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32. The array
     /// doubles when all entries are in use, so that an idle queue pair takes little memory.
     assignments: CircularArray<Assignment>,
     /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.

@@ -144,8 +144,8 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     }
 }
 
-/// Returns opcode and payload length, in bytes, of response `index` of a READ of `len_bytes`. Response `start`, the
-/// first to the READ request, is FIRST or ONLY.
+/// Returns opcode and payload length, in bytes, of response `index` of a READ of `len_bytes`. `start`: index of the
+/// response that is FIRST or ONLY.
 #[inline]
 pub(crate) fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);

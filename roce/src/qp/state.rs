@@ -159,7 +159,7 @@ const RC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Transitions of an unreliable connection, with the exceptions of [`RC_TRANSITIONS`].
+/// Transitions of an unreliable connection, except those to RESET and ERR; see [`RC_TRANSITIONS`].
 #[rustfmt::skip]
 const UC_TRANSITIONS: &[Transition] = {
     use QpState::*;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The consumer may read each published element in place, and releases elements in order, oldest first. Therefore the
-//! ring of a send queue stores work requests until they are acknowledged.
+//! ring of a send queue can store work requests until they are acknowledged.
 //!
 //! A growing ring starts with [`CELLS_MIN`] cells, so that an idle queue takes little memory. A push to a ring whose
 //! cells are all in use allocates twice as many cells, until the ring has cells for its depth:
@@ -28,7 +28,7 @@ use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::start;
 
-/// Cells of a new growing ring.
+/// Number of cells of a new growing ring, unless its depth is smaller.
 pub(super) const CELLS_MIN: u32 = 8;
 
 /// A value on a cache line of its own, so that producer and consumer do not write to the same line. The alignment is
@@ -39,12 +39,13 @@ struct OwnLine<T>(T);
 /// Memory of one element. A cell is empty, or contains an element that is published and not yet released.
 struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: only the producer writes a cell, while its position is outside head..tail; only the consumer reads a cell,
-// while its position is inside head..tail. Release stores and Acquire loads of the indices order writes and reads.
+// SAFETY: only the producer writes a cell: before the consumer has a reference to the cell, or while the position of
+// the cell is outside head..tail. The consumer reads a cell only while this position is inside head..tail. Release
+// stores and Acquire loads of the indices order writes and reads.
 unsafe impl<T: Send> Sync for Cell<T> {}
 
-/// Cells of a ring. Producer and consumer each store a reference to the cells, so that an access need not load this
-/// reference from [`Indices`].
+/// Cells of a ring. Producer and consumer each store a reference to the cells, so that an access loads no reference
+/// from the shared [`Indices`].
 type Cells<T> = Arc<[Cell<T>]>;
 
 #[inline]
@@ -53,7 +54,7 @@ fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
     &cells[position as usize & mask].0
 }
 
-/// Position written by the producer, and mode of the ring, in one cache line.
+/// Position of the producer, mode of the ring, and new cells of a ring that grew, in one cache line.
 struct Tail<T> {
     position: AtomicU32,
     /// Written by [`Consumer::set_mode`] and read by the producer. The producer writes `position`, so its cache mostly
@@ -90,7 +91,7 @@ pub(crate) struct Producer<T> {
     cells: Cells<T>,
     indices: Arc<Indices<T>>,
     depth: u32,
-    /// Elements for which there are cells: at most `depth`.
+    /// Number of elements for which the ring has cells; at most `depth`.
     limit: u32,
     tail: u32,
     head_seen: u32,
@@ -153,8 +154,8 @@ impl<T: Copy + Send> Producer<T> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.limit || self.grow(count)
     }
 
-    /// If the depth permits `count` more elements, replaces the cells by enough for them, and at least twice as many as
-    /// before. Returns whether the depth permits the elements.
+    /// If the depth permits `count` elements besides the published elements, replaces the cells by enough cells for all
+    /// these elements, at least twice the present number. Returns whether the depth permits the elements.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, count: u32) -> bool {
@@ -164,12 +165,12 @@ impl<T: Copy + Send> Producer<T> {
         }
         let cells = new_cells((published + count).max(2 * len(&self.cells)));
         for position in (0..published).map(|index| self.head_seen.wrapping_add(index)) {
-            // SAFETY: only this producer writes the old cells, and the consumer only reads them, so a copy is no data race.
+            // SAFETY: no thread except this producer writes the old cells, so a copy is no data race.
             let value = cell(&self.cells, position).with(|old| unsafe { *old });
             // SAFETY: no other reference to the new cells exists yet.
             cell(&cells, position).with_mut(|new| unsafe { *new = value });
         }
-        // The cells that the consumer has not taken, if any, are freed.
+        // If `grown` still contains the cells of an earlier growth, these cells are freed.
         drop(self.indices.tail.0.exchange_grown(Some(cells.clone())));
         self.limit = self.depth.min(len(&cells));
         self.cells = cells;
@@ -203,7 +204,7 @@ impl<T: Copy + Send> Producer<T> {
 }
 
 impl<T: Copy + Send> Consumer<T> {
-    /// Sets the mode, a number for the producer. The ring does not interpret the mode.
+    /// Sets the mode, a number that the producer reads. The ring does not interpret the mode.
     pub(super) fn set_mode(&self, mode: u8) {
         self.indices.tail.0.mode.store(mode, Ordering::Relaxed);
     }
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(len(&producer.cells), CELLS_MIN, "elements that are released need no further cells");
         assert!(fill(&mut producer, 3 * CELLS_MIN));
         assert_eq!((len(&producer.cells), producer.push(0)), (4 * CELLS_MIN, Err(0)));
-        // Grown twice before the consumer reads.
+        // The producer has replaced the cells twice since the last read of the consumer.
         assert_eq!((consumer.pop(), len(&consumer.cells)), (Some(0), 4 * CELLS_MIN));
         assert_eq!(Arc::strong_count(&producer.cells), 2);
     }

@@ -94,7 +94,7 @@ impl<W: Wqe> WorkPoster<W> {
         Ok(list)
     }
 
-    /// Queues `wqe`. Requires a free entry ([`WorkPoster::admit`]) and a list built by [`WorkPoster::list_of`].
+    /// Queues `wqe`. Requires that [`WorkPoster::admit`] succeeded and that [`WorkPoster::list_of`] pushed the entries.
     #[inline]
     pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
         self.wqes.push(wqe).map_err(|_| self.full())

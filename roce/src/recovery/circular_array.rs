@@ -31,7 +31,7 @@ impl<T> CircularArray<T> {
         &mut self.values[index as usize & (self.values.len() - 1)]
     }
 
-    /// Doubles the length. The elements with indices `first..first+len` are kept at their indices.
+    /// Doubles the length. The elements at indices `first..first+len` stay at these indices (`len`: the old length).
     #[cold]
     pub(crate) fn double(&mut self, first: u32, value: T)
     where

@@ -6,9 +6,9 @@ use crate::wire::SackEth;
 /// A response that the completer reports to the recovery scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckEvent<'p> {
-    /// ACK, or a NAK or RNR NAK above a missing READ response: all requests below `next` are executed.
+    /// ACK; or a NAK or RNR NAK whose PSN is above a missing READ response. All requests below `next` are executed.
     Ack {
-        /// The PSN after that of the ACK, or the PSN of the NAK or RNR NAK.
+        /// For an ACK: one past its PSN. For a NAK or RNR NAK: its PSN.
         next: Psn,
     },
     /// NAK (PSN sequence error): all requests below `next` are executed, and the request `next` is missing.
@@ -47,11 +47,11 @@ pub(crate) enum ResponseState {
     /// The READ response was not received before: its payload is placed.
     Missing,
     Received,
-    /// Dropped, because a READ response with a lower PSN is missing and this PSN is 4096 or more above una.
+    /// Dropped: the READ response is 4096 PSNs or more above una, and a READ response with a lower PSN is missing.
     BeyondWindow,
 }
 
-/// The transmission that elicited a response, if the request was also retransmitted as a probe.
+/// The transmission that elicited a response, if the request was retransmitted as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// Either the first transmission or the probe: the response is an ACK, or the last response of a READ request.
@@ -59,7 +59,7 @@ pub(crate) enum Answers {
     /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
     /// response, an ONLY.
     First,
-    /// The probe: the response is a LAST or ONLY that is not the last response of the READ request.
+    /// The probe: the opcode of the response is LAST or ONLY, but its PSN is not the last PSN of the READ request.
     Probe,
 }
 
@@ -88,8 +88,8 @@ pub(crate) struct RecoveryResult {
     /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
     /// [`AckEvent::ReadResponse`].
     pub changes_loss_window: bool,
-    /// Under selective repeat, the responder dropped a packet because the reorder buffer had no room. The flag is set
-    /// at most once before all PSNs sent so far are acknowledged.
+    /// Under selective repeat, the responder dropped a packet because the reorder buffer had no room. After a result
+    /// with this flag, the flag is not set until all PSNs sent before that result are acknowledged.
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
     pub nak: Option<Nak>,
@@ -102,10 +102,10 @@ pub(crate) struct RecoveryResult {
     pub answers: Option<Answers>,
 }
 
-/// Result of processing an RNR NAK, or an error that fails a request.
+/// Result of processing an RNR NAK or a response that fails a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Requests below the refused one were newly acknowledged (go-back-N), or newly executed (selective repeat).
+    /// Requests below the refused request were newly acknowledged (go-back-N), or newly executed (selective repeat).
     pub is_progress: bool,
     /// Number of packets in flight; under selective repeat, number of PSNs from una to the highest PSN sent.
     pub in_flight_pkts: u32,
@@ -127,7 +127,7 @@ pub(crate) trait Requests {
 pub(crate) enum Verdict {
     InOrder,
     Duplicate,
-    /// The PSN of the request is above the expected one.
+    /// The PSN of the request is above the expected PSN.
     OutOfOrder {
         /// True for the first out-of-order request since the expected PSN last advanced, unless an RNR NAK was due
         /// since then. If true, a NAK (PSN sequence error) is due under go-back-N.
@@ -138,7 +138,6 @@ pub(crate) enum Verdict {
 /// PSNs of a work request, or of a READ request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PsnSpan {
-    /// First PSN.
     pub first: Psn,
     /// Number of PSNs, 1 to 2^23.
     pub packets: u32,

@@ -6,7 +6,7 @@
 //!   -----------|--------------------|--------------------|-------------> PSN
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //!
-//!   READ responses above a missing one are placed. After a loss, next moves from una to lost_end, then to max_sent:
+//!   READ responses above a gap are placed. After a loss, next moves from una to lost_end, then to max_sent:
 //!             una                           lost_end               max_sent
 //!              | lost | received | lost | received |  in flight        |
 //!              next .................... --> next = max_sent
@@ -16,7 +16,7 @@ use super::events::{AckEvent, Answers, Nak, RecoveryResult, Refusal, Requests, R
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
-/// While a READ response is missing, READ responses at this distance above una, in PSNs, or farther are dropped.
+/// While a READ response is missing, READ responses whose PSN is una plus this value, or higher, are dropped.
 const RECEIVED_PKTS_MAX: u32 = 4096;
 
 /// Under go-back-N, the PSNs that a response acknowledges, and the loss that the response shows.
@@ -66,7 +66,7 @@ pub(crate) struct GoBackN {
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
     /// because each response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of
-    /// `una`; if `received` is not empty, only by an advance to `lost_end` or above.
+    /// `una` (if `received` is not empty: to `lost_end` or above).
     has_gone_back: bool,
 }
 
@@ -152,10 +152,10 @@ impl GoBackN {
         }
     }
 
-    /// Returns the number of responses that a READ request from [`GoBackN::next_psn`] on requests: those below
+    /// Returns the number of responses to a READ request that begins at [`GoBackN::next_psn`]: the responses below
     /// `lost_end`, at most the rest of the READ (`rest_pkts`). The READ request also covers received responses between
-    /// missing responses, because Linux's rxe drops a duplicate READ request that begins below an earlier one of the
-    /// same READ.
+    /// missing responses, because Linux's rxe drops a duplicate READ request that begins below an earlier duplicate
+    /// READ request of the same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }

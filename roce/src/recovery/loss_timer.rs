@@ -27,7 +27,7 @@ use crate::time::Instant;
 ///   acknowledges the probe alone,
 ///     within 1/4 of the shortest round trip   in flight: the ACK is of the first transmission (Eifel, RFC 3522)
 ///     before the first round-trip sample      in flight; lost if a timeout precedes the next ACK (F-RTO, RFC 5682)
-///     otherwise                               lost; in flight if the next ACK arrives within 1/4 of the shortest RTT
+///     otherwise                               lost; in flight if the next ACK follows within 1/4 of the shortest RTT
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
@@ -38,7 +38,7 @@ enum Probe {
     },
     /// Only the probe was acknowledged, and the packets above the probe are taken as in flight.
     Answered,
-    /// The packets above the probe are retransmitted from `at` on.
+    /// Since `at`, the packets above the probe are retransmitted.
     Retransmitting {
         at: Instant,
     },
@@ -51,9 +51,10 @@ pub(crate) struct LossTimer {
     rto: AdaptiveRto,
     /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
-    /// Start of the local ACK timeout: last progress, last use of a retry, or the packet that armed the timer.
+    /// Start of the local ACK timeout: the latest of progress, use of a retry, end of an RNR wait, and the packet that
+    /// armed the timer.
     last_progress_at: Instant,
-    /// Time of the last READ or stale response since the timer was armed; an expired timer is rearmed from this time.
+    /// Time of the last response (READ or stale) since the timer was armed; an expired timer is rearmed from this time.
     last_rx_at: Option<Instant>,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
@@ -135,9 +136,9 @@ impl LossTimer {
         }
     }
 
-    /// Returns whether the shortest round trip has passed since the last packet with AckReq; under go-back-N false. If
-    /// true, the caller sets AckReq in the next packet. Otherwise a pacer could delay the next packet with AckReq until
-    /// the probe timeout expires.
+    /// Returns whether the shortest round trip has passed since the last packet with AckReq; under go-back-N, returns
+    /// false. If true, the caller sets AckReq in the next packet, otherwise a pacer could delay the next packet with
+    /// AckReq until the probe timeout expires.
     #[inline]
     pub(crate) fn is_ack_req_overdue(&self, now: Instant) -> bool {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
@@ -339,9 +340,9 @@ impl LossTimer {
         is_progress
     }
 
-    /// Returns whether the expiry requires a probe; false if all packets are acknowledged. If a READ or stale response
-    /// arrived since the timer was armed, rearms the timer from the time of this response, and returns whether the new
-    /// deadline has passed, too.
+    /// Returns whether the expiry requires a probe; false if all packets are acknowledged. If a response (READ or
+    /// stale) arrived since the timer was armed, rearms the timer from the time of this response, and returns whether
+    /// the new deadline has passed, too.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;

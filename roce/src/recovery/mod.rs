@@ -60,8 +60,8 @@ pub enum RecoveryScheme {
     },
 }
 
-/// Window of the name `selective-repeat` without a number, in packets. The window exceeds a bandwidth-delay product, so
-/// that the requester can send new packets while a packet that was lost twice is missing.
+/// Window in packets, if the name `selective-repeat` is given without a window. The window exceeds a bandwidth-delay
+/// product, so that the requester can send new packets while a packet that was lost twice is missing.
 const DEFAULT_WINDOW_PKTS: u32 = 1024;
 
 /// Lower bound of [`RecoveryScheme::read_pkts_max`], in packets. If the window of congestion control is smaller than
@@ -140,8 +140,8 @@ impl RecoveryScheme {
 
     /// Returns the maximum number of responses to one READ request; a longer READ is divided into several READ
     /// requests. Under both kinds of go-back-N: no limit (`u32::MAX`). Under selective repeat: half of the smaller of
-    /// the windows of recovery and congestion control (`window_pkts`), so that responses to a second READ request show
-    /// losses of responses to the first. If `max_rd_atomic` is 1, the whole of this smaller window. At least 16.
+    /// the recovery window and `window_pkts` (window of congestion control), so that responses to a second READ request
+    /// show losses of responses to the first. If `max_rd_atomic` is 1, the smaller window is not halved. At least 16.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
@@ -253,8 +253,8 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of packets in flight that the caller compares with the window of congestion control. Returns
-    /// `None` if the window of the recovery scheme, or the limit `pkts_max`, permits no further packet.
+    /// Returns the number of packets in flight, for comparison with the window of congestion control. Returns `None` if
+    /// the window of the recovery scheme, or the limit `pkts_max`, permits no further packet.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
@@ -268,9 +268,9 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of responses to request by a READ request from [`Recovery::next_psn`] on; `None` if no READ
-    /// request may be sent now. `request`: the READ request that contains this PSN. `is_probe`: the packet is a probe
-    /// of improved go-back-N. `may_start`: returns whether a first transmission is permitted.
+    /// Returns the number of responses to a READ request that begins at [`Recovery::next_psn`]; `None` if this request
+    /// may not be sent now. `request`: the original READ request that contains this PSN. `is_probe`: the packet is a
+    /// probe of improved go-back-N. `may_start`: returns whether a first transmission is permitted.
     #[inline]
     pub(crate) fn read_span(
         &self,
@@ -293,9 +293,9 @@ impl Recovery {
         }
     }
 
-    /// Returns whether the READ request to be sent next, of `span` responses, is doubled. Under selective repeat the
-    /// first transmission of a READ request is doubled if one of the last `window_pkts` PSNs sent was retransmitted: if
-    /// a single READ request were lost, the peer would send no responses for a round trip.
+    /// Returns whether the READ request to be sent next, of `span` responses, is doubled: under selective repeat, at
+    /// its first transmission, if `span` is at least [`DOUBLED_PKTS_MIN`] and one of the last `window_pkts` PSNs sent
+    /// was retransmitted. If a READ request that is not doubled is lost, the peer sends no responses for a round trip.
     pub(crate) fn doubles_read(&self, span: u32) -> bool {
         let Recovery::SelectiveRepeat(scheme) = self else { return false };
         let log = scheme.log();
@@ -326,8 +326,8 @@ impl Recovery {
         }
     }
 
-    /// Acknowledges all requests below `next`, the PSN of a request that failed or was refused (RNR NAK); go-back-N
-    /// only those below the first missing READ response. Under selective repeat, marks `next` for retransmission.
+    /// Acknowledges all requests below `next`, the PSN of a request that failed or was refused (RNR NAK). Go-back-N
+    /// acknowledges no PSN from the first missing READ response on. Selective repeat marks `next` for retransmission.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         match self {
             Recovery::GoBackN(scheme) => scheme.on_refused(next, requests),

@@ -97,7 +97,7 @@ fn changes_leave_the_others() {
     }
 }
 
-/// Columns: PSNs buffered; words of the SACK bitmap. Bit 0 of the first word is the PSN after the expected one.
+/// Columns: PSNs buffered; words of the SACK bitmap. Bit 0 of the first word is the expected PSN + 1.
 #[rustfmt::skip]
 const BITMAPS: &[(&[i32], &[u32])] = &[
     (&[],               &[]),

@@ -80,7 +80,7 @@ impl PsnSet {
         was_in
     }
 
-    /// Removes the `count` PSNs from `first` on, up to 64 at a time.
+    /// Removes the `count` PSNs from `first` on, in steps of up to 64 PSNs.
     #[inline]
     pub(crate) fn remove_range(&mut self, first: Psn, count: u32) {
         match (self.len, count) {

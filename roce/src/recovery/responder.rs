@@ -4,7 +4,7 @@ use super::RecoveryScheme;
 use crate::psn::Psn;
 use crate::wire::{OpcodeInfo, Operation, Transport};
 
-/// Maximum number of duplicate READ requests, for READs or parts of READs, queued under selective repeat.
+/// Maximum number of duplicate READ requests (for whole READs or parts) queued under selective repeat.
 pub(crate) const DUPLICATE_READS_MAX: usize = 512;
 
 /// Response of a responder to a request that is executed, is a duplicate or is out of order.
@@ -21,7 +21,7 @@ pub(crate) enum Reply {
 pub(crate) struct OutOfOrderRequest {
     pub psn: Psn,
     pub ack_req: bool,
-    /// The first out-of-order request since the expected PSN advanced: [`crate::recovery::Verdict::OutOfOrder`].
+    /// The flag `first` of [`crate::recovery::Verdict::OutOfOrder`].
     pub first: bool,
     /// The request is newly buffered or placed.
     pub is_kept: bool,
@@ -38,7 +38,7 @@ pub(crate) enum ResponderRecovery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
-    /// PSN of the out-of-order packet received last; `None` at first and after an RNR NAK, until a packet has `first`.
+    /// PSN of the out-of-order packet received last; `None` initially and after an RNR NAK, until a packet has `first`.
     last_out_of_order_psn: Option<Psn>,
 }
 
@@ -67,7 +67,7 @@ impl ResponderRecovery {
     }
 
     /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Go-back-N drops
-    /// READ requests, because the peer retransmits them after the NAK, and would receive all responses twice.
+    /// READ requests: the peer would retransmit a buffered READ request after the NAK, and receive all responses twice.
     pub(crate) fn keeps(&self, info: &OpcodeInfo) -> bool {
         match self {
             ResponderRecovery::GoBackN(_) => {

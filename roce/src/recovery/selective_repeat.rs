@@ -8,7 +8,7 @@
 //!   READ response     its own PSN, and requests below the end     requests sent before these, and READ responses
 //!                     of its READ request                         sent before this one
 //! ```
-//! [`SentLog`] marks packets lost by the reordering threshold, which is 0 at first. A spurious retransmission shows
+//! The reordering threshold, by which [`SentLog`] marks packets lost, is 0 at first. A spurious retransmission shows
 //! that the network reorders packets, and raises the threshold. If una is in flight at a probe timeout although packets
 //! above una are acknowledged, the threshold is halved.
 
@@ -71,8 +71,9 @@ impl SelectiveRepeat {
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // The log records a tail loss probe as sent long ago, so that an early acknowledgement shows losses, too. Even
-        // if the first transmission elicited this acknowledgement, those of earlier packets would have arrived before.
+        // The log records a tail loss probe as sent `RTT_UNKNOWN_NANOS` earlier, so that an ACK within the shortest
+        // round trip shows losses, too: even an ACK of the first transmission would arrive after the ACKs of packets
+        // sent earlier.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -226,9 +227,9 @@ impl SelectiveRepeat {
         self.log.detect_losses(PsnSpace::Request, self.reordering_threshold_pkts)
     }
 
-    /// Processes a SACK that reports `next` missing although an earlier SACK acknowledged `next`: the responder
-    /// reneged, for lack of room, because the packet expired, or because of a conflict (compare RFC 2018, section 8).
-    /// Marks for retransmission the acknowledged requests that are not in the bitmap.
+    /// Processes a SACK that reports `next` missing although an earlier SACK acknowledged `next`: the responder reneged
+    /// (RFC 2018, section 8). Causes: no room, expiry of the packet, or a conflict. Marks for retransmission the
+    /// acknowledged requests that are not in the bitmap.
     #[cold]
     fn retransmit_discarded(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests) {
         let mut at = next;
@@ -244,8 +245,8 @@ impl SelectiveRepeat {
     }
 
     /// Processes a duplicate of `psn`: a request or a READ response that was received twice. If `psn` was
-    /// retransmitted, and not as a probe, the retransmission was spurious: returns true, and doubles the reordering
-    /// threshold (16 packets to half the window), at most once before all PSNs sent so far are acknowledged.
+    /// retransmitted, and not as a probe, the retransmission was spurious: returns true. If all PSNs sent before the
+    /// last doubling are acknowledged, also doubles the reordering threshold (range: 16 packets to half the window).
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {
@@ -278,10 +279,10 @@ impl SelectiveRepeat {
     /// | expiry since progress | packet |
     /// |---|---|
     /// | first | the last packet in flight |
-    /// | first, if that is a READ request and the last response due is missing | the last response due |
+    /// | first, if the last packet in flight is a READ request | the last response due, if missing |
     /// | later | una |
     ///
-    /// READ requests not executed are retransmitted as a whole. Last response due: that of the last READ executed.
+    /// READ requests not executed are retransmitted as a whole. Last response due: PSN [`SentLog::executed`] - 1.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {

@@ -20,7 +20,7 @@
 //! In two cases the order of the READ responses differs from that of the READ requests. First, a READ request buffered
 //! above a gap is executed after the retransmission that closes the gap: the responses get the number of this
 //! retransmission, and are ordered by PSN. Second, the responses to a retransmitted part of a READ are sent before the
-//! responses to READs with higher PSNs: a response of such a part shows only losses at lower PSNs.
+//! responses to READs with higher PSNs: a response to such a part shows losses only at lower PSNs.
 
 use super::circular_array::CircularArray;
 use super::psn_set::PsnSet;
@@ -28,9 +28,8 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Number of transmissions between calls of [`SentLog::renew_marks`], which raises `largest_acked`, `oldest` and
-/// `executed_number` if farther than this below the next transmission number. Otherwise two numbers could differ by
-/// 2^31 or more, and [`is_before`] would return the wrong order.
+/// Number of transmissions between calls of [`SentLog::renew_marks`]: 2^30, so that two transmission numbers passed to
+/// [`is_before`] differ by less than 2^31.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -66,7 +65,7 @@ pub(crate) struct SentLog {
     lost: PsnSet,
     /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
-    /// One past the highest PSN retransmitted, or two past the PSN of `doubtful`; ignored if not above una.
+    /// Higher of one past the highest PSN retransmitted and two past the PSN of `doubtful`; ignored if not above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
@@ -180,13 +179,13 @@ impl SentLog {
     }
 
     /// Returns whether the READ response `psn` is missing. If the peer has not executed the READ request, the response
-    /// is missing even if `psn` is acknowledged, because this acknowledgement is one of the READ request.
+    /// is missing even if `psn` is acknowledged, because a SACK acknowledged the READ request, not the response.
     #[inline]
     pub(crate) fn is_response_missing(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
     }
 
-    /// Returns whether `psn` is acknowledged and not below una: `psn` is not executed, or a lower PSN is missing.
+    /// Returns whether `psn` is acknowledged; false if `psn` is below una or was not sent.
     pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
     }
@@ -376,7 +375,7 @@ impl SentLog {
         }
     }
 
-    /// Returns whether each PSN from una on was sent once and is in flight, and none shares its transmission number.
+    /// Returns whether each PSN from una on was sent once, is in flight, and has a transmission number of its own.
     #[inline]
     fn has_no_gap(&self) -> bool {
         self.acked.is_empty()
@@ -422,8 +421,8 @@ impl SentLog {
     }
 
     /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of the PSN below `first` was doubtful, and
-    /// `first` was sent once, the first transmission elicited the doubtful ACK, too: restores `largest_acked` to its
-    /// value before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
+    /// `first` was sent once, the first transmission of the PSN below `first` elicited the doubtful ACK: restores the
+    /// `largest_acked` before that ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -526,17 +525,17 @@ impl SentLog {
         }
     }
 
-    /// Returns the PSNs of `again` whose first transmission elicited an ACK: each run of `again` directly below a PSN
-    /// of `once`. If the first transmission had been lost, a SACK would have acknowledged the PSN of `once` before the
-    /// ACK (F-RTO, RFC 5682 section 2.1 step 3). `again`, `once`: bitmaps, from `first` on, of the PSNs newly
-    /// acknowledged by the ACK; PSNs of `again` were retransmitted, PSNs of `once` were not.
+    /// Returns the PSNs of `again` whose first transmission elicited an ACK. `again`, `once`: bitmaps, from `first` on,
+    /// of the PSNs newly acknowledged by the ACK; PSNs of `again` were retransmitted, PSNs of `once` were not. Result:
+    /// each run of `again` directly below a PSN of `once`. If the first transmissions of a run had been lost, a SACK
+    /// would have acknowledged the PSN of `once` before the ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[cold]
     fn first_transmissions(&self, first: Psn, again: u64, once: u64) -> u64 {
         let above = first.plus(u64::BITS);
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // Bits reversed: the carry passes from a PSN directly below one of `once` through the lower PSNs of its run.
+        // The bits are reversed, so that the carry passes from the highest PSN of a run to the lower PSNs of the run.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
     }

@@ -53,11 +53,12 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     next_number: u64,
-    /// Requests (0), responses (1): one past the highest number acknowledged, and the highest PSN with this number.
+    /// Requests (0), responses (1): n + 1 for the highest number n acknowledged, and the highest PSN with number n.
     largest_acked: [(u64, u32); 2],
     /// Of the retransmitted responses acknowledged since the last `detect`: the highest number, and its PSN.
     retransmission_acked: Option<(u64, u32)>,
-    /// Set if the highest request that an ACK acknowledged was retransmitted: its PSN, and `largest_acked[0]` before.
+    /// Set if the highest request acknowledged by an ACK was retransmitted and raised `largest_acked[0]`: its PSN, and
+    /// `largest_acked[0]` before the ACK.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,

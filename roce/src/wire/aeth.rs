@@ -98,7 +98,7 @@ impl Syndrome {
 /// Acknowledge extended transport header (IBA 9.3.5), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// ACK, RNR NAK or NAK, with credit code, RNR timer code or NAK code.
+    /// ACK with credit code, RNR NAK with RNR timer code, or NAK with NAK code.
     pub syndrome: Syndrome,
     /// Message sequence number (MSN): requests that the responder has completed, modulo 2^24.
     pub msn: Msn,

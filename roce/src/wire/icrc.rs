@@ -17,8 +17,8 @@ const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V4_FRONT_MASK: [u8; 4] = [0, 0xFF, 0, 0];
 const V6_FRONT_MASK: [u8; 4] = [0x0F, 0xFF, 0xFF, 0xFF];
 
-/// Offsets of the masked bytes from byte 4 of the IP header on: TTL or hop limit, IPv4 header checksum, UDP checksum,
-/// and the BTH byte of FECN and BECN.
+/// Offsets, from the start of the IP header, of the masked bytes after the first four: TTL or hop limit, IPv4 header
+/// checksum, UDP checksum, and the BTH byte of FECN and BECN.
 const V4_MASKED: [usize; 6] = [8, 10, 11, 26, 27, 32];
 const V6_MASKED: [usize; 4] = [7, 46, 47, 52];
 
@@ -74,7 +74,7 @@ fn start(l3: &[u8]) -> Option<u32> {
 }
 
 /// Returns the state of [`start`] for IPv6. Not inlined, because otherwise the compiler merges the code of both IP
-/// versions (13 more instructions).
+/// versions and adds 13 instructions.
 #[inline(never)]
 fn start_v6(l3: &[u8]) -> Option<u32> {
     start_at(l3.first_chunk::<V6_LEN>()?, V6_START, V6_FRONT_MASK, &V6_MASKED)
@@ -87,7 +87,7 @@ fn start_at<const N: usize>(
     front_mask: [u8; 4],
     masked: &[usize],
 ) -> Option<u32> {
-    // A CRC-32 XORs its first four bytes into the register, so this XOR clears the masked bits.
+    // A CRC-32 XORs the first four input bytes into the register, so the XOR below clears the masked bits.
     let front = u32::from_le_bytes(*header.first_chunk()?);
     let mut register = start ^ (front & u32::from_le_bytes(front_mask));
     for &at in masked {

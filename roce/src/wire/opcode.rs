@@ -18,11 +18,11 @@ pub enum Transport {
     Xrc,
     /// Congestion notification packet, which belongs to no transport service.
     Cnp,
-    /// Manufacturer-specific opcodes, 0xC0 to 0xFF (IBA 9.2.1); used on connections that agreed to selective repeat.
+    /// Manufacturer-specific opcodes, 0xC0 to 0xFF (IBA 9.2.1); sent only to peers that agreed to selective repeat.
     Manufacturer,
 }
 
-/// Operation that a packet requests, or to which the packet is a response.
+/// Operation of a request packet, or type of a response packet or CNP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// SEND; consumes a receive at the responder.
@@ -137,7 +137,7 @@ pub struct OpcodeInfo {
     pub name: &'static str,
     /// Transport service of the packets.
     pub transport: Transport,
-    /// Operation that the packet requests, or to which the packet is a response.
+    /// Operation if the packet is a request; type of the packet if it is a response or CNP.
     pub operation: Operation,
     /// Position of the packet in its message.
     pub position: Position,
@@ -155,7 +155,7 @@ pub struct OpcodeInfo {
     pub is_response: bool,
     /// Offset of each [`ExtHeader`] in bytes from the end of the base transport header; `ABSENT` for missing headers.
     offsets: [u8; ExtHeader::COUNT],
-    /// Upper bound of payload and pad in bytes: 0 if the packet has no payload, otherwise 65,535.
+    /// Upper bound of payload plus pad in bytes: 65,535, or 0 if the opcode permits no payload.
     pub(super) padded_max_bytes: u16,
 }
 

@@ -344,8 +344,8 @@ pub(crate) fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
     Some(Bth::parse(bth).dest_qp)
 }
 
-/// Parses a frame shorter than `SHORTEST_FRAME`. Because only longer frames reach the inlined copy of [`parse_frame`],
-/// the compiler omits the length check of each header there.
+/// Parses a frame shorter than `SHORTEST_FRAME`. Because such frames do not reach the copy of [`parse_frame`] in
+/// [`Packet::parse`], this copy needs no length check per header.
 #[cold]
 #[inline(never)]
 fn parse_short_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
@@ -461,8 +461,8 @@ fn parse_payload<'a, const IP_LEN: usize>(
     }
 }
 
-/// Parses an IP payload shorter than `SHORTEST_UDP`, so that the inlined [`parse_udp`] needs no length check per
-/// header.
+/// Parses an IP payload shorter than `SHORTEST_UDP`, so that the copy of [`parse_udp`] in [`parse_payload`] needs no
+/// length check per header.
 #[cold]
 #[inline(never)]
 fn parse_short_payload<'a, const IP_LEN: usize>(

@@ -10,8 +10,8 @@
 /// Receive extended transport header, 8 bytes, of a numbered SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvEth {
-    /// Recv WQE sequence number: the number of SENDs and WRITEs with immediate before this SEND on the connection,
-    /// modulo 2^32.
+    /// Recv WQE sequence number: the number of WRITEs with immediate and of SENDs (with or without immediate) before
+    /// this SEND on the connection, modulo 2^32.
     pub recv_seq: u32,
     /// Index of the packet in its message: 0 in the first packet.
     pub packet: u32,

@@ -43,16 +43,16 @@ impl UdpHeader {
     }
 }
 
-/// Returns the UDP source port for a flow label (20 bits), 0xC000 to 0xFFFF: 0xC000 plus the XOR of the low 14 bits and
-/// the high 6 bits of the flow label.
+/// Returns the UDP source port (0xC000 to 0xFFFF) for a flow label (20 bits): 0xC000 plus the XOR of the low 14 bits
+/// and the high 6 bits of the flow label.
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xF_FFFF;
     // The mask leaves 14 bits, so the cast loses no bit.
     0xC000 | ((label ^ (label >> 14)) & 0x3FFF) as u16
 }
 
-/// Returns the flow label (20 bits) of a connection whose address vector has flow label 0. Both directions of a
-/// connection use the same UDP source port, because the result does not depend on the order of the QPNs.
+/// Returns the flow label (20 bits) from which to compute the UDP source port if the address vector has flow label 0.
+/// Both directions use the same UDP source port, because the result does not depend on the order of the QPNs.
 pub const fn flow_label_from_qpns(local: Qpn, remote: Qpn) -> u32 {
     let product = local.value() as u64 * remote.value() as u64;
     // XORs the 48 bits of the product into 20 bits, so that every bit of the product has an effect.

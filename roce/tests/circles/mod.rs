@@ -1,6 +1,6 @@
 //! Finds circles of files in a crate. File A uses file B if a path in the code of A, outside of tests, names an item
 //! that B defines. Re-exports are followed: if the parent of A re-exports `Item` of B, `super::Item` in A is a use of
-//! B. Method calls are not seen: an `impl` outside the file of its type counts only by its paths.
+//! B. A method call is not counted as a use of the file that defines the method.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,7 +153,7 @@ fn expand(prefix: &[String], tree: &str, each: &mut impl FnMut(String, Segments)
     }
 }
 
-/// Returns the paths in `code` of at least two segments.
+/// Returns the paths of at least two segments in `code`.
 fn inline_paths(code: &str) -> Vec<Segments> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let paths = code.split(|c| !is_path(c)).map(|path| path.split("::").map(str::to_owned).collect());
@@ -164,7 +164,8 @@ fn joined(prefix: &[String], rest: &[String]) -> Segments {
     [prefix, rest].concat()
 }
 
-/// Returns `path` in module `at` as a path from the crate root; `None` for a local item or an item of another crate.
+/// Converts `path`, as written in module `at`, to a path from the crate root; `None` for an item that is local or of
+/// another crate.
 fn absolute(modules: &Modules, at: &[String], path: &[String]) -> Option<Segments> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     match path.first()?.as_str() {
@@ -188,7 +189,7 @@ fn definer<'a>(modules: &'a Modules, path: &[String], reexports: usize) -> Optio
     definer(modules, &joined(&import, &path[depth + 1..]), reexports + 1)
 }
 
-/// Returns the circles of files given as literals, as lists of file names.
+/// Returns, for each circle in the crate of `files`, the paths of its files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
     let owned: Vec<_> = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
     of_crate(&owned).into_iter().map(|circle| circle.into_keys().collect()).collect()

@@ -32,7 +32,7 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) gid: Gid,
 }
 
-/// Depth of each end's queues in work requests: no power of two, unlike the size of the ring.
+/// Depth of each send and receive queue, in work requests: no power of two, so that its ring has more entries (1,024).
 pub(crate) const DEPTH: u32 = 600;
 
 fn end<P: Port>(
@@ -127,7 +127,7 @@ pub(crate) fn ports_of(depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
     Loopback::pair(caps(1), caps(2), depth_frames)
 }
 
-/// Like [`pair`], over other ports and with attributes `conn`.
+/// Like [`pair`], over `port_a` and `port_b`, and with attributes `conn`.
 pub(crate) fn pair_over<P: Port, Q: Port>(
     port_a: P,
     port_b: Q,
@@ -145,7 +145,7 @@ pub(crate) fn pair_of(mtu: PathMtu, memory_bytes: usize, change: impl Fn(&mut En
     pair_of_over(ports(), mtu, memory_bytes, change)
 }
 
-/// Like [`pair_of`], over other ports.
+/// Like [`pair_of`], over `port_a` and `port_b`.
 pub(crate) fn pair_of_over(
     (port_a, port_b): (LoopbackPort, LoopbackPort),
     mtu: PathMtu,
@@ -157,7 +157,7 @@ pub(crate) fn pair_of_over(
     joined(a, b, &conn(mtu))
 }
 
-/// Like [`pair_over`], with unreliable connections of path MTU 256.
+/// Like [`pair_over`], with an unreliable connection of path MTU 256.
 pub(crate) fn uc_pair_over<P: Port, Q: Port>(port_a: P, port_b: Q, memory_bytes: usize) -> (End<P>, End<Q>) {
     let mut a = end(1, port_a, memory_bytes, true, |_| ());
     let mut b = end(2, port_b, memory_bytes, true, |_| ());
@@ -224,7 +224,7 @@ impl<P: Port> End<P> {
         self.engine.create_qp(&self.small_qp()).unwrap().qpn
     }
 
-    /// Polls the engine `nanos` after `start::INSTANT`.
+    /// Polls the engine at `nanos` nanoseconds after `start::INSTANT`.
     pub(crate) fn poll(&mut self, nanos: u64) -> Progress {
         self.engine.poll(start::INSTANT.plus_nanos(nanos))
     }

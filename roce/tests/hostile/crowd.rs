@@ -24,7 +24,7 @@ const QPS_MAX: usize = 4;
 /// Payload in bytes of a packet that takes one cell of the reorder buffer.
 const TINY: usize = 64;
 
-/// Counts of a run. Tests assert minimum counts, so that scripts reach rare states, too.
+/// Counts of a run. Tests assert minimum counts, to ensure that scripts reach rare states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) buffered_bytes_max: usize,

@@ -65,7 +65,7 @@ impl Arena {
         let rights = [remote, Access::REMOTE_READ, Access::LOCAL_WRITE, remote];
         let regions = std::array::from_fn(|index| {
             let part = part(&memory, index);
-            // The region is at the end of the address space, so that addresses beyond the region wrap.
+            // The read-only region is at the end of the address space, so that addresses beyond this region wrap.
             let addr = if index == 1 { u64::MAX - REGION_BYTES as u64 } else { part.addr() };
             let pd = if index == 3 { other_pd } else { pd };
             let (lkey, rkey) = engine.register(pd, part, addr, rights[index]).unwrap();

@@ -63,7 +63,7 @@ const RATE_MIN_BITS_PER_SEC: u64 = 1_000_000_000;
 /// Largest number of polls after the script until all work requests have completed.
 const LAST_POLLS_MAX: usize = 5000;
 
-/// Counts of a run. Tests assert minimum counts, so that scripts reach rare states, too.
+/// Counts of a run. Tests assert minimum counts, to ensure that scripts reach rare states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// Frames that the engine received.
@@ -71,7 +71,7 @@ pub(crate) struct Tally {
     /// Frames that reached a queue pair.
     pub(crate) received: u64,
     pub(crate) successes: u64,
-    /// Successes on an unreliable connection, and (`srq_successes`) of receives of an SRQ.
+    /// Successful completions on an unreliable connection, and (`srq_successes`) of receives of an SRQ.
     pub(crate) uc_successes: u64,
     pub(crate) srq_successes: u64,
     pub(crate) failures: u64,
@@ -117,7 +117,7 @@ struct Hostile {
     tally: Tally,
 }
 
-/// Packets received and sent. The counts `*_in` and `posted_pkts` bound the counts `*_out`.
+/// Packets that the engine receives and sends. The counts `*_in` and `posted_pkts` bound the counts `*_out`.
 #[derive(Default)]
 struct Bounds {
     requests_in: u64,

@@ -149,7 +149,7 @@ impl Peer {
         Address { src: self.own, dst: self.engine, qpn: self.qpn, pkey: PKey::DEFAULT, marked: false }
     }
 
-    /// Returns the opcode `value` of the connection's transport service. Opcodes of other services are not changed.
+    /// Returns opcode `value`; for UC, an RC opcode (below 0x20) becomes the UC opcode with the same low five bits.
     fn opcode(&self, value: u8) -> Opcode {
         Opcode::new(if self.is_uc && value < 0x20 { value | 0x20 } else { value })
     }
@@ -221,7 +221,7 @@ impl Peer {
             Kind::Read if self.is_uc => [0x06, 0x07, 0x08, 0x0A],
             Kind::Read => [0x0C; 4],
         };
-        // A message has at most 16 packets, even if the length in the RETH is larger.
+        // A message has at most 16 packets, even if the length in the RETH requires more packets.
         let is_read = kind == Kind::Read && !self.is_uc;
         let len_bytes = if is_read { 0 } else { reth.len_bytes.min(16 * self.mtu_bytes) };
         let packets = len_bytes.div_ceil(self.mtu_bytes).max(1);
@@ -292,7 +292,7 @@ fn reth_of_nothing() -> Reth {
     Reth { va: 0, rkey: roce::id::RKey(0), len_bytes: 0 }
 }
 
-/// Returns the PSNs of a request: the number of responses for a READ, else 1.
+/// Returns the number of PSNs of a request packet: for a READ, the number of responses, else 1.
 fn span(opcode: Opcode, reth: &Reth, mtu_bytes: u32) -> u32 {
     if opcode == Opcode::RC_RDMA_READ_REQUEST { reth.len_bytes.div_ceil(mtu_bytes).max(1) } else { 1 }
 }

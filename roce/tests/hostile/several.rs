@@ -200,8 +200,8 @@ impl Several {
         self.run();
     }
 
-    /// Returns the number of buffered packets, if all payloads have 256 bytes: such a packet takes two cells of 256
-    /// bytes.
+    /// Returns the number of buffered packets, if all are WRITE ONLY packets of 256 payload bytes: with its RETH, such
+    /// a packet takes two cells of 256 bytes.
     pub(crate) fn buffered(&self) -> usize {
         self.engine.buffered_bytes() / 512
     }

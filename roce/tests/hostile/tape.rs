@@ -44,7 +44,7 @@ pub(crate) enum Target {
 pub(crate) enum PsnPlan {
     /// Offset from the engine's expected PSN.
     Expected(i32),
-    /// Offset from the PSN of the engine's request that is `back` requests before its last request.
+    /// Offset from the PSN of the engine's last request, or of a request sent `back` requests earlier.
     Request {
         back: u8,
         offset: i32,
@@ -142,7 +142,7 @@ pub(crate) enum Step {
         sges: u8,
         bad_key: bool,
     },
-    /// The clock advances by `nanos`. Then the engine is polled, and may send `room` frames.
+    /// The clock advances by `nanos`. Then the engine is polled, and may send at most `room` frames.
     Poll {
         nanos: u64,
         room: usize,

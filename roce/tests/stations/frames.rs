@@ -40,7 +40,7 @@ pub(crate) fn answer(target: IpAddr, mac: Mac, asker: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Builds the claim of a station that moved to `mac`.
+/// Builds the claim of a station whose new MAC is `mac`.
 pub(crate) fn announcement(ip: IpAddr, mac: Mac) -> Vec<u8> {
     match ip {
         IpAddr::V4(_) => arp(mac, Mac::BROADCAST, 1, (mac, ip), (Mac::default(), ip)),

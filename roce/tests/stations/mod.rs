@@ -38,10 +38,10 @@ pub(crate) const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const POLLS_MAX: usize = 400;
 /// Largest net allocation of the engine in one run, in bytes: queued replies, and the neighbour cache.
 const ALLOCATED_MAX_BYTES: i64 = 256 << 10;
-/// Bound of the cache: six addresses that a script can resolve, and the peers of the two connections.
+/// Bound of the neighbour cache, in entries: six addresses that a script can resolve, and the two connected peers.
 const NEIGHBOURS_MAX: usize = 8;
 
-/// Counts of a run. Tests assert minimum counts, so that scripts reach rare states, too.
+/// Counts of a run. Tests assert minimum counts, to ensure that scripts reach rare states.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(dead_code)] // the fuzz target counts nothing
 pub(crate) struct Tally {

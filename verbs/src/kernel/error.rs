@@ -31,7 +31,7 @@ pub enum KernelError {
         /// Address of the destination.
         destination: IpAddr,
     },
-    /// Another program has bound UDP port 4791 (RoCE v2) on the interface.
+    /// Another program, or soft-RoCE of the kernel, has bound UDP port 4791 (RoCE v2) on the interface.
     #[error(
         "UDP port {port} of `{interface}` is taken, most likely by the kernel's own soft-RoCE; \
          `rdma link` lists its devices and `rdma link delete NAME` removes one"

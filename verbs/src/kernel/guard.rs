@@ -27,15 +27,15 @@ pub struct PortGuard {
 }
 
 impl PortGuard {
-    /// Binds UDP port 4791 of `interface`, for IPv4 and IPv6. Fails with [`KernelError::PortTaken`] if a socket other
-    /// than a guard's is bound to this port.
+    /// Binds UDP port 4791 of `interface`, for IPv4 and IPv6. Fails with [`KernelError::PortTaken`] if a socket
+    /// without SO_REUSEADDR, so not of a guard, is bound to this port.
     pub fn hold(interface: &Interface) -> Result<Self, KernelError> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let mut sockets = vec![hold_one(interface, v4)?];
         match hold_one(interface, v6) {
             Ok(socket) => sockets.push(socket),
-            // Without IPv6 in the kernel, no guard is needed, because the kernel does not answer IPv6 packets.
+            // If the kernel has no IPv6, no IPv6 socket is needed, because the kernel answers no IPv6 packets.
             Err(KernelError::System { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
             Err(error) => return Err(error),
         }

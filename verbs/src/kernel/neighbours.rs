@@ -199,7 +199,7 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // Ignored, because the causes are transient: a tentative address, a full buffer or a changing route.
+                // Errors with a transient cause are ignored: a tentative address, a full buffer or a changing route.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable

@@ -143,7 +143,7 @@ fn the_kernel_finds_neighbours_when_asked() {
             let mac = wait_for("a neighbour that is there", || match neighbours.resolve(address).unwrap() {
                 Resolution::Known(mac) => Some(mac),
                 Resolution::Pending => None,
-                // The address is unreachable while the link-local address of v0 is tentative.
+                // While the link-local address of v0 is tentative, `address` may be unreachable.
                 Resolution::Unreachable => None,
             });
             assert_eq!(mac, PEER_MAC, "{address}");

@@ -34,7 +34,7 @@ pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
-/// limit, the first of 64 frames of 4 KiB, such as a retransmission, would wait for 25 us.
+/// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait for 25 us.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
@@ -55,7 +55,7 @@ impl DpdkPort {
         &self.port
     }
 
-    /// From now on, receives the frames that are sent to the port's own MAC.
+    /// Makes the port receive, from now on, the frames that the port sends to its own MAC.
     pub fn loop_back(&mut self) {
         self.loops_back = true;
         self.looped.reserve(LOOPED_MBUFS);

@@ -92,7 +92,7 @@ fn serve<T>(
 }
 
 /// Returns whether the socket `path` exists and no process listens on the socket. The probe connects a stream socket. A
-/// memif's socket has another type (SOCK_SEQPACKET), so the probe does not reach a listening process.
+/// memif's socket has another type (SOCK_SEQPACKET), so a listening process receives no connection.
 fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

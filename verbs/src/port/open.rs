@@ -60,7 +60,7 @@ pub struct SharedInterface {
 
 /// Result of [`open`]: an open port, and its configuration.
 pub struct Opened {
-    /// The port. A memif client may not be started yet; [`DpdkPort::poll_link`] then starts the client.
+    /// The port. [`DpdkPort::poll_link`] starts a memif client that is not started yet.
     pub port: DpdkPort,
     /// MAC, IP addresses, VLAN and gateways of the port, and whether the port is dedicated or shared.
     pub neighbour: NeighbourConfig,
@@ -98,7 +98,7 @@ fn refuse_access_keys(spec: &PortSpec) -> Result<(), OpenError> {
     }
 }
 
-/// Refuses the keys `mac`, `ip`, `gw` and `vlan`, because MAC, addresses, routes and VLAN are configured in the kernel.
+/// Refuses the keys `mac`, `ip`, `gw` and `vlan`, because a kernel interface has these properties from the kernel.
 fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
     const OWN: &str = "the interface keeps what the kernel gave it; use `ip address` and `ip link`";
     if spec.mac.is_some() {

@@ -75,7 +75,7 @@ pub fn read_all() -> Found {
     for (directory, owner) in to_read(&user) {
         read_directory(&directory, owner, &mut found);
         // Root does not remove sockets in directories of other users: if the owner replaces the directory by a link
-        // after the check, root would remove a socket elsewhere.
+        // after the check of `to_read`, root would remove a socket elsewhere.
         if owner == user.uid {
             remove_left(&directory);
         }

@@ -37,7 +37,7 @@ const OVERTAKEN_NANOS_MAX: u64 = 1_000_000;
 /// The packet on which an event acted, and the time of the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Firing {
-    /// Time from the first packet that the port sent to the action, in nanoseconds.
+    /// Time of the action, in nanoseconds after the port sent its first packet.
     pub after_nanos: u64,
     /// Destination queue pair of the packet.
     pub dest_qpn: Qpn,
@@ -45,8 +45,8 @@ pub struct Firing {
     pub psn: Psn,
     /// Opcode of the packet.
     pub opcode: Opcode,
-    /// Time from the action to the next transmission of the same PSN, in nanoseconds; `None` if the PSN has not been
-    /// sent after the action.
+    /// Time from the action to the next transmission of `psn`, in nanoseconds; `None` if `psn` has not been sent after
+    /// the action.
     pub retransmitted_after_nanos: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ pub struct Firing {
 pub struct EventOutcome {
     /// The event, as given in the plan.
     pub event: PacketEvent,
-    /// Number of matching packets sent until the event acted, including the packet on which the event acted.
+    /// Number of matching packets sent, up to and including the packet on which the event acted.
     pub passes: u32,
     /// The packet on which the event acted; `None` if the event has not acted.
     pub fired: Option<Firing>,

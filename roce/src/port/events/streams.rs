@@ -20,8 +20,8 @@ pub(super) struct Position {
     pub(super) space: StreamId,
     /// Number of the connection, from 1, in the order of the first packets of the connections.
     pub(super) number: u32,
-    /// Offset of the PSN from the first PSN of the PSN space; `None` if the PSN is below the first PSN, or 2^23 from
-    /// the highest PSN sent.
+    /// Offset of the PSN from the first PSN of the PSN space; `None` if the PSN is below the first PSN, or exactly 2^23
+    /// PSNs away from the highest PSN sent.
     pub(super) offset: Option<u64>,
     /// Whether the packet is the first of its PSN space.
     pub(super) is_new: bool,

@@ -113,8 +113,9 @@ impl Completer<'_> {
         ResponseEvent::Failed { next: psn, status }
     }
 
-    /// Returns whether opcode and AETH are valid for a READ response at `place`. If the PSN was requested more than
-    /// once, a READ request for a part of the READ may begin or end at the PSN: FIRST, LAST and ONLY are valid, too.
+    /// Returns whether opcode and AETH are valid for a READ response at `place`. If the PSN of `place` was
+    /// requested more than once, FIRST, LAST and ONLY are valid, too, because a READ request for a part of the READ may
+    /// begin or end at this PSN.
     fn is_response_valid(&self, packet: &Packet<'_>, place: &Place) -> bool {
         let psn = packet.bth.psn;
         let request = self.outstanding.request_of(place);

@@ -132,7 +132,7 @@ impl Pkt {
         };
         let mut parts = template.write(&mut frame, &spec).expect("the frame has this length");
         let rkey = keys.get(self.reth.rkey.0 as usize).copied().unwrap_or(self.reth.rkey);
-        // If the opcode lacks a header, its setter writes nothing.
+        // If the opcode lacks a header, the setter of this header writes nothing.
         let _ = parts.set_reth(Reth { rkey, ..self.reth });
         let _ = parts.set_recveth(self.recveth);
         let _ = parts.set_immdt(self.imm);

@@ -29,7 +29,7 @@ use responder::Responder;
 pub(crate) struct Rc {
     pub requester: Requester,
     pub responder: Responder,
-    /// True if the last transmit quantum ended before all READ responses were sent: the next quantum starts with
-    /// requests.
+    /// True if the last quantum (`TX_QUANTUM_PKTS`) ended before all READ responses were sent: the next quantum starts
+    /// with requests.
     pub requests_first: bool,
 }

@@ -195,8 +195,8 @@ impl Placing {
             .then_some(write_cursor)
     }
 
-    /// Returns the position of `psn` in the WRITE of the last placed FIRST below `psn`. If no FIRST is placed below
-    /// `psn`, `psn` belongs to the WRITE in progress; `left` is the rest of the WRITE in progress, from `expected` on.
+    /// Returns the position of `psn` in the WRITE of the placed FIRST with the highest PSN below `psn`. If no FIRST is
+    /// placed below `psn`, `psn` belongs to the WRITE in progress; `left` is the rest of this WRITE from `expected` on.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {
             Some(first) => (self.records.at(first.value()).as_ref()?.reth()?, first),

@@ -215,8 +215,8 @@ impl ReadQueue {
     }
 
     /// Queues the responses that a duplicate READ requests, up to the limit of retransmissions, except responses that
-    /// are in the queue. If the READ is in the queue and its response `psn` was sent, go-back-N rewinds the READ to
-    /// `psn`, and selective repeat queues the requested part.
+    /// are in the queue. If the original READ is in the queue and its response `psn` was sent, go-back-N rewinds the
+    /// original READ to `psn`, and selective repeat queues the requested part.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
@@ -316,8 +316,8 @@ impl ReadQueue {
         granted + self.allowance.take(now, wanted - granted)
     }
 
-    /// Returns the index in the history of the READ that contains the duplicate with PSN `psn` and `reth`, and the
-    /// responses that the duplicate requests. The history is in PSN order.
+    /// Searches the history, which is in PSN order, for the READ that contains the duplicate with PSN `psn` and RETH
+    /// `reth`. Returns the index of this READ, and the responses that the duplicate requests.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
         let base = self.resources.front()?.request.first;
         let wanted = psn.distance_from(base);
@@ -326,8 +326,8 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. All other READs are acknowledged,
-    /// because the peer has at most as many outstanding READs as the history has entries.
+    /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. READs no longer in the history are
+    /// acknowledged, because the peer has at most as many outstanding READs as the history has entries.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {

@@ -23,7 +23,8 @@ enum Step {
     Again(i32, u32, Result<(), NotQueued>),
     /// Time passes until this number of responses beyond the limit of a READ may be retransmitted.
     Later(u64),
-    /// A duplicate READ whose responses are all sent, several times: PSN, number of responses, number of times.
+    /// Equal duplicate READs, each received after all responses to the previous duplicate were sent: PSN, number of
+    /// responses to one duplicate, number of duplicates.
     Repeat(i32, u32, u32),
 }
 use Step::{Again, Later, Read, Repeat, Sent};

@@ -66,8 +66,8 @@ pub(crate) struct Requester {
     pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
     pub(super) congestion: Congestion,
-    /// Under improved go-back-N, limits the packets in flight, because a loss retransmits all of them. Under selective
-    /// repeat, limits the PSNs sent from una on, after the peer's reorder buffer had no room.
+    /// Under improved go-back-N, limits the packets in flight, because a loss causes the retransmission of all of them.
+    /// Under selective repeat, if the peer's reorder buffer had no room, limits the number of PSNs sent from una on.
     loss_window: LossWindow,
     pub(super) loss_timer: LossTimer,
     pub(super) retries_left: u8,
@@ -352,9 +352,9 @@ impl Requester {
         }
     }
 
-    /// Processes an ACK, NAK, SACK or READ response. Only an advance of una restores the retry count. A SACK of packets
-    /// above una does not, because the peer may renege on these packets; otherwise a packet that is lost each time
-    /// could be retransmitted for ever.
+    /// Processes an ACK, NAK, SACK or READ response. An advance of una restores the retry count; a SACK of packets
+    /// above una does not restore the count, because the peer may renege on these packets. Otherwise a packet that is
+    /// lost each time could be retransmitted for ever.
     #[inline]
     fn on_ack_event(
         &mut self,
@@ -367,8 +367,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // Because a probe cancels the round-trip measurement in progress, a congestion control scheme that needs a
-        // sample in each round trip takes samples from ACKs, too.
+        // Because a probe cancels the measurement of the timed packet, a congestion control scheme that needs a sample
+        // in each round trip takes samples from responses to other packets, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {

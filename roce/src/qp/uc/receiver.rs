@@ -5,7 +5,7 @@
 //!   PSN      4      5       6     7      8       9     10
 //!            FIRST  MIDDLE  lost  LAST   FIRST   LAST  LAST
 //!            '-- dropped, receive --'    executed      dropped: no message in progress
-//!                stays
+//!                not completed
 //! ```
 
 use crate::psn::Psn;

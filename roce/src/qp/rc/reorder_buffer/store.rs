@@ -5,9 +5,9 @@
 //!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
-//! A queue pair may take more unreserved cells only while its number of unreserved cells is below a multiple of the
-//! number of free unreserved cells. Otherwise one queue pair could take all unreserved cells (dynamic thresholds,
-//! Choudhury and Hahne 1998).
+//! A queue pair may take unreserved cells only while it occupies fewer unreserved cells than `REORDER_SHARE_OF_FREE`
+//! times the number of free unreserved cells. Otherwise one queue pair could take all unreserved cells (dynamic
+//! thresholds, Choudhury and Hahne 1998).
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -20,8 +20,8 @@ use crate::wire::Packet;
 /// MTU 4096. If the reservations of all queue pairs would exceed half of the memory, fewer bytes are reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
-/// A queue pair may take more unreserved cells only while its number of unreserved cells is below this factor times the
-/// number of free unreserved cells.
+/// Factor of the dynamic threshold: a queue pair may take unreserved cells only while it occupies fewer unreserved
+/// cells than this factor times the number of free unreserved cells.
 pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
 /// Largest number of bytes that a request takes in the reorder buffer: a payload of path MTU 4096, extension headers,
@@ -282,6 +282,7 @@ impl ReorderStore {
 
     /// Returns whether `packet` and the request at `at`, which have the same PSN, have the same content: opcode,
     /// solicited event, extension headers and payload. A retransmission may differ in other fields, for example AckReq.
+    /// With phantom payloads, returns true.
     pub(super) fn is_same(&self, at: u32, packet: &Packet<'_>) -> bool {
         let Some(Request { header, len_bytes, .. }) = self.request(at) else { return false };
         let mut body = packet.body();

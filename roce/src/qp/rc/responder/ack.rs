@@ -33,8 +33,8 @@ pub(super) struct AckPolicy {
     /// True if, since the last SACK, an out-of-order packet was dropped because the reorder buffer had no room.
     no_room: bool,
     /// True if the ACK became due after responses were last transmitted. Such an ACK is delayed by one poll, so that a
-    /// reply of the application is sent before the ACK, and one ACK acknowledges two bursts. An ACK of at least
-    /// [`ACK_DELAY_PKTS_MAX`] PSNs is not delayed, because a peer with a small window waits for this ACK.
+    /// reply of the application is sent before the ACK, and one ACK acknowledges the packets of two polls. An ACK of at
+    /// least [`ACK_DELAY_PKTS_MAX`] PSNs is not delayed, because a peer with a small window waits for this ACK.
     ack_may_wait: bool,
 }
 

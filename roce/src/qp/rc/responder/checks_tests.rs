@@ -31,7 +31,7 @@ use Outcome::{Dropped, Executed, Nak, NotReady};
 const OK: Outcome = Executed;
 const INVALID: Outcome = Nak(InvalidRequest);
 
-/// Receives `request`, transmits, and returns the outcome. Asserts that action, response and expected PSN agree.
+/// Receives `request`, sends the responses, returns the outcome. Asserts that action, response and expected PSN agree.
 fn outcome_of(bench: &mut Bench, request: &Pkt) -> Outcome {
     let before = bench.responder.expected_psn();
     let action = bench.receive(request);
@@ -114,7 +114,7 @@ fn packets_of_a_message_arrive_in_their_order() {
             }
         };
         let len_bytes = len(!info.ends_message());
-        // Bytes of the WRITE in progress after its FIRST: as many as the packet needs.
+        // Bytes of the WRITE in progress after its FIRST, chosen so that a payload of `len_bytes` is valid.
         let left = if info.ends_message() { len_bytes.max(1) } else { 2 * MTU_BYTES };
         let own = if info.position == crate::wire::Position::First { 2 * MTU_BYTES } else { len_bytes };
         for (state, wanted) in [None, Some(RC_SENDS[0]), Some(RC_WRITES[0])].into_iter().zip(wanted) {
@@ -377,7 +377,7 @@ fn requests_are_authorized() {
     }
 }
 
-/// Rows: `max_dest_rd_atomic` (IBA 9.7.5.1.2), number of READs queued before, outcome of one more READ.
+/// Rows: `max_dest_rd_atomic` (IBA 9.7.5.1.2), number of queued READs, outcome of one more READ.
 const READ_LIMIT: &[(u8, usize, Outcome)] =
     &[(0, 0, INVALID), (1, 0, OK), (1, 1, INVALID), (2, 1, OK), (2, 2, INVALID)];
 

@@ -9,7 +9,8 @@ use crate::qp::rc::read_queue::ReadRequest;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
-/// No later READ replaces the READ in the history. Unless `forget_stale` removes the READ, no ACK has its PSN.
+/// No later READ replaces the READ of PSN `first` in the history. If `forget_stale` did not remove this READ, the last
+/// ACK would have PSN `first - 1`.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);
