@@ -66,6 +66,18 @@ pub enum OpenError {
         /// Reason why the key does not apply to this kind of port.
         reason: &'static str,
     },
+    /// The MTU in the port's name is larger than the port permits.
+    #[error("mtu={mtu_bytes} is more than the {max_bytes} bytes that {bound} permits: {remedy}")]
+    Mtu {
+        /// The MTU asked for, in bytes.
+        mtu_bytes: u16,
+        /// The largest MTU, in bytes.
+        max_bytes: usize,
+        /// The object that bounds the MTU.
+        bound: &'static str,
+        /// Change that permits the MTU, or the MTU to use instead.
+        remedy: &'static str,
+    },
     /// The name of a memif's socket is longer than DPDK's memif driver accepts.
     #[error("the socket {name} has too long a name: at most {max} bytes, so choose a shorter one")]
     SocketName {

@@ -123,9 +123,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let interface = Interface::read(&spec.target)?;
     interface.require_up()?;
     let is_xdp = spec.kind == PortKind::AfXdp;
-    let ceiling = if is_xdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES };
-    let mtu_bytes =
-        spec.mtu_bytes.map_or(interface.mtu_bytes, usize::from).min(interface.mtu_bytes).min(ceiling);
+    let raise = (interface.mtu_bytes, "the interface", "raise it with `ip link set`, or leave out mtu=");
+    let mtu_bytes = mtu_bytes(spec, buffer_mtu(spec.kind), raise)?;
     let device = attach(eal, spec)?;
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
@@ -150,6 +149,28 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
         vlan: None,
     };
     Ok(Opened { port, neighbour, shared })
+}
+
+/// Returns the largest MTU of packet buffers of a kind of port, in bytes.
+fn buffer_mtu(kind: PortKind) -> usize {
+    if kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES }
+}
+
+/// Returns the MTU of a port in bytes. `buffer_bytes`: largest MTU of the packet buffers; `own`: MTU of the interface or
+/// device, its name in errors, and the remedy if this MTU is too small.
+fn mtu_bytes(
+    spec: &PortSpec,
+    buffer_bytes: usize,
+    own: (usize, &'static str, &'static str),
+) -> Result<usize, OpenError> {
+    let buffers = (buffer_bytes, "a packet buffer", "leave out mtu=");
+    let (max_bytes, bound, remedy) = if own.0 <= buffer_bytes { own } else { buffers };
+    match spec.mtu_bytes {
+        Some(mtu_bytes) if usize::from(mtu_bytes) > max_bytes => {
+            Err(OpenError::Mtu { mtu_bytes, max_bytes, bound, remedy })
+        }
+        asked => Ok(asked.map_or(max_bytes, usize::from)),
+    }
 }
 
 /// Converts the error of opening a port. For an XDP port, adds the requirements of XDP ports, because the driver
@@ -182,8 +203,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         return Err(error.into());
     }
     let mac = spec.mac.unwrap_or(own_mac(spec.kind, port.info().mac));
-    let own_mtu = if has_mtu { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
-    let mtu_bytes = spec.mtu_bytes.map_or(own_mtu, usize::from).min(BUFFER_MTU_BYTES);
+    let device = if has_mtu { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
+    let mtu_bytes = mtu_bytes(spec, buffer_mtu(spec.kind), (device, "the device", "leave out mtu="))?;
     let gateways = (spec.gateway, spec.gateway);
     let neighbour = NeighbourConfig {
         mac,
@@ -267,6 +288,22 @@ const _: () = assert!(XDP_MTU_BYTES + ETHERNET_BYTES <= XDP_BUFFER_BYTES as usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_mtu_larger_than_the_port_permits_is_an_error() {
+        let of = |name: &str, own_bytes| {
+            let spec: PortSpec = name.parse().expect(name);
+            mtu_bytes(&spec, BUFFER_MTU_BYTES, (own_bytes, "the interface", "raise it"))
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(of("af_packet:eth1", 1500), Ok(1500));
+        assert_eq!(of("af_packet:eth1,mtu=1500", 1500), Ok(1500));
+        assert_eq!(of("af_packet:eth1,mtu=1400", 1500), Ok(1400));
+        let said = of("af_packet:eth1,mtu=1501", 1500).unwrap_err();
+        assert_eq!(said, "mtu=1501 is more than the 1500 bytes that the interface permits: raise it");
+        assert_eq!(of("af_packet:eth1", 65_535), Ok(BUFFER_MTU_BYTES));
+        assert!(of("af_packet:eth1,mtu=65535", 65_535).unwrap_err().contains("a packet buffer permits"));
+    }
 
     #[test]
     fn keys_that_a_port_does_not_have_are_refused() {

@@ -66,8 +66,8 @@ pub struct PortSpec {
     /// VLAN identifier, 1 to 4094: the port sends frames with this tag, and receives only frames with this tag. `None`:
     /// no VLAN.
     pub vlan: Option<u16>,
-    /// Largest IP packet, in bytes; bounded by the packet buffers and, on af_packet and af_xdp ports, by the MTU of the
-    /// interface. `None`: this bound; on pci and tap ports, the MTU of the device.
+    /// Largest IP packet, in bytes; at most the size of the packet buffers and, on af_packet and af_xdp ports, the MTU of
+    /// the interface. `None`: this bound; on pci and tap ports, the MTU of the device.
     pub mtu_bytes: Option<u16>,
     /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,
