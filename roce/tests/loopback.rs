@@ -4,8 +4,11 @@ mod common;
 
 use common::{DEPTH, pair, settle};
 use roce::engine::Event;
-use roce::qp::{PathMtu, QpState};
+use roce::id::Qpn;
+use roce::qp::{AddressVector, ConnAttr, ModifyError, PathMtu, Placement, QpAttr, QpState};
 use roce::queue::{SendData, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus};
+use roce::recovery::RecoveryScheme;
+use roce::start;
 
 const LENGTHS: [u32; 10] = [0, 1, 3, 4, 255, 256, 257, 1024, 5000, 100_000];
 
@@ -160,4 +163,30 @@ fn a_message_longer_than_its_receive_fails_both_ends() {
     assert_eq!(a.completions()[0].status, WcStatus::RemInvReqErr);
     assert_eq!(b.completions()[0].status, WcStatus::LocLenErr);
     assert_eq!(b.engine.poll_event(), Some(Event::QpRequestError(b.qpn)));
+}
+
+#[test]
+fn recovery_and_placement_are_fixed_from_rtr_on() {
+    let (mut a, b) = pair(PathMtu::Mtu1024, 4096, true);
+    let conn = ConnAttr { path_mtu: PathMtu::Mtu1024, ..ConnAttr::default() };
+    let others = [
+        ("recovery", QpAttr { recovery: Some(RecoveryScheme::GoBackN), ..conn.to_rts(start::psn(7)) }),
+        ("placement", QpAttr { placement: Some(Placement::Relaxed), ..conn.to_rts(start::psn(7)) }),
+    ];
+    for (name, other) in others {
+        let qpn = a.create_idle_qp();
+        let path = AddressVector::new(b.gid, 1);
+        a.engine.modify_qp(qpn, &conn.to_init()).unwrap();
+        a.engine.modify_qp(qpn, &conn.to_rtr(path, Qpn::new(0x1234), start::psn(7))).unwrap();
+        match a.engine.modify_qp(qpn, &other) {
+            Err(ModifyError::Fixed { attribute, state: QpState::Rtr }) => assert_eq!(attribute, name),
+            accepted => panic!("{name}: {accepted:?}"),
+        }
+        let same = QpAttr {
+            recovery: Some(conn.recovery),
+            placement: Some(conn.placement),
+            ..conn.to_rts(start::psn(7))
+        };
+        a.engine.modify_qp(qpn, &same).unwrap();
+    }
 }

@@ -19,7 +19,7 @@ use crate::qp::state::check_transition;
 use crate::qp::uc::Uc;
 use crate::qp::uc::receiver::Receiver;
 use crate::qp::uc::sender::Sender;
-use crate::qp::{AddressVector, ModifyError, PathMtu, QpAttr, QpState, ServiceType};
+use crate::qp::{AddressVector, ConnAttr, ModifyError, PathMtu, QpAttr, QpState, ServiceType};
 use crate::recovery::RecoveryScheme;
 use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 use crate::start;
@@ -55,6 +55,7 @@ impl<P: Port> Engine<P> {
         }
         check_transition(qp.init.service, from, to, attr.mask())?;
         check_ranges(attr, self.port.caps().mtu_bytes)?;
+        check_fixed(attr, from, &qp.attributes.conn)?;
         let mut attributes = qp.attributes;
         if from == QpState::Reset {
             attributes.conn.congestion = Some(self.congestion);
@@ -320,6 +321,17 @@ fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {
         rq_psn: attr.rq_psn.unwrap_or(now.rq_psn),
         sq_psn: attr.sq_psn.unwrap_or(now.sq_psn),
     }
+}
+
+/// Checks that attributes which the responder uses from RTR on do not change later.
+fn check_fixed(attr: &QpAttr, state: QpState, now: &ConnAttr) -> Result<(), ModifyError> {
+    let is_fixed = !matches!(state, QpState::Reset | QpState::Init);
+    let changes = [
+        ("recovery", attr.recovery.is_some_and(|recovery| recovery != now.recovery)),
+        ("placement", attr.placement.is_some_and(|placement| placement != now.placement)),
+    ];
+    let changed = changes.into_iter().find(|(_, is_change)| *is_change && is_fixed);
+    changed.map_or(Ok(()), |(attribute, _)| Err(ModifyError::Fixed { attribute, state }))
 }
 
 fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError> {

@@ -214,6 +214,16 @@ pub enum ModifyError {
         /// Permitted values of the attribute, as text.
         needed: String,
     },
+    /// The attribute cannot change after the transition to RTR, because the responder already uses its value.
+    #[error(
+        "{attribute} cannot change in {state}: give it with or before the transition to RTR; RESET permits a new one"
+    )]
+    Fixed {
+        /// Name of the attribute.
+        attribute: &'static str,
+        /// Present state.
+        state: QpState,
+    },
     /// The present state is not `QpAttr::current_state`.
     #[error("the queue pair is in {actual}, not in {believed}")]
     NotInState {
