@@ -1,5 +1,5 @@
-//! CPU time of the engine, hot in cache: each phase by criterion, then a table of ns per packet at requester and
-//! responder: total, payload copy with ICRC, and difference.
+//! CPU time of the engine with hot caches. First, criterion measures each phase. Then a table shows ns per packet
+//! at requester and responder: in total, for payload copy with ICRC, and for all other work.
 
 mod flow;
 
@@ -16,7 +16,7 @@ const TABLE_BATCHES: usize = 4001;
 
 type Phase = fn(&mut Flow);
 
-/// Times one phase of every batch; the other phases run untimed.
+/// Measures one phase of every batch; the times of the other phases are ignored.
 fn phase(b: &mut Bencher<'_>, case: Case, index: usize) {
     let mut flow = Flow::new(case);
     b.iter_custom(|batches| {
@@ -74,7 +74,7 @@ fn least(case: Case, batch: fn(&mut Least)) -> f64 {
     median_per_pkt((0..TABLE_BATCHES).map(time).collect())
 }
 
-/// Prints the table. `own` is the time without the copy of the payload and the ICRC.
+/// Prints the table. `own` is the total time minus the time of payload copy and ICRC.
 fn table() {
     println!("\nns per data packet, median of {TABLE_BATCHES} batches of {BATCH_PKTS}, path MTU 4096");
     println!("{:28}| {:^24} | {:^24}", "", "requester", "responder");

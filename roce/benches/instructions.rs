@@ -226,7 +226,7 @@ library_benchmark_group!(
     ]
 );
 
-/// Queue pairs whose state exceeds the simulated last-level cache.
+/// Number of queue pairs, so large that their state together exceeds the simulated last-level cache.
 const COLD_QPS: usize = 2048;
 
 // Counts cache lines (64 bytes) that miss all caches, for `BATCH_PKTS` SENDs of 64 B from post to completion at both

@@ -1,4 +1,4 @@
-//! CPU time of parse, ICRC and build of packets with small and large payloads, hot in cache.
+//! CPU time with hot caches: parse, ICRC and build of packets with small and large payloads.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};

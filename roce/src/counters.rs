@@ -61,8 +61,8 @@ counters! {
         reorder_expired,
         /// Conflicts: out-of-order packets received whose content differs from that of the buffered or placed packet
         /// of the same PSN. The earlier packet is dropped; under relaxed placement, all out-of-order packets of the
-        /// queue pair are dropped. Either one of the two packets was forged, or the peer changed its memory between two
-        /// transmissions.
+        /// queue pair are dropped. Possible causes: one of the two packets was forged, or the peer changed its memory
+        /// between two transmissions.
         reorder_conflicts,
         /// Request packets dropped because no receive was posted. On a reliable connection, an RNR NAK becomes due for
         /// each packet (IBA 9.7.5.2.8).
@@ -193,7 +193,7 @@ counters! {
         wrong_pkey,
         /// Packets whose source IP address is not the peer's.
         wrong_source,
-        /// Packets whose source MAC is not the peer's; checked if the peer is on the link.
+        /// If the peer is on the link: packets whose source MAC is not the peer's.
         wrong_source_mac,
         /// Requests whose UDP source port is not that of the first request with the expected PSN, and responses whose
         /// UDP source port is not that of the first response to a PSN in flight.

@@ -81,12 +81,12 @@ impl Psn {
         self.0
     }
 
-    /// Returns the PSN `n` above this PSN, modulo 2^24.
+    /// Returns this PSN plus `n`, modulo 2^24.
     pub const fn plus(self, n: u32) -> Self {
         Psn::new(self.0.wrapping_add(n))
     }
 
-    /// Returns the PSN `n` below this PSN, modulo 2^24.
+    /// Returns this PSN minus `n`, modulo 2^24.
     pub const fn minus(self, n: u32) -> Self {
         Psn::new(self.0.wrapping_sub(n))
     }

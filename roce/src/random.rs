@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Cryptographic random number generator. The seed of a real port is from the operating system; the seed of a
-/// simulation is a constant.
+/// Cryptographic random number generator. With a real port, the seed is from the operating system; in a
+/// simulation, the seed is a constant.
 #[derive(Debug)]
 pub struct Random(ChaCha12Rng);
 

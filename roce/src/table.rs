@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use crate::prefetch::prefetch;
 use crate::random::Random;
 
-/// Number of later frees in the same table after which a freed QPN or key may be allocated a second time.
+/// After this number of further frees in the same table, a freed QPN or key may be allocated a second time.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
 /// Least ratio of index entries to numbers in the index, so that a search soon reaches an empty entry.
@@ -83,7 +83,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Reserves memory for all objects of the table, so that no object moves when the table grows and the objects of
+    /// Reserves memory for `max_len` objects, so that no object moves when the table grows and the objects of
     /// consecutive slots are adjacent. The operating system provides the memory as objects are inserted. If the memory
     /// cannot be reserved, the table grows as objects are inserted.
     pub(crate) fn with_reserved_slots(mut self) -> Self {

@@ -1,5 +1,5 @@
-//! After a warm-up, a connection allocates no memory per packet: at both ends, for each operation and several sizes,
-//! also during retransmissions.
+//! After a warm-up, neither end of a connection allocates memory for packets. The tests transfer SENDs, WRITEs and
+//! READs of several sizes, with and without retransmissions.
 
 mod common;
 
@@ -14,7 +14,7 @@ use roce::queue::{SendOp, WcStatus};
 use roce::start;
 use roce::time::Instant;
 
-/// Messages of the warm-up, in which queues grow to their final size.
+/// Number of messages of the warm-up. During the warm-up, queues grow to their final size.
 const WARM_MESSAGES: u64 = 600;
 const MESSAGES: u64 = 300;
 /// Largest number of messages posted and not completed.
@@ -28,7 +28,7 @@ enum Kind {
     Read,
 }
 
-/// Two connected ends; all messages have one operation and length.
+/// Two connected ends; all messages have the same operation and the same length.
 struct Flow<P: Port> {
     a: End<P>,
     b: End<P>,
@@ -37,7 +37,7 @@ struct Flow<P: Port> {
     now: Instant,
 }
 
-/// Number of allocations by posting and polling, per end.
+/// Number of allocations by each end during posts and polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Allocations {
     requester: u64,
@@ -63,7 +63,7 @@ impl<P: Port> Flow<P> {
         Flow { a, b, op, len_bytes, now: start::INSTANT }
     }
 
-    /// Reconnects both ends with the congestion control `congestion`. Every packet is sent with a CE mark.
+    /// Reconnects both ends with the congestion control `congestion`. Every packet of the new connection has a CE mark.
     fn reconnect(&mut self, congestion: &str) {
         let congestion = congestion.parse().unwrap();
         let [(qpn_a, gid_a), (qpn_b, gid_b)] = [&self.a, &self.b].map(|end| (end.qpn, end.gid));
@@ -107,8 +107,8 @@ impl<P: Port> Flow<P> {
     }
 }
 
-/// Asserts that messages of each operation and size allocate no memory over the ports that `ports` returns. Returns the
-/// number of packets that the requester retransmitted.
+/// Sends messages of each operation and size over the ports that `ports` returns. Asserts that the messages after the
+/// warm-up allocate no memory, and returns the number of packets that the requester retransmitted for them.
 fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
     let mut retransmitted_pkts = 0;
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
@@ -139,7 +139,7 @@ fn nothing_is_allocated_while_losses_are_made_good() {
     let retransmitted_pkts = assert_no_allocations(|| {
         let probability = "0.02".parse().unwrap();
         let direction = FaultDirection::Rx;
-        // Impairments apply on receive, where a dropped or delayed frame needs no new buffer.
+        // Only received frames are impaired, because a port drops or delays a received frame without a new buffer.
         let config = FaultConfig {
             drop_probability: probability,
             reorder_probability: probability,

@@ -150,7 +150,7 @@ fn marked_data_is_answered_and_marked_acknowledgements_are_not() {
     assert_eq!(counters_b.np_ecn_marked_roce_packets, 8);
     assert_eq!(counters_b.np_cnp_sent, 1, "for all came within 4 us");
     assert_eq!((counters_a.rp_cnp_ignored, counters_a.np_ecn_marked_roce_packets), (1, 0));
-    // ACKs and READ requests of the first end have a CE mark, too.
+    // The ACKs and READ requests of the first end have a CE mark.
     let (sge, remote_addr, rkey) = (b.sge(0, 1024), a.memory.addr(), a.rkey);
     b.post(2, SendOp::Write { remote_addr, rkey }, sge);
     settle(&mut a, &mut b);

@@ -189,7 +189,7 @@ impl<'a> Modules<'a> {
 fn each_public_item_has_a_user() {
     let own = sources("roce/src");
     let modules = Modules::read(&own);
-    // This file is no user, because it names the items of `ALLOWED`.
+    // This file is not searched for uses, because it names items in `ALLOWED`.
     let users = USERS.iter().flat_map(|dir| sources(dir)).filter(|(path, _)| path != file!());
     let users: Vec<String> =
         users.map(|(_, text)| text.lines().map(code).collect::<Vec<_>>().join("\n")).collect();

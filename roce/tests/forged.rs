@@ -86,8 +86,8 @@ fn the_first_packet_in_order_names_the_port_of_its_direction() {
     Forged { psn: FIRST.plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
     b.poll(100_000);
     assert_eq!(dropped(&b, "wrong_source_port"), 1);
-    // Requests and responses are bound to separate UDP source ports; the first response that `b` receives binds the
-    // port of responses. CNPs may have any port.
+    // Requests and responses are bound to separate UDP source ports; the first response that `b` receives binds the UDP
+    // source port of responses. CNPs may have any UDP source port.
     b.post(2, SendOp::Send, b.sge(0, 64));
     b.poll(100_001);
     let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST);
@@ -127,7 +127,7 @@ fn what_is_not_to_be_compared_is_not() {
         let (mut a, mut b) = pair_of(MTU, 1 << 16, |config| {
             config.source_checks = checks;
             if !on_link {
-                // With a prefix of 32 bits, the peer of an end is not on the link. This peer is the gateway of the end.
+                // With an IP prefix of 32 bits, the peer is not on the link. Each end has its peer as the gateway.
                 config.neighbour.gids[0].1 = 32;
                 let last = 3 - config.neighbour.mac.0[5];
                 config.neighbour.gateway_v4 = Some(Ipv4Addr::new(10, 0, 0, last));
@@ -228,15 +228,16 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     request.reth.len_bytes = READ_BYTES;
     for n in 0..2000 {
         request.send_from(&mut a);
-        // `b` sends all responses before the next duplicate, which is received 1 ns later; a real link is slower.
+        // `b` sends all responses to a duplicate before `b` receives the next duplicate, 1 ns later. On a real link,
+        // the interval is longer.
         while b.poll(100_000 + n).more {}
         while a.poll(100_000 + n).rx_frames > 0 {}
     }
     let sent = b.engine.counters().sent_pkts - before;
     let read_pkts = u64::from(READ_BYTES / 1024);
     assert!(sent >= read_pkts, "the first duplicate is served: {sent}");
-    // `RETRANSMIT_BURST_PKTS` is added, because a clock that does not begin at 0 fills the token bucket. In the 2 us of
-    // this test, no further token accrues.
+    // The bound includes `RETRANSMIT_BURST_PKTS`, because a clock that does not begin at 0 fills the token bucket. In
+    // the 2 us of this test, no further token accrues.
     let most =
         u64::from(RETRANSMITS_PER_READ) * read_pkts + u64::from(RETRANSMIT_PKTS_MIN) + RETRANSMIT_BURST_PKTS;
     assert!(sent <= most, "2,000 duplicates of a READ of {read_pkts} packets had {sent} sent");

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 
 const GLOSSARY: &str = "docs/GLOSSARY.md";
-/// Suffixes of the files that are read. A script is also read without a suffix.
+/// Suffixes of the files that are read. Files without a suffix are read only if they are scripts.
 const TEXTS: &[&str] = &["rs", "md", "sh", "toml", "c", "h", "py", "txt", "lua", "html", "supp"];
 /// Directory of the captures, which is not read.
 const CAPTURES: &str = "roce/tests/pcap/";
@@ -47,7 +47,7 @@ fn forbidden(glossary: &str) -> Forbidden {
 struct Word {
     lower: String,
     line: usize,
-    /// True if at most spaces, underscores, hyphens or a line end separate this word from the previous word.
+    /// True if this word follows the previous word directly, or after only spaces, underscores, hyphens or a line end.
     follows: bool,
 }
 

@@ -116,7 +116,7 @@ fn crates_depend_downwards() {
         for line in manifest.lines() {
             section = line.strip_prefix('[').map_or(section, |name| name.trim_end_matches(']'));
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            // For netsim, dev-dependencies and build-dependencies are checked, too.
+            // For netsim, dev-dependencies and build-dependencies are checked in addition to dependencies.
             let counts =
                 section == "dependencies" || (*member == "netsim" && section.ends_with("dependencies"));
             if counts && names.contains(name) {
@@ -186,7 +186,7 @@ fn begins_function(line: &str) -> bool {
     words.next() == Some("fn")
 }
 
-/// Returns the first line of each function, and the number of lines of the function, up to its closing brace.
+/// Returns, for each function, the text of its first line, and the number of lines up to its closing brace.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

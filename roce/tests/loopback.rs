@@ -131,7 +131,7 @@ fn a_wrong_key_fails_the_request_and_flushes_what_follows_in_order() {
     assert_eq!(b.engine.query_qp(b.qpn).unwrap().0, QpState::Err);
     assert_eq!(b.engine.poll_event(), Some(Event::QpAccessError(b.qpn)));
     assert_eq!(b.engine.counters().resp_remote_access_errors, 1);
-    // A work request posted to a queue pair in error is flushed, too.
+    // A work request that is posted after the transition to ERR is flushed.
     a.post(5, SendOp::Send, a.sge(0, 8));
     settle(&mut a, &mut b);
     a.poll(1);

@@ -1,4 +1,4 @@
-//! Many queue pairs of one device: use counts, queue pairs in error, a neighbour that moves, memory, QPN prefixes.
+//! Many queue pairs of one device: objects in use, queue pairs in error, a neighbour that moves, memory, QPN prefixes.
 
 mod common;
 
@@ -129,7 +129,7 @@ fn an_idle_queue_pair_takes_little_memory() {
     assert!(each > QP_BYTES - 500, "{each} B: lower the bound");
 }
 
-/// More queue pairs than those whose state the engine expects in the cache: bursts and transmissions are prefetched.
+/// With more than `CACHED_QPS` queue pairs, the engine prefetches the state of a queue pair before it uses the state.
 #[test]
 fn messages_are_carried_beside_many_queue_pairs() {
     const IDLE_QPS: usize = CACHED_QPS + 100;

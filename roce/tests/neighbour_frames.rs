@@ -18,7 +18,7 @@ fn the_corpus_holds() {
         sum.answers += tally.answers;
         sum.packets += tally.packets;
     }
-    // Lower counts mean that most frames never reach the neighbour cache.
+    // If a count is below its bound here, most frames never reach the neighbour cache.
     assert!(sum.moves_claimed > 100 && sum.moves_refuted > 20 && sum.moves_followed > 5, "{sum:?}");
     assert!(sum.conflicts > 20 && sum.answers > 100 && sum.packets > 100, "{sum:?}");
 }

@@ -22,7 +22,7 @@ fn the_corpus_holds() {
         sum.conflicts += tally.conflicts;
         sum.writes += tally.writes;
     }
-    // Lower counts mean that the reorder buffer is never full, or packets never expire, conflict or execute.
+    // If a count is below its bound here, the reorder buffer never fills, or packets never expire, conflict or execute.
     assert!(sum.buffered_bytes_max > REORDER_BYTES * 3 / 4, "{sum:?}");
     assert!(sum.no_room > 100 && sum.expired > 100 && sum.conflicts > 10 && sum.writes > 1000, "{sum:?}");
 }
@@ -39,7 +39,7 @@ proptest! {
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 4096 };
 const KEEPING: [RecoveryScheme; 2] = [RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-/// Longer than 1 s, the time after which buffered packets expire.
+/// A time longer than 1 s; buffered packets expire after 1 s.
 const LONG_NANOS: u64 = 3_000_000_000;
 
 /// Payload bytes of a full packet: the path MTU of [`setup`].
@@ -164,7 +164,7 @@ fn the_genuine_packet_takes_the_place_of_a_forged_one() {
                 several.run();
                 several.put(genuine[0].clone());
                 several.run();
-                // A conflict drops genuine packets, too. These packets are retransmitted.
+                // The conflict drops the forged packet and genuine packets. The genuine packets are retransmitted.
                 several.put_all(genuine);
                 several.run();
                 assert_eq!(several.counter(0, "rx_write_requests"), 4);

@@ -194,8 +194,8 @@ impl Context {
         Pd::new(&self.inner)
     }
 
-    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). The completion events of the queue are
-    /// queued in `channel`; if `channel` is `None`, the queue has no completion events.
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). Completion events of the queue are
+    /// appended to `channel`; if `channel` is `None`, the queue has no completion events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.inner, depth, channel)
     }
@@ -215,13 +215,13 @@ impl Context {
     }
 
     /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`) of the device or of an object that
-    /// this context created. Returns `None` if no event is queued; does not wait. At most 1024 events are queued; a
+    /// this context created. Returns `None` if no event is pending; does not wait. At most 1024 events are pending; a
     /// further event replaces the oldest.
     pub fn poll_async_event(&self) -> Option<Event> {
         self.inner.events.take()
     }
 
-    /// Returns a file descriptor for `poll` and `epoll`, readable while an asynchronous event is queued (`async_fd` of
+    /// Returns a file descriptor for `poll` and `epoll`, readable while an asynchronous event is pending (`async_fd` of
     /// `ibv_context`). The caller must not read from the file descriptor.
     pub fn async_event_fd(&self) -> BorrowedFd<'_> {
         self.inner.events.count().as_fd()

@@ -270,7 +270,7 @@ impl Shared {
     /// Locks the engine; waits while another thread drives the engine. Fails after a fatal error.
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
         let driven = self.inspect();
-        // Checked after the lock is taken, because the previous holder may have panicked.
+        // The check for a fatal error follows the lock, because the previous holder of the lock may have panicked.
         self.check()?;
         Ok(driven)
     }

@@ -69,9 +69,9 @@ pub enum OpenError {
     /// The MTU in the port's name is larger than the port permits.
     #[error("mtu={mtu_bytes} is more than the {max_bytes} bytes that {bound} permits: {remedy}")]
     Mtu {
-        /// The MTU asked for, in bytes.
+        /// The requested MTU, in bytes.
         mtu_bytes: u16,
-        /// The largest MTU, in bytes.
+        /// The largest permitted MTU, in bytes.
         max_bytes: usize,
         /// The object that bounds the MTU.
         bound: &'static str,
@@ -109,19 +109,19 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A protection domain, region, queue or queue pair was not created.
+    /// A protection domain, region, queue or queue pair could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// A protection domain, region, queue or queue pair was not destroyed: other objects use it, or it does not exist.
+    /// A protection domain, region, queue or queue pair could not be destroyed: it is in use, or does not exist.
     #[error(transparent)]
     Destroy(#[from] DestroyError),
-    /// The state and attributes of a queue pair were not changed.
+    /// The state or attributes of a queue pair could not be changed.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// A work request was not posted.
+    /// A work request could not be posted.
     #[error(transparent)]
     Post(#[from] roce::queue::PostError),
-    /// The MAC of the peer, or of the gateway to the peer, was not resolved.
+    /// The MAC of the peer, or of the gateway to the peer, was not resolved within the timeout.
     #[error(
         "no neighbour answers for {dgid} after {waited_millis} ms: is the peer up, and in the same subnet as {sgid}?"
     )]

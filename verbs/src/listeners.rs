@@ -1,5 +1,5 @@
-//! Delivery of asynchronous events. An event of an object is queued at the context that created the object. An event of
-//! the device is queued at all contexts of the device.
+//! Delivery of asynchronous events. An event of an object is appended to the queue of the context that created the
+//! object. An event of the device is appended to the queues of all contexts of the device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use roce::queue::{CqId, SrqId};
 
 use crate::inbox::Inbox;
 
-/// Largest number of asynchronous events queued for a context; a further event replaces the oldest.
+/// Largest number of pending asynchronous events of a context; a further event replaces the oldest.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
 /// An object that has asynchronous events.
@@ -42,7 +42,7 @@ impl Listeners {
         self.objects.remove(&object);
     }
 
-    /// Queues an event of an object at the context of the object, and a fatal error at all contexts.
+    /// Appends an event to the queue of its object's context, and a fatal error to the queues of all contexts.
     pub(crate) fn deliver(&self, event: Event) {
         let object = match event {
             Event::DeviceFatal => {

@@ -1,9 +1,9 @@
 //! The spin lock of the queues and of the engine, which are locked for short times only.
 
-/// A spin lock. One atomic read-modify-write instruction locks, a plain store unlocks. A system mutex also unlocks with
-/// a read-modify-write instruction, and each such instruction waits until the processor's store buffer is empty. A
-/// thread that fails to lock yields the processor and retries. A thread that has the lock sleeps only in control
-/// operations, such as the creation of a queue pair.
+/// A spin lock. One atomic read-modify-write instruction locks, a plain store unlocks. A system mutex needs a second
+/// read-modify-write instruction to unlock, and each such instruction waits until the processor's store buffer is
+/// empty. A thread that fails to lock yields the processor and retries. A thread that has the lock sleeps only in
+/// control operations, such as the creation of a queue pair.
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
 

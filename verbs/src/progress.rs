@@ -24,7 +24,7 @@ use crate::stat::StatSocket;
 /// Length of the background thread's first nap after work or a hand-over. Each further nap is twice as long, up to
 /// `NAP_MAX`.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// Length of the background thread's longest nap. A packet received on an idle port waits for this time at most.
+/// Length of the background thread's longest nap: the longest wait of a packet that is received on an idle port.
 const NAP_MAX: Duration = Duration::from_millis(1);
 /// Time for which the background thread continues to poll the engine after a poll that found work.
 const LINGER: Duration = Duration::from_micros(50);
@@ -85,7 +85,7 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
 }
 
 /// Restarts a memif client whose link is down, updates neighbours from the kernel, and logs the growth of counters that
-/// should not grow. If another thread drives the engine, or after a fatal error, returns false without an effect.
+/// should not grow. Returns false, without an effect, if another thread drives the engine or after a fatal error.
 fn maintain(shared: &Shared) -> bool {
     let driving = shared.activity.drive_in_background();
     let Some(mut driven) = shared.try_lock() else { return false };

@@ -116,8 +116,8 @@ impl Srq {
         Ok(self.0.recv.lock().post(request)?)
     }
 
-    /// Sets the limit (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). When fewer than `limit` receives remain, or at once if
-    /// fewer remain already, [`Event::SrqLimitReached`](crate::Event) is queued once. `limit` 0: no limit.
+    /// Sets the limit (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). As soon as fewer than `limit` receives remain, perhaps
+    /// already at this call, the device reports [`Event::SrqLimitReached`](crate::Event) once. `limit` 0: no limit.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
         let mut driven = self.0.shared().lock()?;
         Ok(driven.set_srq_limit(self.0.id, limit)?)

@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads in many rounds, also under ThreadSanitizer. `models.rs` tests
-//! every interleaving of fewer steps, under loom.
+//! Tests of the hand-over of the engine between threads, in many rounds, with and without ThreadSanitizer. The tests in
+//! `models.rs`, of which loom runs every interleaving, have fewer steps than the tests in this file.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub(crate) enum LinkJunk {
     Claim,
 }
 
-/// A device on a dedicated port, and a batch of junk in flight to the device.
+/// A device on a dedicated port, and a batch of frames of one kind in flight to the device.
 pub(crate) struct Flood {
     engine: Engine<LoopbackPort>,
     /// The other end of the link.

@@ -1,5 +1,5 @@
-//! Many connected queue pairs between two engines. At most `ACTIVE_QPS` SENDs are in flight, on all queue pairs in
-//! turn.
+//! Many connected queue pairs between two engines. The queue pairs send in round-robin order; at most `ACTIVE_QPS`
+//! SENDs are in flight at a time.
 #![allow(dead_code)] // each bench uses a part
 
 use super::common::{End, pair_of_over, ports_of, post_recv, post_send};
@@ -13,7 +13,7 @@ use roce::start;
 
 /// Largest number of SENDs in flight.
 pub(crate) const ACTIVE_QPS: usize = 128;
-/// Frames of each port: so few that their headers stay in the cache.
+/// Number of frame buffers of each port, so small that the headers in the buffers stay in the cache.
 const PORT_FRAMES: usize = 2 * ACTIVE_QPS;
 const MESSAGE_BYTES: u32 = 64;
 /// Depth of each send and receive queue, in work requests: the default of the verbs API.

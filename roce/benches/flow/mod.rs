@@ -27,7 +27,7 @@ use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, i
 
 /// Data packets of a batch: one receive burst.
 pub(crate) const BATCH_PKTS: u32 = 32;
-/// Frames of each port: so few that their buffers stay in the cache.
+/// Number of frame buffers of each port, so small that the buffers stay in the cache.
 const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
 const MTU: PathMtu = PathMtu::Mtu4096;
 /// Advance of the engine's clock per poll, in nanoseconds.
@@ -204,7 +204,7 @@ impl Flow {
     }
 }
 
-/// Packets of a stranger. If the kind has a payload, the payload has 4 KiB.
+/// Kind of a forged packet. SENDs and READ responses have a payload of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Junk {
     NotRoce,
@@ -229,7 +229,7 @@ pub(crate) enum Junk {
 const WARM_UP_PKTS: u32 = 20 * BATCH_PKTS;
 
 impl Flow {
-    /// Returns a connection with a burst of junk in flight to the responder.
+    /// Returns a connection with a burst of forged packets in flight to the responder.
     pub(crate) fn under(junk: Junk) -> Box<Self> {
         let mut flow = Flow::new(Case::Read64K);
         if junk == Junk::DuplicateReadLimited {
@@ -295,7 +295,7 @@ fn poll_while_busy(end: &mut End, nanos: &mut u64) {
     *nanos += POLL_NANOS;
 }
 
-/// Minimum work per packet: payload copy and ICRC, in turn in as many frames as a port has.
+/// Minimum work per packet: payload copy and ICRC. Each packet uses the next of `PORT_FRAMES` frames.
 pub(crate) struct Least {
     frames: Vec<Vec<u8>>,
     /// Memory of one message.

@@ -20,15 +20,16 @@ use super::parameters::{BITS_PER_MBIT, DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, par
 use crate::time::Instant;
 
 parameters! {
-    /// DCQCN's parameters, with the names of NVIDIA's adapters and the values of DCQCN's paper. Rates are in Mbit/s,
-    /// times in microseconds.
+    /// DCQCN's parameters, with the names of NVIDIA's adapters and the defaults of DCQCN's paper. Rates are in
+    /// Mbit/s, times in microseconds.
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: all decreases first set the target rate to the current rate; 0: only those the next parameter selects.
+        /// 1: each decrease first sets the target rate to the current rate; 0: `clamp_tgt_rate_after_time_inc` selects
+        /// the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only if the rate was
-        /// increased since the last decrease: by bytes sent (value 0); by bytes sent or by the timer (value 1).
+        /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only after an increase
+        /// since the last decrease. 0: only an increase by bytes counts; 1: an increase by the timer counts, too.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
@@ -155,7 +156,8 @@ impl Dcqcn {
 
     /// Returns the time at which to call [`Dcqcn::may_send`] again; `None` without a limiter.
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
-        // The minimum, because the next rate change may permit a packet earlier than the present rate does.
+        // The result is no later than the next rate change, because the new rate may permit a packet earlier than the
+        // present rate does.
         self.limiter.as_ref().map(|limiter| limiter.pacer.next_at().min(limiter.next_change_at()))
     }
 
@@ -241,7 +243,7 @@ impl Limiter {
     }
 
     /// Updates alpha for each period until `now`. A CNP can have been received only in the first period, because
-    /// `on_cnp` calls this function before it sets `notified`.
+    /// `on_cnp` first calls this function, then sets `notified`.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;

@@ -186,7 +186,7 @@ impl Congestion {
         }
     }
 
-    /// Records that selective repeat marked `lost_pkts` packets lost after a response.
+    /// Records that a response caused selective repeat to mark `lost_pkts` packets as lost.
     pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
         if let Congestion::Swift(swift) = self {
             swift.on_detected_loss(now, lost_pkts);

@@ -48,7 +48,7 @@ const NANOS_PER_MICRO: u64 = 1000;
 pub(crate) const ECT_0: u8 = 2;
 
 impl NotificationConfig {
-    /// Returns the traffic class of CNPs: the DSCP and ECT(0), as ConnectX-4 Lx sends them.
+    /// Returns the traffic class of CNPs: the DSCP, and ECT(0) as in CNPs of ConnectX-4 Lx.
     pub const fn traffic_class(&self) -> u8 {
         (self.cnp_dscp << 2) | ECT_0
     }
@@ -75,8 +75,9 @@ impl NotificationPoint {
         &self.config
     }
 
-    /// Returns whether to send a CNP for a packet with a CE mark, received from `peer` by the queue pair of index
-    /// `slot`. If true, records the CNP as sent at `now`. Under [`CnpPacing::PerQp`], false if `slot` is out of range.
+    /// Returns whether to send a CNP after the queue pair with index `slot` received a packet with a CE mark from
+    /// `peer`. If the result is true, records the CNP as sent at `now`. If `slot` is out of range under
+    /// [`CnpPacing::PerQp`], the result is false.
     pub(crate) fn on_marked(&mut self, now: Instant, slot: usize, peer: &Gid) -> bool {
         let index = match self.config.pacing {
             CnpPacing::PerQp => slot,

@@ -41,7 +41,7 @@ pub(crate) trait Parameters: Copy + Default + 'static {
     }
 
     /// Parses `name=value,..`. If `text` begins with the name of a preset, as in `nvidia,rpg_ai_rate=10`, parameters
-    /// not named in `text` have the values of this preset, otherwise their defaults.
+    /// not named in `text` have the values of this preset. Without a preset, these parameters have their defaults.
     ///
     /// # Errors
     /// `UnknownParameter`, or `BadValue` for a value that is not a number or out of range.

@@ -119,9 +119,9 @@ impl Swift {
         }
     }
 
-    /// Records `acked_pkts` newly acknowledged packets, and a round-trip sample from 1 ns to 1,000 s, if measured. If
-    /// the most recent sample, new or old, is below the target, increases the window. If a new sample is at or above
-    /// the target, reduces the window.
+    /// Records `acked_pkts` newly acknowledged packets and, if measured, a new round-trip sample (1 ns to 1,000 s). If
+    /// the last sample, of this or an earlier call, is below the target, increases the window. If a new sample is at or
+    /// above the target, reduces the window.
     pub(crate) fn on_ack(&mut self, now: Instant, acked_pkts: u32, rtt_nanos: Option<u64>) {
         self.rtt_nanos = rtt_nanos.unwrap_or(self.rtt_nanos);
         self.loss_share -= self.loss_share * u64::from(acked_pkts).min(LOSS_PKTS) / LOSS_PKTS;

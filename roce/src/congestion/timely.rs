@@ -37,7 +37,7 @@ parameters! {
     }
 }
 
-/// Factor of the increase from the `hai_threshold`-th consecutive gradient of at most 0 on (hyperactive increase).
+/// Factor of the hyperactive increase, which starts at the `hai_threshold`-th consecutive gradient of at most 0.
 const HAI_STEPS: u64 = 5;
 /// Thousandths in 1.
 const MILLI: i64 = 1000;

@@ -53,8 +53,8 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if source.mac.is_some_and(|mac| mac != packet.src_mac) {
         return Admission::Drop(|drops| &mut drops.wrong_source_mac);
     }
-    // CNPs are exempt from the checks of UDP source port and PSN below: an RNIC may send CNPs from a different UDP
-    // source port than requests (ConnectX-4 Lx: from port 0), and the PSN of a CNP has no meaning.
+    // UDP source port and PSN of a CNP are not checked, because an RNIC may send CNPs from a different UDP source port
+    // than requests (ConnectX-4 Lx: from port 0), and because the PSN of a CNP has no meaning.
     if transport == Transport::Cnp {
         return Admission::Pass;
     }

@@ -66,8 +66,8 @@ impl<P: Port> Engine<P> {
             builder,
             counters: &mut qp.counters,
         };
-        // If no work request is outstanding, the requester is not accessed. Otherwise each ACK sent would load several
-        // cache lines of requester state.
+        // If no work request is outstanding, the requester is not accessed, because the access would load several cache
+        // lines of requester state for each ACK sent.
         let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
         let requests_first = std::mem::take(&mut rc.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;

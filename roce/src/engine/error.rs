@@ -3,7 +3,7 @@ use crate::mem::RegisterError;
 /// Reason why an object was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The device has its largest number of objects of this kind already.
+    /// The number of objects of this kind has reached the limit of the device.
     #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
     TooMany {
         /// Kind of object.

@@ -84,7 +84,8 @@ impl<P: Port> Engine<P> {
     /// Processes a received frame. Inlined, because a function call takes a tenth of the processing time of a packet.
     #[inline(always)]
     fn on_frame(&mut self, frame: &[u8]) {
-        // The destination MAC is compared first, so that unicast frames to another MAC are dropped without parsing.
+        // The destination MAC is compared with the port's MAC first, so that unicast frames to another MAC are not
+        // parsed.
         if frame.first_chunk() != Some(&self.mac.0) {
             return self.on_foreign_frame(frame);
         }
@@ -263,8 +264,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Completes the work requests of an unreliable connection whose packets are all sent. If a work request cannot be
-    /// sent, the queue pair enters SQE (IBA 10.3.1).
+    /// On an unreliable connection, completes each work request of which all packets were sent. If a work request
+    /// cannot be sent, the queue pair enters SQE (IBA 10.3.1).
     pub(super) fn after_sender(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };

@@ -13,8 +13,9 @@ pub const RX_BURST_FRAMES: usize = 32;
 /// Largest number of packets sent in one poll; CNPs, ARP, neighbour discovery and ICMP frames are not counted.
 pub const TX_BUDGET_PKTS: u32 = 64;
 
-/// With more queue pairs than this, the state of a queue pair is probably in no cache when a packet needs it: a burst of
-/// received frames, and the schedule of transmission, then prefetch the state of the queue pairs that come next.
+/// Above this number of queue pairs, the state of a queue pair is probably in no cache when a packet needs the state.
+/// Therefore `ingress` prefetches the queue pairs of a received burst, and `egress` prefetches queue pairs that
+/// transmit soon.
 pub const CACHED_QPS: usize = 512;
 
 /// Number of scheduled queue pairs by which the prefetch precedes the transmission of a queue pair.

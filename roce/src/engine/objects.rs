@@ -114,8 +114,8 @@ impl<P: Port> Engine<P> {
         Ok(created)
     }
 
-    /// Sets the limit of a shared receive queue. When fewer than `limit` receives are left,
-    /// [`super::Event::SrqLimitReached`] is reported once; at once if fewer are left already. 0: no limit.
+    /// Sets the limit of a shared receive queue; 0: no limit. If the queue has fewer than `limit` receives at this call
+    /// or later, [`super::Event::SrqLimitReached`] is reported once.
     pub fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), DestroyError> {
         let known = self.srqs.set_limit(srq, limit);
         self.report_srq_limits();

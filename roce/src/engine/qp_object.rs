@@ -187,7 +187,8 @@ impl Qp {
         true
     }
 
-    /// Drops all buffered and placed requests, and ends the reservation in `store` of this queue pair (index `slot`).
+    /// Drops all buffered and placed requests, and ends the reservation that this queue pair has in `store`. `slot` is
+    /// the index of the queue pair.
     pub(super) fn close_reorder_buffer(&mut self, slot: usize, store: &mut ReorderStore) {
         if let Some(Connection { service: Service::Rc(rc), .. }) = &mut self.connection {
             rc.responder.clear_out_of_order(store);

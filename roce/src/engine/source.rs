@@ -5,10 +5,10 @@ use crate::wire::AddressPair;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceChecks {
     /// If set, the source MAC of a frame from a peer on the link must be the MAC to which frames to the peer are sent.
-    /// Disable for a peer that sends over several interfaces (bonding by `balance-tlb`).
+    /// Disable this check if the peer sends over several interfaces (bonding by `balance-tlb`).
     pub mac: bool,
     /// If set, all requests must have the UDP source port of the first in-order request, and all responses must have
-    /// that of the first response to a PSN in flight. Disable for a peer that changes its UDP source port while
+    /// that of the first response to a PSN in flight. Disable this check if the peer changes its UDP source port while
     /// connected (`mlx5dv_modify_qp_udp_sport`, a new flow label in SQD).
     pub udp_port: bool,
 }
@@ -33,9 +33,9 @@ pub(super) enum SourcePort {
 /// MAC, IP address and UDP source ports required of packets to a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    /// Required source MAC. `None` if the source MAC is not checked, or if the peer is not on the link: packets from
-    /// such a peer have the MAC of a gateway, which may differ from the gateway of packets to the peer (VRRP,
-    /// asymmetric routes).
+    /// Required source MAC. `None` if the source MAC is not checked, or if the peer is not on the link. Packets from
+    /// such a peer have the source MAC of a gateway; packets to the peer may use another gateway (VRRP, asymmetric
+    /// routes).
     pub mac: Option<Mac>,
     /// Required source and destination IP address: the addresses of the peer and of the queue pair.
     pub addresses: AddressPair,

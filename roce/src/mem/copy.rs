@@ -18,10 +18,10 @@ struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: the allocation is plain bytes on the heap; all access is by the copies of this module.
+// SAFETY: this crate accesses the allocation, plain bytes on the heap, only by the copy functions of this module.
 unsafe impl Send for Allocation {}
-// SAFETY: all access is by the copies of this module. Races between two copies, or between a copy and an access of the
-// application, are accepted.
+// SAFETY: this crate accesses the allocation only by the copy functions of this module. Races between two calls of
+// these functions, or between a call and an access of the application, are accepted.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
@@ -41,9 +41,9 @@ pub struct Memory {
     _owner: Option<Arc<Allocation>>,
 }
 
-// SAFETY: all access is by the copies of this module, which assume concurrent access.
+// SAFETY: this crate accesses the memory only by the copy functions of this module, which assume concurrent access.
 unsafe impl Send for Memory {}
-// SAFETY: all access is by the copies of this module, which assume concurrent access.
+// SAFETY: this crate accesses the memory only by the copy functions of this module, which assume concurrent access.
 unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
@@ -86,7 +86,7 @@ impl Memory {
     /// # Safety
     /// `base..base+len_bytes` must stay mapped, readable and (if registered with a write right) writable until all
     /// clones of this value are dropped and all regions registered with a clone are deregistered. The application
-    /// accepts that its accesses race with copies of the engine. No slice passed to [`Memory::read`] or
+    /// accepts that its accesses race with those of the engine. No slice passed to [`Memory::read`] or
     /// [`Memory::write`] overlaps these bytes.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         match NonNull::new(base) {

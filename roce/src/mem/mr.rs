@@ -68,7 +68,7 @@ pub enum RegisterError {
         /// Length of the region in bytes.
         len_bytes: usize,
     },
-    /// The device already has its largest number of memory regions.
+    /// The device already has the maximum number of memory regions (`max_mr`).
     #[error("all {0} memory regions of the device are in use: deregister one, or raise max_mr")]
     TooMany(usize),
 }

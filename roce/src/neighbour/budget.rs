@@ -3,9 +3,9 @@
 use crate::id::Mac;
 use crate::time::Instant;
 
-/// Largest number of replies to one source MAC in a burst: the size of its token bucket.
+/// Size of a token bucket: the largest number of replies to one source MAC in a burst.
 pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
-/// Time between two replies to one source MAC after the burst: 1 ms, so 1000 replies per second.
+/// Interval at which one token is credited to a bucket: 1 ms, so 1000 replies per second to a source MAC after a burst.
 pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
 /// Largest number of token buckets. A bucket for a further source replaces the bucket whose last credit is the oldest.
 pub(crate) const SOURCES_MAX: usize = 64;

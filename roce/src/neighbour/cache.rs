@@ -36,9 +36,9 @@ pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
 /// Minimum time from a reply to the next verification that a claim starts: 1 s.
 pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
-/// Minimum age of the last reply at which a lookup starts a verification: 30 s (RFC 4861, REACHABLE_TIME).
+/// If the last reply is at least this old, a lookup starts a verification: 30 s (RFC 4861, REACHABLE_TIME).
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;
-/// Time after the failure of an entry in which lookups return `Unreachable` without a query: 1 s.
+/// After an entry fails, lookups of the entry return `Unreachable` for this time, and schedule no query: 1 s.
 const FAILED_HOLD_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
@@ -71,8 +71,8 @@ enum State {
         asks: usize,
         due: Instant,
     },
-    /// `mac` is in use. A verification starts with a lookup at `fresh_until` or later. A claim of another Ethernet
-    /// address starts a verification too, but not before `settled_until`.
+    /// `mac` is in use. A lookup at `fresh_until` or later starts a verification. A claim of another Ethernet address
+    /// also starts a verification, at `settled_until` or later.
     Known {
         mac: Mac,
         fresh_until: Instant,
@@ -219,8 +219,8 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Returns a query that is due at `now`, and rearms the timer of its entry. An entry whose last query got no reply
-    /// in time becomes `Failed`.
+    /// Returns a query that is due at `now`, and rearms the timer of its entry. If the timer of an entry expires after
+    /// all queries of the entry have been sent, the entry becomes `Failed`.
     pub(super) fn next_ask(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(due, ip)) = self.timers.first() {
             if due > now {

@@ -29,7 +29,7 @@ pub struct GidEntry {
     pub prefix_bits: u8,
     /// VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// True if `take_unannounced` has returned this address, for its announcement to neighbours.
+    /// True if `take_unannounced` has returned this address; no later call returns this address.
     pub(super) announced: bool,
 }
 
@@ -184,9 +184,10 @@ impl GidTable {
         self.entries.is_empty()
     }
 
-    /// Returns the index of the source address for packets to `destination`, of the same IP family. Order of
-    /// preference: `destination` itself, the address with the longest prefix whose subnet contains `destination`, the
-    /// first address that is not link-local. `None` if no address qualifies.
+    /// Returns the index of the source address for packets to `destination`; `None` if no address qualifies. Source and
+    /// destination have the same IP family. Order of preference if `destination` is unicast: `destination` itself, the
+    /// address with the longest prefix whose subnet contains `destination`, the first address that is not link-local.
+    /// If `destination` is an IPv6 link-local address, the third choice is excluded.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
         let destination = Gid::from(destination).ip();
         let rank = |entry: &GidEntry| {
@@ -198,7 +199,8 @@ impl GidTable {
                 return Some(u16::MAX);
             }
             // For IPv6 multicast of at most link-local scope, the source is the link-local address. For a wider scope,
-            // the source is an address that is not link-local. For IPv4 multicast, any IPv4 address is a source.
+            // the source is the first address that is not link-local. For IPv4 multicast, the source is the first IPv4
+            // address.
             let local = is_link_scope(destination);
             if destination.is_multicast() {
                 return (entry.gid.is_link_local() == local || own.is_ipv4()).then_some(1);

@@ -92,7 +92,7 @@ pub struct NeighbourConfig {
 pub struct Conflict {
     /// The claimed IP address.
     pub ip: IpAddr,
-    /// The MAC claimed for `ip`. If this MAC is the port's own, the Ethernet address is in conflict, else `ip` is.
+    /// The MAC claimed for `ip`. If this MAC is the port's own, this MAC is in conflict. If not, `ip` is in conflict.
     pub mac: Mac,
 }
 
@@ -170,7 +170,7 @@ impl Neighbour {
     }
 
     /// Returns `dst` if `dst` is on the link, else the gateway for the IP family of `dst`. On a shared port, returns
-    /// any unicast `dst`, because the kernel applies its own routes.
+    /// `dst` in both cases, because the kernel applies its own routes.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;
@@ -240,7 +240,7 @@ impl Neighbour {
     }
 
     /// Iterates over the neighbours that are being resolved or verified. On a shared port the caller looks up their
-    /// MACs in the kernel. An address stays in the list until its neighbour is resolved or unreachable.
+    /// MACs in the kernel. The iterator yields a neighbour until the neighbour is resolved or unreachable.
     pub fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.cache.wanted()
     }
@@ -263,8 +263,8 @@ impl Neighbour {
         Some(&self.sending)
     }
 
-    /// Returns the time at which the next call of `poll_transmit` is due; [`Instant::ZERO`] means at once. `None` if no
-    /// frame is queued and no timer runs.
+    /// Returns the time at which the next call of `poll_transmit` is due; [`Instant::ZERO`] means at once. `None` if
+    /// there is no frame to send and no timer runs.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announcing = self.mode == Mode::Dedicated && self.announced != Some(self.gids.generation());
@@ -309,7 +309,7 @@ impl Neighbour {
         }
     }
 
-    /// Queues due queries, at most `ASKS_PER_CALL`. On a shared port the kernel sends the queries; the timers of the
+    /// Queues at most `ASKS_PER_CALL` due queries. On a shared port the kernel sends the queries; the timers of the
     /// cache only limit the wait for the kernel's result.
     fn ask(&mut self, now: Instant) {
         for _ in 0..ASKS_PER_CALL {
@@ -343,8 +343,8 @@ impl Neighbour {
         Link { source: self.mac, destination, vlan }
     }
 
-    /// Queues a query or announcement. If the queue is full, or `frame` is `None`, counts a drop. Returns the number of
-    /// frames queued: 0 or 1.
+    /// Adds a query or announcement to the queue, and returns 1. If the queue is full, or `frame` is `None`, counts a
+    /// drop, and returns 0.
     fn enqueue(&mut self, frame: Option<Vec<u8>>) -> u64 {
         match frame {
             Some(frame) if self.questions.len() < TX_QUEUE_FRAMES_MAX => {

@@ -66,7 +66,7 @@ impl Neighbour {
         }
         let vlan = match packet.link_exts.as_slice() {
             [] => None,
-            // A tag with VLAN identifier 0, a priority tag, counts as no tag (IEEE 802.1Q).
+            // A priority tag (VLAN identifier 0) counts as no tag (IEEE 802.1Q).
             [LinkExtSlice::Vlan(tag)] => Some(tag.vlan_identifier().value()).filter(|&id| id != 0),
             _ => return Err(Ignored),
         };
@@ -89,7 +89,8 @@ impl Neighbour {
         }
     }
 
-    /// Processes an ARP packet (RFC 826), also a probe (sender 0.0.0.0) or announcement (sender = target) of RFC 5227.
+    /// Processes an ARP packet (RFC 826), including probes (sender 0.0.0.0) and announcements (sender = target) of
+    /// RFC 5227.
     fn receive_arp(&mut self, arrival: Arrival, arp: &ArpEthIpv4Packet) -> Result<(), Refusal> {
         let (mac, ip) = (Mac(arp.sender_mac), arp.sender_ipv4_addr());
         let is_request = match arp.operation {
@@ -248,7 +249,7 @@ impl Neighbour {
     }
 
     /// Checks an echo request from `peer` to `own` and returns the Ethernet header of the reply. Charges the rate limit
-    /// before the caller computes the checksum, because the checksum takes the most time.
+    /// before the caller computes the checksum, so that no checksum is computed for a request beyond the rate limit.
     fn echo_link(&mut self, arrival: Arrival, peer: IpAddr, own: IpAddr) -> Result<Link, Refusal> {
         if !arrival.is_unicast || !self.owns(own, arrival.vlan) {
             return Err(Ignored);
@@ -266,7 +267,7 @@ impl Neighbour {
         if may { Ok(()) } else { Err(RateLimited) }
     }
 
-    /// Queues a reply that `charge` has permitted. Returns the number of frames queued: 0 or 1.
+    /// Adds a reply to the queue, and returns 1; if `frame` is `None`, returns 0. `charge` has permitted the reply.
     fn answer(&mut self, frame: Option<Vec<u8>>) -> u64 {
         let made = u64::from(frame.is_some());
         self.answers.extend(frame);

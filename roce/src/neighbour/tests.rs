@@ -288,7 +288,7 @@ fn senders_that_cannot_be_are_malformed() {
     let mut echo_of_ourselves = echo_v4("10.0.0.1", b"x");
     echo_of_ourselves[26..30].copy_from_slice(&[10, 0, 0, 1]);
     for frame in [&mut echo_of_a_group, &mut echo_of_ourselves] {
-        // Corrects the IPv4 checksum, otherwise the frame would be malformed by its checksum, not by its source.
+        // Corrects the IPv4 checksum, so that the frame is malformed only because of its source address.
         let header = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
         frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
     }
@@ -578,7 +578,7 @@ fn a_shared_port_is_silent_and_hears_from_the_kernel_alone() {
     settle(&mut a, &mut b, START);
     a.handle_frame(&arp(B_MAC, A_MAC, ArpOperation::REPLY, (B_MAC, "10.0.0.2"), (A_MAC, "10.0.0.1")), START);
     assert_eq!(a.counters().ignored, 2);
-    // `wanted` also returns 8.8.8.8, an address off the link, because the kernel resolves such addresses, too.
+    // On a shared port `wanted` returns 8.8.8.8, not the gateway, because the kernel applies its own routes.
     assert_eq!(a.wanted().collect::<Vec<_>>(), [ip("8.8.8.8"), ip("10.0.0.2")]);
 
     let generation = a.generation();

@@ -489,8 +489,8 @@ mod tests {
     fn the_draws_of_a_frame_do_not_depend_on_the_number_of_polls() {
         let config = FaultConfig {
             drop_probability: SOME,
-            // The probability is below 1, because at 1 no random number is drawn. No frame is duplicated, because a
-            // duplicate would count as a frame that overtakes the held frames.
+            // The reorder probability is below 1, because for a probability of 1 no random number is drawn. The
+            // duplicate probability is 0, because a duplicate would count as a frame that overtakes the held frames.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

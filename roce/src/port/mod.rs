@@ -31,7 +31,7 @@ impl PortCaps {
     }
 }
 
-/// States whether a port transmits the payload of packets.
+/// Whether a port transmits the payload of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Payload is transmitted. The sender computes the ICRC, and the receiver checks the ICRC.

@@ -2,7 +2,8 @@ use std::collections::VecDeque;
 
 use super::Port;
 
-/// If this number of frames is queued, `reserve` returns `None`. The same number bounds the spare buffers.
+/// If the queue has at least this number of frames, `reserve` returns `None`. At most this number of spare buffers is
+/// stored.
 const STAGED_FRAMES_MAX: usize = 1024;
 
 /// Queue of frames of a port decorator: frames to be filled by the caller, or frames to be sent. Buffers are reused.

@@ -25,7 +25,8 @@ pub enum PathMtu {
     Mtu4096,
 }
 
-/// Minimum of interface MTU minus path MTU, in bytes, for headers and ICRC; Linux's rxe has the same minimum.
+/// Minimum difference between interface MTU and path MTU, in bytes, for headers and ICRC; Linux's rxe has the same
+/// minimum.
 pub const HEADER_ROOM_BYTES: usize = 80;
 
 impl PathMtu {

@@ -88,7 +88,7 @@ impl TxOutcome {
     /// second.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // `AckDelayed` takes precedence: the queue pair is scheduled in the next poll, which also checks the pacer.
+            // `AckDelayed` takes precedence over `Paced`: the next poll sends the responses and checks the pacer again.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,

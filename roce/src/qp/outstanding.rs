@@ -51,7 +51,7 @@ struct Assignment {
 pub(crate) struct Outstanding {
     queue: SendQueue,
     /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32. The array
-    /// doubles when all entries are in use, so that an idle queue pair takes little memory.
+    /// is short at first, so that an idle queue pair takes little memory, and doubles when all entries are in use.
     assignments: CircularArray<Assignment>,
     /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
     position: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Outstanding {
     /// Position of the work request found last. `find` starts at this position, because PSNs are mostly looked up in
     /// order.
     cursor: u32,
-    /// Maximum number of responses of one READ request; a longer READ is requested by several READ requests.
+    /// Maximum number of responses of one READ request. A READ with more responses needs several READ requests.
     read_pkts_max: u32,
     /// Number of READ requests sent for READs that have not completed; counted under selective repeat only.
     read_requests: u32,

@@ -45,7 +45,7 @@ impl Receives {
         }
     }
 
-    /// Returns the current receive. If no receive of the SRQ is held, takes a receive from the SRQ.
+    /// Returns the current receive. If the queue pair uses an SRQ and `held` is `None`, takes a receive from the SRQ.
     #[inline]
     pub(crate) fn current(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
         match self {

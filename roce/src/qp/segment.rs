@@ -4,7 +4,7 @@
 //! ```text
 //!   packet   0          1                n-1
 //!          | FIRST    | MIDDLE ...     | LAST        n > 1
-//!          | ONLY                                    n = 1; a READ request is one packet, too, but takes n PSNs
+//!          | ONLY                                    n = 1; a READ request is one packet that takes n PSNs
 //!   bytes  0          mtu              (n-1)*mtu .. len
 //! ```
 
@@ -41,7 +41,7 @@ impl Segment {
     #[inline]
     pub(crate) fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
-            // All remaining responses have the path MTU: only the last response of a READ may be shorter.
+            // Only the last response of a READ may be shorter than the path MTU, and this response is removed.
             reth.len_bytes = psn_span * mtu_bytes;
             self.psn_span = psn_span;
         }

@@ -3,7 +3,7 @@ use super::ring::{Consumer, Producer, ring};
 use crate::random::Random;
 use crate::table::Table;
 
-/// Random number of a completion queue in its engine; never sent on the wire.
+/// Random number that identifies a completion queue in its engine; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 

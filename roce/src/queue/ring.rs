@@ -60,8 +60,8 @@ struct Tail<T> {
     /// Written by [`Consumer::set_mode`] and read by the producer. The producer writes `position`, so its cache mostly
     /// contains this cache line already.
     mode: AtomicU8,
-    /// The cells of the producer, if the consumer has not yet replaced its own cells by them; otherwise null. The
-    /// pointer is from `Box::into_raw`.
+    /// New cells, which the producer uses already and the consumer does not use yet; null if both use the same cells.
+    /// The pointer is from `Box::into_raw`.
     grown: AtomicPtr<Cells<T>>,
 }
 
@@ -105,7 +105,7 @@ pub struct Consumer<T> {
     tail_seen: u32,
 }
 
-/// Creates a ring of at most `depth` elements, all of whose cells exist, so that no push allocates memory. Panics if
+/// Creates a ring of at most `depth` elements and allocates all its cells, so that no push allocates memory. Panics if
 /// `depth` is not 1 to 2^30; all callers have far smaller limits.
 pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
     ring_of(start::RING_POSITION, depth, depth)
@@ -155,7 +155,7 @@ impl<T: Copy + Send> Producer<T> {
     }
 
     /// If the depth permits `count` elements besides the published elements, replaces the cells by enough cells for all
-    /// these elements, at least twice the present number. Returns whether the depth permits the elements.
+    /// these elements. The number of cells at least doubles. Returns whether the depth permits the elements.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, count: u32) -> bool {
@@ -183,7 +183,7 @@ impl<T: Copy + Send> Producer<T> {
         self.tail
     }
 
-    /// Returns the mode set by the last [`Consumer::set_mode`]; 0 before the first.
+    /// Returns the mode that [`Consumer::set_mode`] set last; 0 before the first call.
     #[inline]
     pub(super) fn mode(&self) -> u8 {
         self.indices.tail.0.mode.load(Ordering::Relaxed)

@@ -17,7 +17,7 @@ use crate::mem::PdId;
 use crate::random::Random;
 use crate::table::Table;
 
-/// Random number of a shared receive queue in its engine; never sent on the wire.
+/// Random number that identifies a shared receive queue in its engine; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub u32);
 
@@ -98,8 +98,8 @@ impl SrqTable {
         self.queues.remove(srq.0);
     }
 
-    /// Sets the limit. If fewer receives than `limit` are left already, the limit is reached at once. Returns whether
-    /// `srq` exists.
+    /// Sets the limit. If the SRQ already has fewer receives than `limit`, the limit is reached at once. Returns
+    /// whether `srq` exists.
     pub(crate) fn set_limit(&mut self, srq: SrqId, limit: u32) -> bool {
         let Some(queue) = self.queues.get_mut(srq.0) else { return false };
         queue.attr.limit = limit;

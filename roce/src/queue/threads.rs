@@ -1,5 +1,6 @@
-//! Tests with the ends of a queue on different threads. Each test has `ROUNDS` rounds, to detect races that occur in
-//! few rounds, also under ThreadSanitizer. The tests in `models.rs` check short interleavings with loom.
+//! Tests with the ends of a queue on different threads. Each test has `ROUNDS` rounds, because a race does not occur in
+//! every round. `scripts/check.sh tsan` runs these tests under ThreadSanitizer. The tests in `models.rs` check short
+//! interleavings with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
 const DEPTH: u32 = 5;
 
 /// Calls `post` for `ROUNDS` work requests, and retries each post until the queue accepts the work request. Panics if
-/// an empty queue refuses a post: each retry would be refused, too.
+/// an empty queue refuses a post, because an empty queue would refuse each retry.
 fn post_all(released: &AtomicU64, mut post: impl FnMut(u64) -> bool) {
     for wr_id in 0..ROUNDS {
         loop {

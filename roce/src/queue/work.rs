@@ -138,8 +138,8 @@ impl<W: Wqe> WorkQueue<W> {
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
         let rest = wqe.list().rest_count();
-        // Most lists have one entry and skip this release, which writes to a cache line that is shared with the posting
-        // thread.
+        // Most lists have one entry. For these lists `release_rest` is not called, because it writes to a cache line
+        // that is shared with the posting thread.
         if rest > 0 {
             self.release_rest(rest);
         }

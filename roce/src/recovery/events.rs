@@ -79,7 +79,7 @@ pub(crate) struct RecoveryResult {
     pub acked_pkts: u32,
     /// Number of packets that selective repeat newly marked lost.
     pub lost_pkts: u32,
-    /// Go-back-N moved the PSN to send next back to una: packets from una on are retransmitted.
+    /// Go-back-N set the PSN to be sent next to una: packets from una on are retransmitted.
     pub has_gone_back: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
@@ -93,9 +93,9 @@ pub(crate) struct RecoveryResult {
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
     pub nak: Option<Nak>,
-    /// Under selective repeat, the event is [`AckEvent::ReadResponse`].
+    /// True for an [`AckEvent::ReadResponse`] under selective repeat; false under go-back-N.
     pub is_read_response: bool,
-    /// Under selective repeat: no packet above una was acknowledged when the response arrived.
+    /// Under selective repeat: before this response was processed, no packet above una was acknowledged.
     pub had_no_gap: bool,
     pub is_spurious: bool,
     /// Under go-back-N, the transmission that elicited the response; `None` if the response shows a loss.

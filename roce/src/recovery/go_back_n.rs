@@ -46,7 +46,7 @@ pub(crate) enum Acknowledgement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AckResult {
     newly_acked_pkts: u32,
-    /// Whether the PSN to send next was moved back to una: packets from una on are retransmitted.
+    /// True if `next` was moved back to `una`, so that packets from `una` on are retransmitted.
     lost: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct GoBackN {
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
     /// because each response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of
-    /// `una` (if `received` is not empty: to `lost_end` or above).
+    /// `una`. While `received` is not empty, an advance to below `lost_end` does not clear this flag.
     has_gone_back: bool,
 }
 
@@ -281,8 +281,8 @@ impl GoBackN {
         Refusal { is_progress, in_flight_pkts: self.unacked() }
     }
 
-    /// Advances `una` to the `next` of `event`. If `event` shows a loss and `has_gone_back` is not set, moves the PSN
-    /// to send next back to `una`. Ignores an `event` whose `next` is not in `una..=max_sent`.
+    /// Advances `una` to the `next` of `event`. If `event` shows a loss and `has_gone_back` is not set, moves
+    /// `self.next` back to `una`. Ignores an `event` whose `next` is not in `una..=max_sent`.
     #[inline(always)]
     fn acknowledge(&mut self, event: Acknowledgement) -> AckResult {
         let (Acknowledgement::Cumulative { next, .. }
@@ -333,7 +333,7 @@ impl GoBackN {
         self.next = self.max_sent;
     }
 
-    /// After a timeout, moves `next` back to `una`, and permits a later NAK or implied NAK to move `next` back, too.
+    /// After a timeout, moves `next` back to `una`. A later NAK or implied NAK can move `next` back once more.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.lost_end = self.max_sent;

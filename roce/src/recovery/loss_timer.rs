@@ -25,7 +25,7 @@ use crate::time::Instant;
 ///   NAK                                       lost, from the PSN of the NAK on
 ///   acknowledges more than the probe          in flight: no gap at una (go-back-N responders drop all above a gap)
 ///   acknowledges the probe alone,
-///     within 1/4 of the shortest round trip   in flight: the ACK is of the first transmission (Eifel, RFC 3522)
+///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
 ///     before the first round-trip sample      in flight; lost if a timeout precedes the next ACK (F-RTO, RFC 5682)
 ///     otherwise                               lost; in flight if the next ACK follows within 1/4 of the shortest RTT
 /// ```
@@ -226,8 +226,8 @@ impl LossTimer {
     }
 
     /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. Unless the
-    /// first transmission elicited the ACK, cancels the round-trip measurement, because the timed packet may have been
-    /// retransmitted (Karn's algorithm, RFC 6298 section 3).
+    /// first transmission of the probed packet elicited the ACK, cancels the round-trip measurement, because the timed
+    /// packet may have been retransmitted (Karn's algorithm, RFC 6298 section 3).
     fn on_probe_acked(
         &mut self,
         scheme: &mut GoBackN,
@@ -342,7 +342,7 @@ impl LossTimer {
 
     /// Returns whether the expiry requires a probe; false if all packets are acknowledged. If a response (READ or
     /// stale) arrived since the timer was armed, rearms the timer from the time of this response, and returns whether
-    /// the new deadline has passed, too.
+    /// the rearmed timer has expired.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;

@@ -69,7 +69,7 @@ const DEFAULT_WINDOW_PKTS: u32 = 1024;
 const READ_PKTS_MIN: u32 = 16;
 
 /// Minimum number of responses to a doubled READ request. With this number, at a path MTU of 1024 bytes or more, the
-/// second packet adds at most 1 % to the bytes of the responses.
+/// second packet of the READ request has at most 1 % of the bytes of the responses.
 const DOUBLED_PKTS_MIN: u32 = 16;
 
 /// Number of responses that the probe of a READ elicits under improved go-back-N.

@@ -15,7 +15,7 @@ pub(crate) struct RetransmitTimer {
 }
 
 impl RetransmitTimer {
-    /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`; a `timeout` of 0 disables the timer.
+    /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`, and is disabled if `timeout` is 0.
     pub(crate) fn new(timeout: u8) -> Self {
         RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
     }
@@ -161,7 +161,7 @@ impl AdaptiveRto {
     }
 
     /// Records that packets were acknowledged: the next expiry is a tail loss probe. The PTO before this probe is
-    /// doubled only if at least [`EXPIRIES_UNMEASURED_MAX`] expiries passed since the last round-trip sample.
+    /// doubled only if [`EXPIRIES_UNMEASURED_MAX`] or more expiries occurred since the last round-trip sample.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;

@@ -1,9 +1,9 @@
-//! Selective repeat at the requester: retransmits lost packets only. The peer must be a queue pair of this stack, too.
+//! Selective repeat at the requester: retransmits lost packets only. Both queue pairs must be of this stack.
 //!
 //! ```text
 //!   response          acknowledges                                shows losses of
-//!   ACK, NAK, SACK    requests below the expected PSN; of READs   requests sent before these; for an ACK or NAK
-//!                     the requests, not the responses             also READ responses sent before the ACK or NAK
+//!   ACK, NAK, SACK    requests below the expected PSN, but        requests sent before these; for an ACK or NAK
+//!                     no READ responses                           also READ responses sent before the ACK or NAK
 //!   bitmap of a SACK  requests that the responder buffers         requests sent before these
 //!   READ response     its own PSN, and requests below the end     requests sent before these, and READ responses
 //!                     of its READ request                         sent before this one
@@ -67,13 +67,13 @@ impl SelectiveRepeat {
     }
 
     /// Records that `span` PSNs from [`SentLog::next_psn`] on were sent.
-    // Not inlined, because otherwise go-back-N would save registers that only selective repeat needs.
+    // Not inlined, because otherwise the caller, even under go-back-N, would push the registers of this function.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // The log records a tail loss probe as sent `RTT_UNKNOWN_NANOS` earlier, so that an ACK within the shortest
-        // round trip shows losses, too: even an ACK of the first transmission would arrive after the ACKs of packets
-        // sent earlier.
+        // For a tail loss probe, the log records the send time minus `RTT_UNKNOWN_NANOS`. Otherwise an ACK that arrives
+        // less than the shortest round trip after the probe would show no loss. Even if the first transmission of the
+        // probed packet elicited this ACK, packets sent before that transmission and not yet acknowledged are lost.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -228,8 +228,8 @@ impl SelectiveRepeat {
     }
 
     /// Processes a SACK that reports `next` missing although an earlier SACK acknowledged `next`: the responder reneged
-    /// (RFC 2018, section 8). Causes: no room, expiry of the packet, or a conflict. Marks for retransmission the
-    /// acknowledged requests that are not in the bitmap.
+    /// (RFC 2018, section 8), because the buffered packet expired or had a conflict, or because a packet with a lower
+    /// PSN needed the memory. Marks for retransmission the acknowledged requests that are not in the bitmap.
     #[cold]
     fn retransmit_discarded(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests) {
         let mut at = next;
@@ -244,9 +244,10 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Processes a duplicate of `psn`: a request or a READ response that was received twice. If `psn` was
-    /// retransmitted, and not as a probe, the retransmission was spurious: returns true. If all PSNs sent before the
-    /// last doubling are acknowledged, also doubles the reordering threshold (range: 16 packets to half the window).
+    /// Processes a duplicate of `psn`: a request or a READ response that was received twice. Returns whether a
+    /// retransmission of `psn` was spurious: `psn` was retransmitted, and not as a probe. If so, and if all PSNs sent
+    /// before the last doubling are acknowledged, doubles the reordering threshold (range: 16 packets to half the
+    /// window).
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {
@@ -260,7 +261,7 @@ impl SelectiveRepeat {
         true
     }
 
-    /// Returns whether `psn`, at most one above the highest PSN sent, is above una.
+    /// Returns whether `psn` is above una. `psn` must not be above `max_sent`.
     fn is_above_una(&self, psn: Psn) -> bool {
         psn.index_in(self.log.una().plus(1), self.log.sent()).is_some()
     }
@@ -274,12 +275,12 @@ impl SelectiveRepeat {
     }
 
     /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
-    /// packets sent earlier.
+    /// unacknowledged packets sent before the probe.
     ///
     /// | expiry since progress | packet |
     /// |---|---|
-    /// | first | the last packet in flight |
-    /// | first, if the last packet in flight is a READ request | the last response due, if missing |
+    /// | first, if the last packet in flight is a READ request, and the last response due is missing | this response |
+    /// | first, in all other cases | the last packet in flight |
     /// | later | una |
     ///
     /// READ requests not executed are retransmitted as a whole. Last response due: PSN [`SentLog::executed`] - 1.

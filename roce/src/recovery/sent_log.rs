@@ -50,8 +50,8 @@ pub(crate) struct AckTime {
 }
 
 /// Value of `rtt_min_nanos` before the first sample, in nanoseconds: half the range of `Transmission::sent_nanos`. An
-/// acknowledgement that arrives less than this time after a retransmission shows no loss, because the first
-/// transmission may have elicited the acknowledgement.
+/// acknowledgement that arrives less than this time after the retransmission of a packet shows no loss, because the
+/// first transmission of this packet may have elicited the acknowledgement.
 pub(crate) const RTT_UNKNOWN_NANOS: u64 = 1 << 31;
 
 #[derive(Clone, Debug)]
@@ -65,18 +65,19 @@ pub(crate) struct SentLog {
     lost: PsnSet,
     /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
-    /// Higher of one past the highest PSN retransmitted and two past the PSN of `doubtful`; ignored if not above una.
+    /// The higher of two PSNs: one past the highest PSN retransmitted, and two past the PSN of `doubtful`. Ignored if
+    /// not above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
     largest_acked: PerSpace<u32>,
     /// The highest PSN among the acknowledged READ responses that have the highest acknowledged transmission number.
     largest_acked_psn: Psn,
-    /// Of the retransmitted READ responses acknowledged since the last [`SentLog::detect_losses`] for responses: the
-    /// highest transmission number, and its PSN.
+    /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
+    /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.
     retransmission_acked: Option<(u32, Psn)>,
     /// Set if the highest PSN that an ACK acknowledged was retransmitted and raised `largest_acked`: this PSN, and
-    /// `largest_acked` before this ACK. The ACK is doubtful, because the first transmission may have elicited the ACK.
+    /// `largest_acked` before this ACK. The ACK is doubtful: the first transmission of this PSN may have elicited it.
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,
@@ -214,7 +215,7 @@ impl SentLog {
         self.tracked(psn).is_some() && self.lost.contains(psn)
     }
 
-    /// Returns whether a packet from una on is acknowledged.
+    /// Returns whether any packet from una on is acknowledged.
     pub(crate) fn has_acked(&self) -> bool {
         !self.acked.is_empty()
     }
@@ -475,7 +476,7 @@ impl SentLog {
         self.raise_largest_acked(space, psn, time);
     }
 
-    /// Records that request `first + i` is acknowledged for each set bit `i`. PSNs that were not sent are ignored.
+    /// Records that request `first + i` is acknowledged for each set bit `i` of `bits`. Ignores PSNs not sent.
     pub(crate) fn on_sacked(&mut self, first: Psn, bits: u32, time: AckTime) {
         self.mark_requests_acked(first, u64::from(bits), time);
         self.advance();
@@ -525,10 +526,10 @@ impl SentLog {
         }
     }
 
-    /// Returns the PSNs of `again` whose first transmission elicited an ACK. `again`, `once`: bitmaps, from `first` on,
-    /// of the PSNs newly acknowledged by the ACK; PSNs of `again` were retransmitted, PSNs of `once` were not. Result:
-    /// each run of `again` directly below a PSN of `once`. If the first transmissions of a run had been lost, a SACK
-    /// would have acknowledged the PSN of `once` before the ACK (F-RTO, RFC 5682 section 2.1 step 3).
+    /// Returns the PSNs of `again` whose first transmissions elicited the current ACK: each run of `again` directly
+    /// below a PSN of `once`. `again`, `once`: bitmaps, from `first` on, of the PSNs that this ACK newly acknowledges;
+    /// PSNs of `again` were retransmitted, PSNs of `once` were not. If the first transmissions of a run had been lost,
+    /// an earlier SACK would have acknowledged the PSN directly above the run (F-RTO, RFC 5682 section 2.1 step 3).
     #[cold]
     fn first_transmissions(&self, first: Psn, again: u64, once: u64) -> u64 {
         let above = first.plus(u64::BITS);

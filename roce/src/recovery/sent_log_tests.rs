@@ -53,9 +53,11 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     next_number: u64,
-    /// Requests (0), responses (1): n + 1 for the highest number n acknowledged, and the highest PSN with number n.
+    /// Index 0: requests; index 1: responses. Each pair is n + 1 and the highest PSN with transmission number n, where
+    /// n is the highest transmission number acknowledged.
     largest_acked: [(u64, u32); 2],
-    /// Of the retransmitted responses acknowledged since the last `detect`: the highest number, and its PSN.
+    /// Transmission number and PSN of one response: the response with the highest transmission number among the
+    /// retransmitted responses received since the last `detect` for responses.
     retransmission_acked: Option<(u64, u32)>,
     /// Set if the highest request acknowledged by an ACK was retransmitted and raised `largest_acked[0]`: its PSN, and
     /// `largest_acked[0]` before the ACK.

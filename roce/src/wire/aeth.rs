@@ -84,7 +84,7 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the syndrome. Of `credits`, `timer` and a reserved NAK code, only the low five bits are used.
+    /// Encodes the syndrome. Only the low five bits of `credits`, of `timer` and of a reserved NAK code are used.
     pub const fn byte(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => ACK | (credits & VALUE),
@@ -100,7 +100,7 @@ impl Syndrome {
 pub struct Aeth {
     /// ACK with credit code, RNR NAK with RNR timer code, or NAK with NAK code.
     pub syndrome: Syndrome,
-    /// Message sequence number (MSN): requests that the responder has completed, modulo 2^24.
+    /// Message sequence number (MSN): number of requests that the responder has completed, modulo 2^24.
     pub msn: Msn,
 }
 

@@ -202,7 +202,7 @@ const fn before_each() -> [[u32; 256]; V6_LEN] {
     table
 }
 
-/// Offsets, from the IP header, of the bytes that the ICRC covers and that differ between packets of a
+/// Offsets, from the start of the IP header, of the bytes that the ICRC covers and that differ between packets of a
 /// [`super::HeaderTemplate`]: lengths, identification, opcode, flags, AckReq, PSN.
 const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];

@@ -328,8 +328,8 @@ const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
 /// Length in bytes of the shortest IP payload of RoCE v2.
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
 
-/// Returns the destination QPN of `frame`, if `frame` is a RoCE v2 packet: nothing is checked, so the QPN may only select
-/// state to prefetch.
+/// Returns the destination QPN of `frame` without a check that `frame` is a RoCE v2 packet. Callers must use the QPN
+/// only to prefetch state.
 pub(crate) fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
     let (eth, rest) = frame.split_first_chunk()?;
     let (ethertype, rest) = match EthHeader::parse(eth).ethertype {
@@ -344,8 +344,8 @@ pub(crate) fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
     Some(Bth::parse(bth).dest_qp)
 }
 
-/// Parses a frame shorter than `SHORTEST_FRAME`. Because such frames do not reach the copy of [`parse_frame`] in
-/// [`Packet::parse`], this copy needs no length check per header.
+/// Parses a frame shorter than `SHORTEST_FRAME`. The copy of [`parse_frame`] that is inlined in [`Packet::parse`]
+/// receives no such frame, and therefore needs no length check per header.
 #[cold]
 #[inline(never)]
 fn parse_short_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
@@ -461,8 +461,8 @@ fn parse_payload<'a, const IP_LEN: usize>(
     }
 }
 
-/// Parses an IP payload shorter than `SHORTEST_UDP`, so that the copy of [`parse_udp`] in [`parse_payload`] needs no
-/// length check per header.
+/// Parses an IP payload shorter than `SHORTEST_UDP`. The copy of [`parse_udp`] that is inlined in [`parse_payload`]
+/// receives no such payload, and therefore needs no length check per header.
 #[cold]
 #[inline(never)]
 fn parse_short_payload<'a, const IP_LEN: usize>(

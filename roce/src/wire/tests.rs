@@ -142,7 +142,7 @@ impl Recipe {
                 ExtHeader::Feth => parts.set_feth(self.ext.feth),
                 ExtHeader::SackEth => parts.set_sacketh(self.ext.sacketh),
                 ExtHeader::RecvEth => parts.set_recveth(self.ext.recveth),
-                // `FrameParts` has no setter for these headers, so their bytes retain the initial value 0xA5.
+                // `FrameParts` cannot set an RDETH or the reserved bytes of a CNP; both retain the initial value 0xA5.
                 ExtHeader::Rdeth | ExtHeader::CnpReserved => Some(()),
             }
             .unwrap();
@@ -209,10 +209,10 @@ fn udp_payload(frame: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns whether the ICRC covers bit `bit` (0: least significant) of the byte at offset `at` from the IP header.
+/// Returns whether the ICRC covers bit `bit` (0: least significant) of the byte at offset `at` of the IP packet.
 fn is_covered(is_ipv6: bool, at: usize, bit: u32) -> bool {
     if is_ipv6 {
-        // The traffic class begins in the low half of byte 0; the flow label ends with byte 3.
+        // IPv6: the traffic class starts in the low half of byte 0, and the flow label ends with byte 3.
         !matches!((at, bit), (0, 0..=3) | (1..=3 | 7 | 46..=47 | 52, _))
     } else {
         !matches!(at, 1 | 8 | 10..=11 | 26..=27 | 32)

@@ -55,7 +55,7 @@ pub const fn udp_source_port(flow_label: u32) -> u16 {
 /// Both directions use the same UDP source port, because the result does not depend on the order of the QPNs.
 pub const fn flow_label_from_qpns(local: Qpn, remote: Qpn) -> u32 {
     let product = local.value() as u64 * remote.value() as u64;
-    // XORs the 48 bits of the product into 20 bits, so that every bit of the product has an effect.
+    // XORs the 48 bits of `product` into 20 bits, so that every bit of `product` has an effect on the flow label.
     ((product ^ (product >> 20) ^ (product >> 40)) & 0xF_FFFF) as u32
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{without_tests, words};
 
-/// Largest number of re-exports followed for a path, otherwise imports in a ring would be followed for ever.
+/// Largest number of re-exports followed for a path. Without this bound, a ring of imports would be followed for ever.
 const REEXPORTS_MAX: usize = 8;
 
 /// A path's segments, without `::`.
@@ -26,7 +26,7 @@ struct Module {
 /// The modules of a crate, by their paths from the crate root.
 type Modules = BTreeMap<Segments, Module>;
 
-/// Files that use each other in a circle, and the files that each of them uses.
+/// The files of a circle; for each file, the files of the circle that this file uses.
 pub(crate) type Circle = BTreeMap<String, Vec<String>>;
 
 /// Returns the circles of a crate, given paths and texts of its files.
@@ -75,7 +75,7 @@ fn modules(files: &[(String, String)]) -> Modules {
     modules
 }
 
-/// Returns the module path: directories and stem after `src`, without `mod`, `lib` and `main`.
+/// Returns the module path of `file`: its directories and stem after `src`, without `mod`, `lib` and `main`.
 fn module_path(file: &str) -> Segments {
     let inside = file.split_once("src/").map_or(file, |(_, inside)| inside).trim_end_matches(".rs");
     let inside = inside.strip_suffix("/mod").unwrap_or(inside);
@@ -164,8 +164,8 @@ fn joined(prefix: &[String], rest: &[String]) -> Segments {
     [prefix, rest].concat()
 }
 
-/// Converts `path`, as written in module `at`, to a path from the crate root; `None` for an item that is local or of
-/// another crate.
+/// Converts `path`, as written in module `at`, to a path from the crate root; `None` unless `path` starts with `crate`,
+/// `self`, `super` or a child module of `at`.
 fn absolute(modules: &Modules, at: &[String], path: &[String]) -> Option<Segments> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     match path.first()?.as_str() {
@@ -189,7 +189,7 @@ fn definer<'a>(modules: &'a Modules, path: &[String], reexports: usize) -> Optio
     definer(modules, &joined(&import, &path[depth + 1..]), reexports + 1)
 }
 
-/// Returns, for each circle in the crate of `files`, the paths of its files.
+/// Returns, for each circle in the crate of `files`, the paths of the circle's files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
     let owned: Vec<_> = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
     of_crate(&owned).into_iter().map(|circle| circle.into_keys().collect()).collect()

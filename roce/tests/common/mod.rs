@@ -32,7 +32,7 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) gid: Gid,
 }
 
-/// Depth of each send and receive queue, in work requests: no power of two, so that its ring has more entries (1,024).
+/// Depth of every send and receive queue, in work requests: no power of two, so each queue's ring has 1,024 entries.
 pub(crate) const DEPTH: u32 = 600;
 
 fn end<P: Port>(
@@ -194,7 +194,7 @@ impl<P: Port> End<P> {
         post_recv(&mut self.recv, wr_id, sge);
     }
 
-    /// Returns parameters of a queue pair for one work request of one scatter/gather entry per queue.
+    /// Returns parameters of a queue pair: one work request per queue, one scatter/gather entry per work request.
     pub(crate) fn small_qp(&self) -> QpInit {
         QpInit {
             service: ServiceType::Rc,

@@ -1,6 +1,6 @@
-//! Several queue pairs fill the reorder buffer of one engine: runs a script of gaps, forged packets, errors and
-//! destroyed queue pairs, and checks the invariants below at least every 16 polls. Shared by the fuzz target, the
-//! replay of its corpus and a property test.
+//! Several queue pairs fill the reorder buffer of one engine. `run` executes a script of gaps, forged packets, errors
+//! and destroyed queue pairs, and checks the invariants below at least every 16 polls. The fuzz target, the replay of
+//! its corpus and a property test call `run`.
 //!
 //! * The engine returns every frame to the port, and buffers at most `REORDER_BYTES` bytes.
 //! * If no queue pair is in a state that receives packets, the reorder buffer is empty.
@@ -16,7 +16,7 @@ use roce::qp::QpState;
 use roce::recovery::RecoveryScheme;
 
 const STEPS_MAX: usize = 200;
-/// Frames after which a run ends: enough to fill the reorder buffer.
+/// Number of frames after which a run ends: enough frames to fill the reorder buffer.
 const FRAMES_MAX: usize = 10_000;
 /// Largest number of polls between two checks.
 const UNCHECKED_POLLS_MAX: usize = 16;
@@ -202,7 +202,7 @@ impl Crowd<'_> {
         }
         self.check();
         self.check_states();
-        // The script may reset and reconnect a queue pair in error.
+        // The script may reset and reconnect a queue pair that is in ERR.
         for index in 0..self.sent.len() {
             if self.several.state(index) == QpState::Err && self.tape.once_in(2) {
                 assert!(self.several.modify(index, QpState::Reset));

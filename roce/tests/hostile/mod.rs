@@ -1,5 +1,5 @@
-//! One engine and a hostile peer: runs a script and checks the invariants below after every poll. Shared by the fuzz
-//! target, the replay of its corpus and a property test.
+//! One engine and a hostile peer. `run` executes a script and checks the invariants below after every poll. The fuzz
+//! target, the replay of its corpus and a property test call `run`.
 //!
 //! ```text
 //!   bytes --tape--> steps --peer--> frames --> Engine::poll --> frames, completions, memory --> checks
@@ -187,7 +187,7 @@ fn qp_init(pd: PdId, cq: CqId) -> QpInit {
     }
 }
 
-/// Connects queue pair `qpn` to `peer`: from RESET to state `until`, at most RTS.
+/// Connects queue pair `qpn` to `peer`: moves the queue pair from RESET to state `until` (INIT, RTR or RTS).
 fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, until: QpState) {
     let service = engine.query_qp(qpn).unwrap().2.service;
     let (conn, path, first_psn) = (setup.conn, AddressVector::new(peer, 1), start::psn(setup.first_psn));
@@ -389,7 +389,7 @@ impl Hostile {
         }
     }
 
-    /// Reconnects the queue pair, which is in RESET. A reset drops work requests without completions.
+    /// Reconnects the queue pair, which is in RESET. Work requests that the reset dropped never complete.
     fn start_again(&mut self) {
         self.take_completions();
         self.sends.clear();
@@ -459,7 +459,8 @@ impl Hostile {
             assert_eq!(packet.bth.dest_qp, Qpn::new(0x1234));
             let bounds = &mut self.bounds;
             let is_response = packet.info.operation == Operation::ReadResponse;
-            // Only runs of four secret bytes are errors, because damaged packets of the peer may write any single byte.
+            // Only four consecutive bytes of one secret value are an error: a damaged packet of the peer may write
+            // single bytes of any value.
             let secrets = [GUARD, FOREIGN, STALE, if is_response { PRIVATE } else { GUARD }];
             let is_secret = |run: &[u8]| secrets.iter().any(|secret| run.iter().all(|byte| byte == secret));
             assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);

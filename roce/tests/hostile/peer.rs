@@ -39,7 +39,7 @@ pub(crate) struct Peer {
     pub mtu_bytes: u32,
     /// Payload byte of all packets.
     pub fill: u8,
-    /// The engine's expected PSN, as known from packets sent and ACKs received.
+    /// The engine's expected PSN, computed from the peer's requests and the engine's ACKs and NAKs.
     pub expected: Psn,
     pub requests: VecDeque<Request>,
     unanswered: usize,

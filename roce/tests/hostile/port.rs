@@ -1,5 +1,5 @@
-//! A port for test harnesses, which queue frames to the engine and remove frames from the engine. The port allocates no
-//! memory while the engine polls.
+//! A port for test harnesses: a harness adds frames for the engine, and removes the frames that the engine has sent.
+//! The port allocates no memory while the engine polls.
 
 use roce::id::Mac;
 use roce::port::{Port, PortCaps};

@@ -1,4 +1,4 @@
-//! Several queue pairs of one engine. Each queue pair has its own peer; all peers have one address.
+//! Several queue pairs of one engine. Each queue pair has its own peer; all peers have the same address.
 
 use super::memory::{Arena, REGION_BYTES};
 use super::peer::{ETH_LEN, Peer, reseal};
@@ -34,7 +34,7 @@ pub(crate) struct Several {
     pd: PdId,
     cq: CqId,
     poller: CqPoller,
-    /// Frames that the engine may not have returned to the port yet.
+    /// Frames sent to the engine. A check removes the frames that the engine has returned.
     frames: Vec<Rc<[u8]>>,
     /// Number of PSNs acknowledged by the last SACK's bitmap.
     pub(crate) told: u32,
@@ -166,7 +166,7 @@ impl Several {
             if packet.info.operation == Operation::SelectiveAcknowledge {
                 self.told = packet.payload.iter().map(|byte| byte.count_ones()).sum();
             }
-            // All peers have one address and QPN, so a packet's peer is known only if the engine has one queue pair.
+            // All peers have the same address and QPN, so a packet's peer is known only if there is one queue pair.
             if let [end] = &mut self.ends[..] {
                 end.peer.observe(&packet, is_latest);
             }
@@ -180,7 +180,7 @@ impl Several {
         progress.is_idle()
     }
 
-    /// Checks that only permitted bytes have changed, and that the engine has returned all frames to the port.
+    /// Checks that only permitted bytes have changed, and that the engine has returned all received frames to the port.
     pub(crate) fn check(&mut self) {
         let fills = self.arena.private(self.arena.addr(Target::Private), REGION_BYTES as u32);
         self.arena.check([fills].iter());

@@ -97,7 +97,7 @@ pub(crate) struct PacketPlan {
     pub payload_len: usize,
     pub reth: RethPlan,
     pub syndrome: u8,
-    /// Bits 0 to 3: solicited event, AckReq, FECN, BECN. Bits 4 and 5 together: CE mark.
+    /// Bits 0 to 3: solicited event, AckReq, FECN, BECN. If bits 4 and 5 are both 1: CE mark.
     pub flags: u8,
     pub damage: Damage,
 }

@@ -1,5 +1,5 @@
-//! One engine on a link with two honest stations and a stranger: runs a script and checks the invariants below. Shared
-//! by the fuzz target, the replay of its corpus and a property test.
+//! One engine on a link with two honest stations and a stranger. `run` executes a script and checks the invariants
+//! below. The fuzz target, the replay of its corpus and a property test call `run`.
 //!
 //! ```text
 //!   bytes --tape--> steps --> ARP, neighbour discovery, echo, raw frames --> Engine::poll --> frames --> checks
@@ -217,7 +217,7 @@ impl Link {
         panic!("the engine does not come to rest");
     }
 
-    /// Returns whether `frame` is a RoCE packet. Panics if a packet to a faithful station has a wrong destination MAC.
+    /// Returns whether `frame` is RoCE. Panics if a packet to an `is_faithful` station has a wrong destination MAC.
     fn on_packet(&self, frame: &[u8]) -> bool {
         let Ok(packet) = Packet::parse(frame) else { return false };
         let to = self.stations.iter().find(|station| packet.is_to(&Gid::from(station.ip)));

@@ -55,7 +55,7 @@ pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
-/// Returns the lines without comments and without items for tests, and the names of test modules in other files.
+/// Returns the lines of code, with comments and items for tests removed, and the names of test modules in other files.
 pub(crate) fn without_tests(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut kept, mut test_modules) = (Vec::new(), Vec::new());
     let mut lines = text.lines().map(code);

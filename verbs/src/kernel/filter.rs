@@ -43,8 +43,8 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Returns the jump instruction of index `at`: to index `yes` if the comparison with `k` is true, otherwise to index
-/// `no`.
+/// Returns the jump instruction of index `at`: to index `yes` if the comparison of the accumulator with `k` is true,
+/// otherwise to index `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }

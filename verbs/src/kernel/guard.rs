@@ -27,8 +27,8 @@ pub struct PortGuard {
 }
 
 impl PortGuard {
-    /// Binds UDP port 4791 of `interface`, for IPv4 and IPv6. Fails with [`KernelError::PortTaken`] if a socket
-    /// without SO_REUSEADDR, so not of a guard, is bound to this port.
+    /// Binds UDP port 4791 of `interface`, for IPv4 and IPv6. Fails with [`KernelError::PortTaken`] if a socket without
+    /// SO_REUSEADDR is bound to this port; sockets of guards have SO_REUSEADDR.
     pub fn hold(interface: &Interface) -> Result<Self, KernelError> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_UDP_PORT));
         let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_UDP_PORT));

@@ -4,7 +4,7 @@
 //! The kernel continues to use the addresses of a shared port's interface, and to answer ARP, neighbour discovery and
 //! ICMP echo. The device reads the configuration of the interface ([`Interface::read`]), and resolves neighbours
 //! through the kernel ([`KernelNeighbours::resolve`]). A guard prevents ICMP port unreachable messages of the kernel in
-//! response to RoCE packets ([`PortGuard::hold`]). A filter drops all frames other than RoCE packets ([`ROCE_FILTER`]).
+//! response to RoCE packets ([`PortGuard::hold`]). A filter passes only RoCE packets to the device ([`ROCE_FILTER`]).
 //!
 //! This module is control plane: its functions allocate memory and make system calls.
 

@@ -83,8 +83,8 @@ impl KernelNeighbours {
         match self.lookup(hop)? {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
             Some((NeighbourState::Stale, Some(mac))) => {
-                // The MAC is usable, but the kernel verifies a stale entry only when the kernel sends a packet to the
-                // neighbour (RFC 4861 section 7.3.3).
+                // The kernel verifies a stale entry only when the kernel sends a packet to the neighbour (RFC 4861
+                // section 7.3.3), so `provoke` sends a datagram. Meanwhile, the MAC is usable.
                 self.provoke(ip)?;
                 Ok(Resolution::Known(mac))
             }
@@ -159,8 +159,7 @@ impl KernelNeighbours {
         }
     }
 
-    /// Removes the destination `ip`, which [`KernelNeighbours::due`] then no longer returns, until the next `resolve`
-    /// of `ip`.
+    /// Removes the destination `ip`. [`KernelNeighbours::due`] does not return `ip` until the next `resolve` of `ip`.
     pub fn forget(&mut self, ip: IpAddr) {
         self.followed.remove(&ip);
     }

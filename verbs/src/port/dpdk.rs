@@ -27,14 +27,15 @@ pub struct DpdkPort {
 /// [`TX_QUEUE_FRAMES`] frames.
 const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 
-/// Largest number of mbufs of frames to the port's own MAC.
+/// Largest number of mbufs that frames to the port's own MAC occupy.
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
 /// Shortest interval between two restarts of a port by `poll_link`: long enough for memif client and server to connect.
 const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
-/// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait for 25 us.
+/// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us for the
+/// last frame.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {

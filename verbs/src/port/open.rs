@@ -23,7 +23,8 @@ use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
 const BUFFER_BYTES: u16 = 8192;
 /// Largest MTU of ports other than XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
-/// Data bytes of an mbuf of an XDP port: the kernel requires that a buffer with all its headers fits into one page.
+/// Data bytes of an mbuf of an XDP port: the kernel requires that mempool header, `rte_mbuf`, headroom and data of an
+/// mbuf fit into one page.
 const XDP_BUFFER_BYTES: u16 = 3072;
 /// Largest MTU of XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
@@ -151,13 +152,13 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     Ok(Opened { port, neighbour, shared })
 }
 
-/// Returns the largest MTU of packet buffers of a kind of port, in bytes.
+/// Returns the largest MTU, in bytes, that the packet buffers of a kind of port permit.
 fn buffer_mtu(kind: PortKind) -> usize {
     if kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES }
 }
 
-/// Returns the MTU of a port in bytes. `buffer_bytes`: largest MTU of the packet buffers; `own`: MTU of the interface or
-/// device, its name in errors, and the remedy if this MTU is too small.
+/// Returns the MTU of a port in bytes. `buffer_bytes`: largest MTU that the packet buffers permit. `own`: MTU of the
+/// interface or device, the words for this interface or device in errors, and the remedy if `mtu=` exceeds this MTU.
 fn mtu_bytes(
     spec: &PortSpec,
     buffer_bytes: usize,
@@ -173,8 +174,8 @@ fn mtu_bytes(
     }
 }
 
-/// Converts the error of opening a port. For an XDP port, adds the requirements of XDP ports, because the driver
-/// reports every failure as EINVAL.
+/// Returns the `OpenError` for `error`, which the opening of a port returned. For an XDP port, adds the requirements of
+/// XDP ports, because the driver reports every failure as EINVAL.
 fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     if spec.kind != PortKind::AfXdp {
         return error.into();
@@ -219,7 +220,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
 }
 
 /// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and
-/// the MAC returned differs in one bit, because the two ends need different MACs.
+/// the returned MAC differs from `device` in one bit, because the two ends need different MACs.
 fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
     let [a, b, c, d, e, last] = device;
     Mac(if kind == PortKind::Tap { [a, b, c, d, e, last ^ 1] } else { device })

@@ -66,8 +66,8 @@ pub struct PortSpec {
     /// VLAN identifier, 1 to 4094: the port sends frames with this tag, and receives only frames with this tag. `None`:
     /// no VLAN.
     pub vlan: Option<u16>,
-    /// Largest IP packet, in bytes; at most the size of the packet buffers and, on af_packet and af_xdp ports, the MTU of
-    /// the interface. `None`: this bound; on pci and tap ports, the MTU of the device.
+    /// Largest IP packet, in bytes; at most the size of the packet buffers and, on af_packet and af_xdp ports, the MTU
+    /// of the interface. `None`: the largest permitted value; on pci and tap ports, the MTU of the device.
     pub mtu_bytes: Option<u16>,
     /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,
@@ -136,7 +136,8 @@ fn parse_ip(value: &str) -> Result<(IpAddr, u8), PortSpecError> {
     Ok((ip, bits))
 }
 
-/// Parses the value of the key `source-mac` or `source-port`. Returns true (checked) for `bound`, false for `any`.
+/// Parses the value of the key `source-mac` or `source-port`. Returns whether the stack checks the source MAC or source
+/// UDP port of packets: true for `bound`, false for `any`.
 fn parse_bound(key: &'static str, value: &str) -> Result<bool, PortSpecError> {
     match value {
         "any" => Ok(false),

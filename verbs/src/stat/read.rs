@@ -67,8 +67,8 @@ pub struct Found {
     pub failed: Vec<(PathBuf, io::Error)>,
 }
 
-/// Reads the statistics of all devices of this user's processes. If the user is root, reads those of all users'
-/// processes.
+/// Reads the statistics of all devices of this user's processes. If the user is root, reads the statistics of all
+/// devices of all users' processes.
 pub fn read_all() -> Found {
     let user = User::current();
     let mut found = Found::default();
@@ -116,7 +116,7 @@ fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
     for path in sockets(directory) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
-            // Ignored: the process ended after its socket was listed, so the device no longer exists.
+            // This error is ignored: the process ended after its socket was listed, so the device no longer exists.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => found.failed.push((path, error)),
         }

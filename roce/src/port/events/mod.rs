@@ -192,7 +192,8 @@ impl<P: Port> Events<P> {
         self.count_passing(space);
     }
 
-    /// Returns the PSN space of a packet, and the offset of its PSN; `None` if no event can match the packet.
+    /// Returns the PSN space of a packet, and the offset of its PSN from the first PSN of this PSN space; `None` if no
+    /// event can match the packet.
     fn find_lane(&mut self, sighting: &Sighting) -> Option<(StreamId, u64)> {
         let spot = self.streams.locate(sighting.dest, sighting.space, sighting.psn)?;
         if spot.is_new {

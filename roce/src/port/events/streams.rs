@@ -41,7 +41,8 @@ impl Streams {
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Returns the position of a packet to `dest`. If `dest` is new, adds a connection; `None` if the table is full.
+    /// Returns connection number, PSN space and offset of a packet to `dest`. If `dest` is new, adds a connection.
+    /// `None` if `dest` is new and the table is full.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {

@@ -15,8 +15,8 @@ pub(super) struct AckReq {
 
 impl AckReq {
     /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message. `window_pkts`: packets that
-    /// may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: the shortest round trip has passed since the
-    /// last AckReq.
+    /// may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: the time since the last packet with AckReq is
+    /// at least the shortest round trip measured on the connection.
     #[inline(always)]
     pub(super) fn on_packet(
         &mut self,

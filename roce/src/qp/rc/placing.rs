@@ -121,7 +121,7 @@ enum SlotState {
 struct WriteCursor {
     /// One past the PSN of the packet placed last.
     psn: Psn,
-    /// Index in the message of the packet with PSN `psn`.
+    /// Index of the packet with PSN `psn` in its message.
     index: u32,
     packets: u32,
     reth: Reth,

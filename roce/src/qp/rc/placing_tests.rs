@@ -46,7 +46,8 @@ enum Step {
 }
 use Step::{Clear, Pass, Write};
 
-/// Columns: name; rest of the WRITE in progress (address, length in bytes); steps. The expected PSN has index 0.
+/// Columns: name; rest of the WRITE in progress (address, length in bytes); steps. PSNs are relative to the expected
+/// PSN before the first step.
 type Row = (&'static str, Option<(u64, u32)>, &'static [Step]);
 
 const FULL: u32 = MTU_BYTES;

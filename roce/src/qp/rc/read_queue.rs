@@ -16,7 +16,7 @@ use crate::wire::Reth;
 use std::collections::VecDeque;
 
 /// Number of times that all responses of a READ may be retransmitted while the responder remembers the READ. At 5 %
-/// loss, with 256 responses in flight, a go-back-N peer requests all responses 13 times.
+/// loss, with 256 responses in flight, a go-back-N peer requests all responses of a READ 13 times.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
 /// Number of responses that may be retransmitted for each READ in addition to [`RETRANSMITS_PER_READ`] times the number
@@ -171,7 +171,7 @@ impl ReadQueue {
     /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all outstanding READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
-        // Without responder resources no READ is executed, so no READ has a duplicate.
+        // If `limit` is 0, no READ is executed, so the queue needs no room for duplicates.
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
@@ -220,8 +220,8 @@ impl ReadQueue {
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        // `at`: index in the queue at which the duplicate is inserted. `rest`: PSN of the next response of the READ
-        // itself, if the READ is still queued. `continues`: a shorter duplicate is queued.
+        // `at`: index in the queue at which the duplicate is inserted. `rest`: PSN of the next response of the original
+        // READ, if this READ is in the queue. `continues`: a duplicate in the queue ends below the end of `again`.
         let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
@@ -237,8 +237,8 @@ impl ReadQueue {
                 if !waiting.is_duplicate || !is_longer {
                     return Ok(());
                 }
-                // A shorter duplicate is queued: `again` is reduced to the responses above the end of the shorter
-                // duplicate.
+                // The queue already contains a duplicate that ends below the end of `again`. The responses of that
+                // duplicate are removed from `again`.
                 again.sent = waiting.end().distance_from(again.request.first);
                 (at, continues) = (Some(place + 1), true);
                 continue;
@@ -260,8 +260,8 @@ impl ReadQueue {
         if self.is_full() {
             return Err(NotQueued::NoRoom);
         }
-        // The duplicate ends before the responses that the READ itself has not sent yet. Otherwise the peer could
-        // receive all responses, and send its next READ, while this READ still counts against `limit`.
+        // Responses that are still to be sent for the original READ are removed from the duplicate. Otherwise the peer
+        // could receive all responses, and send its next READ, while the original READ still counts against `limit`.
         if let Some(rest) = rest {
             let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);
@@ -307,8 +307,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Returns the number of responses, at most `wanted`, that may be retransmitted. Deducts this number from the limit
-    /// of READ `read`, then from the allowance.
+    /// Returns the number of responses, at most `wanted`, that may be retransmitted. Deducts the responses within the
+    /// limit of READ `read` from this limit, and the remaining responses from the allowance.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);

@@ -367,8 +367,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // Because a probe cancels the measurement of the timed packet, a congestion control scheme that needs a sample
-        // in each round trip takes samples from responses to other packets, too.
+        // A probe cancels the measurement of the timed packet. Therefore a congestion control scheme that needs a
+        // sample in each round trip also takes samples from responses to packets other than the timed packet.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {

@@ -96,7 +96,7 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
     reader.response(1);
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
     reader.requester.recovery.on_sent(1, reader.now);
-    // Two more READs are requested; the SACK reports the first of these two as missing.
+    // The requester sends two more READ requests; the SACK reports the first of these two as missing.
     (0..2).for_each(|_| reader.read());
     let trigger = Reader::psn(2 * READ_PKTS);
     let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
@@ -118,7 +118,7 @@ fn what_the_peer_reneged_on_is_retransmitted() {
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
     reader.requester.recovery.on_sent(1, reader.now);
     assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
-    // Packet 0 is executed. Of packets 1 to 5 the responder still buffers 3 and 5 only.
+    // Packet 0 is executed. Packets 3 and 5 are still buffered; packets 1, 2 and 4 were dropped (reneging).
     reader.event(AckEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
     let mut again = Vec::new();
     while reader.requester.recovery.is_retransmission() {

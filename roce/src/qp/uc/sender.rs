@@ -34,7 +34,7 @@ impl Sender {
         Sender { mtu_bytes: conn.path_mtu.bytes(), next: first, congestion, draining: false, fault: None }
     }
 
-    /// Returns the PSN of the next packet: all packets below this PSN are sent.
+    /// Returns the PSN of the next packet: all packets below this PSN have been sent.
     pub(crate) fn next(&self) -> Psn {
         self.next
     }

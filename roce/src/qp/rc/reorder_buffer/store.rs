@@ -16,8 +16,8 @@ use crate::recovery::circular_array::CircularArray;
 use crate::time::Instant;
 use crate::wire::Packet;
 
-/// Bytes of the reorder buffers reserved for each queue pair: 256 cells, for 256 short requests or 15 requests of path
-/// MTU 4096. If the reservations of all queue pairs would exceed half of the memory, fewer bytes are reserved.
+/// Bytes reserved for each queue pair: 256 cells, for 256 short requests or 15 requests of path MTU 4096. If the
+/// reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes are reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
 /// Factor of the dynamic threshold: a queue pair may take unreserved cells only while it occupies fewer unreserved
@@ -37,7 +37,7 @@ const NONE: u32 = u32::MAX;
 /// Bytes of a cell. A request with 4096 bytes of payload takes 17 cells, a request with at most 228 bytes one cell.
 pub(crate) const CELL_BYTES: usize = 256;
 
-/// Number of cells of a segment of 1 MiB. If all allocated cells have been taken, a segment is allocated.
+/// Number of cells of a [`Segment`] (1 MiB). If no allocated cell is free, one more [`Segment`] is allocated.
 const SEGMENT_CELLS: u32 = 4096;
 
 #[inline]
@@ -83,8 +83,8 @@ pub(crate) struct ReorderStore {
     used: u32,
     oldest: u32,
     newest: u32,
-    /// Number of cells taken by each queue pair, by its index in the table of the device; `None`: it may not buffer
-    /// requests.
+    /// Number of cells that each queue pair has taken; indexed as the device's table of queue pairs. `None`: the queue
+    /// pair may not buffer requests.
     shares: Vec<Option<u32>>,
     /// Number of cells reserved for each queue pair that may buffer requests.
     reserved: u32,

@@ -53,7 +53,8 @@ impl AckPolicy {
         self.due = Due::Nothing;
     }
 
-    /// Makes an ACK due, even without AckReq: a request was executed while other requests were buffered or placed.
+    /// Makes an ACK due, even without AckReq, because a request was executed while other requests were buffered or
+    /// placed.
     #[inline]
     pub(super) fn on_missing_executed(&mut self) {
         self.due = Due::Ack;
@@ -84,7 +85,7 @@ impl AckPolicy {
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        // If `on_missing_executed` made an ACK due, the queue pair is scheduled to send this ACK.
+        // If `on_missing_executed` made an ACK due, the engine must schedule the queue pair to send this ACK.
         let closed_gap = order.buffers() && self.due == Due::Ack;
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }

@@ -10,7 +10,7 @@ use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
 /// No later READ replaces the READ of PSN `first` in the history. If `forget_stale` did not remove this READ, the last
-/// ACK would have PSN `first - 1`.
+/// ACK would have PSN `first - 1` instead of `first`.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);
