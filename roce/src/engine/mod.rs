@@ -470,7 +470,7 @@ impl<P: Port> Engine<P> {
         self.reorder.occupied_bytes()
     }
 
-    /// Drops expired requests of the reorder buffers. Returns whether expired requests may be left.
+    /// Drops expired requests of the reorder buffers. Returns whether expired requests may remain.
     #[inline]
     fn expire_buffered(&mut self) -> bool {
         self.reorder.next_expiry().is_some_and(|expiry| expiry <= self.now) && self.drop_expired()

@@ -73,7 +73,7 @@ impl FaultConfig {
 /// Counters of one direction of a [`Fault`] port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairedFrames {
-    /// All frames of this direction; 0 if the direction is not impaired.
+    /// Number of frames in this direction, impaired or not. If no impairment is configured for the direction, 0.
     pub frames: u64,
     /// Frames dropped.
     pub dropped: u64,

@@ -191,8 +191,8 @@ impl PsnSet {
         }
     }
 
-    /// Returns index and mask of each of the two words with the bits of the 64 PSNs from `first` on. The index is not
-    /// reduced modulo the number of words.
+    /// The bits of the 64 PSNs from `first` on are in two words. Returns the index of each word, which is not reduced
+    /// modulo the number of words, and the mask of the bits in this word.
     #[inline]
     fn words_of(first: Psn) -> [(u32, u64); 2] {
         let ((word, _), low) = (Self::place(first), u64::MAX << (first.value() % WORD_BITS));

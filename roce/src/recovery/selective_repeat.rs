@@ -71,9 +71,11 @@ impl SelectiveRepeat {
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // For a tail loss probe, the log records the send time minus `RTT_UNKNOWN_NANOS`. Otherwise an ACK that arrives
-        // less than the shortest round trip after the probe would show no loss. Even if the first transmission of the
-        // probed packet elicited this ACK, packets sent before that transmission and not yet acknowledged are lost.
+        // For a tail loss probe, the log records the send time minus `RTT_UNKNOWN_NANOS`. With the true send time, an
+        // ACK that arrives less than the shortest round trip after the probe would be ignored by loss detection,
+        // because the first transmission of the probed packet may have elicited the ACK. A probe's ACK must not be
+        // ignored: all unacknowledged packets sent before the first transmission are lost, whichever transmission
+        // elicited the ACK.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));

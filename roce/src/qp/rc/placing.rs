@@ -186,8 +186,9 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// If `psn` follows the WRITE packet placed last, returns the position of `psn` in the WRITE. If the packet placed
-    /// last was executed, returns `None`, because `write_cursor` may then be of an earlier round of the PSN circle.
+    /// If `psn` is the PSN after the WRITE packet placed last, returns the cursor of `psn` in the WRITE, otherwise
+    /// `None`. If the packet placed last was executed, also returns `None`, because `write_cursor` may then be of an
+    /// earlier round of the PSN circle.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;
