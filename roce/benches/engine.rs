@@ -11,7 +11,7 @@ use roce::queue::SendOp;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Batches measured; the table shows the median.
+/// Number of batches measured; the table shows the median of their times.
 const TABLE_BATCHES: usize = 4001;
 
 type Phase = fn(&mut Flow);

@@ -140,7 +140,7 @@ counters! {
         rp_cnp_ignored,
         /// Work requests that failed because an L_Key does not permit the access (`WcStatus::LocProtErr`).
         local_protection_err,
-        /// Work requests completed with a flush error, sends and receives.
+        /// Send and receive work requests completed with a flush error.
         cqe_flush_err,
     }
 }

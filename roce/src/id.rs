@@ -175,7 +175,7 @@ impl Gid {
         }
     }
 
-    /// Returns whether this GID is an IPv4 address, so that packets to this GID are IPv4 packets.
+    /// Returns whether this GID is an IPv4 address. If so, packets to this GID are IPv4 packets.
     pub const fn is_ipv4(self) -> bool {
         u128::from_be_bytes(self.0) >> 32 == 0xFFFF
     }

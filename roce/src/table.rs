@@ -12,8 +12,8 @@
 //! open-addressing hash table; the hash is the low bits of the number. At most a quarter of the index entries is used,
 //! so most lookups end at the first entry.
 //!
-//! A freed number is in quarantine: its index entry has `GONE` in place of a slot, until [`QUARANTINE_NUMBERS`] numbers
-//! were freed later. Otherwise a delayed packet, or a request with a deregistered R_Key, could access a later object
+//! A freed number is in quarantine until [`QUARANTINE_NUMBERS`] further numbers were freed: its index entry has `GONE`
+//! in place of a slot. Otherwise a delayed packet, or a request with a deregistered R_Key, could access a later object
 //! of the same number.
 
 use std::collections::VecDeque;
@@ -52,8 +52,8 @@ pub(crate) struct Table<T> {
     len: usize,
     slots: Vec<Option<(u32, T)>>,
     free: Vec<u32>,
-    /// Hash table; its length is a power of two. The low bits of a number are the index of its entry. If another number
-    /// occupies that entry, the number is in the next entry that was free.
+    /// Hash table; its length is a power of two. A number is inserted into the entry that its low bits select or, if
+    /// this entry is occupied, into the next free entry.
     index: Box<[Entry]>,
     /// Freed numbers that may not be allocated yet, oldest first.
     quarantine: VecDeque<u32>,
@@ -83,8 +83,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Reserves memory for `max_len` objects, so that no object moves when the table grows and the objects of
-    /// consecutive slots are adjacent. The operating system provides the memory as objects are inserted. If the memory
+    /// Reserves memory for `max_len` objects, so that the objects of consecutive slots are adjacent, and no object
+    /// moves when the table grows. The operating system provides the memory as objects are inserted. If the memory
     /// cannot be reserved, the table grows as objects are inserted.
     pub(crate) fn with_reserved_slots(mut self) -> Self {
         let _ = self.slots.try_reserve_exact(self.max_len);

@@ -108,7 +108,7 @@ impl<P: Port> Flow<P> {
 }
 
 /// Sends messages of each operation and size over the ports that `ports` returns. Asserts that the messages after the
-/// warm-up allocate no memory, and returns the number of packets that the requester retransmitted for them.
+/// warm-up allocate no memory, and returns the number of packets that the requester retransmitted for these messages.
 fn assert_no_allocations<P: Port>(mut ports: impl FnMut() -> (P, P)) -> u64 {
     let mut retransmitted_pkts = 0;
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
@@ -139,7 +139,8 @@ fn nothing_is_allocated_while_losses_are_made_good() {
     let retransmitted_pkts = assert_no_allocations(|| {
         let probability = "0.02".parse().unwrap();
         let direction = FaultDirection::Rx;
-        // Only received frames are impaired, because a port drops or delays a received frame without a new buffer.
+        // Only received frames are impaired. If the port delayed a sent frame, the next frame to send could need a new
+        // buffer, which the test would count.
         let config = FaultConfig {
             drop_probability: probability,
             reorder_probability: probability,

@@ -14,7 +14,8 @@ const FOREIGN: &[&str] = &["ib_", "ibv_", "mlx5dv_", "rdma_", "rte_", "dpdk-"];
 /// Directory of build results.
 const BUILT: &str = "target/";
 
-/// A name of at least this number of words must be the name of a function, because only names of tests are so long.
+/// A name of at least this number of words must be the name of a function, because only test functions have such long
+/// names.
 const TEST_WORDS_MIN: usize = 5;
 /// In a document, a name of at least this number of words must be an identifier.
 const NAME_WORDS_MIN: usize = 3;

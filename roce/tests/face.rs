@@ -1,6 +1,6 @@
 //! Public items of crate `roce`: each is used outside `roce/src`, or is in the signature of an item used outside. The
 //! test reads the sources line by line, as rustfmt formats them. Fields, variants and items of macros are not checked.
-//! An unused method is not found if an item outside has the same name (`new`, `len`).
+//! An unused method is not reported if an item outside `roce/src` has the same name (`new`, `len`).
 
 mod tree;
 

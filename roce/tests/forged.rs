@@ -236,8 +236,8 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     let sent = b.engine.counters().sent_pkts - before;
     let read_pkts = u64::from(READ_BYTES / 1024);
     assert!(sent >= read_pkts, "the first duplicate is served: {sent}");
-    // The bound includes `RETRANSMIT_BURST_PKTS`, because a clock that does not begin at 0 fills the token bucket. In
-    // the 2 us of this test, no further token accrues.
+    // With the feature `near-wrap`, the clock does not begin at 0, and the token bucket is full at the first duplicate.
+    // The bound therefore includes `RETRANSMIT_BURST_PKTS`. In the 2 us of this test, no further token accrues.
     let most =
         u64::from(RETRANSMITS_PER_READ) * read_pkts + u64::from(RETRANSMIT_PKTS_MIN) + RETRANSMIT_BURST_PKTS;
     assert!(sent <= most, "2,000 duplicates of a READ of {read_pkts} packets had {sent} sent");

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const PACKETS: usize = 396;
 const CAPTURES: usize = 45;
-/// Largest number of packets that pcap/SUMMARY.txt lists of a capture: the first packets of the capture.
+/// Largest number of packets per capture in pcap/SUMMARY.txt, which lists the first packets of each capture.
 const LISTED: usize = 40;
 
 /// Words of IBA opcode names and their abbreviations in pcap/SUMMARY.txt, in the order of replacement.

@@ -97,8 +97,8 @@ fn all_queue_pairs_follow_a_neighbour_that_moves() {
     b.engine.port_mut().free_frames(&mut frames);
 }
 
-/// Upper bound on the heap memory of a connected queue pair with queues of 128 work requests of one scatter/gather
-/// entry, in bytes. The share of the queue pair in the tables of the device is included.
+/// Upper bound in bytes on the heap memory of a connected queue pair, including its share of the device's tables. The
+/// queues have room for 128 work requests of one scatter/gather entry.
 const QP_BYTES: i64 = 7_200;
 
 #[test]

@@ -22,7 +22,8 @@ fn the_corpus_holds() {
         sum.conflicts += tally.conflicts;
         sum.writes += tally.writes;
     }
-    // If a count is below its bound here, the reorder buffer never fills, or packets never expire, conflict or execute.
+    // If a count is below its bound here, the reorder buffer never fills, or few packets expire, conflict or are
+    // executed.
     assert!(sum.buffered_bytes_max > REORDER_BYTES * 3 / 4, "{sum:?}");
     assert!(sum.no_room > 100 && sum.expired > 100 && sum.conflicts > 10 && sum.writes > 1000, "{sum:?}");
 }
@@ -45,7 +46,7 @@ const LONG_NANOS: u64 = 3_000_000_000;
 /// Payload bytes of a full packet: the path MTU of [`setup`].
 const FULL: usize = 256;
 
-/// Payload byte of genuine packets, and (`FORGED`) of forged packets.
+/// Value of all payload bytes of genuine packets; `FORGED`: of forged packets.
 const GENUINE: u8 = 0x44;
 const FORGED: u8 = 0x66;
 
@@ -136,7 +137,8 @@ fn the_packet_farthest_ahead_makes_room() {
     let mut several = Several::new(setup(SELECTIVE, Placement::InOrder), 1);
     let mut frames = several.writes(0, 4096, FULL);
     let missing = frames.remove(0);
-    // Packets arrive in descending PSN order. If the reorder buffer is full, a lower PSN replaces a higher PSN.
+    // Packets arrive in descending PSN order. If the reorder buffer is full, each new packet replaces the buffered
+    // packet with the highest PSN.
     several.put_all(frames.into_iter().rev());
     several.run();
     let (kept, lost) = (several.buffered() as u64, several.counter(0, "reorder_no_room"));

@@ -146,7 +146,7 @@ fn a_gap_leaves_the_receive_to_the_next_message() {
     let mut frames = Vec::new();
     use roce::port::Port as _;
     s.b.engine.port_mut().rx_burst(&mut frames, 3);
-    // Only the FIRST packet is delivered, from the port of `a`; the other two packets are lost.
+    // The port of `a` sends a copy of the FIRST packet; the other two packets are lost.
     let first = frames[0].as_ref().to_vec();
     s.a.engine.port_mut().tx_reserve(first.len()).unwrap().copy_from_slice(&first);
     s.a.engine.port_mut().tx_flush();

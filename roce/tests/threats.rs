@@ -59,7 +59,8 @@ fn psn_bits(accepted: u32) -> u32 {
     (Psn::COUNT / accepted).ilog2()
 }
 
-/// Number of bits to guess of QPN, UDP source port, PSN and key; `None` if no value must be guessed.
+/// Numbers of bits that an attacker must guess: of the QPN, UDP source port, PSN and key. `None`: the attack needs no
+/// guess of this field.
 type Guess = [Option<u32>; 4];
 
 /// Formats a row of the table in docs/THREATS.md.

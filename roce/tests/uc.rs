@@ -99,8 +99,8 @@ fn fated(frames: &[Vec<u8>], fates: &[Fate]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Returns payload byte and length of each message that a receiver executes (IBA 9.8.2.2): an ONLY packet, or packets
-/// with consecutive PSNs from FIRST to LAST.
+/// Returns first payload byte and length of each message that a receiver executes (IBA 9.8.2.2): an ONLY packet, or
+/// packets with consecutive PSNs from FIRST to LAST.
 fn executed(frames: &[Vec<u8>]) -> Vec<(u8, usize)> {
     let mut messages = Vec::new();
     let mut partial: Option<(u8, usize)> = None;

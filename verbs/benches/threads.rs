@@ -74,7 +74,7 @@ impl Worker {
     }
 }
 
-/// Runs all workers at the same time, each on a thread, and returns the sum of their message rates, per second.
+/// Runs all workers at the same time, each on a thread, and returns the sum of their rates, in messages per second.
 fn rate(workers: &[Worker]) -> f64 {
     let (barrier, messages) = (Barrier::new(workers.len()), AtomicU64::new(0));
     thread::scope(|scope| {

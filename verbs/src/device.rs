@@ -323,8 +323,8 @@ impl Shared {
     }
 
     /// Tries at most `LOCK_TRIES` times to lock and then poll the engine. If all tries fail, yields the processor,
-    /// because the thread that has the lock may be waiting for a processor. Does not wait for the background thread,
-    /// which stops polling when the application polls.
+    /// because the thread that has the lock may be waiting for a processor. If the background thread drives the engine,
+    /// returns without a try: a later poll succeeds, and the background thread then stops driving.
     #[cold]
     #[inline(never)]
     fn drive_later(&self) -> Result<(), Error> {

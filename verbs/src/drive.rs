@@ -103,8 +103,8 @@ impl<T: Drive> DriveLock<T> {
     }
 
     /// Sends the work requests of threads that set `asked`. On reliable connections, the loop ends at the latest when
-    /// all send queues are full, because only ACKs free entries and the loop receives none. On unreliable connections,
-    /// transmission frees entries, so the loop continues while other threads post.
+    /// all send queues are full: no thread can then post, because only ACKs free entries, and the loop receives no ACK.
+    /// On unreliable connections, transmission frees entries, so the loop continues while other threads post.
     #[cold]
     fn answer(&self) {
         // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.

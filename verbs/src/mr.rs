@@ -22,7 +22,8 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because each memory region and queue pair references its protection domain.
+        // Fails only after a fatal error: each memory region and queue pair references its protection domain, so this
+        // protection domain is not in use.
         let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
     }
 }

@@ -45,8 +45,8 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         let Ok(mut driven) = self.shared().lock() else { return };
         driven.listeners.remove(Object::Srq(self.id));
-        // `destroy_srq` cannot fail: each queue pair references its shared receive queue, so no queue pair uses this
-        // queue.
+        // `destroy_srq` cannot fail: each queue pair references its shared receive queue, so this drop runs only after
+        // all queue pairs of the queue are destroyed.
         let _ = driven.engine.destroy_srq(self.id);
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads, in many rounds, with and without ThreadSanitizer. The tests in
-//! `models.rs`, of which loom runs every interleaving, have fewer steps than the tests in this file.
+//! Tests of the hand-over of the engine between threads, in many rounds, with and without ThreadSanitizer. Loom runs
+//! every interleaving of the tests in `models.rs`, so those tests have fewer steps than the tests in this file.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -65,8 +65,8 @@ fn is_readable(fd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
 }
 
-/// Not run under ThreadSanitizer, which would report a race: ThreadSanitizer does not recognise the mutex of the
-/// standard library.
+/// This test is not run under ThreadSanitizer: ThreadSanitizer does not recognise the mutex of the standard library,
+/// and would report a race that does not exist.
 #[test]
 fn events_that_were_taken_leave_nothing_to_read() {
     let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

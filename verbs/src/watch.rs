@@ -78,7 +78,8 @@ impl Watch {
     }
 
     /// Returns whether this comparison includes the counters of the queue pairs: if at most `SUMMED_QPS_MAX` queue
-    /// pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state) has changed.
+    /// pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state) has changed since the
+    /// last comparison.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX
@@ -108,8 +109,8 @@ impl Watch {
                 continue;
             }
             lines.push(format!("{meaning} ({name} {grown} more in {} s)", since / 1_000_000_000));
-            // If two intervals passed without a log line, the counter had stopped growing, and the new growth probably
-            // has another cause.
+            // If two intervals passed without a log line, the counter had stopped growing. The new growth then probably
+            // has another cause, so the interval is reset to its minimum.
             let has_rested = since >= 2 * last.interval_nanos;
             let interval_nanos = if has_rested {
                 INTERVAL_MIN_NANOS

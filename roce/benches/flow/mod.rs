@@ -163,7 +163,7 @@ impl Flow {
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
-    /// Posts a WRITE of one packet, then a batch of messages of this case. The packet of the WRITE is lost.
+    /// Posts a WRITE of one packet, then a batch of messages of `self.case`. The packet of the WRITE is lost.
     pub(crate) fn post_behind_a_loss(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Write { remote_addr, rkey }, self.a.sge(0, 64));

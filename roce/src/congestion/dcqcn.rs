@@ -1,7 +1,8 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3). The parameters have the names of NVIDIA's adapters
 //! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper. The
 //! preset `nvidia` has the defaults of the adapters. Under this preset, flows that share a bottleneck do not converge
-//! to equal rates: a decrease is permitted every 4 us, but CNPs show the effect of a decrease only a round trip later.
+//! to equal rates: a decrease is permitted every 4 us, so a flow decreases its rate several times before CNPs show the
+//! effect of the first decrease, a round trip later.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
@@ -28,8 +29,8 @@ parameters! {
         /// 1: each decrease first sets the target rate to the current rate; 0: `clamp_tgt_rate_after_time_inc` selects
         /// the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// If `clamp_tgt_rate` is 0, a decrease first sets the target rate to the current rate only after an increase
-        /// since the last decrease. 0: only an increase by bytes counts; 1: an increase by the timer counts, too.
+        /// Used only if `clamp_tgt_rate` is 0. If the rate was increased since the last decrease, a decrease first sets
+        /// the target rate to the current rate. 0: only increases by bytes count; 1: increases by the timer count, too.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
@@ -132,7 +133,8 @@ impl Dcqcn {
     pub(crate) fn new(parameters: &DcqcnParameters, link_bits_per_sec: u64) -> Self {
         let configured = bits_per_sec(parameters.rpg_max_rate);
         let max_rate = if configured == 0 { link_bits_per_sec } else { configured };
-        // The maximum rate is at least the minimum rate, because otherwise `clamp` would panic in a decrease.
+        // The maximum rate is raised to at least `rpg_min_rate`, because otherwise `clamp` in `Limiter::decrease` would
+        // panic.
         let max_rate = max_rate.clamp(bits_per_sec(parameters.rpg_min_rate), RATE_MAX_BITS_PER_SEC);
         Dcqcn { parameters: *parameters, max_rate, limiter: None }
     }
@@ -242,8 +244,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Updates alpha for each period until `now`. A CNP can have been received only in the first period, because
-    /// `on_cnp` first calls this function, then sets `notified`.
+    /// Updates alpha for each period until `now`. Because `on_cnp` calls this function before it sets `notified`, a CNP
+    /// can have been received only in the first of these periods.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;

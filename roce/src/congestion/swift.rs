@@ -1,7 +1,7 @@
 //! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while the round
-//! trip is below a target, and shrinks in proportion to the excess over the target, at most once per round trip. Of
-//! Swift's two windows only the fabric window is implemented, because a polling engine cannot measure the delay of its
-//! own host.
+//! trip is below a target, and shrinks in proportion to the excess over the target, at most once per round trip.
+//! Swift's endpoint window is not implemented, because a polling engine cannot measure the delay of its own host; the
+//! implemented window is Swift's fabric window.
 //!
 //! ```text
 //!   target = base_target + flow scaling (0 at a large window, up to fs_range at a small one)

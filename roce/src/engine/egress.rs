@@ -137,8 +137,8 @@ impl<P: Port> Engine<P> {
     pub(super) fn transmit_neighbour(&mut self) {
         for _ in 0..NEIGHBOUR_FRAMES_PER_POLL {
             let Some(frame) = self.neighbour.poll_transmit(self.now) else { return };
-            // If the port has no transmit buffer, the frame is dropped. An ARP or ND request that is not answered is
-            // retransmitted.
+            // If the port has no transmit buffer, the frame is dropped. If the frame is an ARP or ND request or reply,
+            // the requesting station retransmits the request.
             let Some(room) = self.port.tx_reserve(frame.len()) else { return };
             room.copy_from_slice(frame);
         }

@@ -6,7 +6,7 @@ use crate::queue::{CqId, SrqId};
 /// An asynchronous event (IBA 11.6.3), or a completion notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This completion queue has a new completion of the kind for which the application requested notification.
+    /// A completion queue has a new completion of the kind for which the application requested notification.
     Completion(CqId),
     /// A completion queue overflowed; all queue pairs that use this completion queue went into error.
     CqError(CqId),

@@ -98,7 +98,7 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Returns a configuration with this seed and these addresses, and with defaults for all other fields.
+    /// Returns a configuration with the given `seed` and `neighbour`, and with defaults for all other fields.
     pub fn new(seed: [u8; 32], neighbour: NeighbourConfig) -> Self {
         EngineConfig {
             seed,
@@ -503,8 +503,8 @@ impl<P: Port> Engine<P> {
                     let failed = rc.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
                     self.after_requester(slot, failed);
                 }
-                // An unreliable connection has deadlines of its pacer only: at the deadline, the next packet may be
-                // sent.
+                // All deadlines of an unreliable connection are those of its pacer: at the deadline, the next packet
+                // may be sent.
                 Some(Connection { service: Service::Uc(_), .. }) => {
                     schedule(&mut self.qps, &mut self.tx_ready, slot);
                 }

@@ -72,7 +72,7 @@ enum State {
         due: Instant,
     },
     /// `mac` is in use. A lookup at `fresh_until` or later starts a verification. A claim of another Ethernet address
-    /// also starts a verification, at `settled_until` or later.
+    /// starts a verification, too: if the claim is received before `settled_until`, at `settled_until`, else at once.
     Known {
         mac: Mac,
         fresh_until: Instant,
@@ -151,7 +151,7 @@ pub(super) struct CacheCounters {
     pub(super) moves_followed: u64,
 }
 
-/// The maps are ordered by key, so that queries are sent in the same order in each run of a simulation.
+/// `entries` and `timers` are sorted, so that queries are sent in the same order in each run of a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: BTreeMap<IpAddr, Entry>,
@@ -181,7 +181,7 @@ impl Cache {
         self.entries.len()
     }
 
-    /// Iterates over the neighbours with an outstanding or due query, in the order of their timers.
+    /// Iterates over the neighbours with an outstanding or due query, in the order in which their timers expire.
     pub(super) fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.timers.iter().map(|&(_, ip)| ip)
     }
@@ -478,7 +478,8 @@ mod tests {
     #[test]
     fn a_neighbour_that_moved_is_followed_when_its_old_address_is_silent() {
         let mut cache = cache_with_host_1();
-        // The claim follows 1 ms after a reply, so the verification starts `VERIFY_INTERVAL_NANOS` after that reply.
+        // The claim is received 1 ms after a reply. The verification does not start at once, but
+        // `VERIFY_INTERVAL_NANOS` after the reply.
         assert!(cache.on_claim(host(1), OTHER, at_millis(1)));
         let mut asks = Vec::new();
         for millis in 1..3000 {

@@ -93,7 +93,8 @@ fn claims_from_another_vlan_are_counted_and_nothing_else() {
     let now = START.plus_nanos(2 * SECOND_NANOS);
     a.handle_frame(&claim, now);
     assert_eq!((a.counters().wrong_vlan, a.counters().moves_claimed), (1, 0));
-    // The claim, which has VLAN 7, is dropped even if this port has another address on VLAN 7.
+    // The claim has VLAN 7, but frames of the claimed neighbour are untagged. Therefore the claim is dropped, even if
+    // this port has an address on VLAN 7.
     a.gids_mut().add(ip("10.7.0.1"), 24, Some(7)).unwrap();
     a.handle_frame(&claim, now);
     assert_eq!((a.counters().wrong_vlan, a.counters().moves_claimed), (2, 0));

@@ -73,7 +73,7 @@ impl FaultConfig {
 /// Counters of one direction of a [`Fault`] port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairedFrames {
-    /// Number of frames in this direction, impaired or not. If no impairment is configured for the direction, 0.
+    /// Number of frames in this direction, impaired or not; 0 if no impairment is configured for this direction.
     pub frames: u64,
     /// Frames dropped.
     pub dropped: u64,
@@ -165,8 +165,8 @@ impl<F: AsRef<[u8]>> Direction<F> {
             self.tally.duplicated += 1;
             self.pass(FaultFrame::Copied(frame.as_ref().to_vec()));
         }
-        // Random numbers are drawn even if `held` is full. Otherwise the random numbers of later frames would depend on
-        // the number of polls, because polls release held frames.
+        // Random numbers are drawn even if `held` is full. Because polls release held frames, the number of polls
+        // decides whether `held` is full; the random numbers of later frames must not depend on the number of polls.
         let is_reordered = self.reorder.hits(|| self.rng.next_u32());
         let frames_left = is_reordered.then(|| 1 + self.rng.next_u32() % REORDER_FRAMES_MAX);
         match frames_left {
@@ -489,8 +489,9 @@ mod tests {
     fn the_draws_of_a_frame_do_not_depend_on_the_number_of_polls() {
         let config = FaultConfig {
             drop_probability: SOME,
-            // The reorder probability is below 1, because for a probability of 1 no random number is drawn. The
-            // duplicate probability is 0, because a duplicate would count as a frame that overtakes the held frames.
+            // The reorder probability is below 1, otherwise no random number would be drawn for reordering. The
+            // duplicate probability is 0, because duplicates overtake and release held frames, and `held` might not
+            // become full.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

@@ -150,11 +150,11 @@ pub struct QpAttr {
     pub retry_count: Option<u8>,
     /// RNR retry count, 3 bits: number of RNR NAKs permitted without progress; 7: no limit.
     pub rnr_retry: Option<u8>,
-    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Must be set no
-    /// later than the transition to RTR.
+    /// Recovery scheme agreed with the peer. Extension to `ibv_qp_attr`. Default: improved go-back-N. Cannot be
+    /// changed after the transition to RTR.
     pub recovery: Option<RecoveryScheme>,
-    /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Must be set
-    /// no later than the transition to RTR.
+    /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Cannot be
+    /// changed after the transition to RTR.
     pub placement: Option<Placement>,
     /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the scheme of the device. After the
     /// transition to RTS, takes effect only at a transition of a reliable connection from SQD to SQD.

@@ -296,7 +296,7 @@ impl Requests for Outstanding {
         let read = spans
             .take_while(|span| span.first.offset_from(una).is_none_or(|o| o < distance as i32))
             .find(|span| span.is_read)?;
-        // If some PSNs of the oldest work request are acknowledged, the work request begins below `una`.
+        // If `read` is partly acknowledged, `read` begins below `una`, and its first unacknowledged PSN is `una`.
         let first = if read.first.offset_from(una).is_some_and(|o| o < 0) { una } else { read.first };
         first.index_in(una, distance).map(|_| first)
     }

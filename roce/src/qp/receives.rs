@@ -9,8 +9,8 @@ pub(crate) enum Receives {
     Shared(SharedReceive),
 }
 
-/// The receive that a queue pair took from its SRQ, at the first packet that needed a receive. Until this receive
-/// completes, other queue pairs take later receives of the SRQ (IBA 10.2.9).
+/// The receive that a queue pair took from its SRQ, at the first packet that needed a receive. Before this receive
+/// completes, other queue pairs may take later receives of the SRQ (IBA 10.2.9).
 pub(crate) struct SharedReceive {
     srq: SrqId,
     /// Protection domain of the SRQ, and of the memory regions of its receives.

@@ -93,7 +93,8 @@ impl CqTable {
     pub(crate) fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
         let (queue, poller) = CompletionQueue::new(depth);
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // Reserves an entry for each completion queue in both lists, so that writing a completion allocates no memory.
+        // `notified` and `overflowed` each reserve an entry for every completion queue, so that writing a completion
+        // allocates no memory.
         self.notified.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
         Some((CqId(number), poller))

@@ -57,8 +57,8 @@ fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
 /// Position of the producer, mode of the ring, and new cells of a ring that grew, in one cache line.
 struct Tail<T> {
     position: AtomicU32,
-    /// Written by [`Consumer::set_mode`] and read by the producer. The producer writes `position`, so its cache mostly
-    /// contains this cache line already.
+    /// Written by [`Consumer::set_mode`] and read by the producer. The read is seldom a cache miss, because the
+    /// producer also writes `position`, which is in the same cache line.
     mode: AtomicU8,
     /// New cells, which the producer uses already and the consumer does not use yet; null if both use the same cells.
     /// The pointer is from `Box::into_raw`.
@@ -214,7 +214,8 @@ impl<T: Copy + Send> Consumer<T> {
     pub fn len(&mut self) -> u32 {
         let tail = &self.indices.tail.0;
         self.tail_seen = tail.position.load(Ordering::Acquire);
-        // A relaxed load is sufficient, because the producer stored `grown` before the position that was just loaded.
+        // A relaxed load of `grown` is sufficient, because the producer stores `grown` before it stores `position`, and
+        // `position` was loaded with Acquire.
         if !tail.grown.load(Ordering::Relaxed).is_null() {
             self.follow();
         }

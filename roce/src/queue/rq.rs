@@ -73,7 +73,7 @@ impl RecvQueue {
         self.work.len()
     }
 
-    /// Removes the oldest receive of an SRQ for a queue pair, and copies its entries after the first to `rest`.
+    /// Removes the oldest receive of an SRQ. Copies all scatter entries of the receive, except the first, to `rest`.
     pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<RecvWqe> {
         let wqe = self.work.take(rest)?;
         Some(RecvWqe { list: wqe.list.at_start(), ..wqe })

@@ -152,7 +152,7 @@ pub(crate) struct SgList {
 
 impl SgList {
     /// Creates the list of `sges`; the entries after the first are at `rest_position` and following positions of the
-    /// ring. If the length exceeds [`MAX_MESSAGE_BYTES`], the error is the length in bytes.
+    /// ring. If the length of all entries together exceeds [`MAX_MESSAGE_BYTES`], the error is this length in bytes.
     pub(super) fn new(sges: &[Sge], rest_position: u32) -> Result<SgList, u64> {
         let total: u64 = sges.iter().map(|sge| u64::from(sge.len_bytes)).sum();
         let len_bytes = u32::try_from(total).ok().filter(|len| *len <= MAX_MESSAGE_BYTES).ok_or(total)?;

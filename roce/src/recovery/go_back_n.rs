@@ -318,7 +318,8 @@ impl GoBackN {
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // While `una` is below `lost_end`, the READ responses missing below `lost_end` have been requested already.
+        // While `una` is below `lost_end`, `has_gone_back` remains set, because `next` was already moved back for the
+        // READ responses missing below `lost_end`.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()

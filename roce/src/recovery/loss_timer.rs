@@ -26,8 +26,8 @@ use crate::time::Instant;
 ///   acknowledges more than the probe          in flight: no gap at una (go-back-N responders drop all above a gap)
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
-///     before the first round-trip sample      in flight; lost if a timeout precedes the next ACK (F-RTO, RFC 5682)
-///     otherwise                               lost; in flight if the next ACK follows within 1/4 of the shortest RTT
+///     before the first round-trip sample      in flight; if a timeout precedes the next ACK, lost (F-RTO, RFC 5682)
+///     otherwise                               lost; if the next ACK follows within 1/4 of the shortest RTT, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
@@ -136,9 +136,9 @@ impl LossTimer {
         }
     }
 
-    /// Returns whether the shortest round trip has passed since the last packet with AckReq; under go-back-N, returns
-    /// false. If true, the caller sets AckReq in the next packet, otherwise a pacer could delay the next packet with
-    /// AckReq until the probe timeout expires.
+    /// Returns whether the shortest round trip has passed since the last packet with AckReq was sent; false under
+    /// go-back-N. If true, the caller sets AckReq in the next packet, because otherwise a pacer could delay the next
+    /// packet with AckReq until the probe timeout expires.
     #[inline]
     pub(crate) fn is_ack_req_overdue(&self, now: Instant) -> bool {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
@@ -238,8 +238,8 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // The bound is a quarter of the shortest round trip, because the shortest round trip may include queueing
-        // behind packets of this queue pair, and the ACK of a probe may arrive without this queueing.
+        // The bound is only a quarter of the shortest round trip, because this round trip may include queueing behind
+        // packets of this queue pair. Without queueing, the ACK of the probe may arrive in less than this round trip.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if !is_first {
@@ -271,7 +271,7 @@ impl LossTimer {
 
     /// Ends the backoff after a READ response. The timer is rearmed only when it expires (`last_rx_at`), because READ
     /// responses arrive in bursts. If all PSNs are acknowledged (`sent_pkts` is 0), stops the timer at once, because
-    /// otherwise the next packet sent after an idle time would be retransmitted as a probe.
+    /// otherwise a packet sent just before the expiry of the timer would be retransmitted as a probe.
     #[inline]
     fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
         if sent_pkts == 0 {

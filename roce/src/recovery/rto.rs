@@ -84,7 +84,7 @@ struct Timed {
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5).
-/// If any ACK ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be
+/// If every ACK ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be
 /// retransmitted before its ACK arrives (Karn's algorithm). Only local ACK timeouts use up retries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptiveRto {
@@ -176,8 +176,8 @@ impl AdaptiveRto {
         let first = if self.srtt_nanos == 0 {
             floor_nanos(in_flight_pkts)
         } else {
-            // The PTO is computed from `srtt`: a PTO computed from the shortest round trip would expire before an ACK
-            // that waits in a standing queue (RFC 8985, section 7.2).
+            // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest
+            // round trip would expire before the ACK arrives (RFC 8985, section 7.2).
             (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
         };
         first << self.backoff.min(BACKOFF_MAX)

@@ -67,7 +67,7 @@ impl SelectiveRepeat {
     }
 
     /// Records that `span` PSNs from [`SentLog::next_psn`] on were sent.
-    // Not inlined, because otherwise the caller, even under go-back-N, would push the registers of this function.
+    // Not inlined, because otherwise the caller, even under go-back-N, would push the registers that this code uses.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
@@ -122,7 +122,8 @@ impl SelectiveRepeat {
         match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } => {
                 result.is_executed = self.on_executed(next, requests, time);
-                // The responder sends READ responses before the ACK of a later request.
+                // The ACK shows losses of READ responses, because the responder sends READ responses before the ACK of
+                // a later request.
                 self.log.on_responses_sent(next.minus(1), time);
             }
             AckEvent::Sack { next, header, bitmap } => {

@@ -423,7 +423,7 @@ impl SentLog {
 
     /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of the PSN below `first` was doubtful, and
     /// `first` was sent once, the first transmission of the PSN below `first` elicited the doubtful ACK: restores the
-    /// `largest_acked` before that ACK (F-RTO, RFC 5682 section 2.1 step 3).
+    /// value that `largest_acked` had before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -602,7 +602,8 @@ impl SentLog {
             PsnSpace::Response => (0, executed),
             PsnSpace::Request => (executed, self.sent()),
         };
-        // Above the highest retransmitted PSN, numbers rise with PSNs: the scan ends at the first packet not lost.
+        // Above the highest retransmitted PSN, numbers rise with PSNs, so the scan ends at the first packet there that
+        // is not lost.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);

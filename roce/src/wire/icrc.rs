@@ -38,9 +38,9 @@ const fn start_of_zeroes(front_mask: [u8; 4], masked: &[usize]) -> u32 {
     register
 }
 
-/// Returns the ICRC of a packet, little-endian on the wire. `l3` is the packet from its IP header to the byte
-/// before the ICRC; an IPv4 header must have no options. `None` if the IP version is neither 4 nor 6, or if `l3` ends within the
-/// headers.
+/// Returns the ICRC of a packet, little-endian on the wire. `l3` is the packet from its IP header to the byte before
+/// the ICRC; an IPv4 header must have no options. `None` if the IP version is neither 4 nor 6, or if `l3` ends within
+/// the headers.
 pub fn compute(l3: &[u8]) -> Option<u32> {
     Some(crc(start(l3)?, l3))
 }

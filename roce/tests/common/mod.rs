@@ -32,7 +32,8 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) gid: Gid,
 }
 
-/// Depth of every send and receive queue, in work requests: no power of two, so each queue's ring has 1,024 entries.
+/// Depth of every send and receive queue, in work requests. The ring of each queue has 1,024 entries, the next power of
+/// two.
 pub(crate) const DEPTH: u32 = 600;
 
 fn end<P: Port>(

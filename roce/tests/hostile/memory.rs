@@ -13,8 +13,8 @@ pub(crate) const REGION_BYTES: usize = 16 << 10;
 const GUARD_BYTES: usize = 1 << 10;
 const ARENA_BYTES: usize = 4 * REGION_BYTES + 5 * GUARD_BYTES;
 
-/// Fill bytes of guards and regions. Bytes of the guards and of the foreign region must not be sent. Bytes of the
-/// private region may be sent only in messages of the application.
+/// Fill bytes of guards and regions. The engine must not send bytes of the guards or of the foreign region. The engine
+/// may send bytes of the private region only in messages of the application.
 pub(crate) const GUARD: u8 = 0xEE;
 const SHARED: u8 = 0x22;
 const READ_ONLY: u8 = 0x11;

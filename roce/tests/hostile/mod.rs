@@ -47,7 +47,7 @@ use tape::{Kind, RethPlan, Setup, Step, Target};
 
 const DEPTH: u32 = 64;
 const INLINE_BYTES: u32 = 64;
-/// Payload byte of inline messages.
+/// Value of all payload bytes of inline messages.
 const INLINE: u8 = 0x55;
 /// Bit of `wr_id`, set for receives only.
 const RECV_BIT: u64 = 1;
@@ -71,7 +71,8 @@ pub(crate) struct Tally {
     /// Frames that reached a queue pair.
     pub(crate) received: u64,
     pub(crate) successes: u64,
-    /// Successful completions on an unreliable connection, and (`srq_successes`) of receives of an SRQ.
+    /// Successful completions on an unreliable connection; `srq_successes`: successful completions of receives of an
+    /// SRQ.
     pub(crate) uc_successes: u64,
     pub(crate) srq_successes: u64,
     pub(crate) failures: u64,
@@ -459,8 +460,8 @@ impl Hostile {
             assert_eq!(packet.bth.dest_qp, Qpn::new(0x1234));
             let bounds = &mut self.bounds;
             let is_response = packet.info.operation == Operation::ReadResponse;
-            // Only four consecutive bytes of one secret value are an error: a damaged packet of the peer may write
-            // single bytes of any value.
+            // Only four consecutive bytes of one secret value are an error. A damaged packet of the peer may write
+            // single bytes of any value to memory, and the engine may later send these bytes.
             let secrets = [GUARD, FOREIGN, STALE, if is_response { PRIVATE } else { GUARD }];
             let is_secret = |run: &[u8]| secrets.iter().any(|secret| run.iter().all(|byte| byte == secret));
             assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);

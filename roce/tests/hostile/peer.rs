@@ -11,7 +11,7 @@ use roce::wire::{
 };
 use std::collections::VecDeque;
 
-/// Payload byte of the peer.
+/// Initial value of `Peer::fill`.
 pub(crate) const PEER: u8 = 0x44;
 
 pub(crate) const ETH_LEN: usize = 14;
@@ -37,7 +37,7 @@ pub(crate) struct Peer {
     pub other_qpn: Qpn,
     pub idle_qpn: Qpn,
     pub mtu_bytes: u32,
-    /// Payload byte of all packets.
+    /// Value of all payload bytes that the peer sends.
     pub fill: u8,
     /// The engine's expected PSN, computed from the peer's requests and the engine's ACKs and NAKs.
     pub expected: Psn,

@@ -44,7 +44,7 @@ pub(crate) enum Target {
 pub(crate) enum PsnPlan {
     /// Offset from the engine's expected PSN.
     Expected(i32),
-    /// Offset from the PSN of the engine's last request, or of a request sent `back` requests earlier.
+    /// Offset from the PSN of the request that the engine sent `back` requests before its last request.
     Request {
         back: u8,
         offset: i32,
@@ -56,13 +56,14 @@ pub(crate) enum PsnPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RethPlan {
     pub target: Target,
-    /// Offset from the region's start; if `from_end`, distance before the last address where `len_bytes` fit.
+    /// Offset in bytes from the region's start. If `from_end`, number of bytes before the last address at which
+    /// `len_bytes` bytes fit into the region.
     pub offset: i64,
     pub from_end: bool,
     pub len_bytes: u32,
 }
 
-/// Fault of a packet, in addition to the fields of [`PacketPlan`].
+/// Fault of a packet, in addition to wrong values in the fields of [`PacketPlan`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Damage {
     None,
@@ -193,7 +194,7 @@ pub(crate) fn script(bytes: &[u8]) -> (Setup, Vec<Step>) {
     (setup, steps)
 }
 
-/// Returns attributes with path MTU 256, and timeouts so short that scripts reach them.
+/// Returns attributes with path MTU 256, and with timeouts so short that they expire during scripts.
 pub(crate) fn conn() -> ConnAttr {
     ConnAttr {
         path_mtu: PathMtu::Mtu256,

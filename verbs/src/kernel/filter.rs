@@ -43,8 +43,8 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Returns the jump instruction of index `at`: to index `yes` if the comparison of the accumulator with `k` is true,
-/// otherwise to index `no`.
+/// Returns the instruction of index `at`. If the comparison of the accumulator with `k` is true, the instruction jumps
+/// to index `yes`, otherwise to index `no`.
 const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
@@ -52,7 +52,7 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 /// A classic BPF program that accepts UDP datagrams to port 4791, over IPv4 and IPv6, in frames to the interface's own
 /// MAC and without a VLAN. The socket of the driver receives only accepted frames; the kernel receives all frames.
 ///
-/// Without the program the socket would receive a copy of every frame of the interface, including frames sent.
+/// Without the program, the socket would receive a copy of every frame that the interface receives or sends.
 pub const ROCE_FILTER: [sock_filter; 23] = [
     instruction(LOAD_BYTE, PACKET_TYPE),
     jump(1, JUMP_EQUAL, PACKET_HOST, 2, DROP),

@@ -53,7 +53,7 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     // With SO_REUSEADDR, several guards can bind UDP port 4791. A program that does not set this option cannot bind the
     // port.
     socket.set_reuse_address(true).map_err(&failed)?;
-    // The filter is attached before the bind, otherwise datagrams received in between would be queued.
+    // The filter is attached before the bind, otherwise datagrams received between bind and attachment would be queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;
     socket.set_recv_buffer_size(1).map_err(&failed)?;
     socket.bind_device(Some(interface.name.as_bytes())).map_err(&failed)?;

@@ -123,9 +123,9 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
     Ok(addresses)
 }
 
-/// Returns the interface's own address and its prefix length in bits. The address is `IFA_LOCAL` if present: on a
-/// point-to-point link, `IFA_ADDRESS` is the peer's address. Returns `None` if the address failed duplicate address
-/// detection (RFC 4862 section 5.4).
+/// Returns the interface's own address and its prefix length in bits. The address is `IFA_LOCAL` if present, because
+/// `IFA_ADDRESS` is the peer's address on a point-to-point link; otherwise the address is `IFA_ADDRESS`. Returns `None`
+/// if the address failed duplicate address detection (RFC 4862 section 5.4).
 fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
         return None;
@@ -141,7 +141,7 @@ fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     Some((local.or(address)?, message.header.prefix_len))
 }
 
-/// Returns the gateways of the default routes over the interface `index`, the route of the lowest metric first.
+/// Returns the gateways of the default routes over the interface `index`, in ascending order of the routes' metrics.
 fn read_gateways(netlink: &mut Netlink, index: u32) -> Result<Vec<IpAddr>, KernelError> {
     let question = RouteNetlinkMessage::GetRoute(RouteMessage::default());
     let answers = netlink.ask("read the default routes", question, Scope::All)?;

@@ -160,8 +160,8 @@ fn the_kernel_finds_neighbours_when_asked() {
     });
 }
 
-/// Returns two sums over IPv4 and IPv6: the datagrams to UDP ports without a socket, which the kernel refused, and the
-/// datagrams that a socket dropped.
+/// Returns two sums over IPv4 and IPv6: the number of datagrams that the kernel refused because their UDP port has no
+/// socket, and the number of datagrams that a socket dropped.
 fn refused_and_dropped() -> (u64, u64) {
     let v6 = std::fs::read_to_string("/proc/net/snmp6").unwrap();
     let v6 = |name: &str| {

@@ -19,7 +19,8 @@ const SOCKET_BYTES_MAX: usize = 106;
 struct Socket {
     /// Path, or `@` and the name in the abstract namespace: the syntax of DPDK's memif driver.
     name: String,
-    /// Directory of the socket, if only this user has access to the directory; otherwise `None`.
+    /// The directory that `runtime_dir` returned, if the socket is in this directory; otherwise `None`. Only the
+    /// user of this process has access to this directory.
     private: Option<PathBuf>,
 }
 
@@ -91,8 +92,9 @@ fn serve<T>(
     Ok(listen())
 }
 
-/// Returns whether the socket `path` exists and no process listens on the socket. The probe connects a stream socket. A
-/// memif's socket has another type (SOCK_SEQPACKET), so a listening process receives no connection.
+/// Returns whether the socket `path` exists and no process listens on the socket: a connect then fails with
+/// ECONNREFUSED. If a memif listens, the connect fails with EPROTOTYPE, because the connecting socket is a SOCK_STREAM
+/// socket and a memif's socket is a SOCK_SEQPACKET socket. The memif therefore receives no connection.
 fn is_stale(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -130,8 +130,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
     let port = DpdkPort::new(port, caps, false);
-    // The XDP program redirects every frame of its queue to the XDP socket, so the stack itself must answer ARP and
-    // neighbour discovery.
+    // The XDP program redirects every frame of its queue to the XDP socket. The kernel receives none of these frames,
+    // so the stack itself must answer ARP and neighbour discovery.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
     let shared = if is_xdp {
         None

@@ -1,8 +1,9 @@
 //! Directories of the statistics sockets.
 //!
 //! A device uses the first of `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` and `/tmp/roce-UID` that exists or can be
-//! created. The directory must belong to the user, must not be a symbolic link, and no other user may have access.
-//! Otherwise another user could create `/tmp/roce-UID` first and replace the sockets.
+//! created. UID is the effective user ID of the process. A path is not used if it is a symbolic link, or a directory
+//! that belongs to another user or is accessible to another user. Otherwise another user could create `/tmp/roce-UID`
+//! first and replace the sockets.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use dpdk_ffi::{is_private_dir, private_dir, stand_in_runtime_dir};
 
-/// Parent of the runtime directories of logged-in users, which are named by user ID.
+/// Parent of the runtime directories of logged-in users; the name of each runtime directory is the user ID.
 const RUNTIME: &str = "/run/user";
 const SHARED: &str = "/tmp";
 const NAME: &str = "roce";
@@ -27,7 +28,8 @@ impl User {
     pub(super) fn current() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
-        // If `XDG_RUNTIME_DIR` is missing, EAL sets the variable to a path that readers of statistics do not search.
+        // If `XDG_RUNTIME_DIR` is missing, EAL sets the variable to a path that readers of statistics do not search. A
+        // socket in this path would not be found, so a value set by EAL is ignored.
         let is_given = |path: &PathBuf| path.is_absolute() && *path != stand_in_runtime_dir(uid);
         User { uid, runtime: runtime.filter(is_given) }
     }

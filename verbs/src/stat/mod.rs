@@ -1,4 +1,5 @@
-//! Counters of a device, and the statistics socket, from which processes of the same user or of root read the counters.
+//! Counters of a device, and the device's statistics socket. Processes of root, and processes of the user whose process
+//! opened the device, can read the counters from this socket.
 //!
 //! ```text
 //!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket                    (directory.rs, socket.rs)

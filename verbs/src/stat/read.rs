@@ -67,8 +67,8 @@ pub struct Found {
     pub failed: Vec<(PathBuf, io::Error)>,
 }
 
-/// Reads the statistics of all devices of this user's processes. If the user is root, reads the statistics of all
-/// devices of all users' processes.
+/// Reads the statistics of all devices that processes of this process's user have open. If this process runs as root,
+/// reads the statistics of all devices that processes of any user have open.
 pub fn read_all() -> Found {
     let user = User::current();
     let mut found = Found::default();

@@ -21,7 +21,7 @@ pub(crate) struct StatSocket {
 }
 
 impl StatSocket {
-    /// Opens a statistics socket in the user's directory, and removes sockets of ended processes.
+    /// Opens a statistics socket in the directory of this process's user, and removes sockets of ended processes.
     pub(crate) fn open() -> io::Result<Self> {
         let directory = User::current().make_directory()?;
         remove_left(&directory);
@@ -68,7 +68,8 @@ impl StatSocket {
     }
 }
 
-/// Sends `answer` without a check of the reader, because only the user and root have access to the socket's directory.
+/// Sends `answer` without a check of the reader's user ID, because only this process's user and root have access to the
+/// socket's directory.
 fn give(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
     // Without NOSIGNAL, a reader that has closed the connection would end this process by SIGPIPE.

@@ -116,7 +116,8 @@ struct DelayedFrame {
     due: Instant,
 }
 
-/// A port that applies the events of an [`EventPlan`] to sent frames. With an empty plan the cost is a branch per call.
+/// A port that applies the events of an [`EventPlan`] to sent frames. If the plan is empty, the cost is a branch per
+/// call of `tx_reserve` and `tx_flush`.
 pub struct Events<P: Port> {
     port: P,
     watches: Vec<Watch>,

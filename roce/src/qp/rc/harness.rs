@@ -29,7 +29,7 @@ use crate::wire::{
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// PSN of index 0: the tables of the tests use indices for PSNs. The PSNs wrap: index 3 has PSN 0.
+/// PSN of index 0: the tables of the tests have indices instead of PSNs. The PSNs wrap: index 3 has PSN 0.
 pub(super) const FIRST_PSN: Psn = Psn::new(Psn::COUNT - 3);
 pub(super) const PATH_MTU: PathMtu = PathMtu::Mtu256;
 pub(super) const MTU_BYTES: u32 = PATH_MTU.bytes();

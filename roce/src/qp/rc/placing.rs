@@ -116,7 +116,7 @@ enum SlotState {
     WriteMiddle,
 }
 
-/// Position after the WRITE packet placed last, where the next packet received mostly belongs.
+/// Position directly after the WRITE packet placed last; in most cases, the next packet received has this position.
 #[derive(Clone, Copy, Debug)]
 struct WriteCursor {
     /// One past the PSN of the packet placed last.
@@ -196,7 +196,7 @@ impl Placing {
             .then_some(write_cursor)
     }
 
-    /// Returns the position of `psn` in the WRITE of the placed FIRST with the highest PSN below `psn`. If no FIRST is
+    /// Returns the position of `psn` in the WRITE that begins with the highest placed FIRST below `psn`. If no FIRST is
     /// placed below `psn`, `psn` belongs to the WRITE in progress; `left` is the rest of this WRITE from `expected` on.
     fn begun(&self, psn: Psn, expected: Psn, left: Option<Reth>, mtu_bytes: u32) -> Option<WriteCursor> {
         let (reth, first) = match self.write_firsts.last_in(expected, psn.distance_from(expected)) {

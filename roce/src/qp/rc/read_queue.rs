@@ -123,7 +123,7 @@ impl ResponderResource {
 /// Token bucket of a queue pair for retransmissions beyond the limit of a READ; one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// Start of the accrual of the unused tokens. If tokens were taken in advance, this time is in the future.
+    /// Time from which the unused tokens have accrued. If tokens were taken in advance, this time is in the future.
     since: Instant,
 }
 
@@ -228,7 +228,7 @@ impl ReadQueue {
             if !waiting.is_duplicate
                 && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0)
             {
-                // The queue is in PSN order: this READ and all READs after it are above `psn`.
+                // The queue is in PSN order: READ `waiting` and all READs after it are above `psn`.
                 at = at.or(Some(place));
                 break;
             }
@@ -289,8 +289,8 @@ impl ReadQueue {
         }
     }
 
-    /// Rewinds the READ at index `place` of the queue to response `index`. Counts the responses to be retransmitted
-    /// against the limit of entry `read` of the history.
+    /// Rewinds the READ at index `place` of the queue to response `index`. Deducts the responses to be retransmitted
+    /// from the limit of entry `read` of the history, and responses beyond this limit from the allowance.
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
@@ -326,8 +326,9 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the last PSN, at most `psn`, that belongs to no READ of the history. READs no longer in the history are
-    /// acknowledged, because the peer has at most as many outstanding READs as the history has entries.
+    /// Returns the highest PSN, at most `psn`, that belongs to no READ of the history. This PSN may belong to a READ
+    /// that has left the history: the peer has received all responses of that READ, because the peer has at most as
+    /// many outstanding READs as the history has entries.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {

@@ -271,8 +271,9 @@ impl Requester {
         send_segment(outstanding.queue(), wqe, part, &mut spec, recveth, tx)
     }
 
-    /// If budget and port permit, sends the second packet of a doubled READ request. The sent-packet log records the
-    /// first packet only: both packets have one transmission number, because the responder answers only one of them.
+    /// If budget and port permit, sends the second packet of a doubled READ request. The two packets have one
+    /// transmission number, because the responder answers only one of them; therefore the sent-packet log records only
+    /// the first packet.
     #[cold]
     #[inline(never)]
     fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
@@ -352,9 +353,9 @@ impl Requester {
         }
     }
 
-    /// Processes an ACK, NAK, SACK or READ response. An advance of una restores the retry count; a SACK of packets
-    /// above una does not restore the count, because the peer may renege on these packets. Otherwise a packet that is
-    /// lost each time could be retransmitted for ever.
+    /// Processes an ACK, NAK, SACK or READ response. An advance of una restores the retry count. A SACK of packets
+    /// above una does not restore the count. Otherwise a peer that reneges could restore the count any number of times
+    /// by such SACKs, and packet una, if lost at each transmission, would be retransmitted for ever.
     #[inline]
     fn on_ack_event(
         &mut self,
@@ -367,8 +368,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe cancels the measurement of the timed packet. Therefore a congestion control scheme that needs a
-        // sample in each round trip also takes samples from responses to packets other than the timed packet.
+        // A probe cancels the RTT measurement of the timed packet. Therefore a congestion control scheme that needs an
+        // RTT sample in each round trip also takes RTT samples from responses to other packets.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {
@@ -379,8 +380,9 @@ impl Requester {
         let is_rnr_wait = self.rnr_until.is_some();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
-            // An implied NAK does not reduce the loss window: the READ responses received above the lost response are
-            // not retransmitted, and a loss window smaller than two READs permits only one READ at a time.
+            // An implied NAK does not reduce the loss window, for two reasons: READ responses received above the lost
+            // response are not retransmitted; and a loss window smaller than two READs would permit only one READ at a
+            // time.
             let is_loss = result.has_gone_back && result.nak != Some(Nak::Implied);
             let is_reduced = is_loss || result.has_no_room;
             self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), is_reduced);

@@ -111,7 +111,7 @@ impl ReorderBuffer {
         dropped: &mut u64,
     ) -> bool {
         let (distance, len_bytes) = (packet.bth.psn.distance_from(expected), packet.body().len());
-        // A long request may need the cells of several short requests.
+        // To make room for a long request, it may be necessary to drop several short requests.
         while !store.has_room(slot, len_bytes) {
             let farthest = self.copies.last_in(expected, self.copies.capacity());
             let Some(farthest) = farthest.filter(|psn| psn.distance_from(expected) > distance) else {

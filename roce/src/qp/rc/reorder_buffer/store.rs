@@ -28,8 +28,8 @@ pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 /// and padding to whole cells.
 pub(crate) const REORDER_REQUEST_BYTES: usize = 17 * CELL_BYTES;
 
-/// Time after which a buffered request is dropped, in nanoseconds. Within one second, a peer that has not failed
-/// retransmits the packets of the gap many times.
+/// Time after which a buffered request is dropped, in nanoseconds. A peer that has not failed closes the gap below
+/// the request within this time, because the peer retransmits the missing packets many times in one second.
 pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 const NONE: u32 = u32::MAX;
@@ -151,8 +151,8 @@ impl ReorderStore {
         let reserved = (REORDER_RESERVED_BYTES / CELL_BYTES) as u32;
         let reserved = reserved.min(self.cells_max / 2 / self.owners.max(1));
         self.reservations = reserved * self.owners;
-        // A queue pair has no buffered request at `open` and `close`, so `unreserved` changes only if `reserved`
-        // changes.
+        // The queue pair that `open` adds or `close` removes has no buffered request, so `unreserved` changes only if
+        // `reserved` changes.
         if std::mem::replace(&mut self.reserved, reserved) != reserved {
             let shares = self.shares.iter().flatten();
             self.unreserved = shares.map(|taken| taken.saturating_sub(reserved)).sum();

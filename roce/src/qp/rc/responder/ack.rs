@@ -10,7 +10,7 @@ use crate::wire::{NakCode, Operation, Syndrome};
 
 const ACK_DELAY_PKTS_MAX: u32 = 16;
 
-/// Response to be sent besides READ responses. A SACK is sent before the queued READ responses. An ACK or NAK is sent
+/// The ACK, NAK or SACK that is due, if any. A SACK is sent before the queued READ responses. An ACK or NAK is sent
 /// after the queued READ responses, which have lower PSNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {

@@ -294,7 +294,7 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
         return None;
     }
     let open = |va, len| rx.memory.open_remote(rx.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
-    // At the first packet, the memory of the whole message is checked, so that a message beyond its memory region
+    // For a FIRST or ONLY, the memory of the whole message is checked, so that a message beyond its memory region
     // writes nothing.
     if packet.info.starts_message() {
         open(va, len_bytes)?;
