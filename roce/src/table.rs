@@ -66,8 +66,8 @@ impl<T> Table<T> {
         Table::with_prefix(0, number_bits, max_len)
     }
 
-    /// Creates an empty table of at most `max_len` objects. The low `random_bits` bits of each number are random, and
-    /// the bits above are the bits of `prefix`. `max_len` is reduced as by [`Table::new`].
+    /// Creates an empty table of at most `max_len` objects. The low `random_bits` bits of an object's number are
+    /// random, and the bits above are those of `prefix`. `max_len` is reduced as by [`Table::new`].
     pub(crate) fn with_prefix(prefix: u32, random_bits: u32, max_len: usize) -> Self {
         let random_mask = u32::MAX >> (u32::BITS - random_bits);
         let max_len = max_len.min(random_mask as usize / PLACES_PER_NUMBER);

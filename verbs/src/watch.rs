@@ -55,7 +55,8 @@ struct Said {
     interval_nanos: u64,
 }
 
-/// The last log line about each counter of `CONCERNS`, and the time of the last comparison.
+/// For each counter of `CONCERNS`, its value and the time at its last log line; and the time at which the counters were
+/// last compared with these values.
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,

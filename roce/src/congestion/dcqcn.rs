@@ -59,7 +59,8 @@ parameters! {
         dce_tcp_rtt = 55, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 50, in 1 to 1_000_000;
-        /// A CNP received at the maximum rate first sets alpha to this value, in 1024ths.
+        /// If a CNP is received while the rate is the maximum rate, alpha is set to this value, in 1024ths, before the
+        /// rate is reduced.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }

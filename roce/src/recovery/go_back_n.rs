@@ -225,7 +225,8 @@ impl GoBackN {
         let end = match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } | AckEvent::Sack { next, .. } => next,
             AckEvent::ReadResponse { psn, .. } => psn,
-            // After a timeout, a duplicate shows that retransmitted READ responses with lower PSNs were lost.
+            // After a timeout, a duplicate READ response shows that retransmitted READ responses with PSNs below its
+            // PSN were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
         // Two common cases in which no READ response is missing: a READ response at una, and a requester without READs.

@@ -175,8 +175,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Acknowledges all requests below `next`, but not the responses of READs. Returns whether `next` is above the
-    /// previous [`SentLog::executed`].
+    /// Marks all requests below `next` as acknowledged, but not the responses of READs. Returns whether `next` is above
+    /// the previous [`SentLog::executed`].
     #[inline]
     fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();

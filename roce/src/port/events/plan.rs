@@ -96,7 +96,7 @@ pub enum PlanError {
     },
 }
 
-/// Events of one port, accepted by [`EventPlan::new`]; the default plan has no events.
+/// Events of one port, validated by [`EventPlan::new`]. The default plan has no events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventPlan(Vec<PacketEvent>);
 

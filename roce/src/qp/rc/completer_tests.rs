@@ -140,7 +140,7 @@ impl Bench {
 enum Event {
     Ignored,
     Stale,
-    /// Go-back-N: all PSNs below this index are acknowledged.
+    /// Go-back-N: the PSNs of all packets below this index are acknowledged.
     Acked(i32),
     /// Go-back-N: all PSNs below this index are acknowledged, and the packet at this index was lost.
     Lost(i32),

@@ -289,8 +289,9 @@ impl ReadQueue {
         }
     }
 
-    /// Rewinds the READ at index `place` of the queue to response `index`. Deducts the responses to be retransmitted
-    /// from the limit of entry `read` of the history, and responses beyond this limit from the allowance.
+    /// Rewinds the READ at position `place` of the queue, so that response `index` is sent next. The number of
+    /// responses to be retransmitted is deducted from the limit of retransmissions of this READ (entry `read` of the
+    /// history). Responses beyond this limit are deducted from the allowance.
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);

@@ -80,8 +80,8 @@ impl Order {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was buffered or placed before the
-    /// advance.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was in the state buffered or placed
+    /// directly before the advance.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order();
