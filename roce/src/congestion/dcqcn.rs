@@ -26,8 +26,8 @@ parameters! {
     DcqcnParameters of "dcqcn", presets &[("nvidia", NVIDIA)], {
         /// Largest number of packets in flight; applies in addition to the rate.
         window_pkts = DEFAULT_WINDOW_PKTS, in 1 to WINDOW_PKTS_MAX;
-        /// 1: each decrease first sets the target rate to the current rate; 0: `clamp_tgt_rate_after_time_inc` selects
-        /// the decreases that do so.
+        /// 1: each decrease first sets the target rate to the current rate; 0: the next parameter
+        /// (clamp_tgt_rate_after_time_inc) selects the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
         /// Used only if `clamp_tgt_rate` is 0. If the rate was increased since the last decrease, a decrease first sets
         /// the target rate to the current rate. 0: only increases by bytes count; 1: increases by the timer count, too.
