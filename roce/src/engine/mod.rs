@@ -6,6 +6,7 @@
 //!               timers         -> requester                            at most TIMERS_PER_POLL
 //!               reorder buffer -> expired requests are dropped         at most REORDER_EXPIRED_PER_POLL
 //!               errors         -> flush                                at most FLUSHED_QPS_PER_POLL
+//!               neighbour      -> MACs of queue pairs, if it changed   at most FOLLOWED_QPS_PER_POLL
 //!               notifier       -> port                                 at most CNPS_PER_POLL
 //!               egress         -> responder, requester -> port         at most TX_BUDGET_PKTS
 //!               neighbour      -> port                                 at most NEIGHBOUR_FRAMES_PER_POLL
