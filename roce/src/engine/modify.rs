@@ -325,13 +325,16 @@ fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {
 
 /// Checks that attributes which the responder uses from RTR on do not change later.
 fn check_fixed(attr: &QpAttr, state: QpState, now: &ConnAttr) -> Result<(), ModifyError> {
-    let is_fixed = !matches!(state, QpState::Reset | QpState::Init);
-    let changes = [
-        ("recovery", attr.recovery.is_some_and(|recovery| recovery != now.recovery)),
-        ("placement", attr.placement.is_some_and(|placement| placement != now.placement)),
-    ];
-    let changed = changes.into_iter().find(|(_, is_change)| *is_change && is_fixed);
-    changed.map_or(Ok(()), |(attribute, _)| Err(ModifyError::Fixed { attribute, state }))
+    if matches!(state, QpState::Reset | QpState::Init) {
+        return Ok(());
+    }
+    if attr.recovery.is_some_and(|recovery| recovery != now.recovery) {
+        return Err(ModifyError::Fixed { attribute: "recovery", state });
+    }
+    if attr.placement.is_some_and(|placement| placement != now.placement) {
+        return Err(ModifyError::Fixed { attribute: "placement", state });
+    }
+    Ok(())
 }
 
 fn check_ranges(attr: &QpAttr, port_mtu_bytes: usize) -> Result<(), ModifyError> {

@@ -359,9 +359,9 @@ mod tests {
         fn behaves_as_a_bounded_queue(
             first in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
             depth in prop_oneof![1u32..9, CELLS_MIN - 1..=4 * CELLS_MIN + 1],
+            growing in any::<bool>(),
             steps in proptest::collection::vec(0u32..12, 0..200),
         ) {
-            let growing = steps.len() % 2 == 0;
             let ring = if growing { growing_ring::<u32>(first, depth) } else { ring_of::<u32>(first, depth, depth) };
             let (mut producer, mut consumer) = ring;
             let mut model = VecDeque::new();

@@ -125,7 +125,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     interface.require_up()?;
     let is_xdp = spec.kind == PortKind::AfXdp;
     let raise = (interface.mtu_bytes, "the interface", "raise it with `ip link set`, or leave out mtu=");
-    let mtu_bytes = mtu_bytes(spec, buffer_mtu(spec.kind), raise)?;
+    let mtu_bytes = mtu_bytes(spec, raise)?;
     let device = attach(eal, spec)?;
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
@@ -152,20 +152,12 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     Ok(Opened { port, neighbour, shared })
 }
 
-/// Returns the largest MTU, in bytes, that the packet buffers of a kind of port permit.
-fn buffer_mtu(kind: PortKind) -> usize {
-    if kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES }
-}
-
-/// Returns the MTU of a port in bytes. `buffer_bytes`: largest MTU that the packet buffers permit. `own`: MTU of the
-/// interface or device, the words for this interface or device in errors, and the remedy if `mtu=` exceeds this MTU.
-fn mtu_bytes(
-    spec: &PortSpec,
-    buffer_bytes: usize,
-    own: (usize, &'static str, &'static str),
-) -> Result<usize, OpenError> {
+/// Returns the MTU of a port in bytes, which the packet buffers and `own` bound. `own`: MTU of the interface or device,
+/// the words for this interface or device in errors, and the remedy if `mtu=` exceeds this MTU.
+fn mtu_bytes(spec: &PortSpec, own: (usize, &'static str, &'static str)) -> Result<usize, OpenError> {
+    let buffer_bytes = if spec.kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES };
     let buffers = (buffer_bytes, "a packet buffer", "leave out mtu=");
-    let (max_bytes, bound, remedy) = if own.0 <= buffer_bytes { own } else { buffers };
+    let (max_bytes, bound, remedy) = if own.0 < buffer_bytes { own } else { buffers };
     match spec.mtu_bytes {
         Some(mtu_bytes) if usize::from(mtu_bytes) > max_bytes => {
             Err(OpenError::Mtu { mtu_bytes, max_bytes, bound, remedy })
@@ -204,8 +196,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         return Err(error.into());
     }
     let mac = spec.mac.unwrap_or(own_mac(spec.kind, port.info().mac));
-    let device = if has_mtu { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
-    let mtu_bytes = mtu_bytes(spec, buffer_mtu(spec.kind), (device, "the device", "leave out mtu="))?;
+    let device_mtu_bytes = if has_mtu { usize::from(port.mtu_bytes()) } else { BUFFER_MTU_BYTES };
+    let mtu_bytes = mtu_bytes(spec, (device_mtu_bytes, "the device", "leave out mtu="))?;
     let gateways = (spec.gateway, spec.gateway);
     let neighbour = NeighbourConfig {
         mac,
@@ -294,8 +286,7 @@ mod tests {
     fn an_mtu_larger_than_the_port_permits_is_an_error() {
         let of = |name: &str, own_bytes| {
             let spec: PortSpec = name.parse().expect(name);
-            mtu_bytes(&spec, BUFFER_MTU_BYTES, (own_bytes, "the interface", "raise it"))
-                .map_err(|error| error.to_string())
+            mtu_bytes(&spec, (own_bytes, "the interface", "raise it")).map_err(|error| error.to_string())
         };
         assert_eq!(of("af_packet:eth1", 1500), Ok(1500));
         assert_eq!(of("af_packet:eth1,mtu=1500", 1500), Ok(1500));
@@ -304,6 +295,9 @@ mod tests {
         assert_eq!(said, "mtu=1501 is more than the 1500 bytes that the interface permits: raise it");
         assert_eq!(of("af_packet:eth1", 65_535), Ok(BUFFER_MTU_BYTES));
         assert!(of("af_packet:eth1,mtu=65535", 65_535).unwrap_err().contains("a packet buffer permits"));
+        assert!(
+            of("memif:wire,mtu=65535", BUFFER_MTU_BYTES).unwrap_err().contains("a packet buffer permits")
+        );
     }
 
     #[test]
