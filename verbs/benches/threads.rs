@@ -14,7 +14,7 @@ use verbs::{
 };
 
 const THREADS: usize = 8;
-/// Number of SENDs in flight, per thread.
+/// Number of SENDs in flight, of each queue pair unless the row names another number.
 const DEPTH: usize = 32;
 const MESSAGE_BYTES: u32 = 64;
 /// Duration of one sample.
@@ -33,12 +33,14 @@ struct Worker {
     cq: Cq,
     pairs: Vec<Pair>,
     region: Mr,
+    /// Number of SENDs in flight, over all queue pairs.
+    depth: usize,
 }
 
 impl Worker {
-    fn new(context: &Context, qps: usize) -> Result<Worker, Box<dyn std::error::Error>> {
+    fn new(context: &Context, qps: usize, depth: usize) -> Result<Worker, Box<dyn std::error::Error>> {
         let pd = context.alloc_pd()?;
-        let cq = context.create_cq(4 * DEPTH as u32, None)?;
+        let cq = context.create_cq(4 * depth as u32, None)?;
         let options = QpOptions { signal_all: true, ..QpOptions::new(&cq) };
         let connect = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
         let mut pairs = Vec::new();
@@ -49,16 +51,16 @@ impl Worker {
             pairs.push(Pair { a, b });
         }
         let region = pd.alloc(MESSAGE_BYTES as usize, Access::LOCAL_WRITE)?;
-        Ok(Worker { cq, pairs, region })
+        Ok(Worker { cq, pairs, region, depth })
     }
 
     /// Sends messages on the queue pairs in turn until `end`, and returns the number of messages completed.
     fn run(&self, end: Instant) -> Result<u64, verbs::Error> {
         let sge = self.region.sge(0, MESSAGE_BYTES);
-        let mut completions = Vec::with_capacity(2 * DEPTH);
+        let mut completions = Vec::with_capacity(2 * self.depth);
         let (mut posted, mut completed) = (0, 0);
         while completed < posted || Instant::now() < end {
-            while posted < completed + 2 * DEPTH as u64 && Instant::now() < end {
+            while posted < completed + 2 * self.depth as u64 && Instant::now() < end {
                 let pair = &self.pairs[(posted / 2) as usize % self.pairs.len()];
                 pair.b.post_recv(&RecvRequest { wr_id: 0, sges: &[sge] })?;
                 let data = SendData::Sges(&[sge]);
@@ -67,7 +69,7 @@ impl Worker {
                 posted += 2;
             }
             completions.clear();
-            completed += self.cq.poll(&mut completions, 2 * DEPTH)? as u64;
+            completed += self.cq.poll(&mut completions, 2 * self.depth)? as u64;
             assert!(completions.iter().all(|cqe| cqe.status == WcStatus::Success));
         }
         Ok(completed / 2)
@@ -91,15 +93,17 @@ fn rate(workers: &[Worker]) -> f64 {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let context = Context::open(&"eal:net_ring0,ip=10.0.0.1/24".parse()?, &DeviceOptions::default())?;
-    let one = vec![Worker::new(&context, 1)?];
-    let alternating = vec![Worker::new(&context, THREADS)?];
-    let many = (0..THREADS).map(|_| Worker::new(&context, 1)).collect::<Result<Vec<_>, _>>()?;
+    let one = vec![Worker::new(&context, 1, DEPTH)?];
+    let alternating = vec![Worker::new(&context, THREADS, THREADS * DEPTH)?];
+    let shallow = vec![Worker::new(&context, THREADS, DEPTH)?];
+    let many = (0..THREADS).map(|_| Worker::new(&context, 1, DEPTH)).collect::<Result<Vec<_>, _>>()?;
     let rows = [
         ("1 thread, 1 queue pair", &one),
         ("1 thread, 8 queue pairs in turn", &alternating),
+        ("  4 SENDs in flight each", &shallow),
         ("8 threads, 1 queue pair each", &many),
     ];
-    let mut samples = [const { Vec::new() }; 3];
+    let mut samples = [const { Vec::new() }; 4];
     for _ in 0..SAMPLES {
         for ((_, workers), samples) in rows.iter().zip(&mut samples) {
             samples.push(rate(workers));

@@ -1,7 +1,7 @@
 //! Queue pairs.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use roce::counters::QpCounters;
@@ -24,6 +24,34 @@ const POSTS_PER_PUSH: u32 = 16;
 
 /// Longest time for which [`Qp::modify`] waits for the MAC of the destination of an address vector.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Send work requests of one thread that are posted and not yet pushed.
+#[derive(Clone, Copy)]
+struct Posts {
+    /// Address of the [`Shared`] of the device to which the thread posted last; 0 before the first post.
+    device: usize,
+    /// Number of work requests posted to queue pairs of this device since the thread's last call of `Shared::push`.
+    waiting: u32,
+    /// Value of [`crate::drive::Activity::polls`] after the thread's last call of `Shared::push`.
+    polls_seen: u64,
+}
+
+impl Posts {
+    /// Adds `count` posts to queue pairs of `device`, of which `polls` is [`crate::drive::Activity::polls`]. Returns
+    /// whether the thread must push: at `POSTS_PER_PUSH` posts since its last push, and at its first post after another
+    /// push or poll.
+    #[inline]
+    fn is_push_due(&mut self, device: usize, polls: u64, count: u32) -> bool {
+        self.waiting += count;
+        (self.device, self.polls_seen) != (device, polls) || self.waiting >= POSTS_PER_PUSH
+    }
+}
+
+thread_local! {
+    /// Per thread, not per queue pair: otherwise a thread that posts to several queue pairs in turn would push at each
+    /// post, because the push for one queue pair counts as a poll for the others.
+    static POSTS: Cell<Posts> = const { Cell::new(Posts { device: 0, waiting: 0, polls_seen: 0 }) };
+}
 
 /// Attributes that a queue pair is created with (`ibv_qp_init_attr`).
 #[derive(Clone)]
@@ -93,10 +121,6 @@ pub struct Qp {
     /// `None` if the queue pair uses a shared receive queue.
     recv: Option<Lock<RecvPoster>>,
     service: ServiceType,
-    /// Number of send work requests posted since the last call of `Shared::push` for this queue pair.
-    posts_waiting: AtomicU32,
-    /// Value of [`crate::drive::Activity::polls`] after the last call of `Shared::push` for this queue pair.
-    polls_seen: AtomicU64,
     // Referenced because the completion queues, the shared receive queue and the protection domain must outlive the
     // queue pair.
     _cqs: [Arc<CqInner>; 2],
@@ -148,8 +172,6 @@ impl Qp {
             send: Lock::new(handles.send),
             recv: handles.recv.map(Lock::new),
             service: options.service,
-            posts_waiting: AtomicU32::new(0),
-            polls_seen: AtomicU64::new(0),
             _cqs: [options.send_cq.0.clone(), options.recv_cq.0.clone()],
             _srq: options.srq.map(|srq| srq.0.clone()),
             _pd: pd.0.clone(),
@@ -293,22 +315,16 @@ impl Qp {
         (posted, refused)
     }
 
-    /// Pushes the posted send work requests (makes the engine send them) if, since the last push for this queue pair,
-    /// `POSTS_PER_PUSH` work requests were posted, or an application thread polled the engine or pushed for another
-    /// queue pair. Otherwise the next poll sends the work requests. If several threads post at the same time,
-    /// `posts_waiting` may be too low, which delays a work request at most until the next poll.
+    /// Pushes the posted send work requests (makes the engine send them), unless the next poll is to send them.
     #[inline]
     fn after_posts(&self, count: u32) {
-        let activity = &self.shared.activity;
-        let waiting = self.posts_waiting.load(Ordering::Relaxed) + count;
-        let is_first = self.polls_seen.load(Ordering::Relaxed) != activity.polls();
-        if !is_first && waiting < POSTS_PER_PUSH {
-            self.posts_waiting.store(waiting, Ordering::Relaxed);
-            return;
+        let device = Arc::as_ptr(&self.shared).addr();
+        let mut posts = POSTS.get();
+        if posts.is_push_due(device, self.shared.activity.polls(), count) {
+            self.shared.push();
+            posts = Posts { device, waiting: 0, polls_seen: self.shared.activity.polls() };
         }
-        self.shared.push();
-        self.posts_waiting.store(0, Ordering::Relaxed);
-        self.polls_seen.store(activity.polls(), Ordering::Relaxed);
+        POSTS.set(posts);
     }
 
     /// Posts a receive work request (`ibv_post_recv`).
@@ -321,5 +337,21 @@ impl Qp {
         self.shared.check()?;
         let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
         Ok(recv.lock().post(request)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_is_due_at_the_first_post_after_a_poll_and_at_every_sixteenth() {
+        let mut posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
+        assert!((1..POSTS_PER_PUSH).all(|_| !posts.is_push_due(1, 7, 1)));
+        assert!(posts.is_push_due(1, 7, 1));
+        let posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
+        assert!(!{ posts }.is_push_due(1, 7, POSTS_PER_PUSH - 1));
+        assert!({ posts }.is_push_due(1, 8, 1), "a thread has polled since");
+        assert!({ posts }.is_push_due(2, 7, 1), "another device");
     }
 }
