@@ -217,15 +217,18 @@ pub fn addresses_of(number: usize) -> [IpAddr; 2] {
 impl Host {
     /// Registers `memory` with virtual address `base`.
     pub fn register(&mut self, memory: &Memory, base: u64, access: Access) -> (LKey, RKey) {
-        self.engine.register(self.pd, memory.clone(), base, access).expect("there is room for the region")
+        self.engine
+            .objects()
+            .register(self.pd, memory.clone(), base, access)
+            .expect("there is room for the region")
     }
 
     /// Creates a queue pair with completion queues of its own.
     pub fn create_qp(&mut self, sizes: &QpSizes) -> QpEnds {
         let (send_cq, send_poller) =
-            self.engine.create_cq(sizes.cqes[0]).expect("there is room for the queue");
+            self.engine.objects().create_cq(sizes.cqes[0]).expect("there is room for the queue");
         let (recv_cq, recv_poller) =
-            self.engine.create_cq(sizes.cqes[1]).expect("there is room for the queue");
+            self.engine.objects().create_cq(sizes.cqes[1]).expect("there is room for the queue");
         let qp = self.create_qp_on(sizes, send_cq, recv_cq);
         QpEnds {
             qpn: qp.qpn,
@@ -316,8 +319,8 @@ impl World {
         let (port, refused) = SimPort::new(self.network.clone(), id, caps, config.payload, buffers.clone());
         let link_bits_per_sec = self.network.borrow().host_link_config(id).rate_bits_per_sec;
         let engine_config = engine_config(number, link_bits_per_sec, config);
-        let mut engine = Engine::new(port, engine_config).expect("the addresses are good");
-        let pd = engine.alloc_pd().expect("there is room for one");
+        let engine = Engine::new(port, engine_config).expect("the addresses are good");
+        let pd = engine.objects().alloc_pd().expect("there is room for one");
         self.hosts.push(Host {
             engine,
             pd,

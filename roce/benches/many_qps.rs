@@ -40,17 +40,17 @@ fn turn(many: &mut Many) -> Duration {
 fn print_control(many: &mut Many) {
     let end = &mut many.a.end;
     let cq = micros_per_call(|| {
-        let (cq, _) = end.engine.create_cq(16).expect("a completion queue");
-        end.engine.destroy_cq(cq).expect("no user");
+        let (cq, _) = end.engine.objects().create_cq(16).expect("a completion queue");
+        end.engine.objects().destroy_cq(cq).expect("no user");
     });
     let pd = micros_per_call(|| {
-        let pd = end.engine.alloc_pd().expect("a protection domain");
-        end.engine.dealloc_pd(pd).expect("no user");
+        let pd = end.engine.objects().alloc_pd().expect("a protection domain");
+        end.engine.objects().dealloc_pd(pd).expect("no user");
     });
     let memory = Memory::alloc(64);
     let mr = micros_per_call(|| {
-        let registered = end.engine.register(end.pd, memory.clone(), 0, Access::NONE);
-        end.engine.deregister(registered.expect("a memory region").0).expect("it exists");
+        let registered = end.engine.objects().register(end.pd, memory.clone(), 0, Access::NONE);
+        end.engine.objects().deregister(registered.expect("a memory region").0).expect("it exists");
     });
     println!("create and destroy: CQ {cq:.2} us, PD {pd:.2} us, MR {mr:.2} us");
     let peer = many.b.end.gid.ip();

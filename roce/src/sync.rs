@@ -10,6 +10,11 @@ pub use loom::{
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
+
 /// [`std::cell::UnsafeCell`] with the interface of loom's `UnsafeCell`: a closure receives the pointer to the value.
 #[cfg(not(loom))]
 #[derive(Debug)]

@@ -22,29 +22,30 @@ fn state(state: QpState) -> QpAttr {
 #[test]
 fn an_object_in_use_is_not_destroyed() {
     let (mut a, _b) = pair(PathMtu::Mtu1024, 4096, true);
-    let (pd, (cq, _poller)) = (a.engine.alloc_pd().unwrap(), a.engine.create_cq(8).unwrap());
+    let (pd, (cq, _poller)) =
+        (a.engine.objects().alloc_pd().unwrap(), a.engine.objects().create_cq(8).unwrap());
     let busy = |a: &mut End| {
         let is_busy = |result| match result {
             Err(DestroyError::Busy(_)) => true,
             other => panic!("not an object in use: {other:?}"),
         };
-        (is_busy(a.engine.dealloc_pd(pd)), is_busy(a.engine.destroy_cq(cq)))
+        (is_busy(a.engine.objects().dealloc_pd(pd)), is_busy(a.engine.objects().destroy_cq(cq)))
     };
     let memory = Memory::alloc(64);
-    let refused = a.engine.register(pd, memory.clone(), 0, Access::REMOTE_WRITE);
+    let refused = a.engine.objects().register(pd, memory.clone(), 0, Access::REMOTE_WRITE);
     assert!(refused.is_err(), "a refused region does not use the protection domain");
-    let (lkey, _) = a.engine.register(pd, memory, 0, Access::NONE).unwrap();
-    assert!(matches!(a.engine.dealloc_pd(pd), Err(DestroyError::Busy(_))));
+    let (lkey, _) = a.engine.objects().register(pd, memory, 0, Access::NONE).unwrap();
+    assert!(matches!(a.engine.objects().dealloc_pd(pd), Err(DestroyError::Busy(_))));
     let init = QpInit { pd, recv_cq: cq, ..a.small_qp() };
     let qps = [(); 2].map(|()| a.engine.create_qp(&init).unwrap().qpn);
-    a.engine.deregister(lkey).unwrap();
+    a.engine.objects().deregister(lkey).unwrap();
     for qpn in qps {
         assert_eq!(busy(&mut a), (true, true));
         a.engine.destroy_qp(qpn).unwrap();
     }
-    assert_eq!((a.engine.dealloc_pd(pd), a.engine.destroy_cq(cq)), (Ok(()), Ok(())));
-    assert!(matches!(a.engine.dealloc_pd(pd), Err(DestroyError::Unknown(_))));
-    assert!(matches!(a.engine.destroy_cq(cq), Err(DestroyError::Unknown(_))));
+    assert_eq!((a.engine.objects().dealloc_pd(pd), a.engine.objects().destroy_cq(cq)), (Ok(()), Ok(())));
+    assert!(matches!(a.engine.objects().dealloc_pd(pd), Err(DestroyError::Unknown(_))));
+    assert!(matches!(a.engine.objects().destroy_cq(cq), Err(DestroyError::Unknown(_))));
 }
 
 #[test]

@@ -173,9 +173,10 @@ fn nothing_is_allocated_per_packet() {
 #[test]
 fn receives_belong_to_the_protection_domain_of_the_srq() {
     let (mut a, mut b) = pair(PathMtu::Mtu256, 4096, true);
-    let pd = b.engine.alloc_pd().unwrap();
+    let pd = b.engine.objects().alloc_pd().unwrap();
     let memory = b.memory.clone();
-    let (lkey, _) = b.engine.register(pd, memory.clone(), memory.addr(), Access::LOCAL_WRITE).unwrap();
+    let (lkey, _) =
+        b.engine.objects().register(pd, memory.clone(), memory.addr(), Access::LOCAL_WRITE).unwrap();
     let (srq, mut recv) = b.engine.create_srq(&SrqAttr { pd, max_wr: 4, max_sge: 1, limit: 0 }).unwrap();
     let init = QpInit { srq: Some(srq), ..b.small_qp() };
     let qpn = b.engine.create_qp(&init).unwrap().qpn;

@@ -29,7 +29,8 @@ fn number_bits() -> (u32, u32) {
     let (mut qpns, mut keys) = (Vec::new(), Vec::new());
     for _ in 0..120 {
         qpns.push(end.create_idle_qp().value());
-        let (_, rkey) = end.engine.register(end.pd, end.memory.clone(), 0, Access::REMOTE_READ).unwrap();
+        let (_, rkey) =
+            end.engine.objects().register(end.pd, end.memory.clone(), 0, Access::REMOTE_READ).unwrap();
         keys.push(rkey.0);
     }
     (random_bits(&qpns), random_bits(&keys))
@@ -128,8 +129,9 @@ fn a_freed_number_is_not_given_again_soon() {
         let qpn = end.create_idle_qp();
         end.engine.destroy_qp(qpn).unwrap();
         assert!(qpns.insert(qpn), "QPN {qpn} is given again after {round} others");
-        let (lkey, _) = end.engine.register(end.pd, end.memory.clone(), 0, Access::REMOTE_READ).unwrap();
-        end.engine.deregister(lkey).unwrap();
+        let (lkey, _) =
+            end.engine.objects().register(end.pd, end.memory.clone(), 0, Access::REMOTE_READ).unwrap();
+        end.engine.objects().deregister(lkey).unwrap();
         assert!(keys.insert(lkey), "key {lkey:?} is given again after {round} others");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roce::queue::{CqId, CqPoller, Cqe, Notify};
+use roce::queue::{CqId, CqNotifier, CqPoller, Cqe, Notify};
 
 use crate::channel::CompChannel;
 use crate::device::{ContextInner, Shared};
@@ -15,16 +15,17 @@ pub(crate) struct CqInner {
     shared: Arc<Shared>,
     pub(crate) id: CqId,
     poller: Lock<CqPoller>,
+    notifier: CqNotifier,
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        // Fails only after a fatal error, if queue pairs of the completion queue were not destroyed: each queue pair
+        // references its completion queues.
+        let _ = self.shared.objects.destroy_cq(self.id);
         let Ok(mut driven) = self.shared.lock() else { return };
         driven.remove_channel(self.id);
         driven.listeners.remove(Object::Cq(self.id));
-        // `destroy_cq` cannot fail: each queue pair references its completion queues, so no queue pair uses this
-        // completion queue.
-        let _ = driven.engine.destroy_cq(self.id);
     }
 }
 
@@ -40,13 +41,14 @@ impl Cq {
     ) -> Result<Self, Error> {
         let shared = context.device.shared.clone();
         let mut driven = shared.lock()?;
-        let (id, poller) = driven.engine.create_cq(depth)?;
+        let (id, poller) = shared.objects.create_cq(depth)?;
         driven.listeners.add(Object::Cq(id), &context.events);
         if let Some(channel) = channel {
             driven.add_channel(id, channel.inbox.clone());
         }
         drop(driven);
-        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller: Lock::new(poller) })))
+        let (notifier, poller) = (poller.notifier(), Lock::new(poller));
+        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller, notifier })))
     }
 
     /// Returns the number of this completion queue. [`CompChannel::wait`] returns this number for an event of the
@@ -132,7 +134,9 @@ impl Cq {
     /// Requests one event on the completion channel of this completion queue (`ibv_req_notify_cq`). `notify` selects
     /// the cause: the next completion, or the next completion that is a solicited event or has an error.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
-        Ok(self.0.shared.lock()?.engine.request_notify(self.0.id, notify)?)
+        self.0.shared.check()?;
+        self.0.notifier.request(notify);
+        Ok(())
     }
 }
 

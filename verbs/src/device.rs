@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
-use roce::engine::{DestroyError, Engine, Event, Progress};
+use roce::engine::{DestroyError, Engine, Event, Progress, SharedObjects};
 use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 use roce::port::Port;
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     kernel: Option<Mutex<SharedInterface>>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
+    /// Protection domains, memory regions and completion queues. Their use does not need the engine's lock.
+    pub(crate) objects: Arc<SharedObjects>,
     pub(crate) port: PortSpec,
     pub(crate) limits: DeviceLimits,
     pub(crate) activity: Activity,
@@ -119,6 +121,7 @@ impl Drive for DeviceCore {
 
     #[cold]
     fn on_panic(&mut self) {
+        self.engine.abandon_poll();
         let name = std::thread::current().name().unwrap_or("without a name").to_owned();
         self.raise_fatal(format!("thread {name} panicked while it drove the engine"));
     }
@@ -244,6 +247,7 @@ impl Shared {
         limits: DeviceLimits,
     ) -> Self {
         let fatal = Arc::new(Fatal::default());
+        let objects = engine.objects().clone();
         let driven = DeviceCore {
             engine,
             fatal: fatal.clone(),
@@ -259,6 +263,7 @@ impl Shared {
             kernel: shared_interface.map(Mutex::new),
             fatal,
             clock,
+            objects,
             port,
             limits,
             activity: Activity::default(),

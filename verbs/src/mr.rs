@@ -22,9 +22,9 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error: each memory region and queue pair references its protection domain, so this
-        // protection domain is not in use.
-        let _ = self.shared().lock().map(|mut driven| driven.engine.dealloc_pd(self.id));
+        // Fails only after a fatal error, if queue pairs of the domain were not destroyed: each memory region and queue
+        // pair references its protection domain.
+        let _ = self.shared().objects.dealloc_pd(self.id);
     }
 }
 
@@ -35,7 +35,9 @@ pub struct Pd(pub(crate) Arc<PdInner>);
 
 impl Pd {
     pub(crate) fn new(context: &Arc<ContextInner>) -> Result<Self, Error> {
-        let id = context.device.shared.lock()?.engine.alloc_pd()?;
+        let shared = &context.device.shared;
+        shared.check()?;
+        let id = shared.objects.alloc_pd()?;
         Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
     }
 
@@ -49,8 +51,9 @@ impl Pd {
     /// Registers `memory` with the access rights `access`, so that work requests address the first byte of `memory` by
     /// `addr` (`ibv_reg_mr_iova`).
     pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
-        let (lkey, rkey) =
-            self.0.shared().lock()?.engine.register(self.0.id, memory.clone(), addr, access)?;
+        let shared = self.0.shared();
+        shared.check()?;
+        let (lkey, rkey) = shared.objects.register(self.0.id, memory.clone(), addr, access)?;
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
@@ -109,7 +112,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because the region is registered until this call.
-        let _ = self.pd.shared().lock().map(|mut driven| driven.engine.deregister(self.lkey));
+        // `deregister` cannot fail, because the region is registered until this call.
+        let _ = self.pd.shared().objects.deregister(self.lkey);
     }
 }

@@ -52,8 +52,9 @@ impl Hosts {
     pub(super) fn create_objects(&mut self, memory_bytes: usize) -> Vec<HostObjects> {
         let create = |host: &mut Host| {
             let cqes = u32::try_from(QPS_MAX).expect("a few thousand");
-            let (send_cq, completions) = host.engine.create_cq(cqes).expect("there is room for two");
-            let (recv_cq, _) = host.engine.create_cq(1).expect("there is room for two");
+            let (send_cq, completions) =
+                host.engine.objects().create_cq(cqes).expect("there is room for two");
+            let (recv_cq, _) = host.engine.objects().create_cq(1).expect("there is room for two");
             let (lkey, rkey) = host.register(&Memory::phantom(memory_bytes), BASE, Access::ALL);
             HostObjects { send_cq, recv_cq, completions, lkey, rkey }
         };

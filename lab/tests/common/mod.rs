@@ -129,7 +129,8 @@ impl Mesh {
                 Payload::Carried => Memory::alloc(bytes_max),
                 Payload::Phantom => Memory::phantom(bytes_max),
             };
-            let (cq, completions) = host.engine.create_cq(max_qps as u32).expect("there is room for one");
+            let (cq, completions) =
+                host.engine.objects().create_cq(max_qps as u32).expect("there is room for one");
             PerHost { keys: host.register(&memory, BASE, Access::ALL), cq, completions }
         };
         let hosts: Vec<PerHost> = world.hosts.iter_mut().map(per_host).collect();

@@ -36,7 +36,7 @@ pub(crate) struct Host {
 
 impl Host {
     fn new(mut end: End<LoopbackPort>, count: usize) -> Self {
-        let (cq, poller) = end.engine.create_cq(4 * ACTIVE_QPS as u32).expect("a completion queue");
+        let (cq, poller) = end.engine.objects().create_cq(4 * ACTIVE_QPS as u32).expect("a completion queue");
         let init = QpInit {
             send_cq: cq,
             recv_cq: cq,
@@ -48,6 +48,7 @@ impl Host {
         let memory = Memory::alloc(4096);
         let (lkey, _) = end
             .engine
+            .objects()
             .register(end.pd, memory.clone(), memory.addr(), Access::LOCAL_WRITE)
             .expect("a memory region");
         let sge = Sge { addr: memory.addr(), len_bytes: MESSAGE_BYTES, lkey };

@@ -20,6 +20,7 @@ impl<P: Port> Engine<P> {
 
     #[inline(never)]
     fn transmit_scheduled(&mut self, outgoing: Outgoing) -> u32 {
+        self.memory.enter();
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
             let Some(slot) = self.tx_ready.pop_front() else { break };

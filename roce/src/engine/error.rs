@@ -41,3 +41,10 @@ pub enum DestroyError {
     #[error("the {0} is still in use: destroy the queue pairs and regions that use it first")]
     Busy(&'static str),
 }
+
+pub(super) fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), CreateError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(CreateError::OutOfRange { what, value: u64::from(value), min: u64::from(min), max: u64::from(max) })
+}

@@ -30,7 +30,7 @@ macro_rules! rx_context {
             receives: &mut $qp.receives,
             srqs: &mut $engine.srqs,
             cqs: &mut $engine.cqs,
-            cq: $qp.init.recv_cq,
+            cq: $qp.recv_cq,
             qpn: $qp.qpn,
             counters: &mut $qp.counters,
             slot: $slot,
@@ -52,6 +52,7 @@ impl<P: Port> Engine<P> {
     /// function uses.
     #[inline(never)]
     fn on_burst(&mut self) {
+        self.memory.enter();
         let mut frames = std::mem::take(&mut self.frames);
         if self.qps.len() > CACHED_QPS {
             self.prefetch_qps(&frames);
@@ -269,7 +270,7 @@ impl<P: Port> Engine<P> {
     pub(super) fn after_sender(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };
-        let mut completions = Qp::send_completions(&mut self.cqs, &qp.init, qp.qpn, &mut qp.counters);
+        let mut completions = Qp::send_completions(&mut self.cqs, qp.send_cq, qp.qpn, &mut qp.counters);
         completions.complete_before(&mut qp.outstanding, uc.sender.next());
         if let Some(status) = uc.sender.take_fault() {
             completions.fail_oldest(&mut qp.outstanding, status);
@@ -294,7 +295,7 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection else { return };
         let (una, _) = rc.requester.in_flight();
-        let mut completions = Qp::send_completions(&mut self.cqs, &qp.init, qp.qpn, &mut qp.counters);
+        let mut completions = Qp::send_completions(&mut self.cqs, qp.send_cq, qp.qpn, &mut qp.counters);
         completions.complete_before(&mut qp.outstanding, una);
         let failed = failed.or_else(|| rc.requester.local_fault(&qp.outstanding));
         if let Some(status) = failed {

@@ -37,6 +37,7 @@ mod notify;
 mod objects;
 mod qp_object;
 mod qpn_prefix;
+mod shared_objects;
 mod source;
 #[expect(
     clippy::indexing_slicing,
@@ -51,7 +52,7 @@ use std::sync::Arc;
 use crate::congestion::{CongestionScheme, NotificationConfig};
 use crate::counters::{DropCounters, QpCounters};
 use crate::id::Mac;
-use crate::mem::MemoryTable;
+use crate::mem::MemoryView;
 use crate::neighbour::{GidError, Neighbour, NeighbourConfig};
 use crate::port::Port;
 use crate::qp::QpState;
@@ -65,6 +66,7 @@ pub use error::{CreateError, DestroyError};
 pub use event::Event;
 pub use qp_object::{Attributes, QpHandles};
 pub use qpn_prefix::QpnPrefix;
+pub use shared_objects::SharedObjects;
 pub use source::SourceChecks;
 
 use limits::{
@@ -74,8 +76,6 @@ use limits::{
 use notifier::Notifier;
 use qp_object::{Connection, Qp, Service};
 use timers::Timers;
-
-const PD_BITS: u32 = 32;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
@@ -147,7 +147,8 @@ enum Outgoing {
 /// # Kinds of call
 /// * Configuration: [`EngineConfig`] at the start; [`Engine::neighbour_mut`], [`Engine::port_mut`] and
 ///   [`Engine::set_link_bits_per_sec`] at any time.
-/// * Objects: protection domain, memory region, completion queue, shared receive queue, queue pair. An object must be
+/// * Objects: protection domain, memory region and completion queue ([`Engine::objects`], shared by the engines of a
+///   device, on any thread); shared receive queue and queue pair (of one engine). An object must be
 ///   created after the objects that it uses, and destroyed before these objects; otherwise the call returns `Unknown`
 ///   or `Busy`. Exception: a memory region may be deregistered at any time; work requests that use the region fail.
 ///   [`Engine::modify_qp`] connects a queue pair. The transition to RTR needs the MAC of the next hop: while
@@ -158,8 +159,8 @@ enum Outgoing {
 /// * Time: after these calls, [`Engine::next_deadline`] returns the time of the next poll.
 ///
 /// The application's ends of the queues are not part of the engine: other threads may use
-/// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster) and
-/// [`CqPoller`](crate::queue::CqPoller) during any call. Memory regions are accessed during `poll` and `push` only.
+/// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster),
+/// [`CqPoller`](crate::queue::CqPoller) and [`CqNotifier`](crate::queue::CqNotifier) during any call. Memory regions are accessed during `poll` and `push` only.
 ///
 /// # Time
 /// `now` comes from one clock of any origin, and must not decrease from call to call. A call without `now` uses the
@@ -213,8 +214,8 @@ enum Outgoing {
 ///
 /// // Objects: a queue pair, its completion queue, and 64 bytes of memory.
 /// let objects = |engine: &mut Engine<LoopbackPort>| {
-///     let pd = engine.alloc_pd()?;
-///     let (cq, completions) = engine.create_cq(16)?;
+///     let pd = engine.objects().alloc_pd()?;
+///     let (cq, completions) = engine.objects().create_cq(16)?;
 ///     let qp = engine.create_qp(&QpInit {
 ///         service: ServiceType::Rc,
 ///         pd,
@@ -229,7 +230,7 @@ enum Outgoing {
 ///         signal_all: true,
 ///     })?;
 ///     let memory = Memory::alloc(64);
-///     let (lkey, _) = engine.register(pd, memory.clone(), memory.addr(), Access::LOCAL_WRITE)?;
+///     let (lkey, _) = engine.objects().register(pd, memory.clone(), memory.addr(), Access::LOCAL_WRITE)?;
 ///     let sge = Sge { addr: memory.addr(), len_bytes: 64, lkey };
 ///     Ok::<_, roce::engine::CreateError>((qp, completions, memory, sge, engine.random_psn()))
 /// };
@@ -291,9 +292,8 @@ pub struct Engine<P: Port> {
     /// Index in `qps` of the first queue pair not yet compared with the changed neighbour cache; `None` if no
     /// comparison is pending.
     following: Option<usize>,
-    memory: MemoryTable,
-    /// Number of memory regions, shared receive queues and queue pairs of each protection domain.
-    pds: Table<u32>,
+    objects: Arc<SharedObjects>,
+    memory: MemoryView,
     cqs: CqTable,
     srqs: SrqTable,
     qps: Table<Qp>,
@@ -317,8 +317,24 @@ pub struct Engine<P: Port> {
 }
 
 impl<P: Port> Engine<P> {
-    /// Creates a device over `port`. Returns an error if an address of the configuration is not valid for a port.
+    /// Creates a device of one engine over `port`. Returns an error if an address of the configuration is not valid for
+    /// a port.
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
+        // The keys of the objects must not tell the QPNs and PSNs that the engine draws, so the generators differ.
+        let mut random = Random::new(config.seed);
+        let mut seed = [0; 32];
+        seed.chunks_mut(4).for_each(|bytes| bytes.copy_from_slice(&random.bits().to_be_bytes()));
+        let objects = SharedObjects::new(seed, &config.limits);
+        Self::with_objects(port, config, objects)
+    }
+
+    /// Creates an engine over `port`, of a device whose engines use `objects`. Returns an error if an address of the
+    /// configuration is not valid for a port.
+    pub fn with_objects(
+        port: P,
+        config: EngineConfig,
+        objects: Arc<SharedObjects>,
+    ) -> Result<Self, GidError> {
         let neighbour = Neighbour::new(config.neighbour)?;
         let limits = config.limits;
         let qps = config.qpn_prefix.table(limits.max_qps).with_reserved_slots();
@@ -335,9 +351,9 @@ impl<P: Port> Engine<P> {
             neighbour_generation: neighbour.generation(),
             neighbour,
             following: None,
-            memory: MemoryTable::new(limits.max_mrs),
-            pds: Table::new(PD_BITS, limits.max_pds),
-            cqs: CqTable::new(limits.max_cqs),
+            memory: objects.memory(),
+            objects,
+            cqs: CqTable::new(),
             srqs: SrqTable::new(limits.max_srqs),
             doorbells: Arc::new(Doorbells::new(slots)),
             tx_ready: VecDeque::new(),
@@ -370,6 +386,7 @@ impl<P: Port> Engine<P> {
         let tx_pkts = notifications + self.transmit(Outgoing::All);
         self.transmit_neighbour();
         self.port.tx_flush();
+        self.memory.leave();
         self.collect_events();
         let more = rx_frames == RX_BURST_FRAMES || more_to_expire || self.has_more();
         Progress { rx_frames, tx_pkts, more }
@@ -382,7 +399,14 @@ impl<P: Port> Engine<P> {
         self.answer_doorbells();
         self.transmit(Outgoing::Requests);
         self.port.tx_flush();
+        self.memory.leave();
         self.collect_events();
+    }
+
+    /// Ends a poll that a panic interrupted. Otherwise [`SharedObjects::deregister`] would wait for the end of this
+    /// poll for ever.
+    pub fn abandon_poll(&mut self) {
+        self.memory.leave();
     }
 
     #[inline]
@@ -415,6 +439,11 @@ impl<P: Port> Engine<P> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Returns the protection domains, memory regions and completion queues of the device.
+    pub fn objects(&self) -> &Arc<SharedObjects> {
+        &self.objects
     }
 
     /// Returns the port of this device.
@@ -540,13 +569,25 @@ impl<P: Port> Engine<P> {
     }
 
     fn collect_events(&mut self) {
+        // `take_notified` precedes `take_overflowed`, because it finds overflows of the rings of other engines.
+        while let Some(cq) = self.cqs.take_notified() {
+            self.events.push_back(Event::Completion(cq));
+        }
         while let Some(cq) = self.cqs.take_overflowed() {
             self.events.push_back(Event::CqError(cq));
             self.fail_users_of(cq);
         }
-        while let Some(cq) = self.cqs.take_notified() {
-            self.events.push_back(Event::Completion(cq));
+    }
+}
+
+impl<P: Port> Drop for Engine<P> {
+    /// Ends the use of the shared objects by the queue pairs and shared receive queues of this engine.
+    fn drop(&mut self) {
+        for (_, qp) in self.qps.iter() {
+            self.objects.release_pd(qp.init.pd);
+            self.objects.release_cqs([qp.init.send_cq, qp.init.recv_cq]);
         }
+        self.srqs.pds().for_each(|pd| self.objects.release_pd(pd));
     }
 }
 

@@ -1,21 +1,19 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::error::{CreateError, DestroyError};
-use super::limits::{MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
+use super::error::{CreateError, DestroyError, check_range};
+use super::limits::{MAX_INLINE_BYTES, MAX_QP_WR, MAX_SGE};
 use super::qp_object::{Attributes, Qp, QpHandles};
 use crate::congestion::Congestion;
 use crate::counters::QpCounters;
-use crate::id::{LKey, Qpn, RKey};
-use crate::mem::{Access, Memory, PdId};
+use crate::id::Qpn;
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::outstanding::Outstanding;
 use crate::qp::receives::{Receives, SharedReceive};
 use crate::qp::{QpInit, QpState};
 use crate::queue::{
-    CqId, CqPoller, Doorbells, Notify, RecvPoster, RecvQueueSize, SendQueueSize, SrqAttr, SrqId, recv_queue,
-    send_queue,
+    CqId, CqSlot, Doorbells, RecvPoster, RecvQueueSize, SendQueueSize, SrqAttr, SrqId, recv_queue, send_queue,
 };
 use crate::start;
 use crate::time::Instant;
@@ -27,91 +25,18 @@ fn is_reserved_qpn(number: u32) -> bool {
     number < 2 || number == 0xFF_FFFF
 }
 
-fn check_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), CreateError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(CreateError::OutOfRange { what, value: u64::from(value), min: u64::from(min), max: u64::from(max) })
-}
-
 impl<P: Port> Engine<P> {
-    /// Allocates a protection domain; [`CreateError::TooMany`] at the limit of the device.
-    pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
-        let max = self.pds.max_len();
-        let number = self.pds.insert_with(&mut self.random, |_| false, |_, _| 0);
-        number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
-    }
-
-    /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region, shared receive queue or queue
-    /// pair uses the protection domain.
-    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
-        const WHAT: &str = "protection domain";
-        if *self.pds.get(pd.0).ok_or(DestroyError::Unknown(WHAT))? > 0 {
-            return Err(DestroyError::Busy(WHAT));
-        }
-        self.pds.remove(pd.0);
-        Ok(())
-    }
-
-    /// Registers `memory` as a memory region. `addr` is the address of the first byte of the region in work requests
-    /// and in requests of peers.
-    pub fn register(
-        &mut self,
-        pd: PdId,
-        memory: Memory,
-        addr: u64,
-        access: Access,
-    ) -> Result<(LKey, RKey), CreateError> {
-        let users = self.pds.get_mut(pd.0).ok_or(CreateError::Unknown("protection domain"))?;
-        let keys = self.memory.register(&mut self.random, pd, memory, addr, access)?;
-        *users += 1;
-        Ok(keys)
-    }
-
-    /// Deregisters a memory region. After this call the engine does not access the memory of the region.
-    pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
-        let pd = self.memory.deregister(lkey).ok_or(DestroyError::Unknown("memory region"))?;
-        self.release_pd(pd);
-        Ok(())
-    }
-
-    /// Creates a completion queue of at most `depth` entries, 1 to [`MAX_CQE`].
-    pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
-        check_range("completion queue entries", depth, 1, MAX_CQE)?;
-        let max = self.cqs.max_len();
-        let created = self.cqs.create(&mut self.random, depth);
-        created.ok_or(CreateError::TooMany { what: "completion queues", max })
-    }
-
-    /// Destroys a completion queue; [`DestroyError::Busy`] while a queue pair uses the completion queue.
-    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
-        const WHAT: &str = "completion queue";
-        match self.cqs.users(cq) {
-            None => Err(DestroyError::Unknown(WHAT)),
-            Some(0) => {
-                self.cqs.destroy(cq);
-                Ok(())
-            }
-            Some(_) => Err(DestroyError::Busy(WHAT)),
-        }
-    }
-
-    /// Requests one [`super::Event::Completion`], reported at the next completion that `notify` selects.
-    pub fn request_notify(&mut self, cq: CqId, notify: Notify) -> Result<(), DestroyError> {
-        let known = self.cqs.request_notify(cq, notify);
-        if known { Ok(()) } else { Err(DestroyError::Unknown("completion queue")) }
-    }
-
     /// Creates a shared receive queue. `max_wr` is 1 to [`MAX_QP_WR`], `max_sge` 0 to [`MAX_SGE`].
     pub fn create_srq(&mut self, attr: &SrqAttr) -> Result<(SrqId, RecvPoster), CreateError> {
-        let users = self.pds.get_mut(attr.pd.0).ok_or(CreateError::Unknown("protection domain"))?;
         check_range("max_wr of the SRQ", attr.max_wr, 1, MAX_QP_WR)?;
         check_range("max_sge of the SRQ", attr.max_sge, 0, MAX_SGE)?;
+        self.objects.acquire_pd(attr.pd)?;
         let max = self.srqs.max_len();
         let created = self.srqs.create(&mut self.random, *attr, self.doorbells.clone());
-        let created = created.ok_or(CreateError::TooMany { what: "shared receive queues", max })?;
-        *users += 1;
-        Ok(created)
+        if created.is_none() {
+            self.objects.release_pd(attr.pd);
+        }
+        created.ok_or(CreateError::TooMany { what: "shared receive queues", max })
     }
 
     /// Sets the limit of a shared receive queue; 0: no limit. If the queue has fewer than `limit` receives at this call
@@ -135,7 +60,7 @@ impl<P: Port> Engine<P> {
             None => Err(DestroyError::Unknown(SRQ)),
             Some((attr, 0)) => {
                 self.srqs.destroy(srq);
-                self.release_pd(attr.pd);
+                self.objects.release_pd(attr.pd);
                 Ok(())
             }
             Some(_) => Err(DestroyError::Busy(SRQ)),
@@ -146,31 +71,33 @@ impl<P: Port> Engine<P> {
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandles, CreateError> {
         self.check_init(init)?;
         let max = self.qps.max_len();
+        if self.qps.len() == max {
+            return Err(CreateError::TooMany { what: "queue pairs", max });
+        }
+        let cq_ids = [init.send_cq, init.recv_cq];
+        let shared_cqs = self.objects.acquire_cqs(cq_ids)?;
+        if let Err(error) = self.objects.acquire_pd(init.pd) {
+            self.objects.release_cqs(cq_ids);
+            return Err(error);
+        }
+        let [send_cq, recv_cq] = shared_cqs.each_ref().map(|shared| self.cqs.attach(shared));
         let srq_attr = init.srq.and_then(|srq| self.query_srq(srq));
         let doorbells = self.doorbells.clone();
         let mut handles = None;
-        let number = self.qps.insert_with(&mut self.random, is_reserved_qpn, |number, slot| {
-            let (new, qp) = new_qp(Qpn::new(number), init, srq_attr, doorbells, slot);
+        self.qps.insert_with(&mut self.random, is_reserved_qpn, |number, slot| {
+            let (new, qp) = new_qp(Qpn::new(number), init, [send_cq, recv_cq], srq_attr, doorbells, slot);
             handles = Some(new);
             qp
         });
-        let full = CreateError::TooMany { what: "queue pairs", max };
-        let (Some(_), Some(handles)) = (number, handles) else { return Err(full) };
         init.srq.into_iter().for_each(|srq| self.srqs.acquire(srq));
-        self.pds.get_mut(init.pd.0).into_iter().for_each(|users| *users += 1);
-        [init.send_cq, init.recv_cq].into_iter().for_each(|cq| self.cqs.acquire(cq));
         self.tx_ready.reserve(self.qps.len());
         self.tx_deferred.reserve(self.qps.len());
         self.errors.reserve(self.qps.len());
         self.notifier.reserve(self.qps.len());
-        Ok(handles)
+        handles.ok_or(CreateError::TooMany { what: "queue pairs", max })
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), CreateError> {
-        self.pds.get(init.pd.0).ok_or(CreateError::Unknown("protection domain"))?;
-        if [init.send_cq, init.recv_cq].iter().any(|cq| self.cqs.users(*cq).is_none()) {
-            return Err(CreateError::Unknown("completion queue"));
-        }
         check_range("max_send_wr", init.max_send_wr, 1, MAX_QP_WR)?;
         check_range("max_send_sge", init.max_send_sge, 0, MAX_SGE)?;
         match init.srq {
@@ -190,18 +117,14 @@ impl<P: Port> Engine<P> {
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
         let mut qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
         qp.close_reorder_buffer(slot, &mut self.reorder);
-        self.release_pd(qp.init.pd);
-        [qp.init.send_cq, qp.init.recv_cq].into_iter().for_each(|cq| self.cqs.release(cq));
+        self.objects.release_pd(qp.init.pd);
+        self.objects.release_cqs([qp.init.send_cq, qp.init.recv_cq]);
         qp.init.srq.into_iter().for_each(|srq| self.srqs.release(srq));
         self.past.add(&qp.counters);
         self.timers.remove(slot);
         self.tx_ready.retain(|other| *other != slot);
         self.errors.retain(|other| *other != slot);
         Ok(())
-    }
-
-    fn release_pd(&mut self, pd: PdId) {
-        self.pds.get_mut(pd.0).into_iter().for_each(|users| *users -= 1);
     }
 
     /// Returns a queue pair's state, its attributes, and the values given at its creation; `None` if `qpn` does not
@@ -250,6 +173,7 @@ impl<P: Port> Engine<P> {
 fn new_qp(
     qpn: Qpn,
     init: &QpInit,
+    [send_cq, recv_cq]: [CqSlot; 2],
     srq_attr: Option<SrqAttr>,
     doorbells: Arc<Doorbells>,
     slot: usize,
@@ -271,6 +195,8 @@ fn new_qp(
     let qp = Qp {
         qpn,
         init: *init,
+        send_cq,
+        recv_cq,
         state: QpState::Reset,
         attributes: Attributes::default(),
         outstanding: Outstanding::new(sq, Psn::default()),

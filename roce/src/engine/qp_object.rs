@@ -11,7 +11,7 @@ use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::receives::Receives;
 use crate::qp::uc::Uc;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
-use crate::queue::{CqTable, Cqe, Posting, RecvPoster, SendPoster, WcOpcode, WcStatus};
+use crate::queue::{CqSlot, CqTable, Cqe, Posting, RecvPoster, SendPoster, WcOpcode, WcStatus};
 use crate::time::Instant;
 
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
@@ -112,6 +112,8 @@ pub(super) struct Connection {
 pub(super) struct Qp {
     pub qpn: Qpn,
     pub init: QpInit,
+    pub send_cq: CqSlot,
+    pub recv_cq: CqSlot,
     pub state: QpState,
     pub attributes: Attributes,
     /// Send queue and the PSNs of its work requests.
@@ -135,11 +137,11 @@ pub(super) struct Qp {
 impl Qp {
     pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
-        init: &QpInit,
+        cq: CqSlot,
         qpn: Qpn,
         counters: &'a mut QpCounters,
     ) -> SendCompletions<'a> {
-        SendCompletions { cqs, cq: init.send_cq, qpn, counters }
+        SendCompletions { cqs, cq, qpn, counters }
     }
 
     /// Sets the state, and whether work requests may be posted: to the send queue in RTS, SQD, SQE and ERR, to the
@@ -165,7 +167,7 @@ impl Qp {
     }
 
     pub(super) fn flush_sends(&mut self, cqs: &mut CqTable, count: usize) -> bool {
-        let mut completions = Qp::send_completions(cqs, &self.init, self.qpn, &mut self.counters);
+        let mut completions = Qp::send_completions(cqs, self.send_cq, self.qpn, &mut self.counters);
         for _ in 0..count {
             if !completions.fail_oldest(&mut self.outstanding, WcStatus::WrFlushErr) {
                 break;
@@ -182,7 +184,7 @@ impl Qp {
             self.counters.cqe_flush_err += 1;
             let (wr_id, status, opcode) = (wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
             let cqe = Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn: self.qpn };
-            cqs.write(self.init.recv_cq, cqe, false);
+            cqs.write(self.recv_cq, cqe, false);
         }
         true
     }

@@ -1,9 +1,16 @@
 //! Protection domains, memory regions, and the only code that accesses registered memory.
 
 pub(crate) mod copy;
+mod epoch;
+#[cfg(all(test, loom))]
+mod models;
 pub(crate) mod mr;
+pub(crate) mod table;
+#[cfg(all(test, not(loom)))]
+mod threads;
 
 pub use copy::{Memory, OutOfRange, Span};
 pub use mr::{Access, PdId, RegisterError};
 
-pub(crate) use mr::{MemoryError, MemoryTable};
+pub(crate) use mr::MemoryError;
+pub(crate) use table::{MemoryTable, MemoryView};

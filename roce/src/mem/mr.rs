@@ -1,9 +1,6 @@
 //! Memory regions: the bytes that a key identifies, their protection domain and access rights (IBA 10.6).
 
 use super::copy::{Memory, Span};
-use crate::id::{LKey, RKey};
-use crate::random::Random;
-use crate::table::Table;
 
 /// Number of a protection domain in its engine; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,41 +79,9 @@ pub(crate) struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    #[inline]
-    fn open(&self, pd: PdId, addr: u64, len_bytes: u32, access: Access) -> Result<Span<'_>, MemoryError> {
-        if self.pd != pd {
-            return Err(MemoryError::WrongPd);
-        }
-        if !self.access.contains(access) {
-            return Err(MemoryError::NoAccess);
-        }
-        let offset = addr.checked_sub(self.addr).ok_or(MemoryError::OutOfBounds)?;
-        let offset = usize::try_from(offset).map_err(|_| MemoryError::OutOfBounds)?;
-        self.memory.span(offset, len_bytes as usize).ok_or(MemoryError::OutOfBounds)
-    }
-}
-
-const KEY_BITS: u32 = 32;
-
-/// All memory regions of a device, by key. The L_Key and the R_Key of a region are the same number.
-#[derive(Debug)]
-pub(crate) struct MemoryTable {
-    regions: Table<MemoryRegion>,
-}
-
-impl MemoryTable {
-    pub(crate) fn new(max_regions: usize) -> Self {
-        MemoryTable { regions: Table::new(KEY_BITS, max_regions) }
-    }
-
-    pub(crate) fn register(
-        &mut self,
-        random: &mut Random,
-        pd: PdId,
-        memory: Memory,
-        addr: u64,
-        access: Access,
-    ) -> Result<(LKey, RKey), RegisterError> {
+    /// Creates a region. `addr` is the address of the first byte of the region in work requests and in requests of
+    /// peers.
+    pub(super) fn new(pd: PdId, addr: u64, memory: Memory, access: Access) -> Result<Self, RegisterError> {
         if !Access::ALL.contains(access) {
             return Err(RegisterError::UnknownAccess(access.0 & !Access::ALL.0));
         }
@@ -128,97 +93,29 @@ impl MemoryTable {
         if addr.checked_add(len_bytes as u64).is_none() {
             return Err(RegisterError::Wraps { addr, len_bytes });
         }
-        let region = MemoryRegion { pd, addr, memory, access };
-        let full = RegisterError::TooMany(self.regions.max_len());
-        let key = self.regions.insert_with(random, |_| false, |_, _| region).ok_or(full)?;
-        Ok((LKey(key), RKey(key)))
+        Ok(MemoryRegion { pd, addr, memory, access })
     }
 
-    /// Removes the region with the key `lkey`. Returns the protection domain of the region; `None` if no region has
-    /// this key.
-    pub(crate) fn deregister(&mut self, lkey: LKey) -> Option<PdId> {
-        self.regions.remove(lkey.0).map(|region| region.pd)
+    pub(super) fn pd(&self) -> PdId {
+        self.pd
     }
 
-    /// Returns `len_bytes` bytes at `addr` of the region with key `lkey`, for a local work request. The region must be
-    /// of `pd` and grant `access`: [`Access::LOCAL_WRITE`] to write, [`Access::NONE`] to read. If `len_bytes` is 0, the
-    /// span is empty, and neither key nor address is checked.
     #[inline]
-    pub(crate) fn open_local(
+    pub(super) fn open(
         &self,
         pd: PdId,
-        lkey: LKey,
         addr: u64,
         len_bytes: u32,
         access: Access,
     ) -> Result<Span<'_>, MemoryError> {
-        if len_bytes == 0 {
-            return Ok(Span::EMPTY);
+        if self.pd != pd {
+            return Err(MemoryError::WrongPd);
         }
-        self.regions.get(lkey.0).ok_or(MemoryError::UnknownKey)?.open(pd, addr, len_bytes, access)
-    }
-
-    /// Returns `len_bytes` bytes at `addr` of the region with key `rkey`, for a peer's request. The region must be of
-    /// `pd` and grant `access`. If `len_bytes` is 0, neither key nor address is checked (IBA C9-88), and the span is
-    /// empty.
-    #[inline]
-    pub(crate) fn open_remote(
-        &self,
-        pd: PdId,
-        rkey: RKey,
-        addr: u64,
-        len_bytes: u32,
-        access: Access,
-    ) -> Result<Span<'_>, MemoryError> {
-        self.open_local(pd, LKey(rkey.0), addr, len_bytes, access)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn table() -> (MemoryTable, Memory, LKey, RKey) {
-        let mut table = MemoryTable::new(8);
-        let memory = Memory::alloc(100);
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let keys =
-            table.register(&mut Random::new([1; 32]), PdId(1), memory.clone(), 0x1000, access).unwrap();
-        (table, memory, keys.0, keys.1)
-    }
-
-    #[test]
-    fn a_key_opens_its_range_to_its_domain_for_its_rights() {
-        let (table, _, lkey, rkey) = table();
-        let open = |pd, addr, len, access| {
-            table.open_remote(PdId(pd), rkey, addr, len, access).map(|s| s.len_bytes())
-        };
-        assert_eq!(open(1, 0x1000, 100, Access::REMOTE_WRITE), Ok(100));
-        assert_eq!(open(1, 0x1001, 100, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
-        assert_eq!(open(1, 0xFFF, 1, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
-        assert_eq!(open(1, u64::MAX, 2, Access::REMOTE_WRITE), Err(MemoryError::OutOfBounds));
-        assert_eq!(open(1, 0x1000, 1, Access::REMOTE_READ), Err(MemoryError::NoAccess));
-        assert_eq!(open(2, 0x1000, 1, Access::REMOTE_WRITE), Err(MemoryError::WrongPd));
-        assert_eq!(open(2, 5, 0, Access::REMOTE_READ), Ok(0), "no bytes, no check");
-        let wrong = LKey(lkey.0 ^ 1);
-        assert!(matches!(
-            table.open_local(PdId(1), wrong, 0x1000, 1, Access::NONE),
-            Err(MemoryError::UnknownKey)
-        ));
-    }
-
-    #[test]
-    fn registration_refuses_what_the_standard_refuses() {
-        let (mut table, memory, lkey, _) = table();
-        let mut random = Random::new([2; 32]);
-        let mut register = |addr, access| table.register(&mut random, PdId(1), memory.clone(), addr, access);
-        assert_eq!(register(0, Access::REMOTE_WRITE), Err(RegisterError::NeedsLocalWrite));
-        assert_eq!(register(0, Access(1 << 6)), Err(RegisterError::UnknownAccess(1 << 6)));
-        assert!(matches!(register(u64::MAX - 10, Access::NONE), Err(RegisterError::Wraps { .. })));
-        for _ in 0..7 {
-            register(0, Access::REMOTE_READ).unwrap();
+        if !self.access.contains(access) {
+            return Err(MemoryError::NoAccess);
         }
-        assert_eq!(register(0, Access::NONE), Err(RegisterError::TooMany(8)));
-        assert_eq!((table.deregister(lkey), table.deregister(lkey)), (Some(PdId(1)), None));
+        let offset = addr.checked_sub(self.addr).ok_or(MemoryError::OutOfBounds)?;
+        let offset = usize::try_from(offset).map_err(|_| MemoryError::OutOfBounds)?;
+        self.memory.span(offset, len_bytes as usize).ok_or(MemoryError::OutOfBounds)
     }
 }

@@ -4,11 +4,11 @@ use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::psn::Psn;
-use crate::queue::{CqId, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
+use crate::queue::{CqSlot, CqTable, Cqe, SendOp, SendWqe, WcOpcode, WcStatus};
 
 pub(crate) struct SendCompletions<'a> {
     pub cqs: &'a mut CqTable,
-    pub cq: CqId,
+    pub cq: CqSlot,
     pub qpn: Qpn,
     pub counters: &'a mut QpCounters,
 }

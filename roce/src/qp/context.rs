@@ -4,21 +4,21 @@ use super::emit::PacketBuilder;
 use super::receives::Receives;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
-use crate::mem::{Access, MemoryTable, PdId};
+use crate::mem::{Access, MemoryView, PdId};
 use crate::port::Port;
-use crate::queue::{CqId, CqTable, Cqe, RecvWqe, SrqTable, WcOpcode, WcStatus};
+use crate::queue::{CqSlot, CqTable, Cqe, RecvWqe, SrqTable, WcOpcode, WcStatus};
 use crate::time::Instant;
 
 /// State needed to process a request.
 pub(crate) struct RxContext<'a> {
-    pub memory: &'a MemoryTable,
+    pub memory: &'a MemoryView,
     pub pd: PdId,
     pub access: Access,
     pub min_rnr_timer: u8,
     pub receives: &'a mut Receives,
     pub srqs: &'a mut SrqTable,
     pub cqs: &'a mut CqTable,
-    pub cq: CqId,
+    pub cq: CqSlot,
     pub qpn: Qpn,
     pub counters: &'a mut QpCounters,
     /// Index of the queue pair in the table of the device.
@@ -60,7 +60,7 @@ pub(crate) struct TxContext<'a, P: Port> {
     pub port: &'a mut P,
     /// Number of packets that may still be sent; decremented by 1 for each packet.
     pub budget: &'a mut u32,
-    pub memory: &'a MemoryTable,
+    pub memory: &'a MemoryView,
     pub pd: PdId,
     pub builder: &'a mut PacketBuilder,
     pub counters: &'a mut QpCounters,

@@ -1,6 +1,6 @@
 //! The receives of a queue pair, from its own receive queue or from a shared receive queue (SRQ).
 
-use crate::mem::{MemoryTable, PdId};
+use crate::mem::{MemoryView, PdId};
 use crate::queue::{Lists, RecvQueue, RecvWqe, RestSges, Sge, SrqId, SrqTable};
 
 /// Source of the receives of a queue pair.
@@ -74,7 +74,7 @@ impl Receives {
 
     /// Returns access to the memory of the receives. `pd`: protection domain of the queue pair.
     #[inline]
-    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {
         match self {
             Receives::Own(queue) => queue.lists(memory, pd),
             Receives::Shared(shared) => Lists { memory, pd: shared.pd, rest: RestSges::Held(&shared.rest) },

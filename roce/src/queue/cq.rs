@@ -1,17 +1,25 @@
+//! Completion queues. Several engines can write completions to one queue, each to a ring of its own.
+//!
+//! ```text
+//!   engine A: CompletionQueue --ring--\\
+//!   engine B: CompletionQueue --ring---> CqPoller       application
+//!                     |                     |
+//!                     '---> SharedCq <------'           armed: kind of completion that notifies
+//! ```
+
+use std::sync::{Arc, PoisonError};
+
 use super::cqe::{Cqe, WcStatus};
 use super::ring::{Consumer, Producer, ring};
-use crate::random::Random;
-use crate::table::Table;
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
-/// Random number that identifies a completion queue in its engine; never sent on the wire.
+/// Random number that identifies a completion queue in its device; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
-/// The application's end of a completion queue: polls completions, oldest first.
-pub type CqPoller = Consumer<Cqe>;
-
 /// Kind of completion that notifies the application (`ibv_req_notify_cq`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Notify {
     /// Notify at the next solicited event, or at the next completion in error.
     Solicited,
@@ -19,138 +27,293 @@ pub enum Notify {
     Any,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// The completion was queued; no notification is due.
-    Quietly,
-    /// The completion was queued, and the application is to be notified. The request for notification is consumed.
-    Notify,
-    /// The completion was dropped, because the queue was full or had overflowed before.
-    Overflow,
+const NOT_ARMED: u8 = 0;
+const ARMED_FOR_SOLICITED: u8 = 1;
+const ARMED_FOR_ANY: u8 = 2;
+
+const WRITTEN: u8 = 1;
+const SOLICITED: u8 = 2;
+
+/// State of a completion queue that engines and application share.
+pub(crate) struct SharedCq {
+    id: CqId,
+    depth: u32,
+    /// `NOT_ARMED`, `ARMED_FOR_SOLICITED` or `ARMED_FOR_ANY`.
+    armed: AtomicU8,
+    /// Set when an engine has dropped a completion because its ring was full.
+    has_overflowed: AtomicBool,
+    /// Set when the completion queue is destroyed: engines then free their rings.
+    is_destroyed: AtomicBool,
+    /// Rings that the poller does not have yet.
+    new_rings: Mutex<Vec<Consumer<Cqe>>>,
+    has_new_rings: AtomicBool,
 }
 
+impl SharedCq {
+    /// Creates a completion queue of at most `depth` completions of each engine.
+    pub(crate) fn new(id: CqId, depth: u32) -> (Arc<SharedCq>, CqPoller) {
+        let shared = Arc::new(SharedCq {
+            id,
+            depth,
+            armed: AtomicU8::new(NOT_ARMED),
+            has_overflowed: AtomicBool::new(false),
+            is_destroyed: AtomicBool::new(false),
+            new_rings: Mutex::new(Vec::new()),
+            has_new_rings: AtomicBool::new(false),
+        });
+        let poller = CqPoller { shared: shared.clone(), rings: Vec::new(), turn: 0 };
+        (shared, poller)
+    }
+
+    fn new_rings(&self) -> MutexGuard<'_, Vec<Consumer<Cqe>>> {
+        self.new_rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_ring(&self, ring: Consumer<Cqe>) {
+        self.new_rings().push(ring);
+        self.has_new_rings.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn destroy(&self) {
+        self.is_destroyed.store(true, Ordering::Relaxed);
+    }
+
+    /// If the queue is armed for a completion of kind `written`, disarms the queue and returns true. Only one engine
+    /// receives true for each request.
+    fn take_request(&self, written: Notify) -> bool {
+        let least = if written == Notify::Solicited { ARMED_FOR_SOLICITED } else { ARMED_FOR_ANY };
+        // `fetch_update` and the `fetch_max` of `CqNotifier::request` have a total order, because both read and write
+        // `armed`. If the request is first, this call returns true. Otherwise the request synchronizes with this call,
+        // and the poll after the request finds the completion.
+        let disarm = |armed: u8| Some(if armed >= least { NOT_ARMED } else { armed });
+        let taken = self.armed.fetch_update(Ordering::AcqRel, Ordering::Acquire, disarm);
+        taken.is_ok_and(|armed| armed >= least)
+    }
+}
+
+/// The application's end of a completion queue: polls completions. Completions of one queue pair are in order.
+pub struct CqPoller {
+    shared: Arc<SharedCq>,
+    /// One ring for each engine that writes to the queue.
+    rings: Vec<Consumer<Cqe>>,
+    /// Index of the ring polled next. The rings take turns, so that no engine's completions wait for ever.
+    turn: usize,
+}
+
+impl CqPoller {
+    /// Removes and returns a completion: the oldest of one engine.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Cqe> {
+        if let [ring] = self.rings.as_mut_slice()
+            && let Some(cqe) = ring.pop()
+        {
+            return Some(cqe);
+        }
+        self.pop_in_turn()
+    }
+
+    #[inline(never)]
+    fn pop_in_turn(&mut self) -> Option<Cqe> {
+        if self.shared.has_new_rings.load(Ordering::Acquire) {
+            self.take_new_rings();
+        }
+        for _ in 0..self.rings.len() {
+            if let Some(cqe) = self.next_ring()?.pop() {
+                return Some(cqe);
+            }
+        }
+        None
+    }
+
+    /// Removes at most `max` completions and appends them to `out`; returns their number.
+    #[inline]
+    pub fn pop_into(&mut self, out: &mut Vec<Cqe>, max: usize) -> usize {
+        if self.shared.has_new_rings.load(Ordering::Acquire) {
+            self.take_new_rings();
+        }
+        let mut count = 0;
+        for _ in 0..self.rings.len() {
+            let Some(ring) = self.next_ring() else { break };
+            count += ring.pop_into(out, max - count);
+        }
+        count
+    }
+
+    #[inline]
+    fn next_ring(&mut self) -> Option<&mut Consumer<Cqe>> {
+        self.turn = if self.turn + 1 < self.rings.len() { self.turn + 1 } else { 0 };
+        self.rings.get_mut(self.turn)
+    }
+
+    #[cold]
+    fn take_new_rings(&mut self) {
+        // Cleared before the rings are taken: a ring added later sets the flag again.
+        self.shared.has_new_rings.store(false, Ordering::Relaxed);
+        self.rings.append(&mut self.shared.new_rings());
+    }
+
+    /// Returns a handle that requests notifications, on any thread.
+    pub fn notifier(&self) -> CqNotifier {
+        CqNotifier(self.shared.clone())
+    }
+}
+
+/// Requests notifications of a completion queue. Clones are handles of the same queue.
+#[derive(Clone)]
+pub struct CqNotifier(Arc<SharedCq>);
+
+impl CqNotifier {
+    /// Requests one [`Event::Completion`](crate::engine::Event::Completion), reported at the next completion that
+    /// `notify` selects. A request of [`Notify::Solicited`] does not replace a pending request of [`Notify::Any`]. A
+    /// completion written before the request may cause no event, but a poll after the request returns it. Takes no
+    /// lock.
+    pub fn request(&self, notify: Notify) {
+        let kind = if notify == Notify::Any { ARMED_FOR_ANY } else { ARMED_FOR_SOLICITED };
+        self.0.armed.fetch_max(kind, Ordering::AcqRel);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The completion was queued.
+    Queued,
+    /// The completion was queued; it is the first since the last call of [`CompletionQueue::is_notification_due`].
+    First,
+    /// The completion is the first that was dropped, because a ring of the queue was full.
+    Overflow,
+    /// The completion was dropped, because the queue has overflowed.
+    Dropped,
+}
+
+/// An engine's end of a completion queue.
 pub(crate) struct CompletionQueue {
+    shared: Arc<SharedCq>,
     entries: Producer<Cqe>,
-    notify: Option<Notify>,
-    overflowed: bool,
-    /// Number of send and receive queues that write their completions to this queue.
-    users: u32,
+    /// Whether a ring of the queue was full, as far as this engine knows.
+    has_overflowed: bool,
+    /// Bits of the completions written since the last call of `is_notification_due`: `WRITTEN`, and `SOLICITED` if one
+    /// of them is a solicited event or has an error.
+    written: u8,
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(depth: u32) -> (CompletionQueue, CqPoller) {
-        let (entries, poller) = ring(depth);
-        (CompletionQueue { entries, notify: None, overflowed: false, users: 0 }, poller)
-    }
-
-    /// Requests one notification. A request of [`Notify::Solicited`] does not replace a pending request of
-    /// [`Notify::Any`].
-    pub(crate) fn request_notify(&mut self, notify: Notify) {
-        if self.notify != Some(Notify::Any) {
-            self.notify = Some(notify);
-        }
-    }
-
-    pub(crate) fn overflowed(&self) -> bool {
-        self.overflowed
+    pub(crate) fn new(shared: &Arc<SharedCq>) -> CompletionQueue {
+        let (entries, consumer) = ring(shared.depth);
+        shared.add_ring(consumer);
+        CompletionQueue { shared: shared.clone(), entries, has_overflowed: false, written: 0 }
     }
 
     /// Writes a completion. `solicited` is true if the message received has the SE bit (IBA 9.2.3).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&mut self, cqe: Cqe, solicited: bool) -> Written {
-        if self.overflowed || self.entries.push(cqe).is_err() {
-            self.overflowed = true;
-            return Written::Overflow;
+        let before = self.written;
+        self.written |= WRITTEN | if solicited || cqe.status != WcStatus::Success { SOLICITED } else { 0 };
+        if self.has_overflowed || self.entries.push(cqe).is_err() {
+            return self.overflow();
         }
-        let wanted = match self.notify {
-            None => false,
-            Some(Notify::Any) => true,
-            Some(Notify::Solicited) => solicited || cqe.status != WcStatus::Success,
-        };
-        if wanted {
-            self.notify = None;
-            return Written::Notify;
-        }
-        Written::Quietly
+        if before == 0 { Written::First } else { Written::Queued }
+    }
+
+    #[cold]
+    fn overflow(&mut self) -> Written {
+        self.shared.has_overflowed.store(true, Ordering::Relaxed);
+        if std::mem::replace(&mut self.has_overflowed, true) { Written::Dropped } else { Written::Overflow }
+    }
+
+    /// Returns true once if the ring of another engine was full. From then on, this engine's completions are dropped,
+    /// too.
+    fn has_other_overflowed(&mut self) -> bool {
+        self.shared.has_overflowed.load(Ordering::Relaxed)
+            && !std::mem::replace(&mut self.has_overflowed, true)
+    }
+
+    /// Returns whether the completions written since the last call notify the application. The request for notification
+    /// is consumed.
+    pub(crate) fn is_notification_due(&mut self) -> bool {
+        let is_solicited = self.written & SOLICITED != 0;
+        self.written = 0;
+        self.shared.take_request(if is_solicited { Notify::Solicited } else { Notify::Any })
     }
 }
 
-const CQ_BITS: u32 = 32;
+/// Index of a completion queue in the [`CqTable`] of one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CqSlot(usize);
 
+/// The completion queues to which one engine writes.
 pub(crate) struct CqTable {
-    queues: Table<CompletionQueue>,
-    /// Completion queues with a notification due, each listed at most once.
-    notified: Vec<CqId>,
+    queues: Vec<Option<CompletionQueue>>,
+    /// Completion queues with completions written since `take_notified` was called, each listed at most once.
+    written: Vec<CqSlot>,
     /// Completion queues whose overflow is not yet reported to the application, each listed at most once.
-    overflowed: Vec<CqId>,
+    overflowed: Vec<CqSlot>,
 }
 
 impl CqTable {
-    pub(crate) fn new(max_cqs: usize) -> Self {
-        CqTable { queues: Table::new(CQ_BITS, max_cqs), notified: Vec::new(), overflowed: Vec::new() }
+    pub(crate) fn new() -> Self {
+        CqTable { queues: Vec::new(), written: Vec::new(), overflowed: Vec::new() }
     }
 
-    pub(crate) fn create(&mut self, random: &mut Random, depth: u32) -> Option<(CqId, CqPoller)> {
-        let (queue, poller) = CompletionQueue::new(depth);
-        let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // `notified` and `overflowed` each reserve an entry for every completion queue, so that writing a completion
-        // allocates no memory.
-        self.notified.reserve(self.queues.len());
+    /// Returns the index of a completion queue, and allocates a ring if the engine has none for this queue. Frees the
+    /// rings of completion queues that were destroyed.
+    pub(crate) fn attach(&mut self, shared: &Arc<SharedCq>) -> CqSlot {
+        let known = |queue: &Option<CompletionQueue>| {
+            queue.as_ref().is_some_and(|queue| Arc::ptr_eq(&queue.shared, shared))
+        };
+        if let Some(index) = self.queues.iter().position(known) {
+            return CqSlot(index);
+        }
+        for queue in &mut self.queues {
+            queue.take_if(|queue| queue.shared.is_destroyed.load(Ordering::Relaxed));
+        }
+        let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if index == self.queues.len() {
+            self.queues.push(None);
+        }
+        self.queues[index] = Some(CompletionQueue::new(shared));
+        // Both lists reserve an entry for each completion queue, so that writing a completion allocates no memory.
+        self.written.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
-        Some((CqId(number), poller))
+        CqSlot(index)
     }
 
-    /// Returns the number of work queues that use a completion queue; `None` if `cq` does not exist.
-    pub(crate) fn users(&self, cq: CqId) -> Option<u32> {
-        self.queues.get(cq.0).map(|queue| queue.users)
-    }
-
-    /// Adds a work queue to the users of `cq`; [`CqTable::release`] removes the work queue.
-    pub(crate) fn acquire(&mut self, cq: CqId) {
-        self.queues.get_mut(cq.0).into_iter().for_each(|queue| queue.users += 1);
-    }
-
-    pub(crate) fn release(&mut self, cq: CqId) {
-        self.queues.get_mut(cq.0).into_iter().for_each(|queue| queue.users -= 1);
-    }
-
-    pub(crate) fn max_len(&self) -> usize {
-        self.queues.max_len()
-    }
-
-    pub(crate) fn destroy(&mut self, cq: CqId) {
-        self.notified.retain(|other| *other != cq);
-        self.overflowed.retain(|other| *other != cq);
-        self.queues.remove(cq.0);
-    }
-
-    pub(crate) fn request_notify(&mut self, cq: CqId, notify: Notify) -> bool {
-        self.queues.get_mut(cq.0).map(|queue| queue.request_notify(notify)).is_some()
+    fn at(&mut self, slot: CqSlot) -> Option<&mut CompletionQueue> {
+        self.queues.get_mut(slot.0)?.as_mut()
     }
 
     #[inline]
-    pub(crate) fn write(&mut self, cq: CqId, cqe: Cqe, solicited: bool) {
-        let Some(queue) = self.queues.get_mut(cq.0) else { return };
-        let had_overflowed = queue.overflowed();
+    pub(crate) fn write(&mut self, slot: CqSlot, cqe: Cqe, solicited: bool) {
+        let Some(queue) = self.at(slot) else { return };
         match queue.write(cqe, solicited) {
-            Written::Quietly => {}
-            Written::Notify if self.notified.contains(&cq) => {}
-            Written::Notify => self.notified.push(cq),
-            Written::Overflow if had_overflowed => {}
-            Written::Overflow => self.overflowed.push(cq),
+            Written::Queued | Written::Dropped => {}
+            Written::First => self.written.push(slot),
+            Written::Overflow => self.overflowed.push(slot),
         }
     }
 
+    /// Returns a completion queue of which the application must be notified; `None` if no notification is due.
+    #[inline]
     pub(crate) fn take_notified(&mut self) -> Option<CqId> {
-        self.notified.pop()
+        while let Some(slot) = self.written.pop() {
+            let Some(queue) = self.at(slot) else { continue };
+            let (id, is_due) = (queue.shared.id, queue.is_notification_due());
+            if queue.has_other_overflowed() {
+                self.overflowed.push(slot);
+            }
+            if is_due {
+                return Some(id);
+            }
+        }
+        None
     }
 
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
-        self.overflowed.pop()
+        let slot = self.overflowed.pop()?;
+        self.at(slot).map(|queue| queue.shared.id)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::cqe::WcOpcode;
     use super::*;
@@ -162,28 +325,94 @@ mod tests {
 
     #[test]
     fn an_overflow_is_final() {
-        let (mut cq, mut poller) = CompletionQueue::new(2);
-        assert_eq!(cq.write(cqe(1, WcStatus::Success), false), Written::Quietly);
-        assert_eq!(cq.write(cqe(2, WcStatus::Success), false), Written::Quietly);
+        let (shared, mut poller) = SharedCq::new(CqId(1), 2);
+        let mut cq = CompletionQueue::new(&shared);
+        assert_eq!(cq.write(cqe(1, WcStatus::Success), false), Written::First);
+        assert_eq!(cq.write(cqe(2, WcStatus::Success), false), Written::Queued);
         assert_eq!(cq.write(cqe(3, WcStatus::Success), false), Written::Overflow);
         assert_eq!(poller.pop().map(|c| c.wr_id), Some(1));
-        assert_eq!(cq.write(cqe(4, WcStatus::Success), false), Written::Overflow);
-        assert!(cq.overflowed());
+        assert_eq!(cq.write(cqe(4, WcStatus::Success), false), Written::Dropped);
         assert_eq!(poller.pop().map(|c| c.wr_id), Some(2));
         assert_eq!(poller.pop(), None);
     }
 
     #[test]
+    fn an_overflow_is_reported_once_by_each_engine() {
+        let (shared, mut poller) = SharedCq::new(CqId(1), 2);
+        let mut engines = [CqTable::new(), CqTable::new()];
+        let [slot, other] = engines.each_mut().map(|cqs| cqs.attach(&shared));
+        let [engine, other_engine] = &mut engines;
+        (0..4).for_each(|n| engine.write(slot, cqe(n, WcStatus::Success), false));
+        let report = |cqs: &mut CqTable| (cqs.take_notified(), cqs.take_overflowed(), cqs.take_overflowed());
+        assert_eq!(report(engine), (None, Some(CqId(1)), None));
+        other_engine.write(other, cqe(10, WcStatus::Success), false);
+        assert_eq!(report(other_engine), (None, Some(CqId(1)), None));
+        other_engine.write(other, cqe(11, WcStatus::Success), false);
+        assert_eq!(report(other_engine), (None, None, None));
+        let polled: Vec<u64> = std::iter::from_fn(|| poller.pop()).map(|cqe| cqe.wr_id).collect();
+        assert_eq!(polled.len(), 3, "{polled:?}");
+    }
+
+    #[test]
     fn notification_is_one_shot_and_solicited_waits_for_its_kind() {
-        let (mut cq, _poller) = CompletionQueue::new(8);
-        cq.request_notify(Notify::Solicited);
-        assert_eq!(cq.write(cqe(1, WcStatus::Success), false), Written::Quietly);
-        assert_eq!(cq.write(cqe(2, WcStatus::Success), true), Written::Notify);
-        assert_eq!(cq.write(cqe(3, WcStatus::Success), true), Written::Quietly);
-        cq.request_notify(Notify::Solicited);
-        assert_eq!(cq.write(cqe(4, WcStatus::WrFlushErr), false), Written::Notify);
-        cq.request_notify(Notify::Any);
-        cq.request_notify(Notify::Solicited);
-        assert_eq!(cq.write(cqe(5, WcStatus::Success), false), Written::Notify);
+        let (shared, poller) = SharedCq::new(CqId(1), 8);
+        let (mut cq, notifier) = (CompletionQueue::new(&shared), poller.notifier());
+        let mut notifies = |status, solicited| {
+            cq.write(cqe(1, status), solicited);
+            cq.is_notification_due()
+        };
+        notifier.request(Notify::Solicited);
+        assert!(!notifies(WcStatus::Success, false));
+        assert!(notifies(WcStatus::Success, true));
+        assert!(!notifies(WcStatus::Success, true));
+        notifier.request(Notify::Solicited);
+        assert!(notifies(WcStatus::WrFlushErr, false));
+        notifier.request(Notify::Any);
+        notifier.request(Notify::Solicited);
+        assert!(notifies(WcStatus::Success, false));
+    }
+
+    #[test]
+    fn one_of_several_completions_notifies() {
+        let (shared, poller) = SharedCq::new(CqId(1), 8);
+        let mut cqs = CqTable::new();
+        let slot = cqs.attach(&shared);
+        poller.notifier().request(Notify::Solicited);
+        for (wr_id, solicited) in [(1, false), (2, true), (3, false)] {
+            cqs.write(slot, cqe(wr_id, WcStatus::Success), solicited);
+        }
+        assert_eq!((cqs.take_notified(), cqs.take_notified()), (Some(CqId(1)), None));
+    }
+
+    #[test]
+    fn the_rings_of_all_engines_are_polled_in_turn() {
+        let (shared, mut poller) = SharedCq::new(CqId(1), 4);
+        let mut engines = [CqTable::new(), CqTable::new()];
+        let slots = engines.each_mut().map(|cqs| cqs.attach(&shared));
+        for (engine, (cqs, slot)) in engines.iter_mut().zip(slots).enumerate() {
+            assert_eq!(cqs.attach(&shared), slot, "the engine has a ring already");
+            (0..3).for_each(|n| cqs.write(slot, cqe(10 * engine as u64 + n, WcStatus::Success), false));
+        }
+        let polled: Vec<u64> = std::iter::from_fn(|| poller.pop()).map(|cqe| cqe.wr_id).collect();
+        for engine in 0..2 {
+            let of_engine: Vec<u64> = polled.iter().copied().filter(|n| n / 10 == engine).collect();
+            assert_eq!(of_engine, [10 * engine, 10 * engine + 1, 10 * engine + 2]);
+        }
+        assert!(polled[0] / 10 != polled[1] / 10, "the rings take turns");
+        let mut out = Vec::new();
+        engines[0].write(slots[0], cqe(1, WcStatus::Success), false);
+        engines[1].write(slots[1], cqe(11, WcStatus::Success), false);
+        assert_eq!((poller.pop_into(&mut out, 1), poller.pop_into(&mut out, 8), poller.pop()), (1, 1, None));
+    }
+
+    #[test]
+    fn the_ring_of_a_destroyed_queue_is_freed_when_another_queue_is_used() {
+        let mut cqs = CqTable::new();
+        for number in 0..1000 {
+            let (shared, _poller) = SharedCq::new(CqId(number), 4);
+            cqs.attach(&shared);
+            shared.destroy();
+        }
+        assert_eq!(cqs.queues.len(), 1);
     }
 }

@@ -15,16 +15,15 @@ mod threads;
 mod work;
 pub(crate) mod wqe;
 
-pub use cq::{CqId, CqPoller, Notify};
+pub use cq::{CqId, CqNotifier, CqPoller, Notify};
 pub use cqe::{Cqe, WcOpcode, WcStatus};
 pub use doorbell::Doorbells;
-pub use ring::Consumer;
 pub use rq::RecvPoster;
 pub use sq::SendPoster;
 pub use srq::{SrqAttr, SrqId};
 pub use wqe::{MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 
-pub(crate) use cq::CqTable;
+pub(crate) use cq::{CqSlot, CqTable, SharedCq};
 pub(crate) use rq::{RecvQueue, RecvQueueSize, recv_queue};
 pub(crate) use sg::{Lists, RestSges};
 pub(crate) use sq::{SendQueue, SendQueueSize, send_queue};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::cq::{CompletionQueue, Notify, Written};
+use super::cq::{CompletionQueue, CqId, Notify, SharedCq};
 use super::cqe::{Cqe, WcOpcode, WcStatus};
 use super::doorbell::Doorbells;
 use super::ring::{ring, ring_of};
@@ -12,9 +12,8 @@ use super::sq::{SendQueueSize, send_queue};
 use super::work::{Posting, WorkPoster, work_queue};
 use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, Sge};
 use crate::id::Qpn;
-use crate::mem::{Access, Memory, MemoryTable, PdId};
-use crate::random::Random;
-use crate::sync::{Mutex, UnsafeCell};
+use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
+use crate::sync::UnsafeCell;
 use loom::thread;
 
 #[test]
@@ -84,13 +83,14 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
 
 #[test]
 fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
-    // Memory and table are created outside of the model, because the stack of a loom thread may be too small for their
-    // creation.
+    // The memory is created outside of the model, because the stack of a loom thread may be too small for its creation.
     let memory = Memory::alloc(16);
     memory.write(0, &[7, 8, 9]).unwrap();
-    let mut table = MemoryTable::new(1);
-    let (lkey, _) = table.register(&mut Random::new([1; 32]), PdId(1), memory, 0, Access::NONE).unwrap();
     loom::model(move || {
+        let mut view = MemoryView::alone(1);
+        let register =
+            |table: &MemoryTable| table.register(|| 1, PdId(1), memory.clone(), 0, Access::NONE).unwrap();
+        let (lkey, _) = view.with_table(register);
         let bells = Arc::new(Doorbells::new(1));
         let size = SendQueueSize { depth: 1, max_sges: 3, max_inline_bytes: 8 };
         let (mut poster, mut queue) = send_queue(size, true, bells.clone(), 0);
@@ -112,7 +112,7 @@ fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
                     queue.inline_span(&wqe, 0, 3).copy_to(&mut out);
                     assert_eq!(&out, b"inl");
                 } else {
-                    queue.lists(&table, PdId(1)).gather(&wqe.list, 0, &mut out).unwrap();
+                    queue.lists(&view, PdId(1)).gather(&wqe.list, 0, &mut out).unwrap();
                     assert_eq!(out, [7, 8, 9]);
                 }
                 assert!(queue.release_oldest().is_some());
@@ -155,27 +155,53 @@ fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
     });
 }
 
+fn success(wr_id: u64) -> Cqe {
+    let (status, opcode) = (WcStatus::Success, WcOpcode::Send);
+    Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn: Qpn::new(1) }
+}
+
 /// Polls, requests a notification and polls once more, as an application does before it blocks.
 #[test]
 fn a_completion_is_polled_or_notified() {
     loom::model(|| {
-        let (engine, mut poller) = CompletionQueue::new(1);
-        let engine = Arc::new(Mutex::new(engine));
-        let writer = thread::spawn({
-            let engine = engine.clone();
-            move || {
-                let (status, opcode) = (WcStatus::Success, WcOpcode::Send);
-                let cqe = Cqe { wr_id: 1, status, opcode, len_bytes: 0, imm: None, qpn: Qpn::new(1) };
-                engine.lock().unwrap().write(cqe, false)
-            }
+        let (shared, mut poller) = SharedCq::new(CqId(1), 1);
+        let notifier = poller.notifier();
+        let writer = thread::spawn(move || {
+            // The first completion of an engine for this queue: the engine makes a ring.
+            let mut engine = CompletionQueue::new(&shared);
+            engine.write(success(1), false);
+            engine.is_notification_due()
         });
         let mut polled = poller.pop();
         if polled.is_none() {
-            engine.lock().unwrap().request_notify(Notify::Any);
+            notifier.request(Notify::Any);
             polled = poller.pop();
         }
-        let written = writer.join().unwrap();
-        assert!(polled.is_some() || written == Written::Notify);
+        let is_notified = writer.join().unwrap();
+        assert!(polled.is_some() || is_notified);
         assert_eq!(polled.or_else(|| poller.pop()).map(|cqe| cqe.wr_id), Some(1));
+    });
+}
+
+/// Two engines write one completion each to a queue that is armed.
+#[test]
+fn one_of_two_engines_notifies() {
+    loom::model(|| {
+        let (shared, mut poller) = SharedCq::new(CqId(1), 1);
+        poller.notifier().request(Notify::Any);
+        let write = |shared: Arc<SharedCq>, wr_id| {
+            let mut engine = CompletionQueue::new(&shared);
+            engine.write(success(wr_id), false);
+            engine.is_notification_due()
+        };
+        let other = thread::spawn({
+            let shared = shared.clone();
+            move || write(shared, 2)
+        });
+        let notified = write(shared, 1);
+        assert!(notified ^ other.join().unwrap());
+        let mut polled: Vec<u64> = std::iter::from_fn(|| poller.pop()).map(|cqe| cqe.wr_id).collect();
+        polled.sort_unstable();
+        assert_eq!(polled, [1, 2]);
     });
 }

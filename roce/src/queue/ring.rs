@@ -98,7 +98,7 @@ pub(crate) struct Producer<T> {
 }
 
 /// Consumer's end of a ring: reads and releases elements.
-pub struct Consumer<T> {
+pub(crate) struct Consumer<T> {
     cells: Cells<T>,
     indices: Arc<Indices<T>>,
     head: u32,
@@ -211,7 +211,7 @@ impl<T: Copy + Send> Consumer<T> {
 
     /// Returns the number of elements published and not yet released.
     #[inline]
-    pub fn len(&mut self) -> u32 {
+    pub(crate) fn len(&mut self) -> u32 {
         let tail = &self.indices.tail.0;
         self.tail_seen = tail.position.load(Ordering::Acquire);
         // A relaxed load of `grown` is sufficient, because the producer stores `grown` before it stores `position`, and
@@ -231,20 +231,15 @@ impl<T: Copy + Send> Consumer<T> {
         }
     }
 
-    /// Returns whether all published elements have been released.
-    pub fn is_empty(&mut self) -> bool {
-        self.len() == 0
-    }
-
     /// Returns the position of the oldest element not released, modulo 2^32.
-    pub fn position(&self) -> u32 {
+    pub(crate) fn position(&self) -> u32 {
         self.head
     }
 
     /// Returns the published element at `index`, counted from the oldest (0); `None` if at most `index` elements are
     /// published.
     #[inline]
-    pub fn get(&mut self, index: u32) -> Option<&T> {
+    pub(crate) fn get(&mut self, index: u32) -> Option<&T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
@@ -257,7 +252,7 @@ impl<T: Copy + Send> Consumer<T> {
 
     /// Releases the `count` oldest elements; all published elements if fewer than `count` are published.
     #[inline]
-    pub fn release(&mut self, count: u32) {
+    pub(crate) fn release(&mut self, count: u32) {
         let published = self.tail_seen.wrapping_sub(self.head);
         let count = if count <= published { count } else { count.min(self.len()) };
         self.head = self.head.wrapping_add(count);
@@ -266,7 +261,7 @@ impl<T: Copy + Send> Consumer<T> {
 
     /// Removes at most `max` of the oldest elements and appends them to `out`; returns their number.
     #[inline]
-    pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+    pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let count = (self.len() as usize).min(max);
         out.reserve(count);
         // The ring has at most 2^30 elements, so the casts of `count` lose no bit.
@@ -279,7 +274,7 @@ impl<T: Copy + Send> Consumer<T> {
 
     /// Removes and returns the oldest element.
     #[inline]
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         let value = *self.get(0)?;
         self.release(1);
         Some(value)
@@ -351,7 +346,7 @@ mod tests {
             assert_eq!(got, expected);
         }
         writer.join().unwrap();
-        assert!(consumer.is_empty());
+        assert!(consumer.len() == 0);
     }
 
     proptest! {

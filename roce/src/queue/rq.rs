@@ -6,7 +6,7 @@ use super::doorbell::Doorbells;
 use super::sg::Lists;
 use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue};
 use super::wqe::{PostError, RecvRequest, RecvWqe, SgList, Sge};
-use crate::mem::{MemoryTable, PdId};
+use crate::mem::{MemoryView, PdId};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvQueueSize {
@@ -94,7 +94,7 @@ impl RecvQueue {
     }
 
     #[inline]
-    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
 }

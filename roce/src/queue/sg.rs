@@ -3,7 +3,7 @@
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
-use crate::mem::{Access, MemoryError, MemoryTable, PdId, Span};
+use crate::mem::{Access, MemoryError, MemoryView, PdId, Span};
 
 /// The scatter/gather entries after the first entry of each list.
 pub(crate) enum RestSges<'a> {
@@ -28,7 +28,7 @@ impl RestSges<'_> {
 
 /// Access to the memory of the scatter/gather lists of one send or receive queue.
 pub(crate) struct Lists<'a> {
-    pub memory: &'a MemoryTable,
+    pub memory: &'a MemoryView,
     pub pd: PdId,
     pub rest: RestSges<'a>,
 }

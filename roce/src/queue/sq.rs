@@ -6,7 +6,7 @@ use super::doorbell::Doorbells;
 use super::sg::Lists;
 use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue_from};
 use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
-use crate::mem::{Memory, MemoryTable, PdId, Span};
+use crate::mem::{Memory, MemoryView, PdId, Span};
 use crate::start;
 
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,7 @@ impl SendQueue {
     }
 
     #[inline]
-    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+    pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
 

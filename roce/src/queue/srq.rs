@@ -84,6 +84,11 @@ impl SrqTable {
         self.queues.get(srq.0).map(|queue| (queue.attr, queue.users))
     }
 
+    /// Returns the protection domain of each SRQ.
+    pub(crate) fn pds(&self) -> impl Iterator<Item = PdId> {
+        self.queues.iter().map(|(_, queue)| queue.attr.pd)
+    }
+
     /// Adds a queue pair to the users of `srq`; [`SrqTable::release`] removes the queue pair.
     pub(crate) fn acquire(&mut self, srq: SrqId) {
         self.queues.get_mut(srq.0).into_iter().for_each(|queue| queue.users += 1);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use super::cq::CompletionQueue;
+use super::cq::{CompletionQueue, CqId, SharedCq, Written};
 use super::cqe::{Cqe, WcOpcode, WcStatus};
 use super::doorbell::Doorbells;
 use super::rq::{RecvQueueSize, recv_queue};
@@ -14,8 +14,7 @@ use super::sq::{SendQueueSize, send_queue};
 use super::work::Posting;
 use super::wqe::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
 use crate::id::Qpn;
-use crate::mem::{Access, Memory, MemoryTable, PdId};
-use crate::random::Random;
+use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
 
 const ROUNDS: u64 = if cfg!(miri) { 200 } else { 200_000 };
 const DEPTH: u32 = 5;
@@ -70,8 +69,9 @@ fn two_threads_post_and_release_receives() {
 fn two_threads_post_sends_and_answer_doorbells() {
     let memory = Memory::alloc(256);
     memory.write(0, &std::array::from_fn::<u8, 256, _>(|at| at as u8)).unwrap();
-    let mut table = MemoryTable::new(1);
-    let (lkey, _) = table.register(&mut Random::new([1; 32]), PdId(1), memory, 0, Access::NONE).unwrap();
+    let mut view = MemoryView::alone(1);
+    let register = |table: &MemoryTable| table.register(|| 1, PdId(1), memory, 0, Access::NONE).unwrap();
+    let (lkey, _) = view.with_table(register);
     let bells = Arc::new(Doorbells::new(1));
     let size = SendQueueSize { depth: DEPTH, max_sges: 3, max_inline_bytes: 3 };
     let (mut poster, mut queue) = send_queue(size, true, bells.clone(), 0);
@@ -94,7 +94,7 @@ fn two_threads_post_sends_and_answer_doorbells() {
                     if wqe.inline {
                         queue.inline_span(&wqe, 0, wqe.list.len_bytes).copy_to(out);
                     } else {
-                        queue.lists(&table, PdId(1)).gather(&wqe.list, 0, out).unwrap();
+                        queue.lists(&view, PdId(1)).gather(&wqe.list, 0, out).unwrap();
                     }
                     assert!(wqe.wr_id == next && out.iter().all(|byte| *byte == next as u8));
                     queue.release_oldest().unwrap();
@@ -154,7 +154,8 @@ fn two_threads_ring_while_one_answers() {
 
 #[test]
 fn two_threads_write_and_poll_completions() {
-    let (mut cq, mut poller) = CompletionQueue::new(DEPTH);
+    let (shared, mut poller) = SharedCq::new(CqId(1), DEPTH);
+    let mut cq = CompletionQueue::new(&shared);
     let taken = Arc::new(AtomicU64::new(0));
     let engine = thread::spawn({
         let taken = taken.clone();
@@ -166,8 +167,8 @@ fn two_threads_write_and_poll_completions() {
                     thread::yield_now();
                 }
                 let (status, opcode, qpn) = (WcStatus::Success, WcOpcode::Recv, Qpn::new(1));
-                cq.write(Cqe { wr_id, status, opcode, len_bytes: wr_id as u32, imm: None, qpn }, false);
-                assert!(!cq.overflowed());
+                let cqe = Cqe { wr_id, status, opcode, len_bytes: wr_id as u32, imm: None, qpn };
+                assert_ne!(cq.write(cqe, false), Written::Overflow);
             }
         }
     });

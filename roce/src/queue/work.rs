@@ -9,7 +9,7 @@
 use super::ring::{Consumer, Producer, growing_ring};
 use super::sg::{Lists, RestSges};
 use super::wqe::{PostError, SgList, Sge};
-use crate::mem::{MemoryTable, PdId};
+use crate::mem::{MemoryView, PdId};
 use crate::start;
 
 pub(super) trait Wqe: Copy + Send {
@@ -163,7 +163,7 @@ impl<W: Wqe> WorkQueue<W> {
     }
 
     #[inline]
-    pub(super) fn lists<'a>(&'a mut self, memory: &'a MemoryTable, pd: PdId) -> Lists<'a> {
+    pub(super) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {
         Lists { memory, pd, rest: RestSges::Ring(&mut self.sges) }
     }
 }

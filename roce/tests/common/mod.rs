@@ -3,7 +3,7 @@
 
 pub(crate) mod forge;
 
-use roce::engine::{Engine, EngineConfig, Progress};
+use roce::engine::{Engine, EngineConfig, Progress, SharedObjects};
 use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
@@ -16,6 +16,7 @@ use roce::queue::{
 use roce::recovery::RecoveryScheme;
 use roce::start;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 /// One end of the connection.
 pub(crate) struct End<P: Port = LoopbackPort> {
@@ -43,9 +44,17 @@ fn end<P: Port>(
     signal_all: bool,
     change: impl Fn(&mut EngineConfig),
 ) -> End<P> {
+    let mut config = config(index);
+    change(&mut config);
+    end_of(Engine::new(port, config).unwrap(), index, memory_bytes, signal_all)
+}
+
+fn ip(index: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, index))
+}
+
+fn config(index: u8) -> EngineConfig {
     let mac = Mac([2, 0, 0, 0, 0, index]);
-    let other = Mac([2, 0, 0, 0, 0, 3 - index]);
-    let ip = |index| IpAddr::V4(Ipv4Addr::new(10, 0, 0, index));
     let neighbour = NeighbourConfig {
         mac,
         mode: Mode::Shared,
@@ -54,12 +63,13 @@ fn end<P: Port>(
         gateway_v6: None,
         vlan: None,
     };
-    let mut config = EngineConfig::new([index; 32], neighbour);
-    change(&mut config);
-    let mut engine = Engine::new(port, config).unwrap();
-    engine.neighbour_mut().set_neighbour(ip(3 - index), other);
-    let pd = engine.alloc_pd().unwrap();
-    let (cq, poller) = engine.create_cq(4 * DEPTH).unwrap();
+    EngineConfig::new([index; 32], neighbour)
+}
+
+fn end_of<P: Port>(mut engine: Engine<P>, index: u8, memory_bytes: usize, signal_all: bool) -> End<P> {
+    engine.neighbour_mut().set_neighbour(ip(3 - index), Mac([2, 0, 0, 0, 0, 3 - index]));
+    let pd = engine.objects().alloc_pd().unwrap();
+    let (cq, poller) = engine.objects().create_cq(4 * DEPTH).unwrap();
     let init = QpInit {
         service: ServiceType::Rc,
         srq: None,
@@ -76,7 +86,7 @@ fn end<P: Port>(
     let handles = engine.create_qp(&init).unwrap();
     let memory = Memory::alloc(memory_bytes);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let (lkey, rkey) = engine.register(pd, memory.clone(), memory.addr(), access).unwrap();
+    let (lkey, rkey) = engine.objects().register(pd, memory.clone(), memory.addr(), access).unwrap();
     let (qpn, send, recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
     End { engine, pd, cq, poller, qpn, send, recv, memory, lkey, rkey, gid: ip(index).into() }
 }
@@ -144,6 +154,14 @@ pub(crate) fn pair_over<P: Port, Q: Port>(
 /// Like [`pair`], with the configuration of both engines changed by `change`.
 pub(crate) fn pair_of(mtu: PathMtu, memory_bytes: usize, change: impl Fn(&mut EngineConfig)) -> (End, End) {
     pair_of_over(ports(), mtu, memory_bytes, change)
+}
+
+/// Like [`pair`]; the first end is an engine of the device with `objects`.
+pub(crate) fn pair_of_device(objects: &Arc<SharedObjects>, memory_bytes: usize) -> (End, End) {
+    let (port_a, port_b) = ports();
+    let engine = Engine::with_objects(port_a, config(1), objects.clone()).unwrap();
+    let (a, b) = (end_of(engine, 1, memory_bytes, true), end(2, port_b, memory_bytes, true, |_| ()));
+    joined(a, b, &conn(PathMtu::Mtu1024))
 }
 
 /// Like [`pair_of`], over `port_a` and `port_b`.

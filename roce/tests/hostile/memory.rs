@@ -68,7 +68,7 @@ impl Arena {
             // The read-only region is at the end of the address space, so that addresses beyond this region wrap.
             let addr = if index == 1 { u64::MAX - REGION_BYTES as u64 } else { part.addr() };
             let pd = if index == 3 { other_pd } else { pd };
-            let (lkey, rkey) = engine.register(pd, part, addr, rights[index]).unwrap();
+            let (lkey, rkey) = engine.objects().register(pd, part, addr, rights[index]).unwrap();
             Region { addr, lkey, rkey }
         });
         let now = before.clone();
@@ -90,7 +90,7 @@ impl Arena {
 
     pub(crate) fn deregister<P: Port>(&mut self, engine: &mut Engine<P>) {
         if std::mem::take(&mut self.shared_is_registered) {
-            engine.deregister(self.regions[0].lkey).unwrap();
+            engine.objects().deregister(self.regions[0].lkey).unwrap();
             self.written.clear();
         }
     }
@@ -100,7 +100,7 @@ impl Arena {
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::LOCAL_WRITE;
             let part = part(&self.memory, 0);
             let addr = part.addr();
-            let (lkey, rkey) = engine.register(pd, part, addr, access).unwrap();
+            let (lkey, rkey) = engine.objects().register(pd, part, addr, access).unwrap();
             self.regions[0] = Region { addr, lkey, rkey };
         }
     }

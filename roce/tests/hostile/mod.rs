@@ -203,10 +203,10 @@ fn connect(engine: &mut Engine<WirePort>, setup: Setup, qpn: Qpn, peer: Gid, unt
 impl Hostile {
     fn new(setup: Setup) -> Self {
         let mut engine = engine(setup, 8);
-        let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
+        let [pd, other_pd] = [(); 2].map(|()| engine.objects().alloc_pd().unwrap());
         let arena = Arena::new(&mut engine, pd, other_pd);
-        let (cq, poller) = engine.create_cq(if setup.tiny_cq { 4 } else { 4 * DEPTH }).unwrap();
-        let (other_cq, _) = engine.create_cq(16).unwrap();
+        let (cq, poller) = engine.objects().create_cq(if setup.tiny_cq { 4 } else { 4 * DEPTH }).unwrap();
+        let (other_cq, _) = engine.objects().create_cq(16).unwrap();
         let attr = SrqAttr { pd, max_wr: DEPTH, max_sge: 4, limit: 1 };
         let (srq, shared_recv) = engine.create_srq(&attr).unwrap();
         let srq = setup.has_srq.then_some(srq);

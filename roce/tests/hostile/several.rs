@@ -65,9 +65,9 @@ pub(crate) fn retransmitted(frame: &[u8]) -> Vec<u8> {
 impl Several {
     pub(crate) fn new(setup: Setup, count: usize) -> Self {
         let mut engine = engine(setup, 2 * count);
-        let [pd, other_pd] = [(); 2].map(|()| engine.alloc_pd().unwrap());
+        let [pd, other_pd] = [(); 2].map(|()| engine.objects().alloc_pd().unwrap());
         let arena = Arena::new(&mut engine, pd, other_pd);
-        let (cq, poller) = engine.create_cq(4 * DEPTH * count as u32).unwrap();
+        let (cq, poller) = engine.objects().create_cq(4 * DEPTH * count as u32).unwrap();
         let (ends, frames) = (Vec::new(), Vec::new());
         let mut several =
             Several { engine, setup, arena, ends, now: start::INSTANT, pd, cq, poller, frames, told: 0 };

@@ -127,8 +127,8 @@ impl Link {
 
     /// Adds an honest station, connected to a queue pair.
     fn connect(&mut self, ip: IpAddr, mac: Mac) {
-        let pd = self.engine.alloc_pd().unwrap();
-        let (cq, _) = self.engine.create_cq(1024).unwrap();
+        let pd = self.engine.objects().alloc_pd().unwrap();
+        let (cq, _) = self.engine.objects().create_cq(1024).unwrap();
         let init = QpInit {
             service: ServiceType::Rc,
             srq: None,

@@ -378,7 +378,7 @@ fn a_region_that_goes_away_under_a_read_ends_the_connection() {
         pair.world.step(None);
     }
     let lkey = pair.ends[1].lkey;
-    pair.world.hosts[1].engine.deregister(lkey).expect("it is registered");
+    pair.world.hosts[1].engine.objects().deregister(lkey).expect("it is registered");
     pair.run_until_completions(0, 1);
     pair.settle();
     let status = pair.ends[0].sent[0].status;

@@ -52,7 +52,7 @@ impl Shared {
         let memory = [(); 2].map(|()| Memory::alloc(SLOTS * SLOT_BYTES));
         let lkeys = [0, 1].map(|host| world.hosts[host].register(&memory[host], 0, Access::ALL).0);
         let [(send_id, send_cq), (recv_id, recv_cq)] =
-            [0, 1].map(|host| world.hosts[host].engine.create_cq(1 << 12).expect("there is room"));
+            [0, 1].map(|host| world.hosts[host].engine.objects().create_cq(1 << 12).expect("there is room"));
         let attr = SrqAttr { pd: world.hosts[1].pd, max_wr: SLOTS as u32, max_sge: 1, limit: 0 };
         let (srq, recv) = world.hosts[1].engine.create_srq(&attr).expect("there is room");
         let (mut sends, mut qpns, mut sender) = (Vec::new(), Vec::new(), None);

@@ -3,7 +3,7 @@
 
 use super::message::{Message, Partial};
 use crate::id::RKey;
-use crate::mem::{Access, MemoryTable, Span};
+use crate::mem::{Access, MemoryView, Span};
 use crate::qp::context::RxContext;
 use crate::qp::request::Request;
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
@@ -74,7 +74,7 @@ pub(super) fn authorize<'m, R: Request>(
     request: Sequenced<'_, R>,
     message: &Message,
     rx: &mut RxContext<'_>,
-    memory: &'m MemoryTable,
+    memory: &'m MemoryView,
 ) -> Result<Authorized<'m>, Refusal> {
     let request = request.request;
     let effect = match request.info().operation {
@@ -108,7 +108,7 @@ fn authorize_write<'m, R: Request>(
     request: &R,
     message: &Message,
     rx: &mut RxContext<'_>,
-    memory: &'m MemoryTable,
+    memory: &'m MemoryView,
 ) -> Result<Effect<'m>, Refusal> {
     if !rx.access.contains(Access::REMOTE_WRITE) {
         return Err(INVALID);

@@ -16,7 +16,7 @@ pub(crate) use message::Partial;
 use checks::{Authorized, Effect, authorize};
 use message::Message;
 
-use crate::mem::MemoryTable;
+use crate::mem::MemoryView;
 use crate::qp::context::RxContext;
 use crate::qp::request::{Request, RqOffset};
 use crate::queue::{WcOpcode, WcStatus};
@@ -64,7 +64,7 @@ impl Inbound {
         &self,
         request: &R,
         rx: &mut RxContext<'_>,
-        memory: &'m MemoryTable,
+        memory: &'m MemoryView,
     ) -> Result<Authorized<'m>, Refusal> {
         sequence(request, &self.message).and_then(|request| authorize(request, &self.message, rx, memory))
     }

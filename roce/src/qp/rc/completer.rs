@@ -9,7 +9,7 @@
 
 use super::events::ResponseEvent;
 use crate::counters::QpCounters;
-use crate::mem::{MemoryTable, PdId};
+use crate::mem::{MemoryView, PdId};
 use crate::psn::Psn;
 use crate::qp::outstanding::{Outstanding, Place};
 use crate::queue::WcStatus;
@@ -24,7 +24,7 @@ pub(crate) struct Completer<'a> {
     pub sent: u32,
     pub recovery: &'a Recovery,
     pub mtu_bytes: u32,
-    pub memory: &'a MemoryTable,
+    pub memory: &'a MemoryView,
     pub pd: PdId,
     pub counters: &'a mut QpCounters,
 }

@@ -11,7 +11,7 @@ use super::events::ResponseEvent;
 use super::harness::{FIRST_PSN, MTU_BYTES, Pkt, counted, psn};
 use crate::counters::QpCounters;
 use crate::id::{LKey, RKey};
-use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
 use crate::qp::outstanding::{Kind, Outstanding};
 use crate::queue::{
     Doorbells, Posting, SendData, SendFlags, SendOp, SendQueueSize, SendRequest, Sge, WcStatus, send_queue,
@@ -34,16 +34,17 @@ const SHORT_READ_AT: u64 = 4096;
 
 struct Bench {
     outstanding: Outstanding,
-    memory: MemoryTable,
+    memory: MemoryView,
     bytes: Memory,
     counters: QpCounters,
 }
 
 impl Bench {
     fn new(access: Access) -> Self {
-        let (mut memory, bytes) = (MemoryTable::new(1), Memory::alloc(8192));
-        let (lkey, _) =
-            memory.register(&mut Random::new([3; 32]), PD, bytes.clone(), 0, access).expect("there is room");
+        let (mut memory, bytes) = (MemoryView::alone(1), Memory::alloc(8192));
+        let mut random = Random::new([3; 32]);
+        let register = |table: &MemoryTable| table.register(|| random.bits(), PD, bytes.clone(), 0, access);
+        let (lkey, _) = memory.with_table(register).expect("there is room");
         let size = SendQueueSize { depth: 8, max_sges: 1, max_inline_bytes: 0 };
         let (mut poster, queue) = send_queue(size, true, Arc::new(Doorbells::new(1)), 0);
         queue.set_posting(Posting::Queued);

@@ -6,7 +6,7 @@ use super::responder::{Responder, ResponderAction, ResponderConfig};
 use crate::congestion::{Congestion, CongestionScheme};
 use crate::counters::QpCounters;
 use crate::id::{Gid, LKey, Mac, PKey, Qpn, RKey};
-use crate::mem::{Access, Memory, MemoryTable, PdId};
+use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
 use crate::port::{Payload, Port, PortCaps};
 use crate::psn::Psn;
 use crate::qp::context::{RxContext, TxContext, TxOutcome};
@@ -14,8 +14,8 @@ use crate::qp::emit::PacketBuilder;
 use crate::qp::receives::Receives;
 use crate::qp::{ConnAttr, PathMtu, Placement};
 use crate::queue::{
-    CqId, CqPoller, CqTable, Cqe, Doorbells, Posting, RecvPoster, RecvQueueSize, RecvRequest, Sge, SrqTable,
-    recv_queue,
+    CqId, CqPoller, CqSlot, CqTable, Cqe, Doorbells, Posting, RecvPoster, RecvQueueSize, RecvRequest, Sge,
+    SharedCq, SrqTable, recv_queue,
 };
 use crate::random::Random;
 use crate::recovery::RecoveryScheme;
@@ -247,7 +247,7 @@ fn store_of(bytes_max: usize) -> ReorderStore {
 pub(super) struct Bench {
     pub(super) responder: Responder,
     pub(super) counters: QpCounters,
-    pub(super) memory: MemoryTable,
+    pub(super) memory: MemoryView,
     pub(super) bytes: Memory,
     keys: Vec<RKey>,
     /// Access that the queue pair grants to the peer's requests.
@@ -256,7 +256,7 @@ pub(super) struct Bench {
     receives: Receives,
     srqs: SrqTable,
     cqs: CqTable,
-    cq: CqId,
+    cq: CqSlot,
     poller: CqPoller,
     congestion: Congestion,
     builder: PacketBuilder,
@@ -277,7 +277,7 @@ impl Bench {
 
     pub(super) fn new(recovery: RecoveryScheme, placement: Placement, max_dest_rd_atomic: u8) -> Self {
         let mut random = Random::new([7; 32]);
-        let (mut memory, bytes) = (MemoryTable::new(8), Memory::alloc(REGION_BYTES as usize));
+        let (mut memory, bytes) = (MemoryView::alone(8), Memory::alloc(REGION_BYTES as usize));
         let local = Access::LOCAL_WRITE;
         let keys = [
             (Self::PD, local | Access::REMOTE_READ | Access::REMOTE_WRITE),
@@ -287,13 +287,16 @@ impl Bench {
             (Self::PD, Access::NONE),
         ]
         .map(|(pd, access)| {
-            memory.register(&mut random, pd, bytes.clone(), VA, access).expect("there is room").1
+            let register =
+                |table: &MemoryTable| table.register(|| random.bits(), pd, bytes.clone(), VA, access);
+            memory.with_table(register).expect("there is room").1
         });
         let size = RecvQueueSize { depth: Self::DEPTH, max_sges: 1 };
         let (poster, rq) = recv_queue(size, Arc::new(Doorbells::new(1)), 0);
         rq.set_posting(Posting::Queued);
-        let mut cqs = CqTable::new(1);
-        let (cq, poller) = cqs.create(&mut random, 2 * Self::DEPTH).expect("there is room");
+        let (shared_cq, poller) = SharedCq::new(CqId(1), 2 * Self::DEPTH);
+        let mut cqs = CqTable::new();
+        let cq = cqs.attach(&shared_cq);
         let conn =
             ConnAttr { path_mtu: PATH_MTU, max_dest_rd_atomic, recovery, placement, ..ConnAttr::default() };
         Bench {
@@ -329,7 +332,7 @@ impl Bench {
 
     pub(super) fn deregister(&mut self, key: RKey) {
         let key = self.keys[key.0 as usize];
-        self.memory.deregister(LKey(key.0)).expect("it is registered");
+        self.memory.with_table(|table| table.deregister(LKey(key.0))).expect("it is registered");
     }
 
     pub(super) fn completions(&mut self) -> Vec<Cqe> {

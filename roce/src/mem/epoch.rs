@@ -1,0 +1,81 @@
+//! Epochs: an engine is inside its epoch while it may use memory regions. `Epochs::wait` returns when every engine has
+//! left the epoch in which it was, so that a region that was removed from the table can be freed.
+//!
+//! ```text
+//!   engine       enter: count becomes odd  -> loads pointers, uses regions ->  leave: count becomes even
+//!   deregister   replaces a pointer by null -> wait: reads each count; waits while it is the same odd number
+//! ```
+//!
+//! `enter` stores the count and then adds 1 to `order`; `wait` adds 1 to `order` and then loads the count. The two
+//! additions are atomic operations on one variable, so one is first. If that of `wait` is first, that of `enter`
+//! synchronizes with it, and the engine loads the null pointer. If that of `enter` is first, `wait` loads an odd count.
+
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, yield_now};
+
+/// The epoch of one engine.
+#[derive(Debug)]
+pub(super) struct Epoch {
+    /// Number of times that the engine entered or left: odd while the engine is inside. Only the engine stores it.
+    count: AtomicU64,
+    /// Orders `enter` and `wait`; its value has no meaning.
+    order: AtomicU64,
+}
+
+impl Epoch {
+    /// Counts a further change. A load and a store suffice, because only one thread at a time calls this function.
+    fn count(&self) {
+        self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn enter(&self) {
+        self.count();
+        self.order.fetch_add(1, Ordering::AcqRel);
+    }
+
+    #[inline]
+    pub(super) fn leave(&self) {
+        self.count();
+    }
+}
+
+/// The epochs of all engines that use a table.
+#[derive(Debug)]
+pub(super) struct Epochs(Mutex<Vec<Arc<Epoch>>>);
+
+impl Epochs {
+    pub(super) fn new() -> Self {
+        Epochs(Mutex::new(Vec::new()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Epoch>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an engine, which is outside its epoch.
+    pub(super) fn add(&self) -> Arc<Epoch> {
+        let epoch = Arc::new(Epoch { count: AtomicU64::new(0), order: AtomicU64::new(0) });
+        self.lock().push(epoch.clone());
+        epoch
+    }
+
+    pub(super) fn remove(&self, epoch: &Arc<Epoch>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, epoch));
+    }
+
+    /// Waits until each engine that is inside its epoch has left this epoch. An engine that enters its epoch during
+    /// this call loads all pointers that the caller stored before.
+    pub(super) fn wait(&self) {
+        let epochs = self.lock().clone();
+        for epoch in epochs {
+            epoch.order.fetch_add(1, Ordering::AcqRel);
+            let count = epoch.count.load(Ordering::Acquire);
+            while count % 2 == 1 && epoch.count.load(Ordering::Acquire) == count {
+                yield_now();
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Tests of the memory table with an engine and an application on different threads, in many rounds, with and without
+//! ThreadSanitizer. The tests in `models.rs` check short interleavings with loom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+
+use super::{Access, Memory, MemoryTable, MemoryView, PdId};
+use crate::id::LKey;
+
+const ROUNDS: u64 = if cfg!(miri) { 50 } else { 20_000 };
+const PD: PdId = PdId(1);
+
+/// Sets its flag when dropped, so that the copying thread also ends after a failed assertion.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One thread copies to the region whose key it is told, the other registers and deregisters a region in each round.
+/// After deregistration the bytes are the application's.
+#[test]
+fn two_threads_copy_and_deregister() {
+    let table = Arc::new(MemoryTable::new(2));
+    let (key, copies, ended) = (AtomicU32::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let mut view = MemoryView::new(table.clone());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                view.enter();
+                let lkey = LKey(key.load(Ordering::Relaxed));
+                if let Ok(span) = view.open_local(PD, lkey, 0, 8, Access::LOCAL_WRITE) {
+                    span.copy_from(&[0xFF; 8]);
+                    copies.fetch_add(1, Ordering::Relaxed);
+                }
+                view.leave();
+            }
+        });
+        let _end = EndOnDrop(&ended);
+        for (round, key_number) in (0..ROUNDS).zip(1..) {
+            let memory = Memory::alloc(8);
+            let registered = table.register(|| key_number, PD, memory.clone(), 0, Access::LOCAL_WRITE);
+            let (lkey, _) = registered.expect("there is room");
+            let before = copies.load(Ordering::Relaxed);
+            key.store(lkey.0, Ordering::Relaxed);
+            // In most rounds the region is deregistered while the other thread finds or copies.
+            while round % 8 == 0 && copies.load(Ordering::Relaxed) == before {
+                thread::yield_now();
+            }
+            assert_eq!(table.deregister(lkey), Some(PD));
+            let mut seen = [0; 8];
+            memory.write(0, &round.to_be_bytes()).expect("8 bytes");
+            thread::yield_now();
+            memory.read(0, &mut seen).expect("8 bytes");
+            assert_eq!(seen, round.to_be_bytes());
+        }
+    });
+    assert!(copies.into_inner() >= ROUNDS / 8);
+}
