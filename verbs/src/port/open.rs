@@ -189,8 +189,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);
     }
-    let mut port = builder.open_stopped(device)?;
-    if let Err(error) = port.start()
+    let (mut port, mut queues) = builder.open_stopped(device)?;
+    if let Err(error) = port.start(queues.iter_mut())
         && !knocks
     {
         return Err(error.into());
@@ -207,7 +207,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         gateway_v6: gateways.1.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None }),
         vlan: spec.vlan,
     };
-    let port = DpdkPort::new(port, PortCaps { mac, mtu_bytes }, knocks);
+    let port = DpdkPort::new((port, queues), PortCaps { mac, mtu_bytes }, knocks);
     Ok(Opened { port, neighbour, shared: None })
 }
 
@@ -225,7 +225,7 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
     let pool =
         Mempool::new(eal, &MempoolConfig { mbufs, data_room_bytes, cache_mbufs: CACHE_MBUFS, packed })?;
     let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
-    Ok(builder.queues(spec.queues, spec.queues))
+    Ok(builder.queues(spec.queues))
 }
 
 fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
