@@ -1,20 +1,14 @@
 //! The implementation of the engine's [`Port`] by a DPDK port.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
-use dpdk_ffi::{EthPort, Mbuf, PortError, QueueSet, TX_QUEUE_FRAMES};
+use dpdk_ffi::{EthQueue, Mbuf, QueueSet, TX_QUEUE_FRAMES};
 use roce::port::{Port, PortCaps};
 
-/// A DPDK port, with the MAC and MTU that the engine reads ([`PortCaps`]).
+/// The data path of a DPDK port: all its queues, with the MAC and MTU that the engine reads ([`PortCaps`]).
 pub struct DpdkPort {
-    control: EthPort,
     queues: QueueSet,
     caps: PortCaps,
-    /// Whether `poll_link` restarts the port while the link is down. True on a memif client, whose link comes up only
-    /// after the peer's process has started.
-    knocks: bool,
-    knocked: Option<Instant>,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
     /// Whether this port receives the frames that it sends to its own MAC, as an RDMA NIC does. Set when a queue pair
@@ -31,56 +25,25 @@ const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 /// Largest number of mbufs that frames to the port's own MAC occupy.
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
-/// Shortest interval between two restarts of a port by `poll_link`: long enough for memif client and server to connect.
-const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
-
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
 /// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us for the
 /// last frame.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
-    pub(super) fn new((control, queues): (EthPort, QueueSet), caps: PortCaps, knocks: bool) -> Self {
-        DpdkPort {
-            control,
-            queues,
-            caps,
-            knocks,
-            knocked: None,
-            queued_bytes: 0,
-            loops_back: false,
-            looped: VecDeque::new(),
-        }
+    pub(super) fn new(queues: QueueSet, caps: PortCaps) -> Self {
+        DpdkPort { queues, caps, queued_bytes: 0, loops_back: false, looped: VecDeque::new() }
     }
 
-    /// Returns the control of the DPDK port.
-    pub fn inner(&self) -> &EthPort {
-        &self.control
+    /// Returns all queues, as start and stop of the port require.
+    pub(super) fn queues_mut(&mut self) -> impl Iterator<Item = &mut EthQueue> {
+        self.queues.iter_mut()
     }
 
     /// Makes the port receive, from now on, the frames that the port sends to its own MAC.
     pub fn loop_back(&mut self) {
         self.loops_back = true;
         self.looped.reserve(LOOPED_MBUFS);
-    }
-
-    /// Returns whether the port is started and its link is up.
-    pub fn is_up(&self) -> bool {
-        self.control.is_started() && self.control.link().is_up
-    }
-
-    /// On a memif client whose link is down, restarts the port, at most once per `KNOCK_INTERVAL`. Returns whether the
-    /// link is up.
-    ///
-    /// # Errors
-    /// The driver's error if the restart fails; a later call may succeed.
-    pub fn poll_link(&mut self) -> Result<bool, PortError> {
-        let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
-        if self.knocks && due && !self.is_up() {
-            self.knocked = Some(Instant::now());
-            self.control.restart(self.queues.iter_mut())?;
-        }
-        Ok(self.is_up())
     }
 }
 
