@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, io};
 
-use dpdk_ffi::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, Port, PortBuilder};
+use dpdk_ffi::{Eal, EalConfig, EthPort, Mbuf, Mempool, MempoolConfig, PortBuilder, QueueSet};
 
 const BURST: usize = 32;
 /// Longest wait of the receiver for the first frame, and for a further one after the last.
@@ -57,24 +57,25 @@ fn start_receiver(socket: &str, args: &[String]) -> io::Result<Child> {
         .spawn()
 }
 
-fn open(role: &str, socket: &str) -> Result<Port, Box<dyn Error>> {
+fn open(role: &str, socket: &str) -> Result<(EthPort, QueueSet), Box<dyn Error>> {
     let eal = Eal::get().ok_or("EAL does not run")?;
     let pool = Mempool::new(eal, &MempoolConfig::default())?;
     let device = eal.attach_vdev("net_memif0", &format!("role={role},socket={socket},bsize=8192"))?;
-    let mut port = PortBuilder::new(pool).open_stopped(device)?;
+    let (mut port, mut queues) = PortBuilder::new(pool).open_stopped(device)?;
     let patience = Instant::now() + PATIENCE;
     // The client's server may start a moment late.
-    while let Err(error) = port.start() {
+    while let Err(error) = port.start(queues.iter_mut()) {
         if Instant::now() > patience {
             return Err(error.into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(port)
+    Ok((port, queues))
 }
 
 fn send(socket: &str, frame_bytes: usize, seconds: f64) -> Result<(), Box<dyn Error>> {
-    let mut port = open("client", socket)?;
+    let (port, mut queues) = open("client", socket)?;
+    let queue = queues.first_mut();
     let patience = Instant::now() + PATIENCE;
     while !port.link().is_up {
         if Instant::now() > patience {
@@ -86,13 +87,13 @@ fn send(socket: &str, frame_bytes: usize, seconds: f64) -> Result<(), Box<dyn Er
     let (mut sent, mut rounds) = (0_u64, 0_u64);
     loop {
         for _ in 0..BURST {
-            let Some(frame) = port.tx_reserve(frame_bytes) else { break };
+            let Some(frame) = queue.tx_reserve(frame_bytes) else { break };
             frame
                 .first_chunk_mut::<8>()
                 .ok_or("frames have at least 8 bytes")?
                 .copy_from_slice(&rounds.to_ne_bytes());
         }
-        sent += port.tx_flush() as u64;
+        sent += queue.tx_flush() as u64;
         rounds += 1;
         if rounds.is_multiple_of(1024) && start.elapsed().as_secs_f64() >= seconds {
             break;
@@ -104,14 +105,15 @@ fn send(socket: &str, frame_bytes: usize, seconds: f64) -> Result<(), Box<dyn Er
 }
 
 fn receive(socket: &str) -> Result<(), Box<dyn Error>> {
-    let mut port = open("server", socket)?;
+    let (_port, mut queues) = open("server", socket)?;
+    let queue = queues.first_mut();
     let mut frames: Vec<Mbuf> = Vec::with_capacity(BURST);
     let (mut received, mut bytes) = (0_u64, 0_u64);
     let patience = Instant::now() + PATIENCE;
     let (mut first, mut last) = (None, Instant::now());
     let mut idle_rounds = 0_u64;
     loop {
-        let count = port.rx_burst(&mut frames, BURST);
+        let count = queue.rx_burst(&mut frames, BURST);
         if count == 0 {
             idle_rounds += 1;
             let silent = first.is_some() && idle_rounds.is_multiple_of(4096) && last.elapsed() > IDLE;

@@ -2,7 +2,9 @@
 //! peer disconnects, that thread unmaps the memory that bursts copy from and to. dpdk-sys/guard.c has the
 //! lock.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// Held while a memif port is attached, started, stopped, closed or detached.
 pub(crate) struct Lock {
@@ -28,5 +30,49 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // SAFETY: taken by `lock`, in this thread.
         unsafe { dpdk_sys::shim_guard_unlock() };
+    }
+}
+
+/// The flag of a queue of a memif port, set during the queue's bursts. The driver's thread waits for the flags of all
+/// queues.
+pub(crate) struct BurstFlag(NonNull<dpdk_sys::shim_burst_flag>);
+
+// SAFETY: bursts through `&mut self` write the flag, and the driver's thread reads it as an atomic.
+unsafe impl Send for BurstFlag {}
+
+impl BurstFlag {
+    /// Must not be called by the thread that has the [`Lock`], because this takes the same lock.
+    pub(crate) fn new() -> Self {
+        // SAFETY: `drop` frees the flag.
+        let flag = NonNull::new(unsafe { dpdk_sys::shim_guard_flag_new() });
+        Self(flag.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u64; 8]>())))
+    }
+
+    /// Begins a burst; `None` while a handler of the driver runs.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> Option<Burst<'_>> {
+        // SAFETY: the flag exists, and its bursts are made one at a time through `&mut self`; `Burst::drop` ends this
+        // one.
+        unsafe { dpdk_sys::shim_guard_burst_begin(self.0.as_ptr()) }.then_some(Burst { flag: self })
+    }
+}
+
+impl Drop for BurstFlag {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; every burst has ended, because a burst borrows the flag.
+        unsafe { dpdk_sys::shim_guard_flag_free(self.0.as_ptr()) };
+    }
+}
+
+/// A burst. While it exists, the driver's thread unmaps no memory.
+pub(crate) struct Burst<'a> {
+    flag: &'a mut BurstFlag,
+}
+
+impl Drop for Burst<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: begun by `BurstFlag::begin`.
+        unsafe { dpdk_sys::shim_guard_burst_end(self.flag.0.as_ptr()) };
     }
 }

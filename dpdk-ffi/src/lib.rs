@@ -1,6 +1,6 @@
 //! Owners of DPDK's objects: the environment ([`Eal`]), devices ([`Device`]), pools of packet buffers
-//! ([`Mempool`], [`Mbuf`]) and Ethernet ports ([`Port`]). The only crate that uses DPDK; it does not
-//! interpret frames.
+//! ([`Mempool`], [`Mbuf`]) and Ethernet ports (control: [`EthPort`]; frames: [`EthQueue`]). The only crate that
+//! uses DPDK; it does not interpret frames.
 //!
 //! ```no_run
 //! use dpdk_ffi::{Eal, EalConfig, Mempool, MempoolConfig, PortBuilder};
@@ -9,11 +9,12 @@
 //! let eal = Eal::init(&EalConfig::default())?;
 //! let device = eal.attach_vdev("net_memif0", "role=client,socket=@wire,bsize=8192")?;
 //! let pool = Mempool::new(eal, &MempoolConfig::default())?;
-//! let mut port = PortBuilder::new(pool).open(device)?;
-//! if let Some(frame) = port.tx_reserve(64) {
+//! let (port, mut queues) = PortBuilder::new(pool).open(device)?;
+//! if let Some(frame) = queues.first_mut().tx_reserve(64) {
 //!     frame.fill(0);
 //! }
-//! port.tx_flush();
+//! queues.first_mut().tx_flush();
+//! println!("{:?}", port.stats());
 //! # Ok(())
 //! # }
 //! ```
@@ -21,10 +22,12 @@
 //! EAL exists once in a process and runs until the process ends, because other threads may still return mbufs
 //! to its memory. [`Eal`] is the proof that it runs, and [`Eal::get`] returns it.
 //!
-//! Every owner may move between threads. None of them locks: a [`Port`] is driven through `&mut`, so a shared
-//! one needs a mutex. [`ThreadRegistration`] makes mempools faster for threads that EAL did not start.
+//! Every owner may move between threads. None of them locks: an [`EthQueue`] is driven through `&mut`, so each thread
+//! that receives and sends has a queue of its own, or shares one behind a mutex. [`ThreadRegistration`] makes mempools
+//! faster for threads that EAL did not start.
 #![allow(unsafe_code)]
 
+mod counter;
 mod device;
 mod eal;
 mod errno;
@@ -42,8 +45,8 @@ pub use device::{Device, DeviceError};
 pub use eal::{Eal, EalConfig, EalError, Memory, runtime_dir};
 pub use errno::Errno;
 pub use ethdev::{
-    DEFAULT_DESCRIPTORS, HELD_MBUFS, Link, Port, PortBuilder, PortCounters, PortError, PortInfo, PortStats,
-    TX_QUEUE_FRAMES,
+    DEFAULT_DESCRIPTORS, EthPort, EthQueue, HELD_MBUFS, Link, PortBuilder, PortCounters, PortError, PortInfo,
+    PortStats, QueueSet, TX_QUEUE_FRAMES,
 };
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};

@@ -5,10 +5,10 @@
  * closes a listening socket, whose handler stays registered for memory that is freed.
  *
  * build.rs redirects the driver's calls for interrupt handlers to the functions here, so that a handler runs only
- * while no burst and no control operation does. This costs a burst two writes to its own port's cache line. The
- * barrier between a burst's write and its read of `handler_waits` is made by the handlers, which are rare, for all
- * processors at once (membarrier, Linux 4.14). A barrier in each burst would wait for the last burst's writes to the
- * rings.
+ * while no burst and no control operation does. Each queue has a flag of its own, because queues of one port may burst
+ * on several threads at a time. This costs a burst two writes to its own queue's cache line. The barrier between a
+ * burst's write and its read of `handler_waits` is made by the handlers, which are rare, for all processors at once
+ * (membarrier, Linux 4.14). A barrier in each burst would wait for the last burst's writes to the rings.
  *
  * Where DPDK is linked as shared libraries the driver cannot be redirected, and none of this has an effect. */
 #ifndef _GNU_SOURCE
@@ -31,15 +31,17 @@
 /* Longer than any processor delays a write: replaces a membarrier that was registered and is now refused. */
 #define FENCE_USEC 1000
 
-struct burst_flag {
+struct shim_burst_flag {
 	_Alignas(64) atomic_bool busy;
+	LIST_ENTRY(shim_burst_flag) next;
 };
 
-/* Held by handlers and by control operations. */
+/* Held by handlers and by control operations, and while the list of flags changes. */
 static pthread_mutex_t control_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Whether a handler is waiting for bursts to end, or running. */
 static atomic_bool handler_waits;
-static struct burst_flag bursts[RTE_MAX_ETHPORTS];
+/* The flags of all queues of memif ports. */
+static LIST_HEAD(, shim_burst_flag) bursts = LIST_HEAD_INITIALIZER(bursts);
 /* Whether handlers make the barriers. Set before the first handler is registered, and so before the first burst. */
 static atomic_bool handlers_fence;
 
@@ -57,26 +59,47 @@ struct guarded {
 static LIST_HEAD(, guarded) handlers = LIST_HEAD_INITIALIZER(handlers);
 static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
 
-bool shim_guard_burst_begin(uint16_t port)
+struct shim_burst_flag *shim_guard_flag_new(void)
+{
+	struct shim_burst_flag *flag = aligned_alloc(_Alignof(struct shim_burst_flag), sizeof(*flag));
+
+	if (flag == NULL)
+		return NULL;
+	atomic_init(&flag->busy, false);
+	pthread_mutex_lock(&control_lock);
+	LIST_INSERT_HEAD(&bursts, flag, next);
+	pthread_mutex_unlock(&control_lock);
+	return flag;
+}
+
+void shim_guard_flag_free(struct shim_burst_flag *flag)
+{
+	pthread_mutex_lock(&control_lock);
+	LIST_REMOVE(flag, next);
+	pthread_mutex_unlock(&control_lock);
+	free(flag);
+}
+
+bool shim_guard_burst_begin(struct shim_burst_flag *flag)
 {
 	/* Burst and handler each write their own flag before they read the other's, so at least one reads it set. */
 	if (atomic_load_explicit(&handlers_fence, memory_order_relaxed)) {
-		atomic_store_explicit(&bursts[port].busy, true, memory_order_relaxed);
+		atomic_store_explicit(&flag->busy, true, memory_order_relaxed);
 		atomic_signal_fence(memory_order_seq_cst);
 		if (!atomic_load_explicit(&handler_waits, memory_order_acquire))
 			return true;
 	} else {
-		atomic_store_explicit(&bursts[port].busy, true, memory_order_seq_cst);
+		atomic_store_explicit(&flag->busy, true, memory_order_seq_cst);
 		if (!atomic_load_explicit(&handler_waits, memory_order_seq_cst))
 			return true;
 	}
-	atomic_store_explicit(&bursts[port].busy, false, memory_order_release);
+	atomic_store_explicit(&flag->busy, false, memory_order_release);
 	return false;
 }
 
-void shim_guard_burst_end(uint16_t port)
+void shim_guard_burst_end(struct shim_burst_flag *flag)
 {
-	atomic_store_explicit(&bursts[port].busy, false, memory_order_release);
+	atomic_store_explicit(&flag->busy, false, memory_order_release);
 }
 
 void shim_guard_lock(void)
@@ -97,15 +120,15 @@ static bool membarrier(int command)
 static void run_handler(void *arg)
 {
 	struct guarded *guarded = arg;
-	unsigned int port;
+	struct shim_burst_flag *flag;
 
 	pthread_mutex_lock(&control_lock);
 	if (!atomic_load(&guarded->cancelled)) {
 		atomic_store_explicit(&handler_waits, true, memory_order_seq_cst);
 		if (atomic_load(&handlers_fence) && !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED))
 			usleep(FENCE_USEC);
-		for (port = 0; port < RTE_MAX_ETHPORTS; port++)
-			while (atomic_load_explicit(&bursts[port].busy, memory_order_seq_cst))
+		LIST_FOREACH(flag, &bursts, next)
+			while (atomic_load_explicit(&flag->busy, memory_order_seq_cst))
 				rte_pause();
 		guarded->handler(guarded->arg);
 		atomic_store_explicit(&handler_waits, false, memory_order_release);

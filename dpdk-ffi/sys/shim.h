@@ -53,10 +53,14 @@ void shim_pktmbuf_free(struct rte_mbuf *mbuf);
 int shim_pktmbuf_linearize(struct rte_mbuf *mbuf);
 int shim_pktmbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail);
 
-/* Enclose a burst of a memif port, because the driver's own thread also accesses its memory: see guard.c. While a
- * handler of the driver runs, `begin` returns false and no burst may be made. */
-bool shim_guard_burst_begin(uint16_t port);
-void shim_guard_burst_end(uint16_t port);
+/* Makes the flag of a queue of a memif port; NULL if no memory is left. Not called between lock and unlock. */
+struct shim_burst_flag;
+struct shim_burst_flag *shim_guard_flag_new(void);
+void shim_guard_flag_free(struct shim_burst_flag *flag);
+/* Enclose a burst of the queue, because the driver's own thread also accesses its memory: see guard.c. While a handler
+ * of the driver runs, `begin` returns false and no burst may be made. */
+bool shim_guard_burst_begin(struct shim_burst_flag *flag);
+void shim_guard_burst_end(struct shim_burst_flag *flag);
 /* Enclose an operation that attaches, starts, stops, closes or detaches a memif port. */
 void shim_guard_lock(void);
 void shim_guard_unlock(void);

@@ -1,7 +1,7 @@
 //! Real ports. EAL exists once in a process, so each test runs its parts in child processes: this binary,
 //! with an environment variable that names the part. None of the tests needs hugepages.
 //!
-//! With DPDK as shared libraries three of the memif tests fail now and then: those of ports that open, close
+//! With DPDK as shared libraries four of the memif tests fail now and then: those of ports that open, close
 //! and lose their peers. The faults are the driver's, and only a static build can be guarded against them.
 
 #![allow(unsafe_code)]
@@ -111,6 +111,26 @@ fn a_packed_pool_leaves_no_gaps() {
 #[test]
 fn ports_and_mbufs_change_threads() {
     play_alone("threads");
+}
+
+#[test]
+fn queues_of_a_port_run_on_two_threads_beside_its_control() {
+    play_alone("queue_threads");
+}
+
+#[test]
+fn a_set_of_queues_receives_from_each_in_turn() {
+    play_alone("queues_in_turn");
+}
+
+#[test]
+fn control_and_queues_of_a_port_are_dropped_in_any_order() {
+    play_alone("queue_owners");
+}
+
+#[test]
+fn queues_of_a_memif_run_on_two_threads_while_its_peer_comes_and_goes() {
+    play_alone("queue_memif");
 }
 
 #[test]

@@ -115,12 +115,12 @@ impl Context {
         let shared = &self.inner.device.shared;
         loop {
             let mut driven = shared.lock()?;
-            driven.maintain();
+            driven.log_conflict();
             driven.poll(shared.now());
-            if driven.wire().dpdk().is_up() {
+            drop(driven);
+            if shared.poll_link() {
                 return Ok(());
             }
-            drop(driven);
             shared.follow_kernel();
             if start.elapsed() >= timeout {
                 let waited_millis = timeout.as_millis() as u64;
@@ -133,16 +133,19 @@ impl Context {
     /// Returns the device's attributes, also after a fatal error.
     pub fn attr(&self) -> DeviceAttr {
         let shared = &self.inner.device.shared;
+        let (driver, is_up) = {
+            let control = shared.control();
+            (control.driver().to_owned(), control.is_up())
+        };
         let driven = shared.inspect();
-        let dpdk = driven.wire().dpdk();
-        let caps = dpdk.caps();
+        let caps = driven.engine.port().caps();
         DeviceAttr {
             port: shared.port.to_string(),
-            driver: dpdk.inner().info().driver.clone(),
+            driver,
             mac: caps.mac,
             mtu_bytes: caps.mtu_bytes,
             active_mtu: PathMtu::largest_for(caps.mtu_bytes),
-            is_up: dpdk.is_up(),
+            is_up,
             gids: driven.engine.neighbour().gids().iter().map(|(index, entry)| (index, entry.gid)).collect(),
             limits: shared.limits,
             max_qp_wr: MAX_QP_WR,
@@ -236,7 +239,7 @@ impl Context {
 
     /// Returns all counters of the device and its port, by source and name.
     pub fn device_counters(&self) -> DeviceCounters {
-        self.inner.device.shared.inspect().counters()
+        self.inner.device.shared.counters()
     }
 
     /// Returns the numbers of frames and of impaired frames, for each direction that [`DeviceOptions::faults`] impairs.

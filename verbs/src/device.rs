@@ -26,7 +26,7 @@ use crate::inbox::Inbox;
 use crate::kernel::{KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::options::DeviceOptions;
-use crate::port::{PortKind, PortSpec, SharedInterface, Wire};
+use crate::port::{PortControl, PortKind, PortSpec, SharedInterface, Wire};
 use crate::stat::{self, Answer, DeviceCounters};
 use crate::watch::Watch;
 
@@ -59,7 +59,6 @@ pub(crate) struct DeviceCore {
     clock: EngineClock,
     channels: HashMap<CqId, Arc<Inbox<CqId>>>,
     pub(crate) listeners: Listeners,
-    watch: Watch,
     /// Name of a thread that panics at its next poll of the engine, for tests.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
@@ -67,6 +66,9 @@ pub(crate) struct DeviceCore {
 
 pub(crate) struct Shared {
     driven: DriveLock<DeviceCore>,
+    /// Control of the port. Locked before the engine, because control may query the device or make system calls, which
+    /// would delay the threads that drive the engine.
+    control: Mutex<PortControl>,
     /// The kernel's routes and neighbours; `None` if the port is dedicated. Locked before the engine. No system call is
     /// made with the engine locked, otherwise the call would delay the threads that drive the engine.
     kernel: Option<Mutex<SharedInterface>>,
@@ -146,15 +148,6 @@ impl DeviceCore {
         self.engine.port().inner().inner()
     }
 
-    /// On a PCI port, sets the link speed of congestion control to the speed that the driver reports. On other ports,
-    /// does nothing, because their drivers report an invented speed.
-    pub(crate) fn learn_link_speed(&mut self, kind: PortKind) {
-        let mbps = self.wire().dpdk().inner().link().speed_mbps;
-        if kind == PortKind::Pci && mbps != 0 && mbps != u32::MAX {
-            self.engine.set_link_bits_per_sec(u64::from(mbps) * 1_000_000);
-        }
-    }
-
     pub(crate) fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), DestroyError> {
         let set = self.engine.set_srq_limit(srq, limit);
         while let Some(event) = self.engine.poll_event() {
@@ -181,43 +174,11 @@ impl DeviceCore {
         self.listeners.deliver(event);
     }
 
-    /// Restarts a memif client whose link is down, and logs address conflicts.
-    pub(crate) fn maintain(&mut self) {
-        if let Err(error) = self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().poll_link() {
-            tracing::trace!(%error, "the link is not up yet");
-        }
+    /// Logs address conflicts.
+    pub(crate) fn log_conflict(&mut self) {
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
             // The warning of `watch.rs` contains only the number of conflicts, so the addresses are logged here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
-        }
-    }
-
-    /// Returns the due warnings about growth of counters that should not grow (`watch.rs`).
-    pub(crate) fn look_at_counters(&mut self, now: roce::time::Instant) -> Vec<String> {
-        if !self.watch.is_due(now) {
-            return Vec::new();
-        }
-        let dpdk = self.wire().dpdk().inner();
-        let driver = dpdk.stats().unwrap_or_default();
-        let ports = driver.iter().chain(dpdk.counters().iter());
-        let (drops, neighbour) = (self.engine.drop_counters(), self.engine.neighbour().counters());
-        let engine = drops.iter().chain(neighbour.iter());
-        let sums_up = self.watch.sums_up(self.engine.qp_count(), self.engine.qp_errors());
-        let queue_pairs = sums_up.then(|| self.engine.counters());
-        let queue_pairs = queue_pairs.iter().flat_map(QpCounters::iter);
-        self.watch.look(now, ports.chain(engine).chain(queue_pairs))
-    }
-
-    pub(crate) fn counters(&self) -> DeviceCounters {
-        let dpdk = self.wire().dpdk().inner();
-        DeviceCounters {
-            driver: dpdk.stats().map(|stats| stat::map(stats.iter())).unwrap_or_default(),
-            port: stat::map(dpdk.counters().iter()),
-            drops: stat::map(self.engine.drop_counters().iter()),
-            neighbour: stat::map(self.engine.neighbour().counters().iter()),
-            queue_pairs: stat::map(self.engine.counters().iter()),
-            faults: stat::map_faults(&self.engine.port().inner().counters()),
-            xstats: dpdk.xstats().into_iter().collect(),
         }
     }
 
@@ -242,7 +203,7 @@ impl Shared {
     pub(crate) fn new(
         engine: Engine<LivePort>,
         clock: EngineClock,
-        shared_interface: Option<SharedInterface>,
+        (control, shared_interface): (PortControl, Option<SharedInterface>),
         port: PortSpec,
         limits: DeviceLimits,
     ) -> Self {
@@ -254,12 +215,12 @@ impl Shared {
             clock: clock.clone(),
             channels: HashMap::new(),
             listeners: Listeners::default(),
-            watch: Watch::new(),
             #[cfg(test)]
             panics_in: None,
         };
         Shared {
             driven: DriveLock::new(driven),
+            control: Mutex::new(control),
             kernel: shared_interface.map(Mutex::new),
             fatal,
             clock,
@@ -359,6 +320,65 @@ impl Shared {
         }
     }
 
+    /// Locks the control of the port. The caller must not hold the engine's lock.
+    pub(crate) fn control(&self) -> MutexGuard<'_, PortControl> {
+        // A poisoned lock is used nevertheless: a panic leaves at worst the time of a restart that did not begin.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On a memif client whose link is down, restarts the port. Locks the engine only for the restart, which no burst
+    /// may accompany. Returns whether the link is up.
+    pub(crate) fn poll_link(&self) -> bool {
+        let mut control = self.control();
+        if control.is_restart_due()
+            && let Ok(mut driven) = self.lock()
+            && let Err(error) = control.restart(driven.engine.port_mut().inner_mut().inner_mut().dpdk_mut())
+        {
+            tracing::trace!(%error, "the link is not up yet");
+        }
+        control.is_up()
+    }
+
+    /// Returns the link speed of a PCI port in bit/s, as its driver reports it. `None` on other ports, whose drivers
+    /// report an invented speed.
+    pub(crate) fn link_bits_per_sec(&self) -> Option<u64> {
+        let speed_mbps = (self.port.kind == PortKind::Pci).then(|| self.control().speed_mbps()).flatten();
+        speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000)
+    }
+
+    /// Returns the due warnings about growth of counters that should not grow (`watch.rs`).
+    pub(crate) fn look_at_counters(&self, watch: &mut Watch) -> Vec<String> {
+        let now = self.now();
+        if !watch.is_due(now) {
+            return Vec::new();
+        }
+        let (driver, port) = self.control().counters();
+        let ports = driver.unwrap_or_default().iter().chain(port.iter());
+        let driven = self.inspect();
+        let engine = &driven.engine;
+        let engine_wide = engine.drop_counters().iter().chain(engine.neighbour().counters().iter());
+        let queue_pairs = watch.sums_up(engine.qp_count(), engine.qp_errors()).then(|| engine.counters());
+        let queue_pairs = queue_pairs.iter().flat_map(QpCounters::iter);
+        watch.look(now, ports.chain(engine_wide).chain(queue_pairs))
+    }
+
+    pub(crate) fn counters(&self) -> DeviceCounters {
+        let control = self.control();
+        let ((driver, port), xstats) = (control.counters(), control.xstats());
+        drop(control);
+        let driven = self.inspect();
+        let engine = &driven.engine;
+        DeviceCounters {
+            driver: driver.map(|stats| stat::map(stats.iter())).unwrap_or_default(),
+            port: stat::map(port.iter()),
+            drops: stat::map(engine.drop_counters().iter()),
+            neighbour: stat::map(engine.neighbour().counters().iter()),
+            queue_pairs: stat::map(engine.counters().iter()),
+            faults: stat::map_faults(&engine.port().inner().counters()),
+            xstats: xstats.into_iter().collect(),
+        }
+    }
+
     fn kernel(&self) -> Option<MutexGuard<'_, SharedInterface>> {
         // A poisoned lock is used nevertheless, because a panic leaves no inconsistent state in `KernelNeighbours`.
         self.kernel.as_ref().map(|kernel| kernel.lock().unwrap_or_else(PoisonError::into_inner))
@@ -429,11 +449,12 @@ impl Shared {
             if let Resolution::Known(mac) = driven.engine.resolve(dgid) {
                 return Ok(mac);
             }
-            driven.maintain();
+            driven.log_conflict();
             driven.poll(self.now());
             let own = driven.engine.neighbour().gids().get(usize::from(sgid_index));
             let sgid = own.map_or(Gid::ZERO, |entry| entry.gid);
             drop(driven);
+            self.poll_link();
             self.require_route(dgid)?;
             self.follow_kernel();
             if start.elapsed() >= timeout {
@@ -444,24 +465,60 @@ impl Shared {
     }
 
     pub(crate) fn describe(&self) -> Answer {
-        let driven = self.inspect();
-        let dpdk = driven.wire().dpdk();
+        let (driver, is_up) = {
+            let control = self.control();
+            (control.driver().to_owned(), control.is_up())
+        };
+        let mac = self.inspect().engine.port().caps().mac;
         let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
         Answer {
             pid: std::process::id(),
             command: program.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             port: self.port.to_string(),
-            driver: dpdk.inner().info().driver.clone(),
-            mac: dpdk.caps().mac.to_string(),
-            is_up: dpdk.is_up(),
+            driver,
+            mac: mac.to_string(),
+            is_up,
             fatal: self.fatal.reason().map(str::to_owned),
             uptime_nanos: self.now().as_nanos(),
-            counters: driven.counters(),
+            counters: self.counters(),
         }
     }
 
     pub(crate) fn hand_over(&self) {
         self.activity.hand_over();
         self.background.wake();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use crate::{Context, DeviceOptions};
+
+    /// Timeout of the wait in this test, reached only if the test fails.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn control_of_the_port_does_not_wait_for_the_engine() {
+        let context =
+            Context::open(&"eal:net_null85,dev.no-rx=1".parse().unwrap(), &DeviceOptions::default()).unwrap();
+        let shared = context.shared();
+        let driven = shared.inspect();
+        let (sender, receiver) = channel();
+        let reader = thread::spawn({
+            let shared = context.shared();
+            move || {
+                let is_up = shared.poll_link() && shared.link_bits_per_sec().is_none();
+                let control = shared.control();
+                sender.send((is_up, control.driver().to_owned(), control.counters().0.is_some()))
+            }
+        });
+        let answer = receiver.recv_timeout(LONG);
+        drop(driven);
+        assert_eq!(answer, Ok((true, "net_null".to_owned(), true)));
+        reader.join().unwrap().unwrap();
     }
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use crate::device::Shared;
 use crate::drive::{Duty, Watch};
 use crate::stat::StatSocket;
+use crate::watch;
 
 /// Length of the background thread's first nap after work or a hand-over. Each further nap is twice as long, up to
 /// `NAP_MAX`.
@@ -63,13 +64,14 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     let mut nap = NAP_MIN;
     let mut watch = Watch::default();
+    let mut counters = watch::Watch::new();
     let mut maintained = Instant::now();
     while let Some(shared) = weak.upgrade() {
         if shared.stopping.load(Ordering::Relaxed) {
             return;
         }
         if maintained.elapsed() >= MAINTAIN_INTERVAL {
-            if maintain(&shared) {
+            if maintain(&shared, &mut counters) {
                 maintained = Instant::now();
             }
             if let Some(stat) = stat {
@@ -86,12 +88,14 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
 
 /// Restarts a memif client whose link is down, updates neighbours from the kernel, and logs the growth of counters that
 /// should not grow. Returns false, without an effect, if another thread drives the engine or after a fatal error.
-fn maintain(shared: &Shared) -> bool {
+fn maintain(shared: &Shared, counters: &mut watch::Watch) -> bool {
     let driving = shared.activity.drive_in_background();
     let Some(mut driven) = shared.try_lock() else { return false };
-    driven.maintain();
-    let lines = driven.look_at_counters(shared.now());
-    drop((driven, driving));
+    driven.log_conflict();
+    drop(driven);
+    shared.poll_link();
+    drop(driving);
+    let lines = shared.look_at_counters(counters);
     shared.follow_kernel();
     for line in lines {
         tracing::warn!(port = %shared.port, "{line}");

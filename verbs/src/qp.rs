@@ -218,10 +218,14 @@ impl Qp {
             }
             self.shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
+        // Before the engine is locked, because reading the link speed may query the NIC.
+        let link_bits_per_sec = attr.path.as_ref().and_then(|_| self.shared.link_bits_per_sec());
         let mut driven = self.shared.lock()?;
         if let Some(path) = &attr.path {
             driven.prepare_path(path.dgid);
-            driven.learn_link_speed(self.shared.port.kind);
+        }
+        if let Some(bits_per_sec) = link_bits_per_sec {
+            driven.engine.set_link_bits_per_sec(bits_per_sec);
         }
         Ok(driven.engine.modify_qp(self.qpn, attr)?)
     }

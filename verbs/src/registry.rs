@@ -77,7 +77,8 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     config.source_checks = spec.source_checks;
     config.qpn_prefix = options.qpn_prefix;
     let engine = Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
-    let shared = Arc::new(Shared::new(engine, clock, opened.shared, spec.clone(), options.limits));
+    let shared =
+        Arc::new(Shared::new(engine, clock, (opened.control, opened.shared), spec.clone(), options.limits));
     let stat = StatSocket::open();
     if let Err(error) = &stat {
         tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");

@@ -110,7 +110,7 @@ impl<'a> Raw<'a> {
                 caps.mtu_bytes
             );
         }
-        wait_link(&mut opened.port)?;
+        wait_link(&mut opened)?;
         let memory = Memory::alloc(MEMORY_BYTES);
         let frames = Vec::with_capacity(BURST_FRAMES);
         Ok(Raw { args, opened, control, template, memory, frames, psn: Psn::new(0), frame_bytes })
@@ -347,11 +347,11 @@ fn settle(own: &RawHello, message: Message) -> anyhow::Result<Mac> {
         .ok_or_else(|| anyhow!("the peer has no Ethernet address of its own"))
 }
 
-fn wait_link(port: &mut DpdkPort) -> anyhow::Result<()> {
+fn wait_link(opened: &mut Opened) -> anyhow::Result<()> {
     const KNOCK_INTERVAL: Duration = Duration::from_millis(5);
     let start = Instant::now();
     // A restart may be refused until the peer listens.
-    while !port.poll_link().unwrap_or(false) {
+    while !opened.control.poll_link(&mut opened.port).unwrap_or(false) {
         if start.elapsed() >= PATIENCE {
             bail!("the link is not up after {} s: is the other end of the port running?", PATIENCE.as_secs());
         }

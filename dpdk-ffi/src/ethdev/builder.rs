@@ -1,10 +1,15 @@
 //! Opening the port of a device.
 
 use std::ptr;
+use std::sync::Arc;
 
+use super::counters::QueueCounters;
 use super::error::{Context, PortError};
 use super::info::{self, PortInfo};
-use super::port::Port;
+use super::open_port::OpenPort;
+use super::port::EthPort;
+use super::queue::EthQueue;
+use super::queue_set::QueueSet;
 use crate::device::Device;
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
@@ -12,14 +17,13 @@ use crate::port_id::PortId;
 /// Default number of descriptors per queue.
 pub const DEFAULT_DESCRIPTORS: u16 = 1024;
 
-/// Configuration of a port. The default is one queue each way of [`DEFAULT_DESCRIPTORS`], the device's own
-/// MTU, chained frames if the device can send them, no promiscuous mode, no interrupts.
+/// Configuration of a port. The default is one receive queue and one transmit queue of [`DEFAULT_DESCRIPTORS`], the
+/// device's own MTU, chained frames if the device can send them, no promiscuous mode, no interrupts.
 #[derive(Clone, Debug)]
 pub struct PortBuilder {
     pool: Mempool,
     linear_pool: Option<Mempool>,
-    rx_queues: u16,
-    tx_queues: u16,
+    queues: u16,
     rx_descriptors: u16,
     tx_descriptors: u16,
     mtu_bytes: Option<u16>,
@@ -34,8 +38,7 @@ impl PortBuilder {
         Self {
             pool,
             linear_pool: None,
-            rx_queues: 1,
-            tx_queues: 1,
+            queues: 1,
             rx_descriptors: DEFAULT_DESCRIPTORS,
             tx_descriptors: DEFAULT_DESCRIPTORS,
             mtu_bytes: None,
@@ -52,10 +55,9 @@ impl PortBuilder {
         self
     }
 
-    /// Sets the number of queues. Receive queues are polled in turn. All frames are sent on transmit queue 0,
-    /// which keeps their order.
-    pub fn queues(mut self, rx_queues: u16, tx_queues: u16) -> Self {
-        (self.rx_queues, self.tx_queues) = (rx_queues, tx_queues);
+    /// Sets the number of receive queues, which is also the number of transmit queues: see [`EthQueue`].
+    pub fn queues(mut self, queues: u16) -> Self {
+        self.queues = queues;
         self
     }
 
@@ -86,30 +88,30 @@ impl PortBuilder {
     }
 
     /// Whether to enable receive interrupts, for threads that sleep until a frame arrives: see
-    /// [`Port::rx_interrupt_fd`].
+    /// [`EthPort::rx_interrupt_fd`].
     pub fn rx_interrupts(mut self, rx_interrupts: bool) -> Self {
         self.rx_interrupts = rx_interrupts;
         self
     }
 
-    /// Configures and starts the port of `device`.
+    /// Configures and starts the port of `device`. Returns its control and its queues.
     ///
     /// # Errors
     /// [`PortError`]; the device is detached then.
-    pub fn open(self, device: Device) -> Result<Port, PortError> {
-        let mut port = self.open_stopped(device)?;
-        port.start()?;
-        Ok(port)
+    pub fn open(self, device: Device) -> Result<(EthPort, QueueSet), PortError> {
+        let (mut port, mut queues) = self.open_stopped(device)?;
+        port.start(queues.iter_mut())?;
+        Ok((port, queues))
     }
 
-    /// Configures the port of `device` and leaves it stopped. For a memif client, whose [`Port::start`] fails
+    /// Configures the port of `device` and leaves it stopped. For a memif client, whose [`EthPort::start`] fails
     /// until its server listens, and may be called again. While the server listens but is not started,
-    /// [`Port::start`] may succeed and the link stay down, because the server refuses the client:
-    /// [`Port::restart`] connects anew.
+    /// [`EthPort::start`] may succeed and the link stay down, because the server refuses the client:
+    /// [`EthPort::restart`] connects anew.
     ///
     /// # Errors
     /// [`PortError`]; the device is detached then.
-    pub fn open_stopped(self, device: Device) -> Result<Port, PortError> {
+    pub fn open_stopped(self, device: Device) -> Result<(EthPort, QueueSet), PortError> {
         let info = PortInfo::read(device.port_id(), self.multi_segs);
         let context = Context { device: device.name(), driver: &info.driver };
         let promiscuous = self.promiscuous;
@@ -117,19 +119,25 @@ impl PortBuilder {
             let (device, driver) = (device.name().to_owned(), info.driver.clone());
             return Err(PortError::PoolNotPacked { device, driver });
         }
-        self.check_range(&context, "receive queues", self.rx_queues, (1, info.max_rx_queues))?;
-        self.check_range(&context, "transmit queues", self.tx_queues, (1, info.max_tx_queues))?;
+        self.check_range(&context, "receive queues", self.queues, (1, info.max_rx_queues))?;
+        self.check_range(&context, "transmit queues", self.queues, (1, info.max_tx_queues))?;
         if let Some(mtu_bytes) = self.mtu_bytes {
             let range = (info.min_mtu_bytes, info.max_mtu_bytes);
             self.check_range(&context, "an MTU in bytes of", mtu_bytes, range)?;
         }
         self.configure(&context, device.port_id(), &info)?;
         self.set_up_queues(&context, device.port_id())?;
-        let mut port = Port::new(device, info, self.pool, self.linear_pool, self.rx_queues);
+        let counters: Vec<Arc<QueueCounters>> = (0..self.queues).map(|_| Arc::default()).collect();
+        let open = Arc::new(OpenPort::new(device, info, self.pool, counters.clone()));
+        let queues = (0..self.queues).zip(counters).map(|(number, counters)| {
+            EthQueue::new(open.clone(), number, self.linear_pool.clone(), counters)
+        });
+        let queues = QueueSet::new(queues);
+        let mut port = EthPort::new(open);
         if promiscuous {
             port.set_promiscuous(true)?;
         }
-        Ok(port)
+        Ok((port, queues))
     }
 
     fn check_range(
@@ -158,7 +166,7 @@ impl PortBuilder {
         conf.intr_conf.set_rxq(u32::from(self.rx_interrupts));
         // SAFETY: the port exists (the device owns it) and is stopped; `conf` is copied.
         let configure =
-            || unsafe { dpdk_sys::rte_eth_dev_configure(port_id, self.rx_queues, self.tx_queues, &conf) };
+            || unsafe { dpdk_sys::rte_eth_dev_configure(port_id, self.queues, self.queues, &conf) };
         let interrupts = if self.rx_interrupts { " with receive interrupts" } else { "" };
         context.check(|| format!("cannot be configured{interrupts}"), configure)
     }
@@ -176,14 +184,14 @@ impl PortBuilder {
         let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(port_id) };
         // A virtual device is on no NUMA node (-1), which as `u32` means any.
         let socket = u32::try_from(socket).unwrap_or(u32::MAX);
-        for queue in 0..self.rx_queues {
+        for queue in 0..self.queues {
             let pool = self.pool.raw();
             // SAFETY: the port is configured with this queue, and the pool lives forever.
             let setup =
                 || unsafe { dpdk_sys::rte_eth_rx_queue_setup(port_id, queue, rx, socket, ptr::null(), pool) };
             context.check(|| format!("receive queue {queue} of {rx} descriptors cannot be set up"), setup)?;
         }
-        for queue in 0..self.tx_queues {
+        for queue in 0..self.queues {
             // SAFETY: the port is configured with this queue.
             let setup =
                 || unsafe { dpdk_sys::rte_eth_tx_queue_setup(port_id, queue, tx, socket, ptr::null()) };

@@ -37,6 +37,20 @@ pub enum PortError {
         /// Greatest value allowed.
         max: u32,
     },
+    /// An operation beside which no burst may be made, without all queues of the port.
+    #[error(
+        "port {device} ({driver}): {operation} while {missing} of its queues may be in use: pass all queues of the port"
+    )]
+    QueuesInUse {
+        /// Name of the device.
+        device: String,
+        /// Name of the driver.
+        driver: String,
+        /// Operation that failed.
+        operation: &'static str,
+        /// Number of queues that exist and were not passed.
+        missing: usize,
+    },
     /// The driver shares the pool with the kernel, and would lose frames sent from a pool that is not packed.
     #[error("port {device} ({driver}): its mempool must be a packed one (MempoolConfig::packed)")]
     PoolNotPacked {
@@ -69,6 +83,11 @@ impl Context<'_> {
             errno,
             log: log::since(mark),
         })
+    }
+
+    pub(super) fn queues_in_use(&self, operation: &'static str, missing: usize) -> PortError {
+        let (device, driver) = (self.device.to_owned(), self.driver.to_owned());
+        PortError::QueuesInUse { device, driver, operation, missing }
     }
 
     pub(super) fn out_of_range(&self, what: &'static str, wanted: u16, min: u16, max: u16) -> PortError {

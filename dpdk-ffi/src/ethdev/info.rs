@@ -45,7 +45,7 @@ pub struct Link {
     pub speed_mbps: u32,
 }
 
-/// Statistics of the driver, since the port was opened or [`super::Port::reset_stats`].
+/// Statistics of the driver, since the port was opened or [`super::EthPort::reset_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortStats {

@@ -1,12 +1,19 @@
-//! Ethernet ports.
+//! Ethernet ports: control of a port, and its queues.
 
 mod builder;
+mod counters;
 mod error;
 mod info;
 mod interrupt;
+mod open_port;
 mod port;
+mod queue;
+mod queue_set;
 
 pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder};
+pub use counters::PortCounters;
 pub use error::PortError;
 pub use info::{Link, PortInfo, PortStats};
-pub use port::{HELD_MBUFS, Port, PortCounters, TX_QUEUE_FRAMES};
+pub use port::EthPort;
+pub use queue::{EthQueue, HELD_MBUFS, TX_QUEUE_FRAMES};
+pub use queue_set::QueueSet;

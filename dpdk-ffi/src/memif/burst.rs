@@ -2,136 +2,168 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use dpdk_sys::rte_mbuf;
 
-use super::control::{Live, live};
-use super::ring::{Piece, Put, Taken, TxRing, Violation};
+use super::control::{Live, Rings, live};
+use super::ring::{Map, Piece, Put, Taken, TxRing, Violation};
+use crate::counter::Counter;
 use crate::ethdev::PortStats;
+use crate::guard::{Burst, BurstFlag};
 use crate::mbuf::{Header, Mbuf, Segments};
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
 
-/// Counters of a port's bursts, since it was opened or its statistics reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counters of a queue's bursts, since the port was opened or its statistics reset.
+#[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) rx_frames: u64,
-    pub(crate) rx_bytes: u64,
+    rx_frames: Counter,
+    rx_bytes: Counter,
     /// Frames dropped because they are too long, have too many pieces, or do not end.
-    pub(crate) rx_bad: u64,
+    rx_bad: Counter,
     /// Allocations for received frames that failed.
-    pub(crate) rx_no_mbuf: u64,
-    pub(crate) tx_frames: u64,
-    pub(crate) tx_bytes: u64,
+    rx_no_mbuf: Counter,
+    tx_frames: Counter,
+    tx_bytes: Counter,
     /// Frames dropped because they need more of the peer's buffers than a frame may.
-    pub(crate) tx_bad: u64,
+    tx_bad: Counter,
     /// Connections ended because of the peer's writes to the shared memory.
-    pub(crate) violations: u64,
+    violations: Counter,
 }
 
 impl Counts {
-    /// Returns basic statistics, in place of the driver's, whose bursts are not used.
-    pub(crate) fn stats(&self) -> PortStats {
-        PortStats {
-            rx_frames: self.rx_frames,
-            tx_frames: self.tx_frames,
-            rx_bytes: self.rx_bytes,
-            tx_bytes: self.tx_bytes,
-            rx_missed: 0,
-            rx_errors: self.rx_bad + self.violations,
-            tx_errors: self.tx_bad,
-            rx_no_mbuf: self.rx_no_mbuf,
-        }
+    fn all(&self) -> [&Counter; 8] {
+        let Self { rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, violations } = self;
+        [rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, violations]
     }
 
-    /// Returns the counters by the names that DPDK gives, and further ones.
-    pub(crate) fn xstats(&self, peers_refused: u64) -> Vec<(String, u64)> {
-        let named = [
-            ("rx_good_packets", self.rx_frames),
-            ("tx_good_packets", self.tx_frames),
-            ("rx_good_bytes", self.rx_bytes),
-            ("tx_good_bytes", self.tx_bytes),
-            ("rx_mbuf_allocation_errors", self.rx_no_mbuf),
-            ("rx_bad_frames", self.rx_bad),
-            ("tx_bad_frames", self.tx_bad),
-            ("peer_violations", self.violations),
-            ("peers_refused", peers_refused),
-        ];
-        named.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    /// Sets the counters to zero.
+    pub(crate) fn reset(&self) {
+        self.all().into_iter().for_each(Counter::reset);
     }
 }
 
-/// Keeps the driver's thread from unmapping memory during a burst.
-struct Guard(PortId);
+/// Returns the basic statistics of a port's queues, in place of the driver's, whose bursts are not used.
+pub(crate) fn stats<'a>(queues: impl Iterator<Item = &'a Counts>) -> PortStats {
+    let mut sum = PortStats::default();
+    for counts in queues {
+        sum.rx_frames += counts.rx_frames.get();
+        sum.tx_frames += counts.tx_frames.get();
+        sum.rx_bytes += counts.rx_bytes.get();
+        sum.tx_bytes += counts.tx_bytes.get();
+        sum.rx_errors += counts.rx_bad.get() + counts.violations.get();
+        sum.tx_errors += counts.tx_bad.get();
+        sum.rx_no_mbuf += counts.rx_no_mbuf.get();
+    }
+    sum
+}
 
-impl Guard {
-    /// Begins a burst; `None` while a handler of the driver runs.
-    #[inline]
-    fn begin(port: PortId) -> Option<Self> {
-        // SAFETY: ended by `drop`; a port's bursts are made through `&mut`, one at a time.
-        unsafe { dpdk_sys::shim_guard_burst_begin(port) }.then_some(Self(port))
+/// Returns the counters of a port's queues by the names that DPDK gives, and further ones.
+pub(crate) fn xstats<'a>(
+    queues: impl Iterator<Item = &'a Counts> + Clone,
+    peers_refused: u64,
+) -> Vec<(String, u64)> {
+    let sum = |counter: fn(&Counts) -> &Counter| queues.clone().map(|counts| counter(counts).get()).sum();
+    let named = [
+        ("rx_good_packets", sum(|counts| &counts.rx_frames)),
+        ("tx_good_packets", sum(|counts| &counts.tx_frames)),
+        ("rx_good_bytes", sum(|counts| &counts.rx_bytes)),
+        ("tx_good_bytes", sum(|counts| &counts.tx_bytes)),
+        ("rx_mbuf_allocation_errors", sum(|counts| &counts.rx_no_mbuf)),
+        ("rx_bad_frames", sum(|counts| &counts.rx_bad)),
+        ("tx_bad_frames", sum(|counts| &counts.tx_bad)),
+        ("peer_violations", sum(|counts| &counts.violations)),
+        ("peers_refused", peers_refused),
+    ];
+    named.map(|(name, value)| (name.to_owned(), value)).to_vec()
+}
+
+/// A receive queue and a transmit queue of a memif port, which use the rings of their number. Other queues of the port
+/// may burst at the same time.
+pub(crate) struct Queue {
+    port: PortId,
+    number: u16,
+    flag: BurstFlag,
+}
+
+/// The connection during a burst: shared by the port's queues, except for the rings of the burst's queue.
+struct Connection<'a> {
+    live: &'a Live,
+    rings: &'a mut Rings,
+    burst: Burst<'a>,
+}
+
+impl Queue {
+    /// The queue `number` of `port`. The caller makes only one `Queue` for each number of an open port.
+    pub(crate) fn new(port: PortId, number: u16) -> Self {
+        Self { port, number, flag: BurstFlag::new() }
     }
 
-    /// Returns the port's live connection, unless its peer is in violation.
+    /// Begins a burst; `None` if the port has no live connection, or its peer is in violation.
     #[inline]
-    fn live(&mut self) -> Option<&mut Live> {
+    fn connection(&mut self) -> Option<Connection<'_>> {
+        let burst = self.flag.begin()?;
         // SAFETY: dropped by handlers and control operations only, and none of those runs during a burst.
-        unsafe { live(self.0).as_mut() }.filter(|live| !live.broken)
+        let live = unsafe { live(self.port).as_ref() }.filter(|live| !live.broken.load(Ordering::Relaxed))?;
+        // SAFETY: only bursts of this queue access these rings, and they are made through `&mut self`, one at a time.
+        let rings = unsafe { &mut *live.rings.get(usize::from(self.number))?.get() };
+        Some(Connection { live, rings, burst })
     }
-}
 
-impl Drop for Guard {
+    /// Receives at most `frames.len()` frames and returns their number.
     #[inline]
-    fn drop(&mut self) {
-        // SAFETY: begun by `begin`.
-        unsafe { dpdk_sys::shim_guard_burst_end(self.0) };
+    pub(crate) fn rx(&mut self, pool: &Mempool, frames: &mut [*mut rte_mbuf], counts: &Counts) -> usize {
+        let Some(Connection { live, rings, burst: _burst }) = self.connection() else { return 0 };
+        rx_live(&live.map, rings, pool, frames, counts).unwrap_or_else(|(received, _)| {
+            live.give_up(counts);
+            received
+        })
+    }
+
+    /// Sends `frames` in order, as many as there is room for; frees those and returns their number.
+    #[inline]
+    pub(crate) fn tx(&mut self, frames: &mut [*mut rte_mbuf], counts: &Counts) -> usize {
+        let Some(Connection { live, rings, burst }) = self.connection() else { return 0 };
+        let Some(ring) = &mut rings.tx else { return 0 };
+        let (taken, outcome) = tx_live(&live.map, ring, frames, counts);
+        if outcome.is_err() {
+            live.give_up(counts);
+        }
+        drop(burst);
+        free(frames.get_mut(..taken).unwrap_or_default());
+        taken
     }
 }
 
 impl Live {
     /// Makes the driver close the connection, on its own thread.
     #[cold]
-    fn give_up(&mut self, counts: &mut Counts) {
-        self.broken = true;
-        counts.violations += 1;
-        // SAFETY: the control connection's descriptor is open as long as the connection is live.
-        unsafe { libc::shutdown(self.fd, libc::SHUT_RDWR) };
+    fn give_up(&self, counts: &Counts) {
+        // Another queue may have found a violation in the same moment.
+        if !self.broken.swap(true, Ordering::Relaxed) {
+            counts.violations.add(1);
+            // SAFETY: the control connection's descriptor is open as long as the connection is live.
+            unsafe { libc::shutdown(self.fd, libc::SHUT_RDWR) };
+        }
     }
-}
-
-/// Receives at most `frames.len()` frames and returns their number.
-#[inline]
-pub(crate) fn rx(
-    port: PortId,
-    queue: u16,
-    pool: &Mempool,
-    frames: &mut [*mut rte_mbuf],
-    counts: &mut Counts,
-) -> usize {
-    let Some(mut guard) = Guard::begin(port) else { return 0 };
-    let Some(live) = guard.live() else { return 0 };
-    rx_live(live, queue, pool, frames, counts).unwrap_or_else(|(received, _)| {
-        live.give_up(counts);
-        received
-    })
 }
 
 /// Receives over a live connection. The error has the number of frames received before the violation.
 #[inline]
 fn rx_live(
-    live: &mut Live,
-    queue: u16,
+    map: &Map,
+    rings: &mut Rings,
     pool: &Mempool,
     frames: &mut [*mut rte_mbuf],
-    counts: &mut Counts,
+    counts: &Counts,
 ) -> Result<usize, (usize, Violation)> {
-    let Live { map, rx, pieces, .. } = live;
-    let Some(ring) = rx.get_mut(usize::from(queue)) else { return Ok(0) };
+    let Rings { rx: Some(ring), pieces, .. } = rings else { return Ok(0) };
     let mut available = ring.available().map_err(|violation| (0, violation))?;
     // At most as many frames as slots, and as the pool has mbufs for.
     let mut most = frames.len().min(usize::from(available));
     while most > 0 && !pool.alloc_raw(frames.get_mut(..most).unwrap_or_default()) {
-        counts.rx_no_mbuf += 1;
+        counts.rx_no_mbuf.add(1);
         most /= 2;
     }
     let frames = frames.get_mut(..most).unwrap_or_default();
@@ -146,10 +178,12 @@ fn rx_live(
                 let filled =
                     NonNull::new(raw).is_some_and(|raw| unsafe { fill(raw, pool, pieces.as_slice()) });
                 received += usize::from(filled);
-                counts.rx_no_mbuf += u64::from(!filled);
+                if !filled {
+                    counts.rx_no_mbuf.add(1);
+                }
                 bytes += if filled { pieces.len_bytes() as u64 } else { 0 };
             }
-            Ok(Taken::Dropped) => counts.rx_bad += 1,
+            Ok(Taken::Dropped) => counts.rx_bad.add(1),
             Err(found) => {
                 violation = Some(found);
                 break;
@@ -157,8 +191,8 @@ fn rx_live(
         }
     }
     free(frames.get_mut(received..).unwrap_or_default());
-    counts.rx_frames += received as u64;
-    counts.rx_bytes += bytes;
+    counts.rx_frames.add(received as u64);
+    counts.rx_bytes.add(bytes);
     if let Some(violation) = violation {
         return Err((received, violation));
     }
@@ -232,45 +266,30 @@ fn free(mbufs: &mut [*mut rte_mbuf]) {
     }
 }
 
-/// Sends `frames` in order, as many as there is room for; frees those and returns their number.
-#[inline]
-pub(crate) fn tx(port: PortId, queue: u16, frames: &mut [*mut rte_mbuf], counts: &mut Counts) -> usize {
-    let Some(mut guard) = Guard::begin(port) else { return 0 };
-    let Some(live) = guard.live() else { return 0 };
-    let Some(ring) = live.tx.get_mut(usize::from(queue)) else { return 0 };
-    let (taken, outcome) = tx_live(&live.map, ring, frames, counts);
-    if outcome.is_err() {
-        live.give_up(counts);
-    }
-    drop(guard);
-    free(frames.get_mut(..taken).unwrap_or_default());
-    taken
-}
-
 /// Returns how many frames were sent or dropped, and the violation that ended the burst, if any.
 #[inline]
 fn tx_live(
-    map: &super::ring::Map,
+    map: &Map,
     ring: &mut TxRing,
     frames: &[*mut rte_mbuf],
-    counts: &mut Counts,
+    counts: &Counts,
 ) -> (usize, Result<(), Violation>) {
     let mut available = match ring.available() {
         Ok(available) => available,
         Err(violation) => return (0, Err(violation)),
     };
-    let mut taken = 0;
+    let (mut taken, mut sent, mut bytes) = (0, 0, 0);
     let mut outcome = Ok(());
     for raw in frames.iter().filter_map(|raw| NonNull::new(*raw)) {
         // SAFETY: an mbuf that the caller owns until it is freed, after this.
         let segments = unsafe { Segments::of(raw) };
         match ring.put(map, &mut available, segments) {
             Ok(Put::Frame) => {
-                counts.tx_frames += 1;
+                sent += 1;
                 // SAFETY: as above.
-                counts.tx_bytes += u64::from(unsafe { Header::new(raw) }.pkt_len());
+                bytes += u64::from(unsafe { Header::new(raw) }.pkt_len());
             }
-            Ok(Put::Dropped) => counts.tx_bad += 1,
+            Ok(Put::Dropped) => counts.tx_bad.add(1),
             Ok(Put::Full) => break,
             Err(violation) => {
                 outcome = Err(violation);
@@ -279,6 +298,8 @@ fn tx_live(
         }
         taken += 1;
     }
+    counts.tx_frames.add(sent);
+    counts.tx_bytes.add(bytes);
     if taken > 0 {
         ring.publish();
     }

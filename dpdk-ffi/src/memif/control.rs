@@ -2,11 +2,12 @@
 //! system calls to the functions at the end of this file. They run on EAL's interrupt thread or in a control
 //! operation, both under the lock of guard.c, while no burst of the port runs.
 
+use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int, c_void};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::{io, ptr};
 
@@ -31,18 +32,24 @@ impl MemifAccess {
     }
 }
 
-/// A connection that carries frames. Modified by bursts of its port; made and dropped while no burst runs.
+/// A connection that carries frames. Shared by the bursts of its port's queues; made and dropped while no burst runs.
 pub(super) struct Live {
     /// Control connection. A burst that finds a violation shuts it down, which makes the driver end the
     /// connection.
     pub(super) fd: RawFd,
     pub(super) map: Map,
-    pub(super) rx: Vec<RxRing>,
-    pub(super) tx: Vec<TxRing>,
+    /// By number of the queue. Accessed by bursts of this queue only.
+    pub(super) rings: Vec<UnsafeCell<Rings>>,
+    /// Set after a violation by the peer: no later burst accesses its memory.
+    pub(super) broken: AtomicBool,
+}
+
+/// The rings of a queue, each `None` if the peer has agreed to fewer rings.
+pub(super) struct Rings {
+    pub(super) rx: Option<RxRing>,
+    pub(super) tx: Option<TxRing>,
     /// Buffers of one frame, as copied from its descriptors.
     pub(super) pieces: Pieces,
-    /// Set after a violation by the peer: its memory is not accessed any more.
-    pub(super) broken: bool,
 }
 
 /// The live connection of each port that has one.
@@ -173,7 +180,11 @@ impl Table {
         let regions = peer.handshake.regions().iter().map(mapped).collect::<Option<_>>();
         let map = Map::new(regions.ok_or("a region that is not mapped")?);
         let (rx, tx) = peer.handshake.rings(&map).ok_or("rings outside of the memory")?;
-        let live = Live { fd, map, rx, tx, pieces: Pieces::new(), broken: false };
+        let count = rx.len().max(tx.len());
+        let (mut rx, mut tx) = (rx.into_iter(), tx.into_iter());
+        let rings = std::iter::repeat_with(|| Rings { rx: rx.next(), tx: tx.next(), pieces: Pieces::new() });
+        let rings = rings.map(UnsafeCell::new).take(count).collect();
+        let live = Live { fd, map, rings, broken: AtomicBool::new(false) };
         publish(peer.port, Box::into_raw(Box::new(live)));
         Ok(())
     }

@@ -18,5 +18,5 @@ mod ring;
 
 pub use control::MemifAccess;
 
-pub(crate) use burst::{Counts, rx, tx};
+pub(crate) use burst::{Counts, Queue, stats, xstats};
 pub(crate) use control::{attached, detached, install, refused, starting};

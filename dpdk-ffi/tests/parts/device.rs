@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{env, fs};
 
-use dpdk_ffi::{Eal, Mempool, Port, PortBuilder};
+use dpdk_ffi::{Eal, Mempool, PortBuilder};
 
-use super::{eal, pool, wait_until};
+use super::{Open, eal, pool, wait_until};
 
 /// Requests of vhost-user that are answered.
 const GET_FEATURES: u32 = 1;
@@ -46,7 +46,7 @@ extern "C" fn link_changed(_port: u16, _event: c_int, _arg: *mut c_void, _result
 
 /// A port and its peer, which are connected.
 struct Pair {
-    port: Port,
+    port: Open,
     peer: UnixStream,
     answering: JoinHandle<()>,
 }
@@ -62,18 +62,23 @@ impl Pair {
         let path = env::var("VHOST_SOCKET").unwrap();
         let device = eal.attach_vdev("net_virtio_user0", &format!("path={path}")).unwrap();
         let builder = PortBuilder::new(pool.clone()).rx_interrupts(true);
-        let port = builder.open_stopped(device).unwrap_or_else(|error| panic!("{error}"));
+        let port = Open::from(builder.open_stopped(device).unwrap_or_else(|error| panic!("{error}")));
         let (peer, answering) = accepting.join().unwrap();
         Self { port, peer, answering }
     }
 
     /// Starts the port, disconnects the peer and returns the port while its handler runs.
-    fn start_and_disconnect(mut self) -> Port {
+    fn start_and_disconnect(mut self) -> Open {
         self.port.start().unwrap();
-        assert!(self.port.link().is_up);
+        assert!(self.port.control.link().is_up);
         // SAFETY: the port exists, and the callback lives forever.
         let ret = unsafe {
-            rte_eth_dev_callback_register(self.port.id(), LINK_CHANGED, link_changed, std::ptr::null_mut())
+            rte_eth_dev_callback_register(
+                self.port.control.id(),
+                LINK_CHANGED,
+                link_changed,
+                std::ptr::null_mut(),
+            )
         };
         assert_eq!(ret, 0);
         let before = HANDLERS.load(Ordering::SeqCst);
@@ -122,7 +127,7 @@ pub(super) fn virtio_user_closes() {
             port.stop().unwrap();
         } else {
             // Sets an alarm.
-            assert!(!port.link().is_up);
+            assert!(!port.control.link().is_up);
         }
         drop(port);
         // A handler that is still registered would run now.

@@ -2,61 +2,62 @@
 
 use dpdk_ffi::{AppendError, Mbuf, PortBuilder, TX_QUEUE_FRAMES, ThreadRegistration, is_registered};
 
-use super::{eal, pattern, pool, receive, send, wait_until, whole};
+use super::{Open, eal, pattern, pool, receive, send, wait_until, whole};
 
 pub(super) fn null() {
     let eal = eal();
     let pool = pool(eal, 1023, 2048);
     let device = eal.attach_vdev("net_null0", "size=100").unwrap();
-    let mut port = PortBuilder::new(pool).open(device).unwrap();
-    assert_eq!(port.info().driver, "net_null");
-    assert!(port.link().is_up && port.is_started());
-    assert_eq!(port.mtu_bytes(), 1500);
+    let mut port = Open::from(PortBuilder::new(pool).open(device).unwrap());
+    assert_eq!(port.control.info().driver, "net_null");
+    assert!(port.control.link().is_up && port.control.is_started());
+    assert_eq!(port.control.mtu_bytes(), 1500);
 
     let mut frames = Vec::new();
-    assert_eq!(port.rx_burst(&mut frames, 16), 16);
+    assert_eq!(port.queue.rx_burst(&mut frames, 16), 16);
     assert!(frames.iter().all(|frame| frame.data().len() == 100 && frame.is_contiguous()));
-    assert_eq!(port.rx_burst(&mut frames, 16), 16, "appends");
+    assert_eq!(port.queue.rx_burst(&mut frames, 16), 16, "appends");
     assert_eq!(frames.len(), 32);
     Mbuf::free_bulk(&mut frames);
     assert!(frames.is_empty());
 
     for _ in 0..TX_QUEUE_FRAMES {
-        assert_eq!(port.tx_reserve(60).unwrap().len(), 60);
+        assert_eq!(port.queue.tx_reserve(60).unwrap().len(), 60);
     }
-    assert!(port.tx_reserve(60).is_none(), "the queue is bounded");
-    assert_eq!((port.tx_flush(), port.tx_queued()), (TX_QUEUE_FRAMES, 0));
-    let stats = port.stats().unwrap();
+    assert!(port.queue.tx_reserve(60).is_none(), "the queue is bounded");
+    assert_eq!((port.queue.tx_flush(), port.queue.tx_queued()), (TX_QUEUE_FRAMES, 0));
+    let stats = port.control.stats().unwrap();
     assert_eq!((stats.rx_frames, stats.tx_frames), (32, TX_QUEUE_FRAMES as u64));
-    let xstats = port.xstats();
+    let xstats = port.control.xstats();
     assert!(xstats.contains(&("tx_good_packets".to_owned(), TX_QUEUE_FRAMES as u64)), "{xstats:?}");
-    port.reset_stats();
-    assert_eq!(port.stats().unwrap().tx_frames, 0);
+    port.control.reset_stats();
+    assert_eq!(port.control.stats().unwrap().tx_frames, 0);
 
-    port.tx_reserve(60).unwrap();
+    port.queue.tx_reserve(60).unwrap();
     port.stop().unwrap();
-    assert_eq!(port.counters().tx_discarded, 1);
-    assert_eq!(port.rx_burst(&mut frames, 16), 0, "a stopped port receives nothing");
+    assert_eq!(port.control.counters().tx_discarded, 1);
+    assert_eq!(port.queue.rx_burst(&mut frames, 16), 0, "a stopped port receives nothing");
     port.restart().unwrap();
-    assert_eq!(port.rx_burst(&mut frames, 16), 16);
-    assert!(port.rx_interrupt_fd(0).is_none());
-    assert!(port.set_rx_interrupt(0, true).is_err());
+    assert_eq!(port.queue.rx_burst(&mut frames, 16), 16);
+    assert!(port.control.rx_interrupt_fd(0).is_none());
+    assert!(port.set_rx_interrupt(true).is_err());
 }
 
 /// net_ring hands out the very mbufs that were sent.
 pub(super) fn ring() {
     let eal = eal();
     let (small, large) = (pool(eal, 255, 2048), pool(eal, 255, 8192));
-    let mut port = PortBuilder::new(small.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap();
-    assert!(port.info().can_send_chains);
+    let mut port =
+        Open::from(PortBuilder::new(small.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap());
+    assert!(port.control.info().can_send_chains);
     for (seed, len) in [64, 60, 1500, 2048].into_iter().enumerate() {
         send(&mut port, &pattern(seed, len));
         assert_eq!(whole(&receive(&mut port)), pattern(seed, len));
     }
 
     let bytes = pattern(9, 4154);
-    port.tx_enqueue(chain(&small, &bytes)).unwrap();
-    port.tx_flush();
+    port.queue.tx_enqueue(chain(&small, &bytes)).unwrap();
+    port.queue.tx_flush();
     let mut chained = receive(&mut port);
     assert!(!chained.is_contiguous());
     assert_eq!(chained.segments().map(<[u8]>::len).collect::<Vec<_>>(), [2048, 2048, 58]);
@@ -80,21 +81,21 @@ pub(super) fn ring() {
     // With a linear pool every frame is contiguous; a chain too long for the pool is counted.
     let tiny = pool(eal, 127, 3000);
     let device = eal.attach_vdev("net_ring0", "").unwrap();
-    let mut port = PortBuilder::new(small.clone()).linear_pool(tiny).open(device).unwrap();
+    let mut port = Open::from(PortBuilder::new(small.clone()).linear_pool(tiny).open(device).unwrap());
     for bytes in [&bytes[..100], &bytes[..2500], &bytes, &bytes[..2999]] {
-        port.tx_enqueue(chain(&small, bytes)).unwrap();
+        port.queue.tx_enqueue(chain(&small, bytes)).unwrap();
     }
-    port.tx_flush();
+    port.queue.tx_flush();
     let mut frames = Vec::new();
-    assert_eq!(port.rx_burst(&mut frames, 32), 3);
+    assert_eq!(port.queue.rx_burst(&mut frames, 32), 3);
     let lens: Vec<usize> = frames.iter().map(|frame| frame.as_ref().len()).collect();
     assert_eq!(lens, [100, 2500, 2999]);
     assert!(frames.iter().all(|frame| frame.data() == &bytes[..frame.data().len()]));
-    assert_eq!(port.counters().rx_not_linear, 1);
+    assert_eq!(port.control.counters().rx_not_linear, 1);
 
     let device = eal.attach_vdev("net_ring1", "").unwrap();
-    let mut plain = PortBuilder::new(small.clone()).multi_segs(false).open(device).unwrap();
-    plain.tx_enqueue(chain(&small, &bytes)).expect_err("chains were not allowed");
+    let mut plain = Open::from(PortBuilder::new(small.clone()).multi_segs(false).open(device).unwrap());
+    plain.queue.tx_enqueue(chain(&small, &bytes)).expect_err("chains were not allowed");
 }
 
 /// A frame of as many mbufs as it takes.
@@ -117,9 +118,9 @@ pub(super) fn reopen() {
     for life in 0..20 {
         let server = eal.attach_vdev("net_memif0", &args("server")).unwrap_or_else(|error| panic!("{error}"));
         let client = eal.attach_vdev("net_memif1", &args("client")).unwrap();
-        let mut server = PortBuilder::new(pool.clone()).open(server).unwrap();
-        let mut client = PortBuilder::new(pool.clone()).open(client).unwrap();
-        wait_until("the link", || server.link().is_up && client.link().is_up);
+        let mut server = Open::from(PortBuilder::new(pool.clone()).open(server).unwrap());
+        let mut client = Open::from(PortBuilder::new(pool.clone()).open(client).unwrap());
+        wait_until("the link", || server.control.link().is_up && client.control.link().is_up);
         send(&mut client, &pattern(life, 200));
         assert_eq!(receive(&mut server).data(), pattern(life, 200));
         // In this order: within one process the ends share what the driver knows of the socket, and it closes
@@ -137,7 +138,8 @@ pub(super) fn threads() {
     const ROUNDS: usize = 2000;
     let eal = eal();
     let pool = pool(eal, 1023, 256);
-    let port = PortBuilder::new(pool.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap();
+    let port =
+        Open::from(PortBuilder::new(pool.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap());
     let port = std::sync::Mutex::new(port);
     let (to_freer, freed) = std::sync::mpsc::channel::<Mbuf>();
     std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use dpdk_ffi::{
     PortError,
 };
 
-use super::{eal, pool};
+use super::{Open, eal, pool};
 
 fn with(extra: &[&str]) -> Result<Eal, EalError> {
     let extra_args = extra.iter().map(|argument| (*argument).to_owned()).collect();
@@ -66,7 +66,7 @@ fn devices(eal: Eal) {
 fn ports(eal: Eal) {
     let small = pool(eal, 255, 2048);
     let null = || eal.attach_vdev("net_null0", "").unwrap();
-    let too_many = PortBuilder::new(small.clone()).queues(30_000, 1).open(null());
+    let too_many = PortBuilder::new(small.clone()).queues(30_000).open(null());
     assert!(matches!(too_many, Err(PortError::OutOfRange { .. })), "{too_many:?}");
     assert_says(too_many, &["net_null0", "receive queues 30000"]);
     let too_large = PortBuilder::new(small.clone()).mtu_bytes(10).open(null());
@@ -76,9 +76,9 @@ fn ports(eal: Eal) {
     let lonely = eal.attach_vdev("net_memif0", args).unwrap();
     assert_says(PortBuilder::new(small.clone()).open(lonely), &["net_memif0", "cannot start"]);
     let lonely = eal.attach_vdev("net_memif0", args).unwrap();
-    let mut stopped = PortBuilder::new(small).open_stopped(lonely).unwrap();
-    assert!(stopped.start().is_err() && stopped.restart().is_err() && !stopped.is_started());
-    assert_eq!((stopped.rx_burst(&mut Vec::new(), 32), stopped.tx_flush()), (0, 0));
+    let mut stopped = Open::from(PortBuilder::new(small).open_stopped(lonely).unwrap());
+    assert!(stopped.start().is_err() && stopped.restart().is_err() && !stopped.control.is_started());
+    assert_eq!((stopped.queue.rx_burst(&mut Vec::new(), 32), stopped.queue.tx_flush()), (0, 0));
 }
 
 fn pools(eal: Eal) {
@@ -131,22 +131,23 @@ pub(super) fn exhaustion() {
     }
     assert_eq!((taken.len(), pool.available()), (63, 0));
 
-    let mut port = PortBuilder::new(pool.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap();
-    assert!(port.tx_reserve(64).is_none());
-    assert_eq!(port.counters().tx_no_mbuf, 1);
+    let mut port =
+        Open::from(PortBuilder::new(pool.clone()).open(eal.attach_vdev("net_ring0", "").unwrap()).unwrap());
+    assert!(port.queue.tx_reserve(64).is_none());
+    assert_eq!(port.control.counters().tx_no_mbuf, 1);
     taken.truncate(60);
     assert_eq!(
-        (0..5).filter(|_| port.tx_reserve(64).is_some()).count(),
+        (0..5).filter(|_| port.queue.tx_reserve(64).is_some()).count(),
         3,
         "to the last mbuf, not to the last 32"
     );
     dpdk_ffi::Mbuf::free_bulk(&mut taken);
-    assert_eq!(port.tx_discard(), 3);
-    assert_eq!(port.counters().tx_discarded, 3);
+    assert_eq!(port.queue.tx_discard(), 3);
+    assert_eq!(port.control.counters().tx_discarded, 3);
     assert_eq!(pool.available(), 63);
 
-    assert!(port.tx_reserve(256).is_some(), "as long as the data room");
-    assert!(port.tx_reserve(257).is_none(), "longer than the data room");
+    assert!(port.queue.tx_reserve(256).is_some(), "as long as the data room");
+    assert!(port.queue.tx_reserve(257).is_none(), "longer than the data room");
     drop(port);
     assert_eq!(pool.available(), 63, "a port returns its spare mbufs");
 

@@ -4,11 +4,14 @@ mod device;
 mod local;
 mod mistakes;
 pub(crate) mod pairs;
+mod queues;
 mod veth;
 
 use std::time::{Duration, Instant};
 
-use dpdk_ffi::{Eal, EalConfig, Mbuf, Memory, Mempool, MempoolConfig, Port};
+use dpdk_ffi::{
+    Eal, EalConfig, EthPort, EthQueue, Mbuf, Memory, Mempool, MempoolConfig, PortError, QueueSet,
+};
 
 /// How long a part waits for its peer. Long enough for any machine; only a failing test ever reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,6 +26,10 @@ pub(crate) fn play(part: &str) {
         "ring" => local::ring(),
         "reopen" => local::reopen(),
         "threads" => local::threads(),
+        "queue_threads" => queues::threads(),
+        "queues_in_turn" => queues::in_turn(),
+        "queue_owners" => queues::owners(),
+        "queue_memif" => queues::memif(),
         "memif_echo" => pairs::memif_echo(8192),
         "memif_frames" => pairs::memif_frames(8192),
         "memif_small_echo" => pairs::memif_echo(2048),
@@ -55,6 +62,37 @@ pub(crate) fn pool(eal: Eal, mbufs: u32, data_room_bytes: u16) -> Mempool {
     Mempool::new(eal, &config).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// An open port of one queue.
+pub(crate) struct Open {
+    pub(crate) control: EthPort,
+    pub(crate) queue: EthQueue,
+}
+
+impl From<(EthPort, QueueSet)> for Open {
+    fn from((control, queues): (EthPort, QueueSet)) -> Self {
+        let [queue] = <[EthQueue; 1]>::try_from(queues.into_queues()).expect("one queue");
+        Self { control, queue }
+    }
+}
+
+impl Open {
+    pub(crate) fn start(&mut self) -> Result<(), PortError> {
+        self.control.start([&mut self.queue])
+    }
+
+    pub(crate) fn stop(&mut self) -> Result<(), PortError> {
+        self.control.stop([&mut self.queue])
+    }
+
+    pub(crate) fn restart(&mut self) -> Result<(), PortError> {
+        self.control.restart([&mut self.queue])
+    }
+
+    pub(crate) fn set_rx_interrupt(&mut self, enabled: bool) -> Result<(), PortError> {
+        self.control.set_rx_interrupt(&mut self.queue, enabled)
+    }
+}
+
 /// The frame number `seed`: addresses and EtherType that nothing else on an interface uses, and then bytes which
 /// differ from frame to frame and from place to place.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -85,22 +123,22 @@ pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
 
 /// Queues and flushes one frame, whatever it takes.
 #[track_caller]
-pub(crate) fn send(port: &mut Port, bytes: &[u8]) {
+pub(crate) fn send(port: &mut Open, bytes: &[u8]) {
     wait_until("room to send", || {
-        port.tx_reserve(bytes.len()).map(|frame| frame.copy_from_slice(bytes)).is_some()
+        port.queue.tx_reserve(bytes.len()).map(|frame| frame.copy_from_slice(bytes)).is_some()
     });
     wait_until("the frame to leave", || {
-        port.tx_flush();
-        port.tx_queued() == 0
+        port.queue.tx_flush();
+        port.queue.tx_queued() == 0
     });
 }
 
 /// The next frame of ours; what the kernel sends by itself on an interface is passed over.
 #[track_caller]
-pub(crate) fn receive(port: &mut Port) -> Mbuf {
+pub(crate) fn receive(port: &mut Open) -> Mbuf {
     let mut frames = Vec::new();
     wait_until("a frame", || {
-        port.rx_burst(&mut frames, 1);
+        port.queue.rx_burst(&mut frames, 1);
         frames.retain(|frame: &Mbuf| is_pattern(frame.data()));
         !frames.is_empty()
     });

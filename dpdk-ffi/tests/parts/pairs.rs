@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use dpdk_ffi::{Eal, Mbuf, MemifAccess, Port, PortBuilder};
+use dpdk_ffi::{Eal, Mbuf, MemifAccess, PortBuilder};
 
-use super::{PATIENCE, eal, pattern, pool, receive, send, wait_until, whole};
+use super::{Open, PATIENCE, eal, pattern, pool, receive, send, wait_until, whole};
 
 /// Around the sizes at which something changes: the smallest frame, one buffer of 2,048, the largest packet of
 /// path MTU 4,096.
@@ -15,7 +15,7 @@ const LENS: [usize; 12] = [60, 61, 64, 1082, 1514, 2047, 2048, 2049, 4095, 4096,
 /// Length of the frame that makes the echoing process close its port. No other frame has this length.
 const END_LEN: usize = 77;
 
-fn memif(role: &str, buffer_bytes: u16) -> Port {
+fn memif(role: &str, buffer_bytes: u16) -> Open {
     let eal = eal();
     if env::var_os("EXPECT_ORDINARY_USER").is_some() {
         // SAFETY: always succeeds.
@@ -24,14 +24,14 @@ fn memif(role: &str, buffer_bytes: u16) -> Port {
     open_memif(eal, role, buffer_bytes)
 }
 
-fn open_memif(eal: Eal, role: &str, buffer_bytes: u16) -> Port {
+fn open_memif(eal: Eal, role: &str, buffer_bytes: u16) -> Open {
     let socket = env::var("MEMIF_SOCKET").unwrap();
     let more = env::var("MEMIF_ARGS").unwrap_or_default();
     let uids = env::var("MEMIF_UIDS").ok().map(|uid| uid.parse().unwrap());
     let args = format!("role={role},socket={socket},bsize={buffer_bytes}{more}");
     let access = MemifAccess { uids: uids.into_iter().collect() };
     let device = eal.attach_memif("net_memif0", &args, access).unwrap();
-    let mut port = PortBuilder::new(pool(eal, 2047, buffer_bytes)).open_stopped(device).unwrap();
+    let mut port = Open::from(PortBuilder::new(pool(eal, 2047, buffer_bytes)).open_stopped(device).unwrap());
     if role == "server" {
         port.start().unwrap();
     } else {
@@ -42,43 +42,43 @@ fn open_memif(eal: Eal, role: &str, buffer_bytes: u16) -> Port {
 
 /// Starts a client again and again: while there is no server that fails, and a server that listens already but
 /// is not started refuses the connection, which a client does not try again by itself.
-fn connect(port: &mut Port) {
+fn connect(port: &mut Open) {
     const HANDSHAKE: Duration = Duration::from_millis(500);
     wait_until("the memif server", || {
         if port.restart().is_err() {
             return false;
         }
         let patience = Instant::now() + HANDSHAKE;
-        while !port.link().is_up && Instant::now() < patience {
+        while !port.control.link().is_up && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
-        port.link().is_up
+        port.control.link().is_up
     });
 }
 
 /// Returns every frame unchanged until the end is announced. The announcement is not returned, because
 /// closing the port can overtake it.
-fn echo(port: &mut Port) {
+fn echo(port: &mut Open) {
     let mut frames: Vec<Mbuf> = Vec::new();
     let mut ended = false;
     wait_until("the end of the test", || {
-        port.rx_burst(&mut frames, 32);
+        port.queue.rx_burst(&mut frames, 32);
         for frame in frames.drain(..) {
             match frame.frame_len() {
                 END_LEN => ended = true,
-                _ => port.tx_enqueue(frame).expect("32 frames fit"),
+                _ => port.queue.tx_enqueue(frame).expect("32 frames fit"),
             }
         }
         wait_until("the echo to leave", || {
-            port.tx_flush();
-            port.tx_queued() == 0
+            port.queue.tx_flush();
+            port.queue.tx_queued() == 0
         });
         ended
     });
 }
 
 /// Sends frames of every length and compares what returns.
-fn compare_lens(port: &mut Port, send_any: impl Fn(&mut Port, &[u8]), chained_from: usize) {
+fn compare_lens(port: &mut Open, send_any: impl Fn(&mut Open, &[u8]), chained_from: usize) {
     for (seed, len) in LENS.into_iter().enumerate() {
         let bytes = pattern(seed, len);
         send_any(port, &bytes);
@@ -89,16 +89,16 @@ fn compare_lens(port: &mut Port, send_any: impl Fn(&mut Port, &[u8]), chained_fr
 }
 
 /// Sends bursts and compares what returns, and in which order.
-fn compare_bursts(port: &mut Port) {
+fn compare_bursts(port: &mut Open) {
     for round in 0..200 {
         let burst: Vec<Vec<u8>> =
             (0..32).map(|place| pattern(round * 32 + place, 60 + (place * 37 % 1400))).collect();
         for bytes in burst.iter().filter(|bytes| bytes.len() != END_LEN) {
-            port.tx_reserve(bytes.len()).expect("32 frames fit").copy_from_slice(bytes);
+            port.queue.tx_reserve(bytes.len()).expect("32 frames fit").copy_from_slice(bytes);
         }
         wait_until("the burst to leave", || {
-            port.tx_flush();
-            port.tx_queued() == 0
+            port.queue.tx_flush();
+            port.queue.tx_queued() == 0
         });
         for bytes in burst.iter().filter(|bytes| bytes.len() != END_LEN) {
             let frame = receive(port);
@@ -113,9 +113,9 @@ fn compare_bursts(port: &mut Port) {
 
 /// Makes the peer close its port, and waits until it has, because it would lose the announcement if this
 /// process closed first.
-fn end(port: &mut Port) {
+fn end(port: &mut Open) {
     send(port, &pattern(0, END_LEN));
-    wait_until("the link to go down", || !port.link().is_up);
+    wait_until("the link to go down", || !port.control.link().is_up);
 }
 
 pub(super) fn memif_echo(buffer_bytes: u16) {
@@ -124,23 +124,23 @@ pub(super) fn memif_echo(buffer_bytes: u16) {
 
 pub(super) fn memif_frames(buffer_bytes: u16) {
     let mut port = memif("client", buffer_bytes);
-    assert_eq!(port.info().driver, "net_memif");
+    assert_eq!(port.control.info().driver, "net_memif");
     compare_lens(&mut port, send_chained, usize::from(buffer_bytes));
     // Also after frames longer than a buffer: where one was continued, a thousand frames later another is whole.
     compare_bursts(&mut port);
-    let stats = port.stats().unwrap();
+    let stats = port.control.stats().unwrap();
     assert_eq!(stats.rx_frames, stats.tx_frames);
     end(&mut port);
 }
 
 /// As one mbuf where it fits, otherwise as a chain.
-fn send_chained(port: &mut Port, bytes: &[u8]) {
-    let room = port.tx_frame_max_bytes();
+fn send_chained(port: &mut Open, bytes: &[u8]) {
+    let room = port.queue.tx_frame_max_bytes();
     if bytes.len() <= room {
         return send(port, bytes);
     }
-    assert!(port.tx_reserve(bytes.len()).is_none());
-    let pool = port.pool().clone();
+    assert!(port.queue.tx_reserve(bytes.len()).is_none());
+    let pool = port.queue.pool().clone();
     let mut pieces = bytes.chunks(room).map(|piece| {
         let mut mbuf = pool.alloc().unwrap();
         mbuf.append(piece.len()).unwrap().copy_from_slice(piece);
@@ -148,10 +148,10 @@ fn send_chained(port: &mut Port, bytes: &[u8]) {
     });
     let mut head = pieces.next().unwrap();
     pieces.for_each(|piece| head.chain(piece).unwrap());
-    port.tx_enqueue(head).unwrap();
+    port.queue.tx_enqueue(head).unwrap();
     wait_until("the chain to leave", || {
-        port.tx_flush();
-        port.tx_queued() == 0
+        port.queue.tx_flush();
+        port.queue.tx_queued() == 0
     });
 }
 
@@ -164,10 +164,10 @@ pub(super) fn memif_client_restarts() {
         end(&mut port);
         if life == 0 {
             // Frames for a peer that is gone stay queued, and the restart discards them.
-            port.tx_reserve(100).unwrap().fill(0);
-            assert_eq!((port.tx_flush(), port.tx_queued()), (0, 1));
+            port.queue.tx_reserve(100).unwrap().fill(0);
+            assert_eq!((port.queue.tx_flush(), port.queue.tx_queued()), (0, 1));
             connect(&mut port);
-            assert_eq!((port.tx_queued(), port.counters().tx_discarded), (0, 1));
+            assert_eq!((port.queue.tx_queued(), port.control.counters().tx_discarded), (0, 1));
         }
     }
 }
@@ -185,22 +185,22 @@ pub(super) fn memif_survivor(role: &str) {
     for _kill in 0..KILLS {
         let mut received = 0;
         wait_until("the peer's end", || {
-            if received < FRAMES && !port.link().is_up && role == "client" {
+            if received < FRAMES && !port.control.link().is_up && role == "client" {
                 connect(&mut port);
             }
             for _ in 0..100 {
-                while port.tx_reserve(1500).map(|frame| frame.fill(1)).is_some() {}
-                port.tx_flush();
-                received += port.rx_burst(&mut frames, 32);
+                while port.queue.tx_reserve(1500).map(|frame| frame.fill(1)).is_some() {}
+                port.queue.tx_flush();
+                received += port.queue.rx_burst(&mut frames, 32);
                 Mbuf::free_bulk(&mut frames);
             }
             if (FRAMES..usize::MAX / 2).contains(&received) {
                 println!("{FLOWING}");
                 received = usize::MAX / 2;
             }
-            received >= usize::MAX / 2 && !port.link().is_up
+            received >= usize::MAX / 2 && !port.control.link().is_up
         });
-        port.tx_discard();
+        port.queue.tx_discard();
     }
 }
 
@@ -209,9 +209,9 @@ pub(super) fn memif_victim(role: &str) {
     let mut port = memif(role, 2048);
     let mut frames = Vec::new();
     loop {
-        while port.tx_reserve(1500).map(|frame| frame.fill(2)).is_some() {}
-        port.tx_flush();
-        port.rx_burst(&mut frames, 32);
+        while port.queue.tx_reserve(1500).map(|frame| frame.fill(2)).is_some() {}
+        port.queue.tx_flush();
+        port.queue.rx_burst(&mut frames, 32);
         Mbuf::free_bulk(&mut frames);
     }
 }
@@ -222,15 +222,15 @@ pub(super) fn memif_attacked_server() {
     let mut frames: Vec<Mbuf> = Vec::new();
     let mut ended = false;
     wait_until("the end of the attacks", || {
-        port.rx_burst(&mut frames, 32);
+        port.queue.rx_burst(&mut frames, 32);
         for frame in frames.drain(..) {
             ended |= frame.frame_len() == END_LEN;
             // Without room for it the peer has to do without an echo.
-            drop(port.tx_enqueue(frame));
+            drop(port.queue.tx_enqueue(frame));
         }
-        port.tx_flush();
-        if !port.link().is_up {
-            port.tx_discard();
+        port.queue.tx_flush();
+        if !port.control.link().is_up {
+            port.queue.tx_discard();
         }
         ended
     });
@@ -241,27 +241,27 @@ pub(super) fn memif_attacked_client() {
     let eal = eal();
     let socket = env::var("MEMIF_SOCKET").unwrap();
     let device = eal.attach_vdev("net_memif0", &format!("role=client,socket={socket},bsize=2048")).unwrap();
-    let mut port = PortBuilder::new(pool(eal, 2047, 2048)).open_stopped(device).unwrap();
+    let mut port = Open::from(PortBuilder::new(pool(eal, 2047, 2048)).open_stopped(device).unwrap());
     let bytes = pattern(1, 500);
     let mut frames: Vec<Mbuf> = Vec::new();
     let mut knocked: Option<Instant> = None;
     wait_until("an echo", || {
         let due = knocked.is_none_or(|at| at.elapsed() > Duration::from_millis(100));
-        if due && !port.link().is_up {
+        if due && !port.control.link().is_up {
             knocked = Some(Instant::now());
             // Fails where there is no server.
             let _next_time = port.restart();
         }
-        if let Some(room) = port.tx_reserve(bytes.len()) {
+        if let Some(room) = port.queue.tx_reserve(bytes.len()) {
             room.copy_from_slice(&bytes);
         }
-        port.tx_flush();
-        port.rx_burst(&mut frames, 32);
+        port.queue.tx_flush();
+        port.queue.rx_burst(&mut frames, 32);
         let echoed = frames.iter().any(|frame| frame.data() == bytes);
         frames.clear();
         echoed
     });
-    port.tx_discard();
+    port.queue.tx_discard();
     end(&mut port);
 }
 
@@ -272,7 +272,7 @@ pub(super) fn vhost_echo() {
     // SAFETY: always succeeds; this process makes no other files.
     unsafe { libc::umask(0) };
     let device = eal.attach_vdev("net_vhost0", &format!("iface={path},queues=1")).unwrap();
-    let mut port = PortBuilder::new(pool(eal, 2047, 8192)).open(device).unwrap();
+    let mut port = Open::from(PortBuilder::new(pool(eal, 2047, 8192)).open(device).unwrap());
     let mode = std::fs::metadata(&path).expect("the socket is there").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600, "others may connect: {mode:o}");
     echo(&mut port);
@@ -288,17 +288,17 @@ pub(super) fn virtio_user_frames() {
     });
     let device = device.expect("attached just now");
     let builder = PortBuilder::new(pool(eal, 2047, 8192)).rx_interrupts(true);
-    let mut port = builder.open(device).unwrap_or_else(|error| panic!("{error}"));
-    wait_until("the link", || port.link().is_up);
+    let mut port = Open::from(builder.open(device).unwrap_or_else(|error| panic!("{error}")));
+    wait_until("the link", || port.control.link().is_up);
     compare_lens(&mut port, send, 8192);
     compare_bursts(&mut port);
 
-    let fd = port.rx_interrupt_fd(0).expect("virtio-user has receive interrupts").as_raw_fd();
-    port.set_rx_interrupt(0, true).unwrap();
+    let fd = port.control.rx_interrupt_fd(0).expect("virtio-user has receive interrupts").as_raw_fd();
+    port.set_rx_interrupt(true).unwrap();
     assert!(!is_readable(fd, Duration::ZERO), "nothing has arrived");
     send(&mut port, &pattern(1, 300));
     assert!(is_readable(fd, PATIENCE), "the echo wakes a sleeper");
-    port.set_rx_interrupt(0, false).unwrap();
+    port.set_rx_interrupt(false).unwrap();
     assert_eq!(receive(&mut port).data(), pattern(1, 300));
     end(&mut port);
 }

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use dpdk_ffi::{Eal, Port, PortBuilder};
+use dpdk_ffi::{Eal, PortBuilder};
 
-use super::{eal, pattern, pool, receive, send};
+use super::{Open, eal, pattern, pool, receive, send};
 
 pub(super) fn af_packet() {
     ip("link add dpdkffi0 type veth peer name dpdkffi1");
@@ -14,10 +14,10 @@ pub(super) fn af_packet() {
     let eal = eal();
     let mut near = open(eal, 0);
     let mut far = open(eal, 1);
-    assert_eq!(near.info().driver, "net_af_packet");
-    assert_ne!(near.info().if_index, 0);
-    assert_eq!(near.info().mac, kernel_mac("dpdkffi0"));
-    assert_eq!(far.info().mac, kernel_mac("dpdkffi1"));
+    assert_eq!(near.control.info().driver, "net_af_packet");
+    assert_ne!(near.control.info().if_index, 0);
+    assert_eq!(near.control.info().mac, kernel_mac("dpdkffi0"));
+    assert_eq!(far.control.info().mac, kernel_mac("dpdkffi1"));
     for (seed, len) in [60, 64, 1082, 1514, 1515, 4110, 4154].into_iter().enumerate() {
         let bytes = pattern(seed, len);
         send(&mut near, &bytes);
@@ -27,24 +27,25 @@ pub(super) fn af_packet() {
     }
     for round in 0..50 {
         for place in 0..32 {
-            near.tx_reserve(200).expect("32 frames fit").copy_from_slice(&pattern(round * 32 + place, 200));
+            near.queue
+                .tx_reserve(200)
+                .expect("32 frames fit")
+                .copy_from_slice(&pattern(round * 32 + place, 200));
         }
-        assert_eq!(near.tx_flush(), 32);
+        assert_eq!(near.queue.tx_flush(), 32);
         for place in 0..32 {
             assert_eq!(receive(&mut far).data(), pattern(round * 32 + place, 200));
         }
     }
-    assert!(far.stats().unwrap().rx_frames >= 50 * 32);
+    assert!(far.control.stats().unwrap().rx_frames >= 50 * 32);
 }
 
-fn open(eal: Eal, end: usize) -> Port {
+fn open(eal: Eal, end: usize) -> Open {
     let args = format!("iface=dpdkffi{end},framesz=8192,framecnt=512,blocksz=65536");
     let device =
         eal.attach_vdev(&format!("net_af_packet{end}"), &args).unwrap_or_else(|error| panic!("{error}"));
-    PortBuilder::new(pool(eal, 1023, 8192))
-        .promiscuous(true)
-        .open(device)
-        .unwrap_or_else(|error| panic!("{error}"))
+    let builder = PortBuilder::new(pool(eal, 1023, 8192)).promiscuous(true);
+    Open::from(builder.open(device).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Runs ip and returns its output.

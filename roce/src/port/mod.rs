@@ -1,5 +1,6 @@
-//! [`Port`], the interface through which the engine uses an Ethernet port; ports in memory without hardware
-//! (`loopback`); and decorators, each of which wraps a port.
+//! [`Port`], the data path through which the engine uses an Ethernet port; ports in memory without hardware
+//! (`loopback`); and decorators, each of which wraps a port. Control of a port (link, statistics, start and stop) is
+//! not part of this interface: the engine needs only the constant [`PortCaps`].
 
 use crate::id::Mac;
 use crate::time::Instant;
@@ -45,10 +46,14 @@ pub enum Payload {
 /// The ICRC of an uncorrupted packet on a [`Payload::Phantom`] port.
 pub const PHANTOM_ICRC: u32 = 0;
 
-/// An Ethernet port: receives and sends bursts of whole frames, without FCS.
+/// The data path of an Ethernet port: receives and sends bursts of whole frames, without FCS. On a device with several
+/// queues, an implementation is one receive queue and one transmit queue of the device, or several that one engine
+/// polls in turn. Each engine has a `Port` of its own.
 ///
 /// Contract:
-/// * One thread at a time calls methods of the port. No method blocks.
+/// * One thread at a time calls methods of the port, which `&mut self` ensures. The port of a device whose engine
+///   several threads drive in turn is `Send`; a port of one thread, such as a simulated port, need not be. No method
+///   blocks.
 /// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
 /// * The next `tx_flush` sends every buffer that `tx_reserve` has returned, in order. A reservation cannot be
 ///   cancelled, so the caller must fill every reserved buffer completely. The initial contents of a buffer are

@@ -1,19 +1,14 @@
 //! The implementation of the engine's [`Port`] by a DPDK port.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
-use dpdk_ffi::{Mbuf, PortError, TX_QUEUE_FRAMES};
+use dpdk_ffi::{EthQueue, Mbuf, QueueSet, TX_QUEUE_FRAMES};
 use roce::port::{Port, PortCaps};
 
-/// A DPDK port, with the MAC and MTU that the engine reads ([`PortCaps`]).
+/// The data path of a DPDK port: all its queues, with the MAC and MTU that the engine reads ([`PortCaps`]).
 pub struct DpdkPort {
-    port: dpdk_ffi::Port,
+    queues: QueueSet,
     caps: PortCaps,
-    /// Whether `poll_link` restarts the port while the link is down. True on a memif client, whose link comes up only
-    /// after the peer's process has started.
-    knocks: bool,
-    knocked: Option<Instant>,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
     /// Whether this port receives the frames that it sends to its own MAC, as an RDMA NIC does. Set when a queue pair
@@ -30,55 +25,25 @@ const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 /// Largest number of mbufs that frames to the port's own MAC occupy.
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
-/// Shortest interval between two restarts of a port by `poll_link`: long enough for memif client and server to connect.
-const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
-
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
 /// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us for the
 /// last frame.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
-    pub(super) fn new(port: dpdk_ffi::Port, caps: PortCaps, knocks: bool) -> Self {
-        DpdkPort {
-            port,
-            caps,
-            knocks,
-            knocked: None,
-            queued_bytes: 0,
-            loops_back: false,
-            looped: VecDeque::new(),
-        }
+    pub(super) fn new(queues: QueueSet, caps: PortCaps) -> Self {
+        DpdkPort { queues, caps, queued_bytes: 0, loops_back: false, looped: VecDeque::new() }
     }
 
-    /// Returns the DPDK port.
-    pub fn inner(&self) -> &dpdk_ffi::Port {
-        &self.port
+    /// Returns all queues, as start and stop of the port require.
+    pub(super) fn queues_mut(&mut self) -> impl Iterator<Item = &mut EthQueue> {
+        self.queues.iter_mut()
     }
 
     /// Makes the port receive, from now on, the frames that the port sends to its own MAC.
     pub fn loop_back(&mut self) {
         self.loops_back = true;
         self.looped.reserve(LOOPED_MBUFS);
-    }
-
-    /// Returns whether the port is started and its link is up.
-    pub fn is_up(&self) -> bool {
-        self.port.is_started() && self.port.link().is_up
-    }
-
-    /// On a memif client whose link is down, restarts the port, at most once per `KNOCK_INTERVAL`. Returns whether the
-    /// link is up.
-    ///
-    /// # Errors
-    /// The driver's error if the restart fails; a later call may succeed.
-    pub fn poll_link(&mut self) -> Result<bool, PortError> {
-        let due = self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL);
-        if self.knocks && due && !self.is_up() {
-            self.knocked = Some(Instant::now());
-            self.port.restart()?;
-        }
-        Ok(self.is_up())
     }
 }
 
@@ -92,11 +57,11 @@ impl Port for DpdkPort {
     #[inline]
     fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
         if self.looped.is_empty() {
-            return self.port.rx_burst(frames, max);
+            return self.queues.rx_burst(frames, max);
         }
         let looped = self.looped.len().min(max);
         frames.extend(self.looped.drain(..looped));
-        looped + self.port.rx_burst(frames, max - looped)
+        looped + self.queues.rx_burst(frames, max - looped)
     }
 
     #[inline]
@@ -106,23 +71,23 @@ impl Port for DpdkPort {
 
     #[inline]
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
-        if self.queued_bytes >= BURST_BYTES || self.port.tx_queued() == TX_QUEUE_FRAMES {
+        if self.queued_bytes >= BURST_BYTES || self.queues.first().tx_queued() == TX_QUEUE_FRAMES {
             self.tx_flush();
         }
         if self.looped.len() >= LOOPED_FRAMES_MAX {
             return None;
         }
         self.queued_bytes += len_bytes;
-        self.port.tx_reserve(len_bytes)
+        self.queues.first_mut().tx_reserve(len_bytes)
     }
 
     #[inline]
     fn tx_flush(&mut self) {
         self.queued_bytes = 0;
         if self.loops_back {
-            self.port.tx_take(self.caps.mac.0, &mut self.looped);
+            self.queues.first_mut().tx_take(self.caps.mac.0, &mut self.looped);
         }
-        self.port.tx_flush();
+        self.queues.first_mut().tx_flush();
     }
 }
 
@@ -141,7 +106,7 @@ mod tests {
             assert_ne!(port.rx_burst(&mut kept, RX_BURST_FRAMES), 0, "{} frames are kept", kept.len());
         }
         let rings = 2 * u32::from(dpdk_ffi::DEFAULT_DESCRIPTORS);
-        assert!(port.inner().pool().available() >= rings);
+        assert!(port.queues.first().pool().available() >= rings);
     }
 
     #[test]
@@ -152,12 +117,12 @@ mod tests {
         for (len_bytes, burst_frames) in [(1024, 32), (1025, 32), (1023, 33), (64, TX_QUEUE_FRAMES)] {
             for frame in 1..=burst_frames {
                 assert_eq!(port.tx_reserve(len_bytes).unwrap().len(), len_bytes);
-                assert_eq!(port.inner().tx_queued(), frame, "of {len_bytes} bytes");
+                assert_eq!(port.queues.first().tx_queued(), frame, "of {len_bytes} bytes");
             }
             assert!(port.tx_reserve(len_bytes).is_some());
-            assert_eq!(port.inner().tx_queued(), 1, "of {len_bytes} bytes: a burst went");
+            assert_eq!(port.queues.first().tx_queued(), 1, "of {len_bytes} bytes: a burst went");
             port.tx_flush();
-            assert_eq!(port.inner().tx_queued(), 0);
+            assert_eq!(port.queues.first().tx_queued(), 0);
         }
     }
 }

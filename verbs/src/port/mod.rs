@@ -1,11 +1,13 @@
 //! Ports: the syntax of port names, the kinds of port, and the opening of each kind.
 
+mod control;
 mod dpdk;
 mod memif;
 mod open;
 mod spec;
 mod vdev;
 
+pub use control::PortControl;
 pub use dpdk::DpdkPort;
 pub use open::{Opened, SharedInterface, open};
 pub use spec::{KINDS, PortKind, PortSpec, PortSpecError};
@@ -18,7 +20,7 @@ use std::io::BufWriter;
 
 use dpdk_ffi::Mbuf;
 
-/// A DPDK port, with or without a capture of its frames.
+/// The data path of a DPDK port, with or without a capture of its frames.
 pub enum Wire {
     /// A port without a capture.
     Bare(DpdkPort),
@@ -27,7 +29,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// Returns the DPDK port.
+    /// Returns the data path of the DPDK port.
     pub fn dpdk(&self) -> &DpdkPort {
         match self {
             Wire::Bare(port) => port,
@@ -35,7 +37,7 @@ impl Wire {
         }
     }
 
-    /// Returns the DPDK port, mutably.
+    /// Returns the data path of the DPDK port, mutably.
     pub fn dpdk_mut(&mut self) -> &mut DpdkPort {
         match self {
             Wire::Bare(port) => port,

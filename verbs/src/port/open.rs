@@ -12,6 +12,7 @@ use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::PortCaps;
 use rustix::process::{Resource, getrlimit};
 
+use super::control::PortControl;
 use super::dpdk::{DpdkPort, LOOPED_MBUFS};
 use super::memif;
 use super::spec::{PortKind, PortSpec};
@@ -61,8 +62,10 @@ pub struct SharedInterface {
 
 /// Result of [`open`]: an open port, and its configuration.
 pub struct Opened {
-    /// The port. [`DpdkPort::poll_link`] starts a memif client that is not started yet.
+    /// The data path of the port.
     pub port: DpdkPort,
+    /// The control of the port. [`PortControl::poll_link`] starts a memif client that is not started yet.
+    pub control: PortControl,
     /// MAC, IP addresses, VLAN and gateways of the port, and whether the port is dedicated or shared.
     pub neighbour: NeighbourConfig,
     /// Handles of the shared port; `None` if the port is dedicated.
@@ -128,8 +131,8 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
     let mtu_bytes = mtu_bytes(spec, raise)?;
     let device = attach(eal, spec)?;
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
-    let port = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
-    let port = DpdkPort::new(port, caps, false);
+    let (port, queues) = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
+    let (port, control) = (DpdkPort::new(queues, caps), PortControl::new(port, false));
     // The XDP program redirects every frame of its queue to the XDP socket. The kernel receives none of these frames,
     // so the stack itself must answer ARP and neighbour discovery.
     let mode = if is_xdp { Mode::Dedicated } else { Mode::Shared };
@@ -149,7 +152,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
         gateway_v6: interface.gateway_v6,
         vlan: None,
     };
-    Ok(Opened { port, neighbour, shared })
+    Ok(Opened { port, control, neighbour, shared })
 }
 
 /// Returns the MTU of a port in bytes, which the packet buffers and `own` bound. `own`: MTU of the interface or device,
@@ -189,8 +192,8 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);
     }
-    let mut port = builder.open_stopped(device)?;
-    if let Err(error) = port.start()
+    let (mut port, mut queues) = builder.open_stopped(device)?;
+    if let Err(error) = port.start(queues.iter_mut())
         && !knocks
     {
         return Err(error.into());
@@ -207,8 +210,9 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
         gateway_v6: gateways.1.and_then(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None }),
         vlan: spec.vlan,
     };
-    let port = DpdkPort::new(port, PortCaps { mac, mtu_bytes }, knocks);
-    Ok(Opened { port, neighbour, shared: None })
+    let (port, control) =
+        (DpdkPort::new(queues, PortCaps { mac, mtu_bytes }), PortControl::new(port, knocks));
+    Ok(Opened { port, control, neighbour, shared: None })
 }
 
 /// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and
@@ -225,7 +229,7 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
     let pool =
         Mempool::new(eal, &MempoolConfig { mbufs, data_room_bytes, cache_mbufs: CACHE_MBUFS, packed })?;
     let builder = PortBuilder::new(pool.clone()).linear_pool(pool).multi_segs(false);
-    Ok(builder.queues(spec.queues, spec.queues))
+    Ok(builder.queues(spec.queues))
 }
 
 fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {

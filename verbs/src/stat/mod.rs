@@ -6,8 +6,9 @@
 //!                           background thread: accept -> send one JSON object -> close
 //!   roce stat:              connect to every socket of every DIRECTORY -> DeviceStat   (read.rs)
 //! ```
-//! The background thread accepts connections between its polls, and reads the counters with the engine locked. If no
-//! directory can be created, the device works, but `roce stat` does not list the device.
+//! The background thread accepts connections between its polls. The engine is locked while the thread reads the
+//! engine's counters, and not while the thread reads the driver's statistics. If no directory can be created, the
+//! device works, but `roce stat` does not list the device.
 
 mod counters;
 mod directory;

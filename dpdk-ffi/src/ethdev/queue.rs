@@ -1,0 +1,326 @@
+//! The data path of a port: bursts received and sent.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use dpdk_sys::rte_mbuf;
+
+use super::counters::QueueCounters;
+use super::open_port::OpenPort;
+use crate::mbuf::{Header, Mbuf};
+use crate::memif;
+use crate::mempool::Mempool;
+use crate::port_id::PortId;
+
+/// Frames that a queue holds for a flush, at most.
+pub const TX_QUEUE_FRAMES: usize = 64;
+/// Mbufs allocated at a time for frames to send.
+const TX_SPARES: usize = 32;
+/// Mbufs that a queue holds besides its driver, at most: queued frames, and spares for further ones.
+pub const HELD_MBUFS: usize = TX_QUEUE_FRAMES + TX_SPARES;
+/// Calls per flush in which a driver takes no frame, at most. A full ring does not drain within a few of
+/// these; the frames stay queued for the next flush.
+const FLUSH_STALLS_MAX: usize = 3;
+
+/// A receive queue and a transmit queue of an open port, of the same number. Drop discards the queued frames.
+///
+/// One thread at a time may use a queue, which `&mut` ensures; different queues of a port may be used by different
+/// threads at the same time. A queue may move between threads (`Send`, not `Sync`). While the port is stopped, bursts
+/// receive and send nothing.
+pub struct EthQueue {
+    port_id: PortId,
+    number: u16,
+    /// Changed by [`super::EthPort::start`] and [`super::EthPort::stop`], which therefore take all queues as `&mut`.
+    started: bool,
+    can_send_chains: bool,
+    pool: Mempool,
+    linear_pool: Option<Mempool>,
+    /// Bursts of a memif, in place of the driver's.
+    memif: Option<memif::Queue>,
+    spares: MbufArray<TX_SPARES>,
+    queued: MbufArray<TX_QUEUE_FRAMES>,
+    counters: Arc<QueueCounters>,
+    // Dropped last, because this may close the port.
+    open: Arc<OpenPort>,
+}
+
+/// Owned mbufs, as the array of pointers that DPDK takes.
+struct MbufArray<const N: usize> {
+    mbufs: [*mut rte_mbuf; N],
+    len: usize,
+}
+
+// SAFETY: the mbufs are owned, and owned mbufs may change threads.
+unsafe impl<const N: usize> Send for MbufArray<N> {}
+
+impl<const N: usize> MbufArray<N> {
+    const fn new() -> Self {
+        Self { mbufs: [std::ptr::null_mut(); N], len: 0 }
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.len == N
+    }
+
+    #[inline]
+    fn push(&mut self, raw: NonNull<rte_mbuf>) {
+        if let Some(place) = self.mbufs.get_mut(self.len) {
+            *place = raw.as_ptr();
+            self.len += 1;
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<NonNull<rte_mbuf>> {
+        let last = self.len.checked_sub(1)?;
+        self.len = last;
+        NonNull::new(*self.mbufs.get(last)?)
+    }
+
+    /// Frees all mbufs and returns their number.
+    fn free(&mut self) -> usize {
+        let freed = std::mem::take(&mut self.len);
+        // SAFETY: the first `freed` pointers are owned mbufs, and given up.
+        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), freed as u32) };
+        freed
+    }
+}
+
+impl<const N: usize> Drop for MbufArray<N> {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl EthQueue {
+    /// The queue `number` of a stopped port. The caller makes each queue once.
+    pub(super) fn new(
+        open: Arc<OpenPort>,
+        number: u16,
+        linear_pool: Option<Mempool>,
+        counters: Arc<QueueCounters>,
+    ) -> Self {
+        open.add_queue();
+        Self {
+            port_id: open.id(),
+            number,
+            started: false,
+            can_send_chains: open.info.can_send_chains,
+            pool: open.pool.clone(),
+            linear_pool,
+            memif: open.is_memif().then(|| memif::Queue::new(open.id(), number)),
+            spares: MbufArray::new(),
+            queued: MbufArray::new(),
+            counters,
+            open,
+        }
+    }
+
+    /// Returns the number of the receive queue and of the transmit queue.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Returns the pool that the queue receives into and sends from.
+    pub fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    pub(super) fn is_of(&self, port: &Arc<OpenPort>) -> bool {
+        Arc::ptr_eq(&self.open, port)
+    }
+
+    pub(super) fn set_started(&mut self, started: bool) {
+        self.started = started;
+    }
+
+    /// Appends at most `max` received frames to `frames` and returns their number. Does not block.
+    ///
+    /// Allocates only if `frames` has no room for `max` more.
+    #[inline]
+    pub fn rx_burst(&mut self, frames: &mut Vec<Mbuf>, max: usize) -> usize {
+        if !self.started {
+            return 0;
+        }
+        let before = frames.len();
+        let count = u16::try_from(max).unwrap_or(u16::MAX);
+        frames.reserve(usize::from(count));
+        let room = frames.spare_capacity_mut().as_mut_ptr().cast::<*mut rte_mbuf>();
+        // SAFETY: the port is started and has this queue; `room` takes `count` pointers, and `Mbuf` is one. The
+        // burst hands over ownership of the `received` mbufs it writes.
+        unsafe {
+            let received = match &mut self.memif {
+                Some(memif) => {
+                    std::ptr::write_bytes(room, 0, usize::from(count));
+                    let room = std::slice::from_raw_parts_mut(room, usize::from(count));
+                    memif.rx(&self.pool, room, &self.counters.memif)
+                }
+                None => usize::from(dpdk_sys::shim_rx_burst(self.port_id, self.number, room, count)),
+            };
+            frames.set_len(before + received);
+        }
+        if self.linear_pool.is_some() {
+            self.linearize(frames, before);
+        }
+        frames.len() - before
+    }
+
+    /// Replaces chains from index `first` on by contiguous copies, and drops those that cannot be copied.
+    fn linearize(&mut self, frames: &mut Vec<Mbuf>, first: usize) {
+        let Some(pool) = &self.linear_pool else { return };
+        let fresh = frames.get(first..).unwrap_or_default();
+        if fresh.iter().all(Mbuf::is_contiguous) {
+            return;
+        }
+        // `retain_mut` keeps the order of the remaining frames.
+        let mut index = 0;
+        let counters = &self.counters;
+        frames.retain_mut(|frame| {
+            index += 1;
+            if index <= first || frame.is_contiguous() {
+                return true;
+            }
+            match frame.copy_contiguous(pool) {
+                Some(copy) => {
+                    *frame = copy;
+                    true
+                }
+                None => {
+                    counters.rx_not_linear.add(1);
+                    false
+                }
+            }
+        });
+    }
+
+    /// Returns the longest frame that [`EthQueue::tx_reserve`] accepts, in bytes.
+    #[inline]
+    pub fn tx_frame_max_bytes(&self) -> usize {
+        usize::from(self.pool.config().data_room_bytes)
+    }
+
+    /// Queues a frame of `len_bytes` bytes and returns them, to be filled before the next [`EthQueue::tx_flush`];
+    /// their content is unspecified. `None` if [`TX_QUEUE_FRAMES`] frames are queued, the pool is exhausted
+    /// (both end after flushes), or the frame is longer than [`EthQueue::tx_frame_max_bytes`].
+    #[inline]
+    pub fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
+        let len = u16::try_from(len_bytes).ok()?;
+        if self.queued.is_full() || len > self.pool.config().data_room_bytes {
+            return None;
+        }
+        let raw = match self.spares.pop() {
+            Some(raw) => raw,
+            None => self.refill()?,
+        };
+        self.queued.push(raw);
+        // SAFETY: an empty mbuf of the pool, owned through `queued`, whose data room takes `len` bytes; they were
+        // initialised when the pool's memory was mapped, and are borrowed through `self`.
+        unsafe {
+            let data = Header::new(raw).set_frame_len(len);
+            Some(std::slice::from_raw_parts_mut(data, len_bytes))
+        }
+    }
+
+    /// Allocates spare mbufs and returns one of them.
+    #[cold]
+    fn refill(&mut self) -> Option<NonNull<rte_mbuf>> {
+        if self.pool.alloc_raw(&mut self.spares.mbufs) {
+            self.spares.len = TX_SPARES;
+            return self.spares.pop();
+        }
+        // The last few of an exhausted pool, one at a time.
+        let last = self.pool.alloc().map(Mbuf::into_raw);
+        self.counters.tx_no_mbuf.add(u64::from(last.is_none()));
+        last
+    }
+
+    /// Queues an existing frame, such as a received one. Returns it if [`TX_QUEUE_FRAMES`] are queued, or if
+    /// it is a chain and [`super::PortInfo::can_send_chains`] is false.
+    #[inline]
+    pub fn tx_enqueue(&mut self, frame: Mbuf) -> Result<(), Mbuf> {
+        if self.queued.is_full() || !(frame.is_contiguous() || self.can_send_chains) {
+            return Err(frame);
+        }
+        self.queued.push(frame.into_raw());
+        Ok(())
+    }
+
+    /// Returns the number of queued frames.
+    #[inline]
+    pub fn tx_queued(&self) -> usize {
+        self.queued.len
+    }
+
+    /// Moves the queued frames whose destination is the MAC `mac` to `taken`, in order. The others stay queued, in
+    /// order.
+    pub fn tx_take(&mut self, mac: [u8; 6], taken: &mut VecDeque<Mbuf>) {
+        let count = std::mem::take(&mut self.queued.len);
+        for index in 0..count {
+            let Some(raw) = self.queued.mbufs.get(index).copied().and_then(NonNull::new) else { continue };
+            // SAFETY: the first `count` entries were owned mbufs, and `queued.len` no longer counts this one.
+            let frame = unsafe { Mbuf::from_raw(raw) };
+            if frame.data().first_chunk() == Some(&mac) {
+                taken.push_back(frame);
+            } else {
+                // Written to this entry or an earlier one.
+                self.queued.push(frame.into_raw());
+            }
+        }
+    }
+
+    /// Sends the queued frames and returns how many the driver took. The others stay queued, in order, for
+    /// the next flush.
+    #[inline]
+    pub fn tx_flush(&mut self) -> usize {
+        if !self.started || self.queued.len == 0 {
+            return 0;
+        }
+        let (mut sent, mut stalls) = (0, 0);
+        while sent < self.queued.len && stalls < FLUSH_STALLS_MAX {
+            let rest = self.queued.mbufs.get_mut(sent..self.queued.len).unwrap_or_default();
+            let taken = match &mut self.memif {
+                Some(memif) => memif.tx(rest, &self.counters.memif),
+                // SAFETY: the port is started, `rest` holds owned mbufs; the driver takes over those it counts.
+                None => usize::from(unsafe {
+                    dpdk_sys::shim_tx_burst(self.port_id, self.number, rest.as_mut_ptr(), rest.len() as u16)
+                }),
+            };
+            sent += taken;
+            stalls += usize::from(taken == 0);
+        }
+        if sent < self.queued.len {
+            self.queued.mbufs.copy_within(sent..self.queued.len, 0);
+            self.counters.tx_stalled.add(1);
+        }
+        self.queued.len -= sent;
+        sent
+    }
+
+    /// Discards and counts the queued frames, and returns their number.
+    pub fn tx_discard(&mut self) -> usize {
+        let discarded = self.queued.free();
+        self.counters.tx_discarded.add(discarded as u64);
+        discarded
+    }
+}
+
+impl Drop for EthQueue {
+    fn drop(&mut self) {
+        self.tx_discard();
+        self.open.remove_queue();
+    }
+}
+
+impl fmt::Debug for EthQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EthQueue")
+            .field("port", &self.open.name())
+            .field("number", &self.number)
+            .field("started", &self.started)
+            .field("tx_queued", &self.tx_queued())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,78 @@
+//! Control of a DPDK port, apart from its data path.
+
+use std::time::{Duration, Instant};
+
+use dpdk_ffi::{EthPort, PortCounters, PortError, PortStats};
+
+use super::dpdk::DpdkPort;
+
+/// Control of a DPDK port: link, statistics, and the restart of a memif client. DPDK permits all but the restart while
+/// another thread receives and sends through the [`DpdkPort`].
+pub struct PortControl {
+    port: EthPort,
+    /// Whether the port is restarted while the link is down. True on a memif client, whose link comes up only after the
+    /// peer's process has started.
+    knocks: bool,
+    knocked: Option<Instant>,
+}
+
+/// Shortest interval between two restarts of a port: long enough for memif client and server to connect.
+const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
+
+impl PortControl {
+    pub(super) fn new(port: EthPort, knocks: bool) -> Self {
+        PortControl { port, knocks, knocked: None }
+    }
+
+    /// Returns the name of the DPDK driver.
+    pub fn driver(&self) -> &str {
+        &self.port.info().driver
+    }
+
+    /// Returns whether the port is started and its link is up.
+    pub fn is_up(&self) -> bool {
+        self.port.is_started() && self.port.link().is_up
+    }
+
+    /// Returns the speed of the link in Mbit/s, as the driver reports it; `None` if the driver reports none.
+    pub(crate) fn speed_mbps(&self) -> Option<u32> {
+        Some(self.port.link().speed_mbps).filter(|mbps| *mbps != 0 && *mbps != u32::MAX)
+    }
+
+    /// Returns the statistics of the driver, if it has any, and the port's own counters.
+    pub(crate) fn counters(&self) -> (Option<PortStats>, PortCounters) {
+        (self.port.stats(), self.port.counters())
+    }
+
+    /// Returns the extended statistics of the driver, by name.
+    pub(crate) fn xstats(&self) -> Vec<(String, u64)> {
+        self.port.xstats()
+    }
+
+    /// Returns whether the port is a memif client whose link is down, and was not restarted in the last
+    /// `KNOCK_INTERVAL`.
+    pub(crate) fn is_restart_due(&self) -> bool {
+        self.knocks && self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL) && !self.is_up()
+    }
+
+    /// Restarts the port. `data_path` is the data path of the same port, which no other thread can use meanwhile.
+    ///
+    /// # Errors
+    /// The driver's error; a later call may succeed.
+    pub(crate) fn restart(&mut self, data_path: &mut DpdkPort) -> Result<(), PortError> {
+        self.knocked = Some(Instant::now());
+        self.port.restart(data_path.queues_mut())
+    }
+
+    /// On a memif client whose link is down, restarts the port, at most once per `KNOCK_INTERVAL`. Returns whether the
+    /// link is up.
+    ///
+    /// # Errors
+    /// The driver's error if the restart fails; a later call may succeed.
+    pub fn poll_link(&mut self, data_path: &mut DpdkPort) -> Result<bool, PortError> {
+        if self.is_restart_due() {
+            self.restart(data_path)?;
+        }
+        Ok(self.is_up())
+    }
+}
