@@ -9,6 +9,7 @@
 //! ```
 //! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] can switch them off.
 
+use super::address_handle::AddressHandles;
 use super::limits::MARKED_PSNS;
 use super::qp_object::{Qp, Service};
 use super::source::SourcePort;
@@ -28,8 +29,10 @@ pub(super) enum Admission {
 }
 
 #[inline(always)]
-pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
-    let Some(connection) = qp.connection.as_ref().filter(|_| qp.state.receives()) else {
+pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> Admission {
+    let connection = qp.connection.as_ref().filter(|_| qp.state.receives());
+    let Some((connection, handle)) = connection.and_then(|it| Some((it, handles.get(it.address_handle)?)))
+    else {
         return Admission::Drop(|drops| &mut drops.qp_state);
     };
     let transport = packet.info.transport;
@@ -40,15 +43,15 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
     if !accepts {
         return Admission::Drop(|drops| &mut drops.wrong_transport);
     }
-    if !packet.is_of_vlan(connection.vlan) {
+    let source = &handle.source;
+    if !packet.is_of_vlan(source.vlan) {
         return Admission::Drop(|drops| &mut drops.wrong_vlan);
     }
     if !PKey::DEFAULT.accepts(packet.bth.pkey) {
         return Admission::Drop(|drops| &mut drops.wrong_pkey);
     }
-    let source = &connection.source;
     if !packet.is_between(&source.addresses) {
-        return Admission::Drop(wrong_address(packet, connection.peer));
+        return Admission::Drop(wrong_address(packet, *handle.peer()));
     }
     if source.mac.is_some_and(|mac| mac != packet.src_mac) {
         return Admission::Drop(|drops| &mut drops.wrong_source_mac);
@@ -59,7 +62,7 @@ pub(super) fn admit(qp: &Qp, packet: &Packet<'_>) -> Admission {
         return Admission::Pass;
     }
     let is_request = packet.info.is_request;
-    if let SourcePort::Bound(port) = source.port(is_request)
+    if let SourcePort::Bound(port) = connection.source_ports.get(is_request)
         && port != packet.udp_source_port
     {
         return Admission::Drop(|drops| &mut drops.wrong_source_port);
@@ -103,7 +106,7 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
         return;
     }
     let Some(connection) = &mut qp.connection else { return };
-    connection.source.bind(packet.info.is_request, packet.udp_source_port);
+    connection.source_ports.bind(packet.info.is_request, packet.udp_source_port);
 }
 
 /// Returns whether the CE mark of an admitted packet is counted. If the PSN of a request is more than `MARKED_PSNS`

@@ -190,6 +190,8 @@ impl<P: Port> Engine<P> {
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
         let mut qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
         qp.close_reorder_buffer(slot, &mut self.reorder);
+        let address_handle = qp.connection.as_ref().map(|connection| connection.address_handle);
+        address_handle.into_iter().for_each(|id| self.address_handles.release(id));
         self.release_pd(qp.init.pd);
         [qp.init.send_cq, qp.init.recv_cq].into_iter().for_each(|cq| self.cqs.release(cq));
         qp.init.srq.into_iter().for_each(|srq| self.srqs.release(srq));

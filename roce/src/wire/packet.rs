@@ -170,10 +170,10 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Returns whether the packet has the VLAN identifier `vlan`; `None` and 0 both mean untagged (IEEE 802.1Q 9.6).
+    /// Returns whether the packet has the VLAN identifier `vlan`; 0 means untagged (IEEE 802.1Q 9.6).
     #[inline]
-    pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
-        self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
+    pub(crate) fn is_of_vlan(&self, vlan: u16) -> bool {
+        self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan
     }
 
     /// Returns the ICRC as received, without a check.
