@@ -210,9 +210,9 @@ impl<'a> Packet<'a> {
     pub(crate) fn is_between(&self, pair: &AddressPair) -> bool {
         // Source and destination address are adjacent in the IP header, so a single comparison covers both addresses.
         if self.ip.is_ipv6 {
-            pair.is_ipv6 && self.l3.get(8..).and_then(|b| b.first_chunk()) == Some(&pair.bytes)
+            pair.is_ipv6 && self.l3.get(8..40) == Some(&pair.bytes)
         } else {
-            let v4: Option<&[u8; 8]> = self.l3.get(12..).and_then(|b| b.first_chunk());
+            let v4: Option<&[u8; 8]> = self.l3.get(12..20).and_then(|b| b.first_chunk());
             !pair.is_ipv6 && v4 == pair.bytes.first_chunk()
         }
     }
