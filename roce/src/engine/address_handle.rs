@@ -410,6 +410,10 @@ mod tests {
         engine.modify_qp(first, &to_sqd(None)).unwrap();
         engine.modify_qp(first, &to_sqd(Some(AddressVector { traffic_class: 4, ..path }))).unwrap();
         assert_eq!(keys(&engine), [(0, 1), (6, 1)]);
+        engine
+            .modify_qp(first, &QpAttr { congestion: Some(CongestionScheme::None), ..to_sqd(None) })
+            .unwrap();
+        assert_eq!(keys(&engine), [(0, 1), (4, 1)]);
     }
 
     #[test]

@@ -117,10 +117,7 @@ impl<P: Port> Engine<P> {
                     if let Some(route) = route {
                         set_route(connection, route, &mut self.address_handles);
                     }
-                    if let Service::Rc(rc) = &mut connection.service {
-                        let Attributes { conn, sq_psn, .. } = &qp.attributes;
-                        rc.requester.reconfigure(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec));
-                    }
+                    reconfigure(connection, &qp.attributes, link_bits_per_sec, &mut self.address_handles);
                 }
             }
             (QpState::Sqe, QpState::Rts) => {
@@ -266,6 +263,20 @@ struct Route {
     handle: AddressHandle,
     headers: QpHeaders,
     source_ports: SourcePorts,
+}
+
+/// Applies changed timers, retry counts and congestion control to a reliable connection in SQD.
+fn reconfigure(
+    connection: &mut Connection,
+    attributes: &Attributes,
+    link_bits_per_sec: u64,
+    address_handles: &mut AddressHandles,
+) {
+    if let Service::Rc(rc) = &mut connection.service {
+        let config = RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
+        rc.requester.reconfigure(config);
+        set_traffic_class(connection, attributes, address_handles);
+    }
 }
 
 /// Changes the traffic class of a connection after its congestion control, and thereby whether its packets are ECT(0).
